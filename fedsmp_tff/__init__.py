@@ -1,0 +1,34 @@
+"""Fed-SMP on TensorFlow Federated: private sums of k shared coordinates.
+
+Algorithm 1 of Hu, Guo, Gong, "Federated Learning with Sparsified Model
+Perturbation" (d weights, k kept coordinates, r clients a round):
+
+  1. the server chooses ONE set of k coordinates for the round, at random (RandK)
+     or the top k of an update on public data (TopK);
+  2. it broadcasts the weights and the coordinates to r clients;
+  3. each client trains tau steps and takes old minus new weights;
+  4. keeps the k coordinates, times d/k under RandK;
+  5. clips them to L2 norm C;
+  6. adds N(0, C^2 sigma^2 / r) to each of them;
+  7. encodes them as integers, and one secure sum adds those of all clients;
+  8. the server decodes, divides by r, and subtracts the mean from the weights;
+  9. epsilon follows from sigma, the sampling of clients and the number of rounds;
+  10. k does not enter it: fewer coordinates, less noise, the same guarantee.
+
+Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to compose
+the aggregator into a process of your own.
+"""
+
+from fedsmp_tff.aggregator import FedSmpFactory as FedSmpFactory
+from fedsmp_tff.aggregator import FedSmpState as FedSmpState
+from fedsmp_tff.client_training import LocalTraining as LocalTraining
+from fedsmp_tff.client_training import examples_of as examples_of
+from fedsmp_tff.learning_process import build_dp_fedavg as build_dp_fedavg
+from fedsmp_tff.learning_process import build_fed_smp as build_fed_smp
+from fedsmp_tff.learning_process import build_fedavg as build_fedavg
+from fedsmp_tff.learning_process import build_fedavg_randk as build_fedavg_randk
+from fedsmp_tff.learning_process import build_fedavg_topk as build_fedavg_topk
+from fedsmp_tff.learning_process import tag_client as tag_client
+from fedsmp_tff.sparsifiers import Dense as Dense
+from fedsmp_tff.sparsifiers import RandK as RandK
+from fedsmp_tff.sparsifiers import TopK as TopK
