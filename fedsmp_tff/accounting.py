@@ -73,7 +73,7 @@ class Spending:
   """Privacy spent by a run, in (epsilon, delta), after any number of rounds.
 
   Attributes:
-    noise_multiplier: sigma > 0.
+    noise_multiplier: sigma; 0 gives an infinite epsilon.
     clients_per_round: r.
     population: n >= r, the clients from which r are sampled every round.
     delta: In (0, 1).
@@ -86,9 +86,9 @@ class Spending:
 
   def __post_init__(self):
     # Each test is of the form `not (good)`: NaN compares false.
-    if not 0 < self.noise_multiplier < math.inf:
+    if not 0 <= self.noise_multiplier < math.inf:
       raise ValueError(
-          '`noise_multiplier` must be positive and finite. Found '
+          '`noise_multiplier` must be non-negative and finite. Found '
           f'{self.noise_multiplier}.'
       )
     if not 1 <= self.clients_per_round <= self.population:
@@ -119,6 +119,8 @@ class Spending:
       )
     if rounds == 0:
       return 0.0
+    if self.noise_multiplier == 0:
+      return math.inf
     if accounting == 'paper':
       orders, of_round = self._poisson_rdp(_PAPER_ORDERS)
       classic = of_round * rounds + math.log(1 / self.delta) / (orders - 1)

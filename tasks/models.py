@@ -1,15 +1,36 @@
 """The paper's models as `FunctionalModel`s: two image CNNs and the character RNN."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from absl import flags
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import errors
 from tasks import lstm
 
 _KERNEL = 5
 _POOL = 2
+_WHITE = 255.0
+
+
+def sizes(flag: flags.FlagHolder) -> tuple[int, ...]:
+  """A list flag as positive integers.
+
+  Raises:
+    InputError: If it is something else.
+  """
+  try:
+    values = tuple(map(int, flag.value))
+  except ValueError:
+    values = ()
+  if not values or min(values) < 1:
+    raise errors.InputError(
+        f'--{flag.name}={",".join(flag.value)} is not a list of positive integers'
+        ' with commas between.'
+    )
+  return values
 
 
 def _initializer(seed: int):
@@ -45,14 +66,14 @@ def cnn(
   (3,431,754).
 
   Args:
-    image_shape: Height, width and channels of an image, float32.
+    image_shape: Height, width and channels of an image.
     filters: Output channels of each convolution.
     dense_units: Units of each hidden dense layer.
     num_classes: Number of logits.
     seed: Seed of the initial weights (Glorot uniform, biases zero).
 
   Returns:
-    A model of images float32[B, H, W, C] with labels int32[B].
+    A model of images uint8[B, H, W, C] with labels int32[B].
   """
   draw = _initializer(seed)
   glorot = tf.keras.initializers.GlorotUniform
@@ -74,7 +95,7 @@ def cnn(
   def predict_on_batch(model_weights, images, training):
     del training  # Nothing here behaves differently in training.
     layers = iter(model_weights[0])
-    out = images
+    out = tf.cast(images, tf.float32) / _WHITE
     for _ in filters:
       kernel, bias = next(layers), next(layers)
       out = tf.nn.bias_add(tf.nn.conv2d(out, kernel, 1, 'SAME'), bias)
@@ -89,7 +110,7 @@ def cnn(
       predict_on_batch_fn=predict_on_batch,
       loss_fn=_cross_entropy,
       input_spec=(
-          tf.TensorSpec([None, *image_shape], tf.float32),
+          tf.TensorSpec([None, *image_shape], tf.uint8),
           tf.TensorSpec([None], tf.int32),
       ),
   )
@@ -158,3 +179,49 @@ def character_rnn(
           tf.TensorSpec([None, sequence_length], tf.int32),
       ),
   )
+
+
+def from_keras_images(
+    create: Callable[..., tf.keras.Model],
+    image_shape: Sequence[int],
+    seed: int,
+) -> tff.learning.models.FunctionalModel:
+  """A Keras classifier of float images, that ends in a softmax, as a `FunctionalModel`.
+
+  Args:
+    create: Makes the Keras model.
+    image_shape: Height, width and channels of an image.
+    seed: Seed of the initial weights.
+
+  Returns:
+    A model of images uint8[B, H, W, C] with labels int32[B].
+  """
+  labels_spec = tf.TensorSpec([None], tf.int32)
+
+  def seeded():
+    tf.keras.utils.set_random_seed(_keras_seed(seed))
+    return create()
+
+  converted = tff.learning.models.functional_model_from_keras(
+      seeded,
+      tf.keras.losses.SparseCategoricalCrossentropy(),
+      (tf.TensorSpec([None, *image_shape], tf.float32), labels_spec),
+  )
+
+  @tf.function
+  def predict_on_batch(model_weights, images, training):
+    return converted.predict_on_batch(
+        model_weights, tf.cast(images, tf.float32) / _WHITE, training=training
+    )
+
+  return tff.learning.models.FunctionalModel(
+      initial_weights=converted.initial_weights,
+      predict_on_batch_fn=predict_on_batch,
+      loss_fn=converted.loss,
+      input_spec=(tf.TensorSpec([None, *image_shape], tf.uint8), labels_spec),
+  )
+
+
+def _keras_seed(seed: int) -> int:
+  # Keras takes 32 bits.
+  return int(np.random.SeedSequence(seed).generate_state(1)[0])

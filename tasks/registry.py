@@ -1,0 +1,110 @@
+"""What a task is: data cut into clients, a model, the paper's settings, its own flags."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow_federated as tff
+
+# One client's, or a test set's, examples: x and y, first dimension the examples.
+Examples = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+  """A task's data.
+
+  Attributes:
+    clients: The examples of each client; nobody else's.
+    test: Examples to measure accuracy on.
+    public: Examples on the server, in no client's data; None if none were asked.
+    source: One sentence on where the data are from, real or synthetic.
+  """
+
+  clients: Sequence[Examples]
+  test: Examples
+  public: Optional[Examples]
+  source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperSettings:
+  """A task's settings in section 5 of the paper, or ours where it has none.
+
+  Attributes:
+    rounds: T.
+    clients_per_round: r.
+    noise_multiplier: sigma.
+    clipping_norm: C.
+    population: n of the privacy accounting; None: the number of clients in the
+      data. A number here is hypothetical.
+    learning_rate: Of clients, in round 0.
+    learning_rate_decay: Factor on it every `learning_rate_decay_rounds` rounds.
+    learning_rate_decay_rounds: See `learning_rate_decay`.
+    momentum: Of clients.
+    batch_size: Of clients.
+    local_epochs: Passes of a client over its data in a round.
+    public_examples: Size of the public set (top-k only).
+    topk_ratio: p at which the paper's top-k is best.
+    randk_ratio: p at which the paper's rand-k is best.
+    rounds_per_evaluation: How often accuracy is measured.
+    eval_examples: Test examples used for that; None: all. The last evaluation
+      uses all in any case.
+  """
+
+  rounds: int
+  clients_per_round: int
+  noise_multiplier: float
+  clipping_norm: float
+  population: Optional[int]
+  learning_rate: float
+  learning_rate_decay: float
+  learning_rate_decay_rounds: int
+  momentum: float
+  batch_size: int
+  local_epochs: int
+  public_examples: int
+  topk_ratio: float
+  randk_ratio: float
+  rounds_per_evaluation: int
+  eval_examples: Optional[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A task.
+
+  Attributes:
+    name: The value of `--task`; its own flags start with it.
+    title: A few words for people.
+    settings: The paper's settings.
+    build_model: Makes the model; takes the seed of its initial weights.
+    load: Loads the data; takes the seed of the partition and the size of the
+      public set (0: none). Raises `InputError` where data are missing.
+    is_scored: Maps labels to which of them count for accuracy, bool of the same
+      shape.
+  """
+
+  name: str
+  title: str
+  settings: PaperSettings
+  build_model: Callable[[int], tff.learning.models.FunctionalModel]
+  load: Callable[[int, int], TaskData]
+  is_scored: Callable[[Any], Any] = lambda labels: labels == labels
+
+
+def take_public(
+    x: np.ndarray, y: np.ndarray, num_public: int, rng: np.random.Generator
+) -> tuple[Examples, Optional[Examples]]:
+  """Shuffled examples without the public ones, and the public ones (or None)."""
+  order = rng.permutation(len(x))
+  public, rest = order[:num_public], order[num_public:]
+  return (x[rest], y[rest]), (x[public], y[public]) if num_public else None
+
+
+def split_evenly(x: np.ndarray, y: np.ndarray, num_clients: int) -> list[Examples]:
+  """Cuts examples, in the order given, into parts of sizes that differ by one at most."""
+  return list(
+      zip(np.array_split(x, num_clients), np.array_split(y, num_clients))
+  )

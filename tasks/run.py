@@ -1,0 +1,368 @@
+"""`python -m tasks.run --task=TASK`: trains with Fed-SMP or a sibling, and says what it spent."""
+
+import os
+import sys
+
+# TensorFlow's notes on its start say nothing about a run.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+try:
+  import fedsmp_tff
+except ImportError as error:
+  sys.exit(f'tasks.run: {error}')
+
+# pylint: disable=g-import-not-at-top
+import dataclasses
+import importlib.metadata
+import math
+import secrets
+import time
+from typing import Optional
+
+from absl import flags
+from absl import logging
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tqdm
+
+from fedsmp_tff import accounting
+from fedsmp_tff import client_training
+from fedsmp_tff import program
+from fedsmp_tff import runtime
+from tasks import errors
+from tasks import evaluation
+from tasks import output
+from tasks import plan as plan_lib
+from tasks import registry
+from tasks import settings as settings_lib
+
+_PROGRAM = 'python -m tasks.run'
+# Streams of randomness that derive from a run's seed.
+_PARTITION, _WEIGHTS, _SAMPLING, _PROCESS, _EVALUATION = range(5)
+_PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
+_SECONDS_BETWEEN_LINES = 10
+
+
+def main(argv: list[str]) -> int:
+  """Runs the command; returns its exit status."""
+  logging.set_verbosity(logging.ERROR)
+  try:
+    if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
+      print(settings_lib.help_text(_PROGRAM))
+      return 0
+    try:
+      rest = flags.FLAGS(argv)[1:]
+    except flags.Error as error:
+      raise errors.InputError(
+          f'{error} (see {_PROGRAM} --help)'.replace('FATAL Flags', 'Flags')
+      ) from None
+    if rest:
+      raise errors.InputError(
+          f'{rest[0]!r} is not a flag; flags start with -- (see {_PROGRAM}'
+          ' --help).'
+      )
+    return _run(settings_lib.from_flags())
+  except errors.InputError as error:
+    print(f'tasks.run: {error}', file=sys.stderr)
+    return 2
+
+
+def _run(settings: settings_lib.RunSettings) -> int:
+  task = settings_lib.TASKS[settings.task]
+  seeds = _seeds(settings.seed)
+  model = task.build_model(seeds[_WEIGHTS])
+  dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
+  _check_kept(settings, dim)
+  out = output.RunDirectory(settings.output_dir or _default_output_dir(settings))
+
+  data = task.load(seeds[_PARTITION], settings.public_examples or 0)
+  if settings.clients_per_round > len(data.clients):
+    raise errors.InputError(
+        f'--clients_per_round={settings.clients_per_round} is more than the'
+        f' {len(data.clients)} clients in the data; lower it.'
+    )
+  spending = _spending(settings, len(data.clients))
+  if spending is not None:
+    settings = dataclasses.replace(
+        settings,
+        noise_multiplier=spending.noise_multiplier,
+        delta=spending.delta,
+        population=spending.population,
+    )
+  process_options = dict(
+      clients_per_round=settings.clients_per_round,
+      clipping_norm=settings.clip,
+      noise_multiplier=settings.noise_multiplier,
+      bits=settings.bits,
+      seed=None if settings.seed is None else seeds[_PROCESS],
+  )
+  sparsifier = _sparsifier(settings, data)
+  try:
+    factory = fedsmp_tff.FedSmpFactory(sparsifier, **process_options)
+  except ValueError as error:  # Of the flags, only --bits is not checked yet.
+    raise errors.InputError(f'--bits={settings.bits}: {error}') from None
+  plan = plan_lib.make(settings, data, dim, factory, spending)
+  print(plan.text(), flush=True)
+  print(f'\noutput: {out.path}\n', flush=True)
+  out.write_config({
+      **dataclasses.asdict(settings),
+      **plan.as_dict(),
+      'versions': {p: importlib.metadata.version(p) for p in _PACKAGES},
+  })
+
+  runtime.set_tff_context()
+  process = fedsmp_tff.build_fed_smp(
+      model,
+      _local_training(settings),
+      sparsifier,
+      server_optimizer=tff.learning.optimizers.build_sgdm(
+          settings.server_learning_rate
+      ),
+      **process_options,
+  )
+  measure = evaluation.build(model, task.is_scored)
+  some = evaluation.subset(data.test, settings.eval_examples, seeds[_EVALUATION])
+  sampler_seed = None if settings.seed is None else seeds[_SAMPLING]
+  progress = _Progress(plan)
+  writer = _MetricsWriter(plan, out)
+  start = time.monotonic()
+  try:
+    weights = program.run(
+        process,
+        _ClientData(data, tagged=settings.seed is not None),
+        program.FixedSizeSampler(
+            len(data.clients), settings.clients_per_round, sampler_seed
+        ),
+        settings.rounds,
+        lambda weights, last: measure(weights, data.test if last else some),
+        settings.rounds_per_evaluation,
+        [writer, progress],
+    )
+  finally:
+    progress.close()
+    out.close()
+  out.write_weights(weights)
+  summary = writer.summary(time.monotonic() - start)
+  out.write_summary(summary)
+  print(_summary_text(plan, summary))
+  print(f'output: {out.path}')
+  interrupted = summary['rounds'] < settings.rounds
+  return 130 if interrupted else 0
+
+
+def _seeds(seed: Optional[int]) -> list[int]:
+  """One seed a stream; without a seed, of the operating system's entropy."""
+  sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
+  return [int(s) for s in sequence.generate_state(_EVALUATION + 1, np.uint32)]
+
+
+def _default_output_dir(settings: settings_lib.RunSettings) -> str:
+  now = time.strftime('%Y%m%d-%H%M%S')
+  # Batch jobs that start in the same second keep apart.
+  return f'runs/{settings.task}-{settings.algorithm}-{now}-{os.getpid()}'
+
+
+def _check_kept(settings: settings_lib.RunSettings, dim: int) -> None:
+  if settings.k is not None and settings.k > dim:
+    raise errors.InputError(
+        f'--k={settings.k} is more than the d={dim} parameters of the model;'
+        ' lower it.'
+    )
+
+
+def _spending(
+    settings: settings_lib.RunSettings, num_clients: int
+) -> Optional[accounting.Spending]:
+  if not settings_lib.ALGORITHMS[settings.algorithm].private:
+    return None
+  population = settings.population or num_clients
+  # Section 5 of the paper; 1/2 keeps a population of one in the range of delta.
+  delta = min(population**-1.1, 0.5) if settings.delta is None else settings.delta
+  noise_multiplier = settings.noise_multiplier
+  if noise_multiplier is None:
+    try:
+      noise_multiplier = accounting.calibrate_noise_multiplier(
+          settings.epsilon,
+          settings.accounting,
+          settings.clients_per_round,
+          population,
+          delta,
+          settings.rounds,
+      )
+    except ValueError as error:
+      raise errors.InputError(f'--epsilon={settings.epsilon}: {error}') from None
+  return accounting.Spending(
+      noise_multiplier, settings.clients_per_round, population, delta
+  )
+
+
+def _sparsifier(settings: settings_lib.RunSettings, data: registry.TaskData):
+  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
+  if kind is None:
+    return fedsmp_tff.Dense()
+  if kind == 'randk':
+    return fedsmp_tff.RandK(settings.p, settings.k)
+  return fedsmp_tff.TopK(
+      settings.p,
+      settings.k,
+      data.public,
+      settings.public_epochs,
+      settings.public_steps,
+  )
+
+
+def _local_training(
+    settings: settings_lib.RunSettings,
+) -> client_training.LocalTraining:
+  def learning_rate(round_num):
+    decays = tf.cast(
+        round_num // settings.learning_rate_decay_rounds, tf.float32
+    )
+    return settings.learning_rate * settings.learning_rate_decay**decays
+
+  return client_training.LocalTraining(
+      tff.learning.optimizers.build_sgdm(
+          settings.learning_rate, settings.momentum
+      ),
+      settings.batch_size,
+      epochs=settings.local_epochs,
+      steps=settings.local_steps,
+      learning_rate_fn=learning_rate,
+  )
+
+
+class _ClientData:
+  """Each client's dataset, made once, when it is first sampled."""
+
+  def __init__(self, data: registry.TaskData, tagged: bool):
+    self._data = data
+    self._tagged = tagged
+    self._datasets = {}
+
+  def __call__(self, client: int):
+    if client not in self._datasets:
+      dataset = tf.data.Dataset.from_tensor_slices(self._data.clients[client])
+      if self._tagged:
+        dataset = fedsmp_tff.tag_client(client, dataset)
+      self._datasets[client] = dataset
+    return self._datasets[client]
+
+
+class _MetricsWriter:
+  """Turns round reports into the rows of metrics.csv and timings.csv."""
+
+  def __init__(self, plan: plan_lib.Plan, out: output.RunDirectory):
+    self._plan = plan
+    self._out = out
+    self._rounds = 0
+    self._best = None
+    self._last = None
+
+  def __call__(self, report: program.RoundReport) -> None:
+    self._rounds = report.rounds_done
+    measured = report.evaluation
+    if measured is not None:
+      self._last = measured
+      if self._best is None or measured.accuracy > self._best[0]:
+        self._best = measured.accuracy, report.rounds_done
+    counts = report.metrics['aggregator'] if report.metrics else {}
+    epsilons = self._plan.epsilons(report.rounds_done)
+    self._out.add_metrics({
+        'round': report.rounds_done,
+        'test_loss': measured and measured.loss,
+        'test_accuracy': measured and measured.accuracy,
+        'best_test_accuracy': self._best and self._best[0],
+        **{f'epsilon_{name}': value for name, value in epsilons.items()},
+        'uplink_megabytes': self._plan.uplink_megabytes(report.rounds_done),
+        **{
+            name: int(counts[name]) if counts else None
+            for name in self._plan.mechanism.max_input._fields
+            if name != 'values'
+        },
+    })
+    self._out.add_timings({
+        'round': report.rounds_done,
+        'round_seconds': round(report.round_seconds, 3),
+        'evaluation_seconds': round(report.evaluation_seconds, 3),
+    })
+
+  def summary(self, seconds: float) -> dict:
+    return {
+        'rounds': self._rounds,
+        'best_test_accuracy': self._best and self._best[0],
+        'best_round': self._best and self._best[1],
+        'final_test_accuracy': self._last and self._last.accuracy,
+        'final_test_loss': self._last and self._last.loss,
+        'epsilon': self._plan.epsilons(self._rounds) or None,
+        'uplink_megabytes': self._plan.uplink_megabytes(self._rounds),
+        'seconds': round(seconds, 1),
+    }
+
+
+class _Progress:
+  """A bar with ETA, loss, accuracy and epsilon on a terminal; lines in a file."""
+
+  def __init__(self, plan: plan_lib.Plan):
+    self._plan = plan
+    self._bar = tqdm.tqdm(
+        total=plan.settings.rounds,
+        unit='round',
+        dynamic_ncols=True,
+        disable=None,
+    )
+    self._start = time.monotonic()
+    self._last_line = -math.inf
+    self._measured = ''
+
+  def __call__(self, report: program.RoundReport) -> None:
+    done, total = report.rounds_done, self._plan.settings.rounds
+    if report.evaluation is not None:
+      self._measured = (
+          f'loss {report.evaluation.loss:.4f},'
+          f' accuracy {100 * report.evaluation.accuracy:.2f} %'
+      )
+    epsilons = self._plan.epsilons(done)
+    text = self._measured
+    if epsilons:
+      text += f', epsilon {epsilons["fixed_size"]:.3g}'
+    if not self._bar.disable:
+      self._bar.set_postfix_str(text, refresh=False)
+      self._bar.update(done - self._bar.n)
+      self._bar.refresh()
+      return
+    now = time.monotonic()
+    if report.evaluation is None or (
+        now - self._last_line < _SECONDS_BETWEEN_LINES and 0 < done < total
+    ):
+      return
+    self._last_line = now
+    eta = (now - self._start) / done * (total - done) if done else math.nan
+    left = '' if math.isnan(eta) else f', {tqdm.tqdm.format_interval(eta)} left'
+    print(f'round {done}/{total}: {text}{left}', file=sys.stderr, flush=True)
+
+  def close(self) -> None:
+    self._bar.close()
+
+
+def _summary_text(plan: plan_lib.Plan, summary: dict) -> str:
+  rounds = summary['rounds']
+  lines = [f'\n{rounds} of {plan.settings.rounds} rounds done']
+  if summary['final_test_accuracy'] is not None:
+    lines.append(
+        f'  accuracy   best {100 * summary["best_test_accuracy"]:.2f} % (round'
+        f' {summary["best_round"]}), final'
+        f' {100 * summary["final_test_accuracy"]:.2f} %'
+    )
+  minutes = tqdm.tqdm.format_interval(summary['seconds'])
+  lines += [
+      f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
+      f'  time       {minutes}',
+  ]
+  if plan.spending is not None:
+    lines += ['', *plan_lib.privacy_lines(plan, rounds)]
+  return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv))

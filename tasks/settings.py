@@ -1,0 +1,445 @@
+"""The flags of a run, checked, and the task's own settings where none is given."""
+
+import dataclasses
+import math
+import numbers
+from typing import Any, Optional
+
+from absl import flags
+
+from tasks import emnist
+from tasks import errors
+from tasks import fashion_mnist
+from tasks import registry
+from tasks import shakespeare
+from tasks import svhn
+
+TASKS = {
+    module.TASK.name: module.TASK
+    for module in (shakespeare, fashion_mnist, svhn, emnist)
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+  """One of the six systems of the paper.
+
+  Attributes:
+    sparsifier: 'randk', 'topk' or None for all coordinates.
+    private: Whether clients clip and add noise.
+  """
+
+  sparsifier: Optional[str]
+  private: bool
+
+
+ALGORITHMS = {
+    'fedsmp_topk': Algorithm('topk', True),
+    'fedsmp_randk': Algorithm('randk', True),
+    'dp_fedavg': Algorithm(None, True),
+    'fedavg': Algorithm(None, False),
+    'fedavg_randk': Algorithm('randk', False),
+    'fedavg_topk': Algorithm('topk', False),
+}
+
+# What each algorithm has no use for, so that setting it is an error.
+_ONLY_SPARSE = ('p', 'k')
+_ONLY_TOPK = ('public_examples', 'public_epochs', 'public_steps')
+_ONLY_PRIVATE = (
+    'noise_multiplier', 'epsilon', 'accounting', 'clip', 'delta', 'population'
+)
+
+_GROUPS: dict[str, list[str]] = {}
+
+
+def _group(title: str, *holders: flags.FlagHolder) -> None:
+  _GROUPS[title] = [holder.name for holder in holders]
+
+
+def _of_tasks(field: str) -> str:
+  values = {
+      name: getattr(task.settings, field) for name, task in TASKS.items()
+  }
+  return 'default by task: ' + ', '.join(
+      f'{name} {value}' for name, value in values.items()
+  )
+
+
+_TASK = flags.DEFINE_enum(
+    'task', None, list(TASKS), 'What to train: data, model and the paper\'s settings.'
+)
+_ALGORITHM = flags.DEFINE_enum(
+    'algorithm',
+    'fedsmp_topk',
+    list(ALGORITHMS),
+    'Which of the paper\'s systems: fedsmp_*: k shared coordinates, clipped and'
+    ' noised; dp_fedavg: the same on all coordinates; fedavg*: without privacy.',
+)
+_P = flags.DEFINE_float(
+    'p',
+    None,
+    'Compression ratio in (0, 1]: k = max(1, round(p d)) of d coordinates are kept.'
+    f' For top-k: {_of_tasks("topk_ratio")}. For rand-k: {_of_tasks("randk_ratio")}.',
+)
+_K = flags.DEFINE_integer('k', None, 'Number of coordinates kept, instead of --p.')
+_ROUNDS = flags.DEFINE_integer(
+    'rounds', None, f'Rounds T ({_of_tasks("rounds")}).'
+)
+_CLIENTS_PER_ROUND = flags.DEFINE_integer(
+    'clients_per_round', None,
+    f'Clients r in every round ({_of_tasks("clients_per_round")}).',
+)
+_SEED = flags.DEFINE_integer(
+    'seed',
+    None,
+    'Fixes partition, initial weights, sampling, masks, shuffling and, FOR'
+    ' SIMULATION ONLY, the noise: who knows the seed can remove it. Default: none,'
+    ' everything is fresh.',
+)
+_group('What to run', _TASK, _ALGORITHM, _P, _K, _ROUNDS, _CLIENTS_PER_ROUND, _SEED)
+
+_NOISE_MULTIPLIER = flags.DEFINE_float(
+    'noise_multiplier', None,
+    'sigma: the sum over clients gets noise of standard deviation sigma times the'
+    f' clipping norm ({_of_tasks("noise_multiplier")}).',
+)
+_EPSILON = flags.DEFINE_float(
+    'epsilon', None,
+    'Instead of --noise_multiplier: the smallest sigma that spends at most this'
+    ' epsilon over all rounds, by --accounting.',
+)
+_ACCOUNTING = flags.DEFINE_enum(
+    'accounting', 'fixed_size', ['fixed_size', 'poisson', 'paper'],
+    'What --epsilon is measured in. fixed_size: what this run guarantees'
+    ' (replace-one); poisson and paper: what it would under Poisson sampling'
+    ' (add or remove one).',
+)
+_CLIP = flags.DEFINE_float(
+    'clip', None,
+    f'Clipping norm C, L2, of a client\'s k values ({_of_tasks("clipping_norm")}).',
+)
+_DELTA = flags.DEFINE_float(
+    'delta', None, 'delta, in (0, 1) (default: n^-1.1, n as in --population).'
+)
+_POPULATION = flags.DEFINE_integer(
+    'population', None,
+    'Number of clients n that the accounting assumes. Other than the number in the'
+    ' data it is hypothetical, and so is epsilon. Default: the number in the data;'
+    ' shakespeare: 10^9, as in the paper.',
+)
+_group(
+    'Privacy (not for fedavg*)', _NOISE_MULTIPLIER, _EPSILON, _ACCOUNTING, _CLIP,
+    _DELTA, _POPULATION,
+)
+
+_LEARNING_RATE = flags.DEFINE_float(
+    'learning_rate', None,
+    f'Clients\' learning rate in the first round ({_of_tasks("learning_rate")}).',
+)
+_LEARNING_RATE_DECAY = flags.DEFINE_float(
+    'learning_rate_decay', None,
+    'Factor on the clients\' learning rate every --learning_rate_decay_rounds'
+    f' rounds ({_of_tasks("learning_rate_decay")}).',
+)
+_LEARNING_RATE_DECAY_ROUNDS = flags.DEFINE_integer(
+    'learning_rate_decay_rounds', None,
+    f'See --learning_rate_decay ({_of_tasks("learning_rate_decay_rounds")}).',
+)
+_MOMENTUM = flags.DEFINE_float(
+    'momentum', None, f'Clients\' momentum, zero at each start ({_of_tasks("momentum")}).'
+)
+_BATCH_SIZE = flags.DEFINE_integer(
+    'batch_size', None, f'Examples of a client\'s step ({_of_tasks("batch_size")}).'
+)
+_LOCAL_EPOCHS = flags.DEFINE_integer(
+    'local_epochs', None,
+    f'Passes of a client over its data in a round ({_of_tasks("local_epochs")}).',
+)
+_LOCAL_STEPS = flags.DEFINE_integer(
+    'local_steps', None, 'Steps of a client in a round, instead of --local_epochs.'
+)
+_SERVER_LEARNING_RATE = flags.DEFINE_float(
+    'server_learning_rate', 1.0, 'Learning rate of the server\'s SGD.'
+)
+_group(
+    'Training', _LEARNING_RATE, _LEARNING_RATE_DECAY, _LEARNING_RATE_DECAY_ROUNDS,
+    _MOMENTUM, _BATCH_SIZE, _LOCAL_EPOCHS, _LOCAL_STEPS, _SERVER_LEARNING_RATE,
+)
+
+_PUBLIC_EXAMPLES = flags.DEFINE_integer(
+    'public_examples', None,
+    'Examples taken out of the training data for the server'
+    f' ({_of_tasks("public_examples")}).',
+)
+_PUBLIC_EPOCHS = flags.DEFINE_integer(
+    'public_epochs', None,
+    'Passes of the server over the public examples before each round (default: as'
+    ' many as clients make over theirs; with --local_steps, as many steps).',
+)
+_PUBLIC_STEPS = flags.DEFINE_integer(
+    'public_steps', None, 'Steps on the public examples, instead of --public_epochs.'
+)
+_group('Public data (only for *_topk)', _PUBLIC_EXAMPLES, _PUBLIC_EPOCHS, _PUBLIC_STEPS)
+
+_BITS = flags.DEFINE_integer(
+    'bits', None,
+    'Bits of an encoded client value (default: as many as let a sum over r clients'
+    ' fit in int32; more than that doubles the uplink).',
+)
+_ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
+    'rounds_per_evaluation', None,
+    'Rounds from one measurement of accuracy to the next'
+    f' ({_of_tasks("rounds_per_evaluation")}).',
+)
+_EVAL_EXAMPLES = flags.DEFINE_integer(
+    'eval_examples', None,
+    'Test examples of such a measurement; the last one takes all. 0: all'
+    f' ({_of_tasks("eval_examples")}).',
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    'output_dir', None,
+    'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz'
+    ' and TensorBoard events (default: runs/TASK-ALGORITHM-TIME).',
+)
+_group(
+    'Encoding, measuring, output', _BITS, _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES,
+    _OUTPUT_DIR,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+  """All that defines a run; `privacy` fields are None without privacy.
+
+  Attributes are the flags' values, filled in from the task. `population` None: the
+  number of clients in the data; `delta` None: n^-1.1; `noise_multiplier` None: to
+  be calibrated to `epsilon`.
+  """
+
+  task: str
+  algorithm: str
+  p: Optional[float]
+  k: Optional[int]
+  rounds: int
+  clients_per_round: int
+  seed: Optional[int]
+  noise_multiplier: Optional[float]
+  epsilon: Optional[float]
+  accounting: Optional[str]
+  clip: Optional[float]
+  delta: Optional[float]
+  population: Optional[int]
+  learning_rate: float
+  learning_rate_decay: float
+  learning_rate_decay_rounds: int
+  momentum: float
+  batch_size: int
+  local_epochs: Optional[int]
+  local_steps: Optional[int]
+  server_learning_rate: float
+  public_examples: Optional[int]
+  public_epochs: Optional[int]
+  public_steps: Optional[int]
+  bits: Optional[int]
+  rounds_per_evaluation: int
+  eval_examples: Optional[int]
+  output_dir: Optional[str]
+  task_flags: dict[str, Any]
+
+
+def help_text(program: str) -> str:
+  """All flags by group, each with its meaning, unit and default."""
+  lines = [
+      f'usage: {program} --task=TASK [flags]',
+      '',
+      'Trains a model with Fed-SMP or one of its five siblings, prints the plan and',
+      'what it spent, and writes the run to --output_dir. For instance:',
+      f'  {program} --task=shakespeare --p=0.05',
+      f'  {program} --task=fashion_mnist --algorithm=fedsmp_randk --p=0.4 --seed=1',
+      '',
+      'A flag that the task or the algorithm has no use for is an error.',
+  ]
+  groups = dict(_GROUPS)
+  for name in TASKS:
+    groups[f'Only for --task={name}'] = _task_flags(name)
+  groups['Flags from a file'] = ['flagfile']
+  for title, names in groups.items():
+    lines += ['', f'{title}:']
+    for name in names:
+      flag = flags.FLAGS[name]
+      # DEFINE_enum repeats its values in the help text.
+      text = flag.help.replace('\n', ' ')
+      if flag.default is not None and name != 'flagfile':
+        text += f' (default: {flag.default_as_str})'
+      lines.append(flags.text_wrap(f'--{name}: {text}', 90, '      ', '  '))
+  return '\n'.join(lines)
+
+
+def _task_flags(task: str) -> list[str]:
+  return sorted(n for n in flags.FLAGS if n.startswith(task + '_'))
+
+
+def from_flags() -> RunSettings:
+  """The settings that the parsed flags and the task's own make.
+
+  Raises:
+    InputError: If a flag is missing, out of range, or of no use in this run.
+  """
+  if _TASK.value is None:
+    raise errors.InputError(
+        f'--task is not set; set it to one of {", ".join(TASKS)}.'
+    )
+  algorithm = ALGORITHMS[_ALGORITHM.value]
+  _check_of_use(_TASK.value, _ALGORITHM.value, algorithm)
+  paper = TASKS[_TASK.value].settings
+
+  def given(holder, default):
+    return default if holder.value is None else holder.value
+
+  p, k = _P.value, _K.value
+  if algorithm.sparsifier and k is None:
+    p = given(_P, getattr(paper, f'{algorithm.sparsifier}_ratio'))
+  settings = RunSettings(
+      task=_TASK.value,
+      algorithm=_ALGORITHM.value,
+      p=p,
+      k=k,
+      rounds=given(_ROUNDS, paper.rounds),
+      clients_per_round=given(_CLIENTS_PER_ROUND, paper.clients_per_round),
+      seed=_SEED.value,
+      noise_multiplier=(
+          given(_NOISE_MULTIPLIER, paper.noise_multiplier)
+          if algorithm.private and _EPSILON.value is None
+          else _NOISE_MULTIPLIER.value
+      ),
+      epsilon=_EPSILON.value,
+      accounting=_ACCOUNTING.value if algorithm.private else None,
+      clip=given(_CLIP, paper.clipping_norm) if algorithm.private else None,
+      delta=_DELTA.value,
+      population=given(_POPULATION, paper.population) if algorithm.private else None,
+      learning_rate=given(_LEARNING_RATE, paper.learning_rate),
+      learning_rate_decay=given(_LEARNING_RATE_DECAY, paper.learning_rate_decay),
+      learning_rate_decay_rounds=given(
+          _LEARNING_RATE_DECAY_ROUNDS, paper.learning_rate_decay_rounds
+      ),
+      momentum=given(_MOMENTUM, paper.momentum),
+      batch_size=given(_BATCH_SIZE, paper.batch_size),
+      local_epochs=(
+          given(_LOCAL_EPOCHS, paper.local_epochs)
+          if _LOCAL_STEPS.value is None
+          else _LOCAL_EPOCHS.value
+      ),
+      local_steps=_LOCAL_STEPS.value,
+      server_learning_rate=_SERVER_LEARNING_RATE.value,
+      public_examples=(
+          given(_PUBLIC_EXAMPLES, paper.public_examples)
+          if algorithm.sparsifier == 'topk'
+          else None
+      ),
+      public_epochs=_PUBLIC_EPOCHS.value,
+      public_steps=_PUBLIC_STEPS.value,
+      bits=_BITS.value,
+      rounds_per_evaluation=given(
+          _ROUNDS_PER_EVALUATION, paper.rounds_per_evaluation
+      ),
+      eval_examples=given(_EVAL_EXAMPLES, paper.eval_examples) or None,
+      output_dir=_OUTPUT_DIR.value,
+      task_flags={n: flags.FLAGS[n].value for n in _task_flags(_TASK.value)},
+  )
+  _check_ranges(settings)
+  return settings
+
+
+def _check_of_use(task: str, name: str, algorithm: Algorithm) -> None:
+  """Refuses flags that this task or algorithm would ignore."""
+  for other in TASKS:
+    for flag in _task_flags(other) if other != task else ():
+      if flags.FLAGS[flag].present:
+        raise errors.InputError(
+            f'--{flag} is for --task={other} and of no use with --task={task};'
+            ' leave it out.'
+        )
+  useless = []
+  if algorithm.sparsifier is None:
+    useless += _ONLY_SPARSE
+  if algorithm.sparsifier != 'topk':
+    useless += _ONLY_TOPK
+  if not algorithm.private:
+    useless += _ONLY_PRIVATE
+  for flag in useless:
+    if flags.FLAGS[flag].present:
+      raise errors.InputError(
+          f'--{flag} is of no use with --algorithm={name}; leave it out, or choose'
+          ' another algorithm.'
+      )
+  for one, other in (
+      ('p', 'k'),
+      ('noise_multiplier', 'epsilon'),
+      ('local_epochs', 'local_steps'),
+      ('public_epochs', 'public_steps'),
+  ):
+    if flags.FLAGS[one].present and flags.FLAGS[other].present:
+      raise errors.InputError(
+          f'--{one}={flags.FLAGS[one].value} and --{other}='
+          f'{flags.FLAGS[other].value} exclude each other; set one of them.'
+      )
+  if flags.FLAGS['accounting'].present and not flags.FLAGS['epsilon'].present:
+    raise errors.InputError(
+        f'--accounting={_ACCOUNTING.value} says how to reach an --epsilon, and none'
+        ' is set; set --epsilon too. Every accounting is printed in any case.'
+    )
+
+
+# Flag: lowest and highest value, and whether the lowest is excluded.
+_RANGES: dict[str, tuple[float, float, bool]] = {
+    'p': (0, 1, True),
+    'k': (1, math.inf, False),
+    'rounds': (1, math.inf, False),
+    'clients_per_round': (1, math.inf, False),
+    'seed': (0, 2**63 - 1, False),
+    'noise_multiplier': (0, math.inf, False),
+    'epsilon': (0, math.inf, True),
+    'clip': (0, math.inf, True),
+    'delta': (0, 1, True),
+    'population': (1, math.inf, False),
+    'learning_rate': (0, math.inf, True),
+    'learning_rate_decay': (0, 1, True),
+    'learning_rate_decay_rounds': (1, math.inf, False),
+    'momentum': (0, 1, False),
+    'batch_size': (1, math.inf, False),
+    'local_epochs': (1, math.inf, False),
+    'local_steps': (1, math.inf, False),
+    'server_learning_rate': (0, math.inf, True),
+    'public_examples': (1, math.inf, False),
+    'public_epochs': (1, math.inf, False),
+    'public_steps': (1, math.inf, False),
+    'rounds_per_evaluation': (1, math.inf, False),
+    'eval_examples': (1, math.inf, False),
+}
+# These end below their highest value.
+_OPEN_ABOVE = ('delta', 'momentum')
+
+
+def _check_ranges(settings: RunSettings) -> None:
+  for name, (low, high, open_below) in _RANGES.items():
+    value = getattr(settings, name)
+    if value is None:
+      continue
+    open_above = math.isinf(high) or name in _OPEN_ABOVE
+    # Written so that NaN, which compares false, is refused.
+    inside = (low < value if open_below else low <= value) and (
+        value < high if open_above else value <= high
+    )
+    if not inside:
+      kind = 'an integer' if isinstance(value, numbers.Integral) else 'a number'
+      below = 'greater than' if open_below else 'at least'
+      above = 'less than' if open_above else 'at most'
+      bounds = f'{below} {low}' + (
+          ' and finite' if math.isinf(high) else f' and {above} {high}'
+      )
+      raise errors.InputError(f'--{name}={value} is not {kind} {bounds}; change it.')
+  if settings.population and settings.clients_per_round > settings.population:
+    raise errors.InputError(
+        f'--clients_per_round={settings.clients_per_round} is more than'
+        f' --population={settings.population}; lower it, or raise the population.'
+    )

@@ -1,0 +1,87 @@
+"""TFF's downloadable data sets as plain arrays, one pair a client."""
+
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import pathlib
+import sqlite3
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow_federated as tff
+import tqdm
+
+from tasks import errors
+from tasks import registry
+
+
+@contextlib.contextmanager
+def loading(
+    title: str, filename: str, cache_dir: Optional[str], flag: str
+) -> Iterator[None]:
+  """Turns what TFF's loaders raise into one sentence about the file they look for."""
+  path = pathlib.Path(cache_dir or pathlib.Path.home() / '.tff') / filename
+  try:
+    yield
+  except (OSError, sqlite3.Error, tff_format_error()) as error:
+    remedy = (
+        'delete it, so that it is downloaded anew'
+        if path.exists()
+        else f'download {filename}.lzma of TFF\'s public data sets'
+        f' (tff-datasets-public), unpack it to that path, or name its directory'
+        f' with --{flag}'
+    )
+    raise errors.InputError(
+        f'{title}: {path} could not be had or read ({error}); {remedy}.'
+    ) from None
+
+
+def tff_format_error() -> type[Exception]:
+  """What TFF raises for an SQLite file without its tables."""
+  return tff.simulation.datasets.sql_client_data.DatabaseFormatError
+
+
+def examples_by_client(
+    data: tff.simulation.datasets.ClientData,
+    to_examples: Callable[[list[Any]], registry.Examples],
+) -> list[registry.Examples]:
+  """Each client's elements through `to_examples`, in the order of client ids."""
+  ids = tqdm.tqdm(data.client_ids, desc='reading clients', disable=None)
+  return [
+      to_examples(list(data.create_tf_dataset_for_client(i).as_numpy_iterator()))
+      for i in ids
+  ]
+
+
+def take_public_of_clients(
+    clients: Sequence[registry.Examples],
+    num_public: int,
+    rng: np.random.Generator,
+) -> tuple[list[registry.Examples], Optional[registry.Examples]]:
+  """Takes random examples out of all clients' for the server's public set.
+
+  Args:
+    clients: Every client's examples.
+    num_public: How many to take.
+    rng: Chooses them.
+
+  Returns:
+    The clients with what is left to them (a client may end up empty), and the
+    public examples, None if `num_public` is 0.
+
+  Raises:
+    InputError: If there are not that many.
+  """
+  if not num_public:
+    return list(clients), None
+  sizes = [len(x) for x, _ in clients]
+  if num_public > sum(sizes):
+    raise errors.InputError(
+        f'--public_examples={num_public} is more than the {sum(sizes)} training'
+        ' examples; set a smaller one.'
+    )
+  chosen = np.zeros(sum(sizes), bool)
+  chosen[rng.choice(len(chosen), num_public, replace=False)] = True
+  masks = np.split(chosen, np.cumsum(sizes)[:-1])
+  left = [(x[~mask], y[~mask]) for (x, y), mask in zip(clients, masks)]
+  taken = [(x[mask], y[mask]) for (x, y), mask in zip(clients, masks)]
+  return left, tuple(map(np.concatenate, zip(*taken)))
