@@ -19,6 +19,12 @@ Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to com
 the aggregator into a process of your own.
 """
 
+from fedsmp_tff import _platform
+
+if _platform.problem():
+  raise ImportError(_platform.problem())
+
+# pylint: disable=g-import-not-at-top
 from fedsmp_tff.aggregator import FedSmpFactory as FedSmpFactory
 from fedsmp_tff.aggregator import FedSmpState as FedSmpState
 from fedsmp_tff.client_training import LocalTraining as LocalTraining

@@ -122,37 +122,41 @@ class Spending:
     if self.noise_multiplier == 0:
       return math.inf
     if accounting == 'paper':
-      orders, of_round = self._poisson_rdp(_PAPER_ORDERS)
+      orders, of_round = _poisson_rdp(self, _PAPER_ORDERS)
       classic = of_round * rounds + math.log(1 / self.delta) / (orders - 1)
       return float(np.nanmin(classic))
     if accounting == 'poisson':
-      orders, of_round = self._poisson_rdp(_ORDERS)
+      orders, of_round = _poisson_rdp(self, _ORDERS)
     else:
-      orders, of_round = self._fixed_size_rdp()
+      orders, of_round = _fixed_size_rdp(self)
     epsilon, _ = rdp.compute_epsilon(orders, of_round * rounds, self.delta)
     return float(epsilon)
 
-  @functools.lru_cache
-  def _poisson_rdp(self, orders):
-    event = dp_accounting.PoissonSampledDpEvent(
-        self.clients_per_round / self.population,
-        dp_accounting.GaussianDpEvent(self.noise_multiplier),
-    )
-    accountant = rdp.RdpAccountant(orders).compose(event)
-    return np.array(orders), np.array(accountant.rdp)
 
-  @functools.lru_cache
-  def _fixed_size_rdp(self):
-    gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier / 2)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(
-        self.population, self.clients_per_round, gaussian
-    )
-    if self.clients_per_round == self.population:
-      event = gaussian  # Nothing is sampled.
-    accountant = rdp.RdpAccountant(
-        _ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE
-    ).compose(event)
-    return np.array(_ORDERS), np.array(accountant.rdp)
+@functools.lru_cache
+def _poisson_rdp(spending: Spending, orders: tuple) -> tuple[np.ndarray, np.ndarray]:
+  """Orders, and the Renyi DP of one round at them."""
+  event = dp_accounting.PoissonSampledDpEvent(
+      spending.clients_per_round / spending.population,
+      dp_accounting.GaussianDpEvent(spending.noise_multiplier),
+  )
+  accountant = rdp.RdpAccountant(orders).compose(event)
+  return np.array(orders), np.array(accountant.rdp)
+
+
+@functools.lru_cache
+def _fixed_size_rdp(spending: Spending) -> tuple[np.ndarray, np.ndarray]:
+  """Orders, and the Renyi DP of one round at them."""
+  gaussian = dp_accounting.GaussianDpEvent(spending.noise_multiplier / 2)
+  event = dp_accounting.SampledWithoutReplacementDpEvent(
+      spending.population, spending.clients_per_round, gaussian
+  )
+  if spending.clients_per_round == spending.population:
+    event = gaussian  # Nothing is sampled.
+  accountant = rdp.RdpAccountant(
+      _ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE
+  ).compose(event)
+  return np.array(_ORDERS), np.array(accountant.rdp)
 
 
 def calibrate_noise_multiplier(

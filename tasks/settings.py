@@ -10,7 +10,6 @@ from absl import flags
 from tasks import emnist
 from tasks import errors
 from tasks import fashion_mnist
-from tasks import registry
 from tasks import shakespeare
 from tasks import svhn
 
@@ -262,16 +261,16 @@ def help_text(program: str) -> str:
   groups = dict(_GROUPS)
   for name in TASKS:
     groups[f'Only for --task={name}'] = _task_flags(name)
-  groups['Flags from a file'] = ['flagfile']
   for title, names in groups.items():
     lines += ['', f'{title}:']
     for name in names:
       flag = flags.FLAGS[name]
       # DEFINE_enum repeats its values in the help text.
       text = flag.help.replace('\n', ' ')
-      if flag.default is not None and name != 'flagfile':
+      if flag.default is not None:
         text += f' (default: {flag.default_as_str})'
       lines.append(flags.text_wrap(f'--{name}: {text}', 90, '      ', '  '))
+  lines += ['', 'Flags from a file, one a line: --flagfile=FILE']
   return '\n'.join(lines)
 
 

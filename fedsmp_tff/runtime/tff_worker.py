@@ -8,6 +8,7 @@ when Python exits, and the kernel ends it if Python is killed.
 """
 
 import atexit
+from collections.abc import Iterator
 import contextlib
 import ctypes
 import os
@@ -15,7 +16,6 @@ import pathlib
 import signal
 import subprocess
 import time
-from typing import Iterator
 
 import grpc
 import portpicker

@@ -1,0 +1,14 @@
+"""One TFF context, so one worker, for all tests of a pytest process."""
+
+import os
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(scope='session', autouse=True)
+def tff_context_of_the_tests():
+  from fedsmp_tff import runtime
+
+  runtime.set_tff_context()

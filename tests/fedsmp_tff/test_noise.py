@@ -1,0 +1,53 @@
+"""Tests of a client's share of the noise."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+
+from fedsmp_tff import noise
+from fedsmp_tff import randomness
+
+_CLIENTS, _CLIP, _SIGMA, _VALUES = 25, 0.4, 1.4, 4000
+
+
+class TestComputation:
+
+  def test_share_of_one_client(self):
+    # N(0, C^2 sigma^2 / r): Algorithm 1.
+    assert noise.share_stddev(_CLIP, _SIGMA, _CLIENTS) == pytest.approx(
+        math.sqrt(_CLIP**2 * _SIGMA**2 / _CLIENTS)
+    )
+
+
+class TestExecution:
+
+  def test_shares_add_up_to_the_mechanism_and_to_no_other_scale(self):
+    stddev = noise.share_stddev(_CLIP, _SIGMA, _CLIENTS)
+
+    @tf.function
+    def share(client):
+      seed = randomness.fold_in(tf.constant([1, 2], tf.int64), client)
+      return noise.gaussian_share(_VALUES, stddev, seed)
+
+    total = sum(share(tf.constant(i)).numpy() for i in range(_CLIENTS))
+
+    def p_value(scale):
+      return stats.kstest(total, 'norm', (0, scale * _CLIP * _SIGMA)).pvalue
+
+    # Seeded; at the true scale a p-value is uniform, so below 1e-3 with
+    # probability 1e-3. At 2/3 or 3/2 of it the distributions are 0.09 apart at
+    # least, and 4000 values show that with a p-value under 1e-25.
+    assert p_value(1) > 1e-3
+    assert p_value(2 / 3) < 1e-20
+    assert p_value(3 / 2) < 1e-20
+
+  def test_another_seed_gives_an_independent_share(self):
+    one, other = (
+        noise.gaussian_share(_VALUES, 1.0, tf.constant(s, tf.int64)).numpy()
+        for s in ([1, 2], [1, 3])
+    )
+    # A correlation of 4000 independent pairs has standard deviation 1/sqrt(4000).
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(_VALUES)

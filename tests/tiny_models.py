@@ -1,0 +1,41 @@
+"""A linear regression as a `FunctionalModel`: small, convex, easy to do by hand."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+def linear_regression(features=4, outputs=2, seed=0):
+  rng = np.random.default_rng(seed)
+  weights = (
+      rng.normal(size=(features, outputs)).astype(np.float32),
+      rng.normal(size=outputs).astype(np.float32),
+  )
+
+  @tf.function
+  def predict_on_batch(model_weights, x, training):
+    del training
+    w, b = model_weights[0]
+    return tf.matmul(x, w) + b
+
+  def loss(output, label, sample_weight=None):
+    del sample_weight
+    return tf.reduce_mean(tf.square(output - label))
+
+  return tff.learning.models.FunctionalModel(
+      initial_weights=(weights, ()),
+      predict_on_batch_fn=predict_on_batch,
+      loss_fn=loss,
+      input_spec=(
+          tf.TensorSpec([None, features], tf.float32),
+          tf.TensorSpec([None, outputs], tf.float32),
+      ),
+  )
+
+
+def regression_examples(num, features=4, outputs=2, seed=0):
+  rng = np.random.default_rng([seed, 1])
+  return (
+      rng.normal(size=(num, features)).astype(np.float32),
+      rng.normal(size=(num, outputs)).astype(np.float32),
+  )
