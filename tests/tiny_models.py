@@ -1,5 +1,7 @@
 """A linear regression as a `FunctionalModel`: small, convex, easy to do by hand."""
 
+import collections
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -26,6 +28,9 @@ def linear_regression(features=4, outputs=2, seed=0):
       initial_weights=(weights, ()),
       predict_on_batch_fn=predict_on_batch,
       loss_fn=loss,
+      metrics_fns=tff.learning.metrics.create_functional_metric_fns(
+          collections.OrderedDict(squared_error=tf.keras.metrics.MeanSquaredError)
+      ),
       input_spec=(
           tf.TensorSpec([None, features], tf.float32),
           tf.TensorSpec([None, outputs], tf.float32),
