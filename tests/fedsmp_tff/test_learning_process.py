@@ -1,0 +1,367 @@
+"""Tests of Fed-SMP and its siblings as learning processes."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import sparsifiers
+from tests import numpy_reference
+from tests import tiny_models
+
+_CLIENTS, _DIM, _RATE, _MOMENTUM, _STEPS = 3, 10, 0.05, 0.9, 4
+_PUBLIC = tiny_models.regression_examples(8, seed=77)
+
+
+def _decayed(round_num):
+  return _RATE * 0.5 ** tf.cast(round_num, tf.float32)
+
+
+def _training(**options):
+  # Batches as large as the data: the order of examples does not matter.
+  return fedsmp_tff.LocalTraining(
+      tff.learning.optimizers.build_sgdm(_RATE, _MOMENTUM), 8, steps=_STEPS,
+      **options,
+  )
+
+
+def _topk(**options):
+  return sparsifiers.TopK(num=4, public_examples=_PUBLIC, **options)
+
+
+def _build(sparsifier, sigma=0.0, clip=0.5, training=None, **options):
+  return fedsmp_tff.build_fed_smp(
+      tiny_models.linear_regression(),
+      training or _training(),
+      sparsifier,
+      clients_per_round=_CLIENTS,
+      clipping_norm=clip,
+      noise_multiplier=sigma,
+      **options,
+  )
+
+
+def _examples():
+  return [tiny_models.regression_examples(8, seed=i) for i in range(_CLIENTS)]
+
+
+def _datasets(tagged=False):
+  datasets = [tf.data.Dataset.from_tensor_slices(e) for e in _examples()]
+  if tagged:
+    return [fedsmp_tff.tag_client(i, d) for i, d in enumerate(datasets)]
+  return datasets
+
+
+def _flat(weights):
+  return np.concatenate([np.reshape(w, -1) for w in weights.trainable])
+
+
+def _numpy_update(weights, examples, rate):
+  parts = numpy_reference.linear_regression_update(
+      weights.trainable, *examples,
+      batches=[np.arange(len(examples[0]))] * _STEPS,
+      learning_rate=rate, momentum=_MOMENTUM,
+  )
+  return np.concatenate([part.reshape(-1) for part in parts])
+
+
+# The rows of the first table: how each is built, its scale, whether it clips.
+_SYSTEMS = {
+    'fedsmp_randk': (functools.partial(_build, sparsifiers.RandK(num=4)), 10 / 4, 0.5),
+    'fedsmp_topk': (functools.partial(_build, _topk()), 1.0, 0.5),
+    'dp_fedavg': (
+        lambda **options: fedsmp_tff.build_dp_fedavg(
+            tiny_models.linear_regression(), _training(),
+            clients_per_round=_CLIENTS, clipping_norm=0.5, noise_multiplier=0.0,
+            **options,
+        ), 1.0, 0.5,
+    ),
+    'fedavg': (
+        lambda **options: fedsmp_tff.build_fedavg(
+            tiny_models.linear_regression(), _training(),
+            clients_per_round=_CLIENTS, **options,
+        ), 1.0, None,
+    ),
+    'fedavg_randk': (
+        lambda **options: fedsmp_tff.build_fedavg_randk(
+            tiny_models.linear_regression(), _training(), 0.4,
+            clients_per_round=_CLIENTS, **options,
+        ), 10 / 4, None,
+    ),
+    'fedavg_topk': (
+        lambda **options: fedsmp_tff.build_fedavg_topk(
+            tiny_models.linear_regression(), _training(), 0.4, _PUBLIC,
+            clients_per_round=_CLIENTS, **options,
+        ), 1.0, None,
+    ),
+}
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize('name', _SYSTEMS)
+  def test_only_a_secure_sum_of_integers(self, name):
+    process = _SYSTEMS[name][0]()
+    assert isinstance(process, tff.learning.templates.LearningProcess)
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
+    plain, bitwidth, secure, modular = form.work.type_signature.result
+    assert [len(part) for part in (plain, bitwidth, modular)] == [0, 0, 0]
+    (report,) = secure
+    assert tff.types.is_structure_of_integers(report)
+    kept = _DIM if name in ('fedavg', 'dp_fedavg') else 4
+    assert report.values == tff.TensorType(np.int32, [kept])
+
+  def test_takes_plain_datasets_or_with_a_seed_tagged_ones(self):
+    plain = _build(sparsifiers.Dense()).next.type_signature.parameter[1]
+    example = (tff.TensorType(np.float32, [4]), tff.TensorType(np.float32, [2]))
+    tff.test.assert_types_equivalent(
+        plain, tff.FederatedType(tff.SequenceType(example), tff.CLIENTS)
+    )
+    seeded = _build(sparsifiers.Dense(), seed=1).next.type_signature.parameter[1]
+    tff.test.assert_types_equivalent(
+        seeded,
+        tff.FederatedType(
+            collections.OrderedDict(
+                client_id=tff.SequenceType(np.int64),
+                examples=tff.SequenceType(example),
+            ),
+            tff.CLIENTS,
+        ),
+    )
+
+  @pytest.mark.parametrize(
+      'change, match',
+      [
+          (dict(model='model'), 'functional_model_from_keras'),
+          (dict(training='training'), 'LocalTraining'),
+          (dict(sparsifier=0.5), 'Sparsifier'),
+          (dict(server_optimizer='sgd'), 'Optimizer'),
+      ],
+  )
+  def test_refuses_other_kinds(self, change, match):
+    arguments = dict(
+        model=tiny_models.linear_regression(), training=_training(),
+        sparsifier=sparsifiers.Dense(), clients_per_round=2,
+        clipping_norm=1.0, noise_multiplier=1.0,
+    )
+    with pytest.raises(TypeError, match=match):
+      fedsmp_tff.build_fed_smp(**{**arguments, **change})
+
+  def test_refuses_a_schedule_without_a_learning_rate(self):
+    class NoRate(tff.learning.optimizers.Optimizer):
+
+      def initialize(self, specs):
+        return collections.OrderedDict()
+
+      def next(self, state, weights, gradients):
+        return state, weights
+
+    training = fedsmp_tff.LocalTraining(
+        NoRate(), 2, epochs=1, learning_rate_fn=_decayed
+    )
+    with pytest.raises(ValueError, match='learning_rate_fn'):
+      _build(sparsifiers.Dense(), training=training)
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('name', _SYSTEMS)
+  def test_two_rounds_without_noise_equal_numpy(self, name):
+    build, scale, clip = _SYSTEMS[name]
+    process = build()
+    state = process.initialize()
+    for _ in range(2):
+      before = process.get_model_weights(state)
+      updates = [_numpy_update(before, e, _RATE) for e in _examples()]
+      coordinates = state.aggregator.coordinates
+      if name.endswith('topk'):
+        public = _numpy_update(before, _PUBLIC, _RATE)
+        np.testing.assert_array_equal(
+            coordinates, numpy_reference.top_coordinates(public, 4)
+        )
+      if name in ('fedavg', 'dp_fedavg'):
+        coordinates = np.arange(_DIM)
+      expected = numpy_reference.mean_without_noise(
+          updates, coordinates, scale, clip
+      )
+      output = process.next(state, _datasets())
+      state = output.state
+      moved = _flat(before) - _flat(process.get_model_weights(state))
+      # Steps of the encoding are under 1e-5 (16 d/k over 2^28), floats beside.
+      np.testing.assert_allclose(moved, expected, atol=1e-5, rtol=1e-4)
+      assert output.metrics['aggregator']['participants'] == _CLIENTS
+
+  def test_topk_looks_from_the_new_weights_at_the_next_learning_rate(self):
+    process = _build(_topk(), training=_training(learning_rate_fn=_decayed))
+    state = process.initialize()
+    for round_num in range(3):
+      rate = _RATE * 0.5**round_num
+      assert process.get_hparams(state)['client_work'][
+          'learning_rate'
+      ] == pytest.approx(rate)
+      public = _numpy_update(process.get_model_weights(state), _PUBLIC, rate)
+      np.testing.assert_array_equal(
+          state.aggregator.coordinates, numpy_reference.top_coordinates(public, 4)
+      )
+      assert state.aggregator.round_num == round_num
+      state = process.next(state, _datasets()).state
+
+  def test_set_model_weights_moves_the_top_coordinates_too(self):
+    process = _build(_topk())
+    state = process.initialize()
+    weights = process.get_model_weights(state)
+    other = tff.learning.models.ModelWeights(
+        tuple(10 - 3 * w for w in weights.trainable), ()
+    )
+    state = process.set_model_weights(state, other)
+    np.testing.assert_array_equal(
+        _flat(process.get_model_weights(state)), _flat(other)
+    )
+    public = _numpy_update(other, _PUBLIC, _RATE)
+    np.testing.assert_array_equal(
+        state.aggregator.coordinates, numpy_reference.top_coordinates(public, 4)
+    )
+
+  def test_set_hparams_sets_the_rates(self):
+    process = _build(sparsifiers.Dense(), clip=None, sigma=None)
+    state = process.initialize()
+    hparams = process.get_hparams(state)
+    assert hparams['finalizer']['learning_rate'] == 1.0
+    hparams['client_work']['learning_rate'] = np.float32(0.0)
+    state = process.set_hparams(state, hparams)
+    after = process.next(state, _datasets()).state
+    np.testing.assert_array_equal(
+        _flat(process.get_model_weights(after)),
+        _flat(process.get_model_weights(state)),
+    )
+
+  @pytest.mark.parametrize(
+      'optimizer',
+      [
+          tff.learning.optimizers.build_sgdm(0.5),
+          tff.learning.optimizers.build_adam(0.01),
+      ],
+  )
+  def test_any_server_optimizer(self, optimizer):
+    options = dict(clip=None, sigma=None)
+    state, moved = [], []
+    for server_optimizer in (None, optimizer):
+      process = _build(
+          sparsifiers.Dense(), server_optimizer=server_optimizer, **options
+      )
+      state = process.initialize()
+      after = process.next(state, _datasets()).state
+      moved.append(
+          _flat(process.get_model_weights(state))
+          - _flat(process.get_model_weights(after))
+      )
+    assert np.all(np.isfinite(moved[1])) and np.any(moved[1] != moved[0])
+    if optimizer.get_hparams(optimizer.initialize([])).get('learning_rate') == 0.5:
+      np.testing.assert_allclose(moved[1], 0.5 * moved[0], rtol=1e-4, atol=1e-6)
+
+  def test_the_same_seed_tells_the_same_story(self):
+    def story(seed):
+      process = _build(sparsifiers.RandK(num=4), sigma=1.0, seed=seed)
+      state = process.initialize()
+      for _ in range(2):
+        state = process.next(state, _datasets(tagged=True)).state
+      return _flat(process.get_model_weights(state)), state.aggregator.coordinates
+
+    for one, again in zip(story(5), story(5)):
+      np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(story(5)[0], story(6)[0])
+
+  def test_without_a_seed_no_two_rounds_are_alike(self):
+    process = _build(sparsifiers.Dense(), sigma=1.0)
+    state = process.initialize()
+    one, other = (
+        _flat(process.get_model_weights(process.next(state, _datasets()).state))
+        for _ in range(2)
+    )
+    assert np.all(one != other)
+
+  @pytest.mark.parametrize('seed', [None, 3])
+  def test_released_noise_has_its_scale(self, seed):
+    model = tiny_models.linear_regression(features=1500, outputs=2)
+    clip, sigma = 0.4, 1.4
+    process = fedsmp_tff.build_fed_smp(
+        model, _training(), sparsifiers.RandK(num=2000),
+        clients_per_round=_CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
+        seed=seed,
+    )
+    empty = tf.data.Dataset.from_tensor_slices(
+        tiny_models.regression_examples(0, features=1500)
+    )
+    datasets = [empty] * _CLIENTS
+    if seed is not None:
+      datasets = [fedsmp_tff.tag_client(i, empty) for i in range(_CLIENTS)]
+    state = process.initialize()
+    after = process.next(state, datasets).state
+    # Subtracting from float32 weights of size 1 rounds by 1e-7.
+    moved = _flat(process.get_model_weights(state)) - _flat(
+        process.get_model_weights(after)
+    )
+    released = moved[state.aggregator.coordinates]
+
+    def p_value(scale):
+      return stats.kstest(
+          released, 'norm', (0, scale * clip * sigma / _CLIENTS)
+      ).pvalue
+
+    # Fresh noise crosses 1e-6 by chance with that probability; at 2/3 and 3/2 of
+    # the scale 2000 values give p-values under 1e-12. Three clients that share
+    # their noise would be off by sqrt(3).
+    assert p_value(1) > 1e-6
+    assert p_value(2 / 3) < 1e-10
+    assert p_value(3 / 2) < 1e-10
+    off = np.setdiff1d(np.arange(model_dim(model)), state.aggregator.coordinates)
+    assert not np.any(moved[off])
+
+  @pytest.mark.parametrize('dense, sparse', [
+      (sparsifiers.Dense(), sparsifiers.RandK(1.0)),
+      (sparsifiers.Dense(), sparsifiers.TopK(1.0, public_examples=_PUBLIC)),
+  ])
+  @pytest.mark.parametrize('clip, sigma', [(0.5, 1.0), (None, None)])
+  def test_at_p_1_all_is_dense(self, dense, sparse, clip, sigma):
+    ends = []
+    for sparsifier in (dense, sparse):
+      process = _build(sparsifier, clip=clip, sigma=sigma, seed=2)
+      state = process.next(process.initialize(), _datasets(tagged=True)).state
+      ends.append(_flat(process.get_model_weights(state)))
+    np.testing.assert_array_equal(*ends)
+
+  def test_a_broken_client_does_not_spoil_the_round(self):
+    process = _build(sparsifiers.Dense())
+    x, y = _examples()[0]
+    broken = tf.data.Dataset.from_tensor_slices((np.full_like(x, np.nan), y))
+    output = process.next(process.initialize(), _datasets()[:2] + [broken])
+    assert np.all(np.isfinite(_flat(process.get_model_weights(output.state))))
+    assert output.metrics['aggregator']['non_finite_clients'] == 1
+
+  def test_a_converted_keras_model(self):
+    keras_model = tf.keras.Sequential([
+        tf.keras.layers.InputLayer([4]), tf.keras.layers.Dense(2)
+    ])
+    model = tff.learning.models.functional_model_from_keras(
+        keras_model,
+        tf.keras.losses.MeanSquaredError(),
+        (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2])),
+    )
+    process = fedsmp_tff.build_fedavg(model, _training(), clients_per_round=_CLIENTS)
+    state = process.initialize()
+    before = process.get_model_weights(state)
+    after = process.get_model_weights(process.next(state, _datasets()).state)
+    expected = np.mean(
+        [_numpy_update(before, e, _RATE) for e in _examples()], axis=0
+    )
+    np.testing.assert_allclose(_flat(before) - _flat(after), expected, atol=1e-5)
+
+
+def model_dim(model):
+  return sum(np.size(w) for w in model.initial_weights[0])
