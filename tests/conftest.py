@@ -4,7 +4,7 @@ import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-import pytest  # noqa: E402
+import pytest
 
 
 @pytest.fixture(scope='session', autouse=True)
