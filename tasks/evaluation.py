@@ -1,12 +1,13 @@
-"""Loss and accuracy of weights on test examples, in this process."""
+"""Loss and accuracy of weights on test examples."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import client_training
 from tasks import registry
 
 _BATCH = 250
@@ -27,41 +28,60 @@ class Evaluation(NamedTuple):
 def build(
     model: tff.learning.models.FunctionalModel,
     is_scored: Callable[[Any], Any],
-) -> Callable[[Any, registry.Examples], Evaluation]:
-  """Returns a function from weights and test examples to an `Evaluation`."""
+) -> Callable[[Any, tf.data.Dataset], Evaluation]:
+  """Returns a function from weights and a dataset of examples to an `Evaluation`.
 
-  @tf.function(reduce_retracing=True)
-  def measure(weights, x, y):
-    output = model.predict_on_batch(weights, x, training=False)
-    scored = is_scored(y)
-    right = tf.argmax(output, axis=-1, output_type=tf.int32) == y
-    return (
-        model.loss(output, y),
-        tf.math.count_nonzero(tf.logical_and(right, scored)),
-        tf.math.count_nonzero(scored),
+  It runs where TFF's computations do.
+  """
+
+  @tff.tensorflow.computation
+  def initial_weights():
+    return tff.learning.models.ModelWeights(
+        *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
     )
+
+  examples_type = tff.SequenceType(
+      tff.types.tensorflow_to_type(client_training.element_spec(model))
+  )
+
+  @tff.tensorflow.computation(
+      initial_weights.type_signature.result, examples_type
+  )
+  def measure(weights, examples):
+    weights = (weights.trainable, weights.non_trainable)
+
+    def add_batch(totals, batch):
+      loss, num_examples, right, scored = totals
+      x, y = batch
+      output = model.predict_on_batch(weights, x, training=False)
+      size = tf.shape(y, tf.int64)[0]
+      counts = is_scored(y)
+      agrees = tf.equal(tf.argmax(output, axis=-1, output_type=tf.int32), y)
+      return (
+          loss + model.loss(output, y) * tf.cast(size, tf.float32),
+          num_examples + size,
+          right + tf.math.count_nonzero(tf.logical_and(agrees, counts)),
+          scored + tf.math.count_nonzero(counts),
+      )
+
+    nothing = (0.0, *[tf.constant(0, tf.int64)] * 3)
+    return examples.batch(_BATCH).reduce(nothing, add_batch)
 
   def evaluate(weights, examples):
-    weights = tf.nest.map_structure(
-        tf.convert_to_tensor, (weights.trainable, weights.non_trainable)
+    loss, num_examples, right, scored = measure(weights, examples)
+    return Evaluation(
+        float(loss) / max(int(num_examples), 1), int(right) / max(int(scored), 1)
     )
-    x, y = examples
-    loss, right, scored = 0.0, 0, 0
-    for start in range(0, len(x), _BATCH):
-      part = slice(start, start + _BATCH)
-      batch_loss, batch_right, batch_scored = measure(weights, x[part], y[part])
-      loss += float(batch_loss) * len(x[part])
-      right += int(batch_right)
-      scored += int(batch_scored)
-    return Evaluation(loss / len(x), right / max(scored, 1))
 
   return evaluate
 
 
-def subset(examples: registry.Examples, size: Any, seed: int) -> registry.Examples:
-  """Random test examples: `size` of them, all if None or more than there are."""
+def dataset_of(
+    examples: registry.Examples, size: Optional[int] = None, seed: int = 0
+) -> tf.data.Dataset:
+  """A dataset of `size` random examples; of all if None or more than there are."""
   x, y = examples
-  if size is None or size >= len(x):
-    return examples
-  chosen = np.sort(np.random.default_rng(seed).permutation(len(x))[:size])
-  return x[chosen], y[chosen]
+  if size is not None and size < len(x):
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(x))[:size])
+    x, y = x[chosen], y[chosen]
+  return tf.data.Dataset.from_tensor_slices((x, y))

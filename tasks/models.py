@@ -1,6 +1,6 @@
 """The paper's models as `FunctionalModel`s: two image CNNs and the character RNN."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from absl import flags
 import numpy as np
@@ -182,28 +182,21 @@ def character_rnn(
 
 
 def from_keras_images(
-    create: Callable[..., tf.keras.Model],
-    image_shape: Sequence[int],
-    seed: int,
+    keras_model: tf.keras.Model, image_shape: Sequence[int]
 ) -> tff.learning.models.FunctionalModel:
   """A Keras classifier of float images, that ends in a softmax, as a `FunctionalModel`.
 
   Args:
-    create: Makes the Keras model.
+    keras_model: The Keras model, with its initial weights.
     image_shape: Height, width and channels of an image.
-    seed: Seed of the initial weights.
 
   Returns:
-    A model of images uint8[B, H, W, C] with labels int32[B].
+    A model of images uint8[B, H, W, C] with labels int32[B], for use in
+    `tff.tensorflow.computation`s (TFF's converter sets that limit).
   """
   labels_spec = tf.TensorSpec([None], tf.int32)
-
-  def seeded():
-    tf.keras.utils.set_random_seed(_keras_seed(seed))
-    return create()
-
   converted = tff.learning.models.functional_model_from_keras(
-      seeded,
+      keras_model,
       tf.keras.losses.SparseCategoricalCrossentropy(),
       (tf.TensorSpec([None, *image_shape], tf.float32), labels_spec),
   )
@@ -220,8 +213,3 @@ def from_keras_images(
       loss_fn=converted.loss,
       input_spec=(tf.TensorSpec([None, *image_shape], tf.uint8), labels_spec),
   )
-
-
-def _keras_seed(seed: int) -> int:
-  # Keras takes 32 bits.
-  return int(np.random.SeedSequence(seed).generate_state(1)[0])

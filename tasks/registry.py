@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 # One client's, or a test set's, examples: x and y, first dimension the examples.
@@ -82,8 +83,8 @@ class Task:
     build_model: Makes the model; takes the seed of its initial weights.
     load: Loads the data; takes the seed of the partition and the size of the
       public set (0: none). Raises `InputError` where data are missing.
-    is_scored: Maps labels to which of them count for accuracy, bool of the same
-      shape.
+    is_scored: Maps a tensor of labels to which of them count for accuracy, bool of
+      the same shape.
   """
 
   name: str
@@ -91,7 +92,9 @@ class Task:
   settings: PaperSettings
   build_model: Callable[[int], tff.learning.models.FunctionalModel]
   load: Callable[[int, int], TaskData]
-  is_scored: Callable[[Any], Any] = lambda labels: labels == labels
+  is_scored: Callable[[tf.Tensor], tf.Tensor] = lambda labels: tf.ones_like(
+      labels, tf.bool
+  )
 
 
 def take_public(

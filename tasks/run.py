@@ -122,7 +122,10 @@ def _run(settings: settings_lib.RunSettings) -> int:
       **process_options,
   )
   measure = evaluation.build(model, task.is_scored)
-  some = evaluation.subset(data.test, settings.eval_examples, seeds[_EVALUATION])
+  all_test = evaluation.dataset_of(data.test)
+  some_test = evaluation.dataset_of(
+      data.test, settings.eval_examples, seeds[_EVALUATION]
+  )
   sampler_seed = None if settings.seed is None else seeds[_SAMPLING]
   progress = _Progress(plan)
   writer = _MetricsWriter(plan, out)
@@ -135,7 +138,7 @@ def _run(settings: settings_lib.RunSettings) -> int:
             len(data.clients), settings.clients_per_round, sampler_seed
         ),
         settings.rounds,
-        lambda weights, last: measure(weights, data.test if last else some),
+        lambda weights, last: measure(weights, all_test if last else some_test),
         settings.rounds_per_evaluation,
         [writer, progress],
     )

@@ -7,6 +7,7 @@ import re
 
 from absl import flags
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import errors
@@ -195,5 +196,5 @@ TASK = registry.Task(
     ),
     build_model=_build_model,
     load=_load,
-    is_scored=lambda labels: labels != _PAD,
+    is_scored=lambda labels: tf.not_equal(labels, _PAD),
 )

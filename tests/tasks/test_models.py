@@ -1,0 +1,150 @@
+"""Tests of the paper's models: sizes, and Keras as the independent reading."""
+
+from absl import flags
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import errors
+from tasks import evaluation
+from tasks import lstm
+from tasks import models
+from tasks import settings
+
+
+@pytest.fixture(autouse=True)
+def parsed_flags():
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS(['test'])
+
+
+def _size(model):
+  return sum(np.size(w) for w in model.initial_weights[0])
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'task, parameters',
+      [
+          ('fashion_mnist', 1_663_370),
+          ('svhn', 3_431_754),
+          ('shakespeare', 820_522),
+          # The Fashion-MNIST CNN with 52 more classes of 512 weights and a bias.
+          ('emnist', 1_663_370 + 52 * 513),
+      ],
+  )
+  def test_parameter_counts(self, task, parameters):
+    assert _size(settings.TASKS[task].build_model(0)) == parameters
+
+  def test_initial_weights_follow_the_seed(self):
+    build = settings.TASKS['shakespeare'].build_model
+    one, again, other = (build(s).initial_weights[0] for s in (1, 1, 2))
+    np.testing.assert_array_equal(one[1], again[1])
+    assert not np.array_equal(one[1], other[1])
+
+  def test_sizes_of_a_list_flag(self):
+    class Flag:
+      name = 'filters'
+
+    for text in (['x'], [], ['0'], ['3', '-1'], ['2.5']):
+      Flag.value = text
+      with pytest.raises(errors.InputError, match='--filters=.*positive integers'):
+        models.sizes(Flag)
+    Flag.value = ['3', '4']
+    assert models.sizes(Flag) == (3, 4)
+
+
+class TestExecution:
+
+  def test_cnn_equals_keras(self):
+    model = models.cnn((11, 9, 2), (3, 4), (7, 6), 5, seed=0)
+    keras_model = tf.keras.Sequential([
+        tf.keras.layers.InputLayer((11, 9, 2)),
+        tf.keras.layers.Conv2D(3, 5, padding='same'),
+        tf.keras.layers.MaxPool2D(padding='same'),
+        tf.keras.layers.ReLU(),
+        tf.keras.layers.Conv2D(4, 5, padding='same'),
+        tf.keras.layers.MaxPool2D(padding='same'),
+        tf.keras.layers.ReLU(),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(7, 'relu'),
+        tf.keras.layers.Dense(6, 'relu'),
+        tf.keras.layers.Dense(5),
+    ])
+    keras_model.set_weights(model.initial_weights[0])
+    images = np.random.default_rng(0).integers(0, 256, (4, 11, 9, 2), np.uint8)
+    np.testing.assert_allclose(
+        model.predict_on_batch(model.initial_weights, images),
+        keras_model(images / np.float32(255)),
+        atol=1e-5,
+    )
+
+  def test_rnn_equals_keras(self):
+    model = models.character_rnn(12, 3, (5, 4), 7, seed=0)
+    keras_model = tf.keras.Sequential([
+        tf.keras.layers.Embedding(12, 3, input_length=7),
+        tf.keras.layers.LSTM(5, return_sequences=True),
+        tf.keras.layers.LSTM(4, return_sequences=True),
+        tf.keras.layers.Dense(12),
+    ])
+    keras_model.set_weights(model.initial_weights[0])
+    characters = np.random.default_rng(0).integers(0, 12, (6, 7), np.int32)
+    labels = np.random.default_rng(1).integers(0, 12, (6, 7), np.int32)
+    output = model.predict_on_batch(model.initial_weights, characters)
+    np.testing.assert_allclose(output, keras_model(characters), atol=1e-5)
+    keras_loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert float(model.loss(output, labels)) == pytest.approx(
+        float(keras_loss(labels, output)), rel=1e-5
+    )
+
+  def test_lstm_gradients_equal_keras(self):
+    rng = np.random.default_rng(0)
+    steps, batch, inputs, units = 9, 3, 4, 6
+    x, kernel, recurrent, bias, upstream = (
+        tf.constant(rng.normal(size=shape), tf.float32)
+        for shape in (
+            (steps, batch, inputs), (inputs, 4 * units), (units, 4 * units),
+            (4 * units,), (steps, batch, units),
+        )
+    )
+    with tf.GradientTape() as tape:
+      tape.watch([x, kernel, recurrent, bias])
+      hidden = lstm.lstm(x, kernel, recurrent, bias)
+      loss = tf.reduce_sum(hidden * upstream)
+    ours = tape.gradient(loss, [x, kernel, recurrent, bias])
+    layer = tf.keras.layers.LSTM(units, return_sequences=True)
+    layer.build((batch, steps, inputs))
+    layer.set_weights([kernel, recurrent, bias])
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      keras_hidden = tf.transpose(layer(tf.transpose(x, [1, 0, 2])), [1, 0, 2])
+      loss = tf.reduce_sum(keras_hidden * upstream)
+    theirs = tape.gradient(loss, [x, *layer.trainable_weights])
+    np.testing.assert_allclose(hidden, keras_hidden, atol=1e-5)
+    for our, their in zip(ours, theirs):
+      np.testing.assert_allclose(our, their, atol=1e-4, rtol=1e-4)
+
+  def test_tffs_own_emnist_models(self):
+    library = tff.simulation.baselines.emnist.emnist_models
+
+    def build(seed):
+      keras_model = library.create_two_hidden_layer_model(
+          only_digits=False, debug_seed=seed
+      )
+      return models.from_keras_images(keras_model, (28, 28, 1))
+
+    model = build(1)
+    images = np.random.default_rng(0).integers(0, 256, (4, 28, 28, 1), np.uint8)
+    examples = tf.data.Dataset.from_tensor_slices(
+        (images, np.array([0, 20, 40, 61], np.int32))
+    )
+    measured = evaluation.build(model, lambda labels: labels >= 0)(
+        tff.learning.models.ModelWeights(*model.initial_weights), examples
+    )
+    # An untrained model of 62 classes is about as good as chance.
+    assert measured.loss == pytest.approx(np.log(62), abs=0.5)
+    np.testing.assert_array_equal(
+        model.initial_weights[0][0], build(1).initial_weights[0][0]
+    )
