@@ -144,7 +144,7 @@ class TestExecution:
         tff.learning.models.ModelWeights(*model.initial_weights), examples
     )
     # An untrained model of 62 classes is about as good as chance.
-    assert measured.loss == pytest.approx(np.log(62), abs=0.5)
+    assert measured.loss == pytest.approx(np.log(62), abs=1)
     np.testing.assert_array_equal(
         model.initial_weights[0][0], build(1).initial_weights[0][0]
     )
