@@ -37,4 +37,5 @@ from fedsmp_tff.learning_process import build_fedavg_topk as build_fedavg_topk
 from fedsmp_tff.learning_process import tag_client as tag_client
 from fedsmp_tff.sparsifiers import Dense as Dense
 from fedsmp_tff.sparsifiers import RandK as RandK
+from fedsmp_tff.sparsifiers import Sparsifier as Sparsifier
 from fedsmp_tff.sparsifiers import TopK as TopK

@@ -125,4 +125,5 @@ TASK = registry.Task(
     ),
     build_model=_build_model,
     load=_load,
+    num_clients=lambda: _CLIENTS.value,
 )

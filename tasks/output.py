@@ -1,5 +1,6 @@
 """A run's directory: config.json, metrics.csv, timings.csv, events, weights, summary."""
 
+import contextlib
 import csv
 import json
 import pathlib
@@ -46,6 +47,12 @@ class RunDirectory:
       ) from None
     self._tables = {}
     self._events = None
+
+  def discard(self) -> None:
+    """Takes back what the initializer made, when the run can't start after all."""
+    (self.path / _CONFIG).unlink()
+    with contextlib.suppress(OSError):  # It may have held other files before.
+      self.path.rmdir()
 
   def write_config(self, config: dict[str, Any]) -> None:
     _write_json(self.path / _CONFIG, config)

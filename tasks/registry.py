@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import errors
+
 # One client's, or a test set's, examples: x and y, first dimension the examples.
 Examples = tuple[np.ndarray, np.ndarray]
 
@@ -81,6 +83,8 @@ class Task:
     title: A few words for people.
     settings: The paper's settings.
     build_model: Makes the model; takes the seed of its initial weights.
+    num_clients: The number of clients, where it is known before the data are
+      loaded; else None.
     load: Loads the data; takes the seed of the partition and the size of the
       public set (0: none). Raises `InputError` where data are missing.
     is_scored: Maps a tensor of labels to which of them count for accuracy, bool of
@@ -92,6 +96,7 @@ class Task:
   settings: PaperSettings
   build_model: Callable[[int], tff.learning.models.FunctionalModel]
   load: Callable[[int, int], TaskData]
+  num_clients: Callable[[], Optional[int]] = lambda: None
   is_scored: Callable[[tf.Tensor], tf.Tensor] = lambda labels: tf.ones_like(
       labels, tf.bool
   )
@@ -100,10 +105,24 @@ class Task:
 def take_public(
     x: np.ndarray, y: np.ndarray, num_public: int, rng: np.random.Generator
 ) -> tuple[Examples, Optional[Examples]]:
-  """Shuffled examples without the public ones, and the public ones (or None)."""
+  """Shuffled examples without the public ones, and the public ones (or None).
+
+  Raises:
+    InputError: If there are not that many.
+  """
+  check_num_public(num_public, len(x))
   order = rng.permutation(len(x))
   public, rest = order[:num_public], order[num_public:]
   return (x[rest], y[rest]), (x[public], y[public]) if num_public else None
+
+
+def check_num_public(num_public: int, num_examples: int) -> None:
+  """Raises `InputError` if the public set would leave clients without examples."""
+  if num_public >= num_examples:
+    raise errors.InputError(
+        f'--public_examples={num_public} would take all of the {num_examples}'
+        ' training examples; set a smaller one.'
+    )
 
 
 def split_evenly(x: np.ndarray, y: np.ndarray, num_clients: int) -> list[Examples]:

@@ -17,7 +17,7 @@ import importlib.metadata
 import math
 import secrets
 import time
-from typing import Optional
+from typing import Any, Optional
 
 from absl import flags
 from absl import logging
@@ -71,37 +71,20 @@ def main(argv: list[str]) -> int:
 def _run(settings: settings_lib.RunSettings) -> int:
   task = settings_lib.TASKS[settings.task]
   seeds = _seeds(settings.seed)
+  _check_clients(settings, task.num_clients())
   model = task.build_model(seeds[_WEIGHTS])
   dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
   _check_kept(settings, dim)
   out = output.RunDirectory(settings.output_dir or _default_output_dir(settings))
-
-  data = task.load(seeds[_PARTITION], settings.public_examples or 0)
-  if settings.clients_per_round > len(data.clients):
-    raise errors.InputError(
-        f'--clients_per_round={settings.clients_per_round} is more than the'
-        f' {len(data.clients)} clients in the data; lower it.'
-    )
-  spending = _spending(settings, len(data.clients))
-  if spending is not None:
-    settings = dataclasses.replace(
-        settings,
-        noise_multiplier=spending.noise_multiplier,
-        delta=spending.delta,
-        population=spending.population,
-    )
-  process_options = dict(
-      clients_per_round=settings.clients_per_round,
-      clipping_norm=settings.clip,
-      noise_multiplier=settings.noise_multiplier,
-      bits=settings.bits,
-      seed=None if settings.seed is None else seeds[_PROCESS],
-  )
-  sparsifier = _sparsifier(settings, data)
   try:
-    factory = fedsmp_tff.FedSmpFactory(sparsifier, **process_options)
-  except ValueError as error:  # Of the flags, only --bits is not checked yet.
-    raise errors.InputError(f'--bits={settings.bits}: {error}') from None
+    data = task.load(seeds[_PARTITION], settings.public_examples or 0)
+    _check_clients(settings, len(data.clients))
+    settings, spending = _with_spending(settings, len(data.clients))
+    sparsifier = _sparsifier(settings, data)
+    factory = _factory(sparsifier, _mechanism(settings, seeds))
+  except errors.InputError:
+    out.discard()
+    raise
   plan = plan_lib.make(settings, data, dim, factory, spending)
   print(plan.text(), flush=True)
   print(f'\noutput: {out.path}\n', flush=True)
@@ -110,8 +93,24 @@ def _run(settings: settings_lib.RunSettings) -> int:
       **plan.as_dict(),
       'versions': {p: importlib.metadata.version(p) for p in _PACKAGES},
   })
+  with runtime.tff_context():
+    summary = _train(plan, model, sparsifier, seeds, out)
+  out.write_summary(summary)
+  print(_summary_text(plan, summary))
+  print(f'output: {out.path}')
+  interrupted = summary['rounds'] < settings.rounds
+  return 130 if interrupted else 0
 
-  runtime.set_tff_context()
+
+def _train(
+    plan: plan_lib.Plan,
+    model: tff.learning.models.FunctionalModel,
+    sparsifier: fedsmp_tff.Sparsifier,
+    seeds: list[int],
+    out: output.RunDirectory,
+) -> dict[str, Any]:
+  """Runs the rounds and writes their files; returns the summary."""
+  settings, data = plan.settings, plan.data
   process = fedsmp_tff.build_fed_smp(
       model,
       _local_training(settings),
@@ -119,9 +118,9 @@ def _run(settings: settings_lib.RunSettings) -> int:
       server_optimizer=tff.learning.optimizers.build_sgdm(
           settings.server_learning_rate
       ),
-      **process_options,
+      **_mechanism(settings, seeds),
   )
-  measure = evaluation.build(model, task.is_scored)
+  measure = evaluation.build(model, settings_lib.TASKS[settings.task].is_scored)
   all_test = evaluation.dataset_of(data.test)
   some_test = evaluation.dataset_of(
       data.test, settings.eval_examples, seeds[_EVALUATION]
@@ -146,12 +145,7 @@ def _run(settings: settings_lib.RunSettings) -> int:
     progress.close()
     out.close()
   out.write_weights(weights)
-  summary = writer.summary(time.monotonic() - start)
-  out.write_summary(summary)
-  print(_summary_text(plan, summary))
-  print(f'output: {out.path}')
-  interrupted = summary['rounds'] < settings.rounds
-  return 130 if interrupted else 0
+  return writer.summary(time.monotonic() - start)
 
 
 def _seeds(seed: Optional[int]) -> list[int]:
@@ -166,6 +160,16 @@ def _default_output_dir(settings: settings_lib.RunSettings) -> str:
   return f'runs/{settings.task}-{settings.algorithm}-{now}-{os.getpid()}'
 
 
+def _check_clients(
+    settings: settings_lib.RunSettings, num_clients: Optional[int]
+) -> None:
+  if num_clients is not None and settings.clients_per_round > num_clients:
+    raise errors.InputError(
+        f'--clients_per_round={settings.clients_per_round} is more than the'
+        f' {num_clients} clients in the data; lower it.'
+    )
+
+
 def _check_kept(settings: settings_lib.RunSettings, dim: int) -> None:
   if settings.k is not None and settings.k > dim:
     raise errors.InputError(
@@ -174,11 +178,12 @@ def _check_kept(settings: settings_lib.RunSettings, dim: int) -> None:
     )
 
 
-def _spending(
+def _with_spending(
     settings: settings_lib.RunSettings, num_clients: int
-) -> Optional[accounting.Spending]:
+) -> tuple[settings_lib.RunSettings, Optional[accounting.Spending]]:
+  """The settings with nothing of the privacy left open, and what they spend."""
   if not settings_lib.ALGORITHMS[settings.algorithm].private:
-    return None
+    return settings, None
   population = settings.population or num_clients
   # Section 5 of the paper; 1/2 keeps a population of one in the range of delta.
   delta = min(population**-1.1, 0.5) if settings.delta is None else settings.delta
@@ -195,12 +200,36 @@ def _spending(
       )
     except ValueError as error:
       raise errors.InputError(f'--epsilon={settings.epsilon}: {error}') from None
-  return accounting.Spending(
+  spending = accounting.Spending(
       noise_multiplier, settings.clients_per_round, population, delta
+  )
+  return dataclasses.replace(settings, **dataclasses.asdict(spending)), spending
+
+
+def _mechanism(
+    settings: settings_lib.RunSettings, seeds: list[int]
+) -> dict[str, Any]:
+  return dict(
+      clients_per_round=settings.clients_per_round,
+      clipping_norm=settings.clip,
+      noise_multiplier=settings.noise_multiplier,
+      bits=settings.bits,
+      seed=None if settings.seed is None else seeds[_PROCESS],
   )
 
 
-def _sparsifier(settings: settings_lib.RunSettings, data: registry.TaskData):
+def _factory(
+    sparsifier: fedsmp_tff.Sparsifier, mechanism: dict[str, Any]
+) -> fedsmp_tff.FedSmpFactory:
+  try:
+    return fedsmp_tff.FedSmpFactory(sparsifier, **mechanism)
+  except ValueError as error:  # Of the flags, only --bits is not checked yet.
+    raise errors.InputError(f'--bits={mechanism["bits"]}: {error}') from None
+
+
+def _sparsifier(
+    settings: settings_lib.RunSettings, data: registry.TaskData
+) -> fedsmp_tff.Sparsifier:
   kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
   if kind is None:
     return fedsmp_tff.Dense()

@@ -115,4 +115,5 @@ TASK = registry.Task(
     ),
     build_model=_build_model,
     load=_load,
+    num_clients=lambda: _CLIENTS.value,
 )

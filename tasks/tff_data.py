@@ -74,11 +74,7 @@ def take_public_of_clients(
   if not num_public:
     return list(clients), None
   sizes = [len(x) for x, _ in clients]
-  if num_public > sum(sizes):
-    raise errors.InputError(
-        f'--public_examples={num_public} is more than the {sum(sizes)} training'
-        ' examples; set a smaller one.'
-    )
+  registry.check_num_public(num_public, sum(sizes))
   chosen = np.zeros(sum(sizes), bool)
   chosen[rng.choice(len(chosen), num_public, replace=False)] = True
   masks = np.split(chosen, np.cumsum(sizes)[:-1])

@@ -42,8 +42,10 @@ class TestExecution:
     np.testing.assert_array_equal(public[1], -public[0])
 
   def test_no_public_examples_or_too_many(self):
+    with pytest.raises(errors.InputError, match='--public_examples=50 would take all'):
+      registry.take_public(*_examples(50), 50, np.random.default_rng(0))
     clients = [_examples(3)]
     rng = np.random.default_rng(0)
     assert tff_data.take_public_of_clients(clients, 0, rng) == (clients, None)
-    with pytest.raises(errors.InputError, match='--public_examples=4 is more'):
+    with pytest.raises(errors.InputError, match='--public_examples=4 would take all'):
       tff_data.take_public_of_clients(clients, 4, rng)

@@ -1,0 +1,271 @@
+"""Tests of the command `python -m tasks.run`, in this process and as one of its own."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from absl import flags
+from absl.testing import flagsaver
+import numpy as np
+import psutil
+import pytest
+
+from fedsmp_tff import accounting
+from tasks import run
+from tasks import settings
+from tests import small_data
+
+# 5x5 convolutions of two filters: 1,002 parameters.
+_TINY = (
+    '--task=fashion_mnist', '--fashion_mnist_filters=2,2',
+    '--fashion_mnist_dense_units=4', '--fashion_mnist_clients=12',
+    '--clients_per_round=3', '--rounds=3', '--local_epochs=1',
+)
+_DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+  small_data.write_fashion_mnist(tmp_path / 'data')
+  return tmp_path / 'data'
+
+
+def _tiny(data_dir, output_dir, *arguments):
+  return [
+      'run', *_TINY, f'--fashion_mnist_dir={data_dir}',
+      f'--output_dir={output_dir}', '--public_examples=8' if not any(
+          'randk' in a or 'fedavg' in a for a in arguments
+      ) else '--batch_size=5', *arguments,
+  ]
+
+
+def _command(arguments, **options):
+  return subprocess.Popen(
+      [sys.executable, '-m', 'tasks.run', *arguments[1:]],
+      env={**os.environ, 'PYTHONPATH': os.getcwd()}, text=True,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+  )
+
+
+def _rows(path):
+  with open(path, encoding='utf-8') as file:
+    return list(csv.DictReader(file))
+
+
+def _main(arguments):
+  """The command in this process, its flags forgotten afterwards."""
+  with flagsaver.flagsaver():
+    return run.main(arguments)
+
+
+def _say(capsys, *arguments):
+  """Runs a command that must be refused; returns the one sentence it says."""
+  status = _main(['run', *arguments])
+  captured = capsys.readouterr()
+  assert status == 2
+  assert captured.out == ''
+  assert captured.err.startswith('tasks.run: ') and captured.err.count('\n') == 1
+  return captured.err
+
+
+class TestComputation:
+  """What is refused, before data are loaded, and how."""
+
+  @pytest.mark.parametrize(
+      'arguments, sentence',
+      [
+          ([], '--task is not set'),
+          (['--task=mnist'], 'task.*mnist'),
+          (['--algorithm=dpsgd'], 'algorithm.*dpsgd'),
+          (['--p=0'], r'--p=0\.0 .*greater than 0'),
+          (['--p=2'], r'--p=2\.0 .*at most 1'),
+          (['--p=nan'], '--p=nan'),
+          (['--p=x'], 'flag --p=x'),
+          (['--k=0'], '--k=0 .*at least 1'),
+          (['--k=100000000'], '--k=100000000 is more than the d='),
+          (['--p=0.1', '--k=3'], '--p=0.1 and --k=3 exclude'),
+          (['--noise_multiplier=-1'], r'--noise_multiplier=-1\.0 .*at least 0'),
+          (['--noise_multiplier=inf'], '--noise_multiplier=inf .*finite'),
+          (['--epsilon=nan'], '--epsilon=nan'),
+          (['--epsilon=0'], r'--epsilon=0\.0 .*greater than 0'),
+          (['--epsilon=1', '--noise_multiplier=1'], 'exclude each other'),
+          (['--accounting=paper'], '--accounting=paper .*--epsilon'),
+          (['--clip=0'], '--clip'),
+          (['--delta=1'], '--delta=1.0 .*less than 1'),
+          (['--delta=nan'], '--delta=nan'),
+          (['--rounds=0'], '--rounds=0'),
+          (['--clients_per_round=0'], '--clients_per_round=0'),
+          (['--population=5'], '--clients_per_round=100 is more than --population=5'),
+          (['--clients_per_round=6001'], '6001 is more than the 6000 clients'),
+          (['--learning_rate=0'], '--learning_rate'),
+          (['--momentum=1'], '--momentum'),
+          (['--batch_size=0'], '--batch_size'),
+          (['--local_epochs=1', '--local_steps=1'], 'exclude each other'),
+          (['--public_epochs=1', '--public_steps=1'], 'exclude each other'),
+          (['--seed=-1'], '--seed=-1'),
+          (['--fashion_mnist_filters=3,x'], '--fashion_mnist_filters=3,x'),
+          (['--fashion_mnist_clients=0'], 'fashion_mnist_clients'),
+          (['--svhn_dir=/x'], '--svhn_dir is for --task=svhn'),
+          (['--shakespeare_data=tff'], '--shakespeare_data is for --task=shake'),
+          (['--algorithm=fedavg', '--p=0.1'], '--p is of no use with --algorithm=fed'),
+          (['--algorithm=dp_fedavg', '--k=1'], '--k is of no use'),
+          (['--algorithm=fedavg_topk', '--clip=1'], '--clip is of no use'),
+          (['--algorithm=fedavg', '--delta=0.1'], '--delta is of no use'),
+          (['--algorithm=fedsmp_randk', '--public_steps=1'], '--public_steps is of no'),
+          (['--output_dir=/dev/null/x'], '--output_dir=/dev/null/x can\'t be written'),
+          (['--fashion_mnist_dir=/none'], '/none/train-images-idx3-ubyte.gz does not'),
+          (['--no_such_flag=1'], 'no_such_flag'),
+          (['stray'], "'stray' is not a flag"),
+      ],
+  )
+  def test_one_sentence_and_status_2(self, capsys, tmp_path, arguments, sentence):
+    where = [] if any('output_dir' in a for a in arguments) else [
+        f'--output_dir={tmp_path}/run'
+    ]
+    task = [] if not arguments or arguments[0].startswith('--task') else [
+        '--task=fashion_mnist'
+    ]
+    if not any('_dir=/none' in a for a in arguments):
+      # Data that can't be loaded: the flag must be refused first.
+      task += ['--fashion_mnist_dir=/never/read'] if task else []
+    said = _say(capsys, *task, *where, *arguments)
+    assert re.search(sentence, said), said
+    assert '/never/read' not in said
+    assert not (tmp_path / 'run').exists()
+
+  def test_bits_and_epsilon_that_can_not_be(self, capsys, data_dir, tmp_path):
+    tiny = _tiny(data_dir, tmp_path / 'run')[1:]
+    assert '--bits=99: `bits` must be' in _say(capsys, *tiny, '--bits=99')
+    assert '--epsilon=1e-12: No noise' in _say(capsys, *tiny, '--epsilon=1e-12')
+    assert '--public_examples=60' in _say(capsys, *tiny, '--public_examples=60')
+    assert not (tmp_path / 'run').exists()
+
+  def test_help_names_every_flag_once_under_its_group(self, capsys):
+    assert _main(['run', '--help']) == 0
+    text = capsys.readouterr().out
+    for name in flags.FLAGS.flags_by_module_dict()['tasks.settings']:
+      assert text.count(f'  --{name.name}: ') == 1
+    for task in settings.TASKS:
+      assert f'Only for --task={task}:' in text
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('algorithm', settings.ALGORITHMS)
+  def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
+    out = tmp_path / 'run'
+    status = _main(
+        _tiny(data_dir, out, f'--algorithm={algorithm}')
+        if not algorithm.endswith('topk')
+        else [*_tiny(data_dir, out), f'--algorithm={algorithm}']
+    )
+    printed = capsys.readouterr().out
+    assert status == 0
+    private = settings.ALGORITHMS[algorithm].private
+    assert ('NO PRIVACY' in printed) == (not private)
+    assert printed.count('privacy spent by 3 rounds') == (2 if private else 0)
+    rows = _rows(out / 'metrics.csv')
+    assert [row['round'] for row in rows] == ['0', '1', '2', '3']
+    assert all(row['participants'] == '3' for row in rows[1:])
+    assert all(0 <= float(row['test_accuracy']) <= 1 for row in rows)
+    if private:
+      spending = accounting.Spending(1.4, 3, 12, 12**-1.1)
+      for row in rows:
+        for name in accounting.ACCOUNTINGS:
+          assert float(row[f'epsilon_{name}']) == pytest.approx(
+              spending.epsilon(name, int(row['round']))
+          )
+    summary = json.loads((out / 'summary.json').read_text())
+    assert summary['best_test_accuracy'] == max(
+        float(row['test_accuracy']) for row in rows
+    )
+    assert summary['final_test_accuracy'] == float(rows[-1]['test_accuracy'])
+    config = json.loads((out / 'config.json').read_text())
+    assert config['dim'] == _DIM and config['algorithm'] == algorithm
+    kept = _DIM if algorithm in ('fedavg', 'dp_fedavg') else config['num_kept']
+    assert summary['uplink_megabytes'] == pytest.approx(
+        4 * kept * 3 * 3 / 12 / 1e6
+    )
+    with np.load(out / 'weights.npz') as weights:
+      assert sum(weights[name].size for name in weights) == _DIM
+    assert list(out.glob('events.out.tfevents.*'))
+    assert len(_rows(out / 'timings.csv')) == 4
+
+  def test_one_seed_one_story(self, data_dir, tmp_path):
+    stories = []
+    for name, seed in (('a', 1), ('b', 1), ('c', 2)):
+      out = tmp_path / name
+      _main(_tiny(data_dir, out, f'--seed={seed}'))
+      with np.load(out / 'weights.npz') as weights:
+        stories.append((
+            (out / 'metrics.csv').read_bytes(),
+            b''.join(weights[n].tobytes() for n in sorted(weights)),
+        ))
+    assert stories[0] == stories[1]
+    assert stories[0][0] != stories[2][0] and stories[0][1] != stories[2][1]
+
+  def test_a_seeded_run_says_that_its_noise_can_be_removed(
+      self, data_dir, tmp_path, capsys
+  ):
+    _main(_tiny(data_dir, tmp_path / 'a', '--seed=1'))
+    assert 'CAN REMOVE IT' in capsys.readouterr().out
+    _main(_tiny(data_dir, tmp_path / 'b'))
+    assert 'CAN REMOVE IT' not in capsys.readouterr().out
+
+  def test_a_hypothetical_population_is_called_so(self, data_dir, tmp_path, capsys):
+    _main(_tiny(data_dir, tmp_path / 'a', '--population=1000000'))
+    printed = capsys.readouterr().out
+    assert 'n = 1,000,000 HYPOTHETICAL (the data have 12 clients)' in printed
+    assert 'at n = 12)' in printed
+
+  def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):
+    _main(_tiny(data_dir, tmp_path / 'a', '--epsilon=3'))
+    config = json.loads((tmp_path / 'a' / 'config.json').read_text())
+    assert config['epsilon_after_all_rounds']['fixed_size'] == pytest.approx(3, abs=1e-4)
+    assert config['noise_multiplier'] > 1
+
+  def test_a_directory_with_a_run_is_refused(self, data_dir, tmp_path, capsys):
+    arguments = _tiny(data_dir, tmp_path / 'a')
+    assert _main(arguments) == 0
+    capsys.readouterr()
+    before = (tmp_path / 'a' / 'metrics.csv').read_bytes()
+    assert 'holds a run already' in _say(capsys, *arguments[1:])
+    assert (tmp_path / 'a' / 'metrics.csv').read_bytes() == before
+
+  def test_the_command_leaves_no_process_behind(self, data_dir, tmp_path):
+    command = _command(_tiny(data_dir, tmp_path / 'a'))
+    seen = set()
+    while command.poll() is None:
+      seen |= {c.pid for c in psutil.Process(command.pid).children()}
+      time.sleep(0.05)
+    # Its output ends with it: nobody else holds it open.
+    out, err = command.communicate(timeout=10)
+    assert command.returncode == 0
+    assert '3 of 3 rounds done' in out and 'round 3/3' in err
+    assert 'Traceback' not in err
+    assert seen and not any(psutil.pid_exists(pid) for pid in seen)
+
+  def test_an_interrupt_keeps_what_is_done(self, data_dir, tmp_path):
+    out = tmp_path / 'a'
+    command = _command(_tiny(data_dir, out, '--rounds=100000'))
+    while not (out / 'timings.csv').exists() or len(_rows(out / 'timings.csv')) < 4:
+      assert command.poll() is None
+      time.sleep(0.1)
+    command.send_signal(signal.SIGINT)
+    printed, err = command.communicate(timeout=60)
+    assert command.returncode == 130 and 'Traceback' not in err
+    summary = json.loads((out / 'summary.json').read_text())
+    assert summary['rounds'] >= 3
+    assert f'{summary["rounds"]} of 100000 rounds done' in printed
+    assert (out / 'weights.npz').exists()
+
+  def test_a_failed_start_says_one_sentence_and_no_traceback(self):
+    command = _command(['run', '--task=fashion_mnist', '--p=0'])
+    out, err = command.communicate(timeout=60)
+    assert command.returncode == 2 and out == ''
+    assert err == 'tasks.run: --p=0.0 is not a number greater than 0 and at most 1; change it.\n'
