@@ -141,7 +141,7 @@ class TestComputation:
   def test_bits_and_epsilon_that_can_not_be(self, capsys, data_dir, tmp_path):
     tiny = _tiny(data_dir, tmp_path / 'run')[1:]
     assert '--bits=99: `bits` must be' in _say(capsys, *tiny, '--bits=99')
-    assert '--epsilon=1e-12: No noise' in _say(capsys, *tiny, '--epsilon=1e-12')
+    assert '--epsilon=1e-12: No noise' in _say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
     assert '--public_examples=60' in _say(capsys, *tiny, '--public_examples=60')
     assert not (tmp_path / 'run').exists()
 

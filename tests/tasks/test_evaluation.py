@@ -1,0 +1,51 @@
+"""Tests of loss and accuracy on test examples."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import evaluation
+from tasks import models
+
+_NUM = 605  # Two whole batches of 250 and a part of one.
+
+
+def _model_and_weights():
+  model = models.cnn((6, 6, 1), (2,), (5,), 10, seed=0)
+  return model, tff.learning.models.ModelWeights(*model.initial_weights)
+
+
+def _examples():
+  rng = np.random.default_rng(0)
+  return (
+      rng.integers(0, 256, (_NUM, 6, 6, 1), np.uint8),
+      rng.integers(0, 10, _NUM).astype(np.int32),
+  )
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('scored_from', [0, 4])
+  def test_equals_numpy_over_uneven_batches(self, scored_from):
+    model, weights = _model_and_weights()
+    x, y = _examples()
+    measure = evaluation.build(model, lambda labels: labels >= scored_from)
+    got = measure(weights, evaluation.dataset_of((x, y)))
+    logits = model.predict_on_batch(model.initial_weights, x).numpy()
+    log_sums = np.log(np.sum(np.exp(logits), axis=1))
+    assert got.loss == pytest.approx(
+        np.mean(log_sums - logits[np.arange(_NUM), y]), rel=1e-4
+    )
+    scored = y >= scored_from
+    agrees = np.argmax(logits, axis=1) == y
+    assert got.accuracy == pytest.approx(np.mean(agrees[scored]))
+
+  def test_a_dataset_of_some_examples(self):
+    x, y = _examples()
+    some = list(evaluation.dataset_of((x, y), 20, seed=1))
+    again = list(evaluation.dataset_of((x, y), 20, seed=1))
+    assert len(some) == 20
+    assert all(tf.reduce_all(a[0] == b[0]) for a, b in zip(some, again))
+    assert len(list(evaluation.dataset_of((x, y)))) == _NUM
+    assert len(list(evaluation.dataset_of((x, y), 10**6))) == _NUM
