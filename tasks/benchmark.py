@@ -3,8 +3,8 @@
 Both train the same 100 clients of 10 real images (10 epochs, batch 10, momentum SGD)
 with sigma = 1.4, on the same local TFF worker:
 
-  stock    `tff.learning.algorithms.build_unweighted_fed_avg`, the Keras model and
-           `tff.learning.dp_aggregator(1.4, 100)`
+  stock    `tff.learning.algorithms.build_unweighted_fed_avg`, TFF's own Keras model
+           of the same CNN, and `tff.learning.dp_aggregator(1.4, 100)`
   randk    `build_fed_smp` with `RandK(0.005)`
   topk     `build_fed_smp` with `TopK(0.005)`, training on 1,000 public images
            included: as much work again as all clients together
@@ -49,22 +49,10 @@ def _sgd() -> tff.learning.optimizers.Optimizer:
 
 def _stock(datasets):
   def model_fn():
-    # The same CNN in Keras; see tests/tasks/test_models.py for their equality.
-    keras_model = tf.keras.Sequential([
-        tf.keras.layers.InputLayer((28, 28, 1)),
-        tf.keras.layers.Conv2D(32, 5, padding='same'),
-        tf.keras.layers.MaxPool2D(),
-        tf.keras.layers.ReLU(),
-        tf.keras.layers.Conv2D(64, 5, padding='same'),
-        tf.keras.layers.MaxPool2D(),
-        tf.keras.layers.ReLU(),
-        tf.keras.layers.Flatten(),
-        tf.keras.layers.Dense(512, 'relu'),
-        tf.keras.layers.Dense(10),
-    ])
+    library = tff.simulation.baselines.emnist.emnist_models
     return tff.learning.models.from_keras_model(
-        keras_model,
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        library.create_original_fedavg_cnn_model(only_digits=True),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(),
         input_spec=(
             tf.TensorSpec([None, 28, 28, 1]), tf.TensorSpec([None], tf.int32)
         ),

@@ -66,7 +66,8 @@ def _draw(runs: list, path: str) -> None:
   )
   for config, columns in runs:
     accuracy = 100 * columns['test_accuracy']
-    by_round.plot(columns['round'], accuracy, label=_label(config))
+    label = f'{_label(config)}: best {accuracy.max():.2f} %'
+    by_round.plot(columns['round'], accuracy, label=label)
     # Before the first round nothing is sent, and a logarithm has no zero.
     sent = columns['uplink_megabytes'] > 0
     by_uplink.plot(columns['uplink_megabytes'][sent], accuracy[sent])
@@ -75,20 +76,13 @@ def _draw(runs: list, path: str) -> None:
   for axes in (by_round, by_uplink):
     axes.grid(alpha=0.3)
   by_round.legend(loc='lower right')
-  tasks = ', '.join(dict.fromkeys(config['task'] for config, _ in runs))
-  figure.suptitle(f'{tasks}: best {_best(runs)}')
+  figure.suptitle(', '.join(dict.fromkeys(config['task'] for config, _ in runs)))
   try:
     figure.savefig(path, dpi=120)
   except (OSError, ValueError) as error:
     raise errors.InputError(
         f'--output={path} can\'t be written ({error}); name a .png file that can.'
     ) from None
-
-
-def _best(runs: list) -> str:
-  return ', '.join(
-      f'{100 * columns["test_accuracy"].max():.2f} %' for _, columns in runs
-  )
 
 
 if __name__ == '__main__':
