@@ -9,9 +9,9 @@ import tensorflow_federated as tff
 
 from tasks import errors
 from tasks import lstm
+from tasks import pooling
 
 _KERNEL = 5
-_POOL = 2
 _WHITE = 255.0
 
 
@@ -85,7 +85,7 @@ def cnn(
         np.zeros(outputs, np.float32),
     ]
     channels = outputs
-    height, width = -(-height // _POOL), -(-width // _POOL)
+    height, width = -(-height // 2), -(-width // 2)
   units = height * width * channels
   for outputs in (*dense_units, num_classes):
     weights += [draw(glorot, (units, outputs)), np.zeros(outputs, np.float32)]
@@ -99,7 +99,7 @@ def cnn(
     for _ in filters:
       kernel, bias = next(layers), next(layers)
       out = tf.nn.bias_add(tf.nn.conv2d(out, kernel, 1, 'SAME'), bias)
-      out = tf.nn.relu(tf.nn.max_pool2d(out, _POOL, _POOL, 'SAME'))
+      out = tf.nn.relu(pooling.max_pool_2x2(out))
     out = tf.reshape(out, [-1, height * width * channels])
     for _ in dense_units:
       out = tf.nn.relu(tf.matmul(out, next(layers)) + next(layers))

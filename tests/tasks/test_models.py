@@ -10,6 +10,7 @@ from tasks import errors
 from tasks import evaluation
 from tasks import lstm
 from tasks import models
+from tasks import pooling
 from tasks import settings
 
 
@@ -98,6 +99,28 @@ class TestExecution:
     assert float(model.loss(output, labels)) == pytest.approx(
         float(keras_loss(labels, output)), rel=1e-5
     )
+
+  @pytest.mark.parametrize('shape', [(3, 8, 6, 5), (2, 7, 6, 1), (2, 4, 5, 3)])
+  @pytest.mark.parametrize('ties', [False, True])
+  def test_pooling_equals_tensorflows(self, shape, ties):
+    rng = np.random.default_rng(0)
+    # Of values 0, 1 and 2 most windows have several largest.
+    images = rng.integers(0, 3, shape) if ties else rng.normal(size=shape)
+    images = tf.constant(images, tf.float32)
+    results = []
+    for pool in (
+        pooling.max_pool_2x2, lambda x: tf.nn.max_pool2d(x, 2, 2, 'SAME')
+    ):
+      with tf.GradientTape() as tape:
+        tape.watch(images)
+        pooled = pool(images)
+      upstream = tf.reshape(
+          tf.range(1, tf.size(pooled, tf.int32) + 1), pooled.shape
+      )
+      upstream = tf.cast(upstream, tf.float32)
+      results.append((pooled, tape.gradient(pooled, images, upstream)))
+    for ours, theirs in zip(*results):
+      np.testing.assert_array_equal(ours, theirs)
 
   def test_lstm_gradients_equal_keras(self):
     rng = np.random.default_rng(0)
