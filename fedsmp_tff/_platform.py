@@ -18,4 +18,4 @@ def problem():
 
 
 if __name__ == '__main__':
-  sys.exit(problem())
+  sys.exit(problem() or 0)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import math
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import encoding
+from fedsmp_tff import flattening
 from fedsmp_tff import noise
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
@@ -354,7 +354,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
           ' model\'s weights, which an aggregator does not see. Use'
           ' `fedsmp_tff.build_fed_smp`, or the `RandK` sparsifier here.'
       )
-    flattener = Flattener(value_type)
+    flattener = flattening.Flattener(value_type)
     mechanism = self.mechanism(flattener.dim)
 
     @tff.tensorflow.computation
@@ -401,99 +401,3 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       return tff.templates.MeasuredProcessOutput(new_state, mean, measurements)
 
     return tff.templates.AggregationProcess(init_fn, next_fn)
-
-
-class Flattener:
-  """Between a structure of float tensors of a TFF type and one vector [d].
-
-  Attributes:
-    dim: d, the number of elements of all tensors.
-  """
-
-  def __init__(self, value_type: tff.Type):
-    """Initializes from a type.
-
-    Args:
-      value_type: A tensor or a structure of tensors, float32 or float64, of known
-        shapes.
-
-    Raises:
-      TypeError: If it is something else.
-    """
-    allowed = (np.float32, np.float64)
-    if not tff.types.is_structure_of_floats(value_type) or not all(
-        leaf.dtype.type in allowed and tff.types.is_shape_fully_defined(leaf.shape)
-        for leaf in _leaf_types(value_type)
-    ):
-      raise TypeError(
-          '`value_type` must be a structure of float32 or float64 tensors of'
-          f' known shapes. Found {value_type}.'
-      )
-    self._type = value_type
-    self._leaves = _leaf_types(value_type)
-    self._sizes = [math.prod(leaf.shape) for leaf in self._leaves]
-    self.dim = sum(self._sizes)
-    if not 0 < self.dim < 2**31:
-      raise TypeError(
-          '`value_type` must have from 1 to 2^31 - 1 elements in all, which int32'
-          f' coordinates can name. Found {self.dim}.'
-      )
-    self._dtype = (
-        tf.float64
-        if any(leaf.dtype.type is np.float64 for leaf in self._leaves)
-        else tf.float32
-    )
-
-  def flatten(self, value: Any) -> tf.Tensor:
-    """The vector [d], float64 if any tensor is, else float32."""
-    return tf.concat(
-        [
-            tf.reshape(tf.cast(leaf, self._dtype), [-1])
-            for leaf in _leaf_values(value, self._type)
-        ],
-        axis=0,
-    )
-
-  def unflatten(self, vector: tf.Tensor) -> Any:
-    """The structure whose tensors, of their own types, make up `vector` [d]."""
-    parts = tf.split(vector, self._sizes)
-    leaves = iter([
-        tf.cast(tf.reshape(part, leaf.shape), leaf.dtype)
-        for part, leaf in zip(parts, self._leaves)
-    ])
-    return _pack(leaves, self._type)
-
-
-def _leaf_types(value_type: tff.Type) -> list[tff.TensorType]:
-  if isinstance(value_type, tff.TensorType):
-    return [value_type]
-  return [
-      leaf
-      for _, element in tff.structure.iter_elements(value_type)
-      for leaf in _leaf_types(element)
-  ]
-
-
-def _leaf_values(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
-  if isinstance(value_type, tff.TensorType):
-    return [value]
-  if not isinstance(value, tff.structure.Struct):
-    value = tff.structure.from_container(value)
-  return [
-      leaf
-      for (_, child), (_, element) in zip(
-          tff.structure.iter_elements(value),
-          tff.structure.iter_elements(value_type),
-      )
-      for leaf in _leaf_values(child, element)
-  ]
-
-
-def _pack(leaves, value_type: tff.Type) -> Any:
-  if isinstance(value_type, tff.TensorType):
-    return next(leaves)
-  struct = tff.structure.Struct([
-      (name, _pack(leaves, element))
-      for name, element in tff.structure.iter_elements(value_type)
-  ])
-  return tff.types.type_to_py_container(struct, value_type)

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator
 from fedsmp_tff import client_training
+from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
@@ -127,7 +128,7 @@ def build_fed_smp(
     )
 
   weights_type = initial_weights.type_signature.result
-  flattener = aggregator.Flattener(weights_type.trainable)
+  flattener = flattening.Flattener(weights_type.trainable)
   mechanism = factory.mechanism(flattener.dim)
   example_type = tff.types.tensorflow_to_type(
       client_training.element_spec(model)

@@ -87,10 +87,11 @@ def run(
     reporters: Called in turn after each round, and once before the first.
 
   Returns:
-    The weights after the last round. A `KeyboardInterrupt` ends the run after the
-    last whole round: the weights of then are returned.
+    The weights after the last round. A `KeyboardInterrupt` ends the run: the weights
+    after the last round that was reported are returned, so that what is reported as
+    spent covers what is released.
   """
-  state = process.initialize()
+  state = reported = process.initialize()
 
   def report(rounds_done, metrics, seconds):
     last = rounds_done == rounds
@@ -114,6 +115,7 @@ def run(
       output = process.next(state, cohort)
       state = output.state
       report(round_num + 1, output.metrics, time.monotonic() - start)
+      reported = state
   except KeyboardInterrupt:
     pass
-  return process.get_model_weights(state)
+  return process.get_model_weights(reported)

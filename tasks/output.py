@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -101,4 +102,14 @@ class RunDirectory:
 
 
 def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-  path.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+  text = json.dumps(_finite(content), indent=2, allow_nan=False)
+  path.write_text(text + '\n', encoding='utf-8')
+
+
+def _finite(content: Any) -> Any:
+  """JSON has no infinity (epsilon without noise): it becomes the text 'inf'."""
+  if isinstance(content, dict):
+    return {name: _finite(value) for name, value in content.items()}
+  if isinstance(content, float) and not math.isfinite(content):
+    return str(content)
+  return content

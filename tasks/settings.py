@@ -1,12 +1,11 @@
 """The flags of a run, checked, and the task's own settings where none is given."""
 
 import dataclasses
-import math
-import numbers
 from typing import Any, Optional
 
 from absl import flags
 
+from tasks import checks
 from tasks import emnist
 from tasks import errors
 from tasks import fashion_mnist
@@ -40,13 +39,6 @@ ALGORITHMS = {
     'fedavg_randk': Algorithm('randk', False),
     'fedavg_topk': Algorithm('topk', False),
 }
-
-# What each algorithm has no use for, so that setting it is an error.
-_ONLY_SPARSE = ('p', 'k')
-_ONLY_TOPK = ('public_examples', 'public_epochs', 'public_steps')
-_ONLY_PRIVATE = (
-    'noise_multiplier', 'epsilon', 'accounting', 'clip', 'delta', 'population'
-)
 
 _GROUPS: dict[str, list[str]] = {}
 
@@ -289,7 +281,10 @@ def from_flags() -> RunSettings:
         f'--task is not set; set it to one of {", ".join(TASKS)}.'
     )
   algorithm = ALGORITHMS[_ALGORITHM.value]
-  _check_of_use(_TASK.value, _ALGORITHM.value, algorithm)
+  others = {name: _task_flags(name) for name in TASKS if name != _TASK.value}
+  checks.check_of_use(
+      _TASK.value, others, _ALGORITHM.value, algorithm.sparsifier, algorithm.private
+  )
   paper = TASKS[_TASK.value].settings
 
   def given(holder, default):
@@ -345,100 +340,5 @@ def from_flags() -> RunSettings:
       output_dir=_OUTPUT_DIR.value,
       task_flags={n: flags.FLAGS[n].value for n in _task_flags(_TASK.value)},
   )
-  _check_ranges(settings)
+  checks.check_ranges(dataclasses.asdict(settings))
   return settings
-
-
-def _check_of_use(task: str, name: str, algorithm: Algorithm) -> None:
-  """Refuses flags that this task or algorithm would ignore."""
-  for other in TASKS:
-    for flag in _task_flags(other) if other != task else ():
-      if flags.FLAGS[flag].present:
-        raise errors.InputError(
-            f'--{flag} is for --task={other} and of no use with --task={task};'
-            ' leave it out.'
-        )
-  useless = []
-  if algorithm.sparsifier is None:
-    useless += _ONLY_SPARSE
-  if algorithm.sparsifier != 'topk':
-    useless += _ONLY_TOPK
-  if not algorithm.private:
-    useless += _ONLY_PRIVATE
-  for flag in useless:
-    if flags.FLAGS[flag].present:
-      raise errors.InputError(
-          f'--{flag} is of no use with --algorithm={name}; leave it out, or choose'
-          ' another algorithm.'
-      )
-  for one, other in (
-      ('p', 'k'),
-      ('noise_multiplier', 'epsilon'),
-      ('local_epochs', 'local_steps'),
-      ('public_epochs', 'public_steps'),
-  ):
-    if flags.FLAGS[one].present and flags.FLAGS[other].present:
-      raise errors.InputError(
-          f'--{one}={flags.FLAGS[one].value} and --{other}='
-          f'{flags.FLAGS[other].value} exclude each other; set one of them.'
-      )
-  if flags.FLAGS['accounting'].present and not flags.FLAGS['epsilon'].present:
-    raise errors.InputError(
-        f'--accounting={_ACCOUNTING.value} says how to reach an --epsilon, and none'
-        ' is set; set --epsilon too. Every accounting is printed in any case.'
-    )
-
-
-# Flag: lowest and highest value, and whether the lowest is excluded.
-_RANGES: dict[str, tuple[float, float, bool]] = {
-    'p': (0, 1, True),
-    'k': (1, math.inf, False),
-    'rounds': (1, math.inf, False),
-    'clients_per_round': (1, math.inf, False),
-    'seed': (0, 2**63 - 1, False),
-    'noise_multiplier': (0, math.inf, False),
-    'epsilon': (0, math.inf, True),
-    'clip': (0, math.inf, True),
-    'delta': (0, 1, True),
-    'population': (1, math.inf, False),
-    'learning_rate': (0, math.inf, True),
-    'learning_rate_decay': (0, 1, True),
-    'learning_rate_decay_rounds': (1, math.inf, False),
-    'momentum': (0, 1, False),
-    'batch_size': (1, math.inf, False),
-    'local_epochs': (1, math.inf, False),
-    'local_steps': (1, math.inf, False),
-    'server_learning_rate': (0, math.inf, True),
-    'public_examples': (1, math.inf, False),
-    'public_epochs': (1, math.inf, False),
-    'public_steps': (1, math.inf, False),
-    'rounds_per_evaluation': (1, math.inf, False),
-    'eval_examples': (1, math.inf, False),
-}
-# These end below their highest value.
-_OPEN_ABOVE = ('delta', 'momentum')
-
-
-def _check_ranges(settings: RunSettings) -> None:
-  for name, (low, high, open_below) in _RANGES.items():
-    value = getattr(settings, name)
-    if value is None:
-      continue
-    open_above = math.isinf(high) or name in _OPEN_ABOVE
-    # Written so that NaN, which compares false, is refused.
-    inside = (low < value if open_below else low <= value) and (
-        value < high if open_above else value <= high
-    )
-    if not inside:
-      kind = 'an integer' if isinstance(value, numbers.Integral) else 'a number'
-      below = 'greater than' if open_below else 'at least'
-      above = 'less than' if open_above else 'at most'
-      bounds = f'{below} {low}' + (
-          ' and finite' if math.isinf(high) else f' and {above} {high}'
-      )
-      raise errors.InputError(f'--{name}={value} is not {kind} {bounds}; change it.')
-  if settings.population and settings.clients_per_round > settings.population:
-    raise errors.InputError(
-        f'--clients_per_round={settings.clients_per_round} is more than'
-        f' --population={settings.population}; lower it, or raise the population.'
-    )

@@ -15,6 +15,9 @@ _ROOT = pathlib.Path(__file__).parents[1]
 
 def test_this_platform_is_supported():
   assert _platform.problem() == ''
+  # What `make` asks before it makes .venv.
+  asked = subprocess.run([sys.executable, _platform.__file__], check=False)
+  assert asked.returncode == 0
 
 
 @pytest.mark.parametrize(

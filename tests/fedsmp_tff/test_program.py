@@ -78,17 +78,34 @@ class TestRun:
     assert evaluated == {0: False, 2: False, 4: False, 5: True}
     assert reports[5].evaluation[0] == np.sum(weights.trainable[0])
 
-  def test_an_interrupt_keeps_the_whole_rounds(self):
+  def test_an_interrupt_keeps_the_reported_rounds(self):
     seen = []
 
     def interrupt(report):
-      seen.append(report.rounds_done)
-      if report.rounds_done == 3:
+      if report.rounds_done == 4:
         raise KeyboardInterrupt
+      seen.append(report.rounds_done)
 
     weights = self._run([interrupt])
     assert seen == [0, 1, 2, 3]
     # The order of examples is fresh, so float sums differ in their last bits.
+    np.testing.assert_allclose(
+        weights.trainable[0],
+        self._run([], rounds=3).trainable[0],
+        rtol=1e-5,
+    )
+
+  def test_a_round_that_was_not_reported_is_not_released(self):
+    def evaluate(weights, last):
+      del weights, last
+      evaluate.calls += 1
+      if evaluate.calls == 3:  # Before the first round, after 2 and after 4.
+        raise KeyboardInterrupt
+
+    evaluate.calls = 0
+    seen = []
+    weights = self._run([lambda r: seen.append(r.rounds_done)], evaluate=evaluate)
+    assert seen == [0, 1, 2, 3]
     np.testing.assert_allclose(
         weights.trainable[0],
         self._run([], rounds=3).trainable[0],
