@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import textwrap
 from typing import Any, Optional
 
 import numpy as np
@@ -11,6 +12,8 @@ from fedsmp_tff import aggregator
 from fedsmp_tff import communication
 from tasks import registry
 from tasks import settings as settings_lib
+
+_COLUMNS = 96
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Plan:
         ('simulated', self._simulated_text()),
     ]
     lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
-    lines += [f'  {name:<10} {text}' for name, text in rows]
+    lines += [_wrapped(f'  {name:<10} {text}', 13) for name, text in rows]
     if self.spending is not None:
       lines += ['', *privacy_lines(self, s.rounds)]
     return '\n'.join(lines)
@@ -196,41 +199,38 @@ def make(
 
 
 def privacy_lines(plan: Plan, rounds: int) -> list[str]:
-  """epsilon under each accounting with its assumption, as lines of text."""
+  """Epsilon under each accounting with its assumption, as lines of text."""
   s, spending = plan.settings, plan.spending
+  n, num_clients = f'{spending.population:,}', f'{plan.num_clients:,}'
   hypothetical = plan.real_spending is not None
+  note = f' HYPOTHETICAL (the data have {num_clients} clients)' if hypothetical else ''
   lines = [
       f'privacy spent by {rounds} rounds: sigma = {s.noise_multiplier:g}, r ='
-      f' {s.clients_per_round}, delta = {spending.delta:.3g}, n ='
-      f' {spending.population:,}'
-      + (
-          f' HYPOTHETICAL (the data have {plan.num_clients:,} clients)'
-          if hypothetical
-          else ''
-      )
+      f' {s.clients_per_round}, delta = {spending.delta:.3g}, n = {n}{note}'
   ]
-  for name, accounting_of in accounting.ACCOUNTINGS.items():
-    epsilon = spending.epsilon(name, rounds)
-    text = f'  epsilon = {epsilon:<9.4g}'
+  for name, (title, assumption) in accounting.ACCOUNTINGS.items():
+    epsilon = f'{spending.epsilon(name, rounds):.4g}'
     if hypothetical:
-      real = plan.real_spending.epsilon(name, rounds)
-      text += f' ({real:.4g} at n = {plan.num_clients:,})'
-    text += f' {accounting_of.title}; {accounting_of.assumption}'
-    if name == 'fixed_size':
-      text += '  <- this run\'s sampling'
-    else:
-      text += '  (not this run\'s sampling)'
-    lines.append(text)
-  lines += [
-      '  All take for granted: a client is one unit of privacy; all r clients report'
-      ' and add their noise;',
-      '  noise and sums in real arithmetic. Counts in metrics.csv (participants,'
-      ' clipped_clients, ...)',
-      '  and the choice of hyperparameters are outside (epsilon, delta).',
-  ]
-  if hypothetical:
-    lines.append(
-        f'  epsilon at n = {spending.population:,} is what a population of that'
-        ' size would get, not the clients in these data.'
+      epsilon += f' ({plan.real_spending.epsilon(name, rounds):.4g} at n = {num_clients})'
+    sampling = (
+        "THIS RUN'S SAMPLING" if name == 'fixed_size' else "not this run's sampling"
     )
-  return lines
+    lines.append(
+        _wrapped(f'  epsilon = {epsilon}: {sampling}; {title}; {assumption}', 4)
+    )
+  text = (
+      '  All take for granted: a client is one unit of privacy; all r clients report'
+      ' and add their noise; noise and sums are in real arithmetic. The counts in'
+      ' metrics.csv (participants, clipped_clients, ...) and the choice of'
+      ' hyperparameters are outside (epsilon, delta).'
+  )
+  if hypothetical:
+    text += (
+        f' Epsilon at n = {n} is what a population of that size would get, not the'
+        ' clients in these data.'
+    )
+  return [*lines, _wrapped(text, 2)]
+
+
+def _wrapped(text: str, indent: int) -> str:
+  return textwrap.fill(text, _COLUMNS, subsequent_indent=' ' * indent)
