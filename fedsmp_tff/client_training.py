@@ -162,11 +162,15 @@ class LocalTraining:
 
 def examples_of(dataset: tf.data.Dataset) -> Any:
   """All elements of a dataset, possibly none, stacked along a new first axis."""
-  spec = dataset.element_spec
   nothing = tf.nest.map_structure(
-      lambda s: tf.zeros([0] + s.shape.as_list(), s.dtype), spec
+      lambda s: tf.zeros([0] + s.shape.as_list(), s.dtype), dataset.element_spec
   )
-  return dataset.batch(_ALL_EXAMPLES).reduce(nothing, lambda _, all_of: all_of)
+  # One batch of all elements, or else the empty one. Getting a single element costs
+  # 0.3 ms; `reduce`, which would take an empty dataset too, 15 ms.
+  batches = dataset.batch(_ALL_EXAMPLES).concatenate(
+      tf.data.Dataset.from_tensors(nothing)
+  )
+  return batches.take(1).get_single_element()
 
 
 def element_spec(model: tff.learning.models.FunctionalModel) -> Any:

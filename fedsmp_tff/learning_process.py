@@ -189,7 +189,7 @@ def build_fed_smp(
       client_seed = randomness.fresh_seed()
       examples = data
     else:
-      client_id = data['client_id'].reduce(tf.constant(-1, tf.int64), lambda _, i: i)
+      client_id = data['client_id'].get_single_element()
       round_seed = randomness.fold_in(state.seed, state.round_num)
       client_seed = randomness.fold_in(round_seed, client_id)
       examples = data['examples']

@@ -1,6 +1,6 @@
 """Loss and accuracy of weights on test examples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -11,6 +11,8 @@ from fedsmp_tff import client_training
 from tasks import registry
 
 _BATCH = 250
+# A fixed number, so that sums of floats don't depend on the machine.
+_SHARDS = 8
 
 
 class Evaluation(NamedTuple):
@@ -28,10 +30,11 @@ class Evaluation(NamedTuple):
 def build(
     model: tff.learning.models.FunctionalModel,
     is_scored: Callable[[Any], Any],
-) -> Callable[[Any, tf.data.Dataset], Evaluation]:
-  """Returns a function from weights and a dataset of examples to an `Evaluation`.
+) -> Callable[[Any, Sequence[tf.data.Dataset]], Evaluation]:
+  """Returns a function from weights and datasets of examples to an `Evaluation`.
 
-  It runs where TFF's computations do.
+  It runs where TFF's computations do, a dataset beside the other, as clients do; the
+  results are added up in the order of the datasets.
   """
 
   @tff.tensorflow.computation
@@ -44,9 +47,9 @@ def build(
       tff.types.tensorflow_to_type(client_training.element_spec(model))
   )
 
-  @tff.tensorflow.computation(
-      initial_weights.type_signature.result, examples_type
-  )
+  weights_type = initial_weights.type_signature.result
+
+  @tff.tensorflow.computation(weights_type, examples_type)
   def measure(weights, examples):
     weights = (weights.trainable, weights.non_trainable)
 
@@ -67,8 +70,19 @@ def build(
     nothing = (0.0, *[tf.constant(0, tf.int64)] * 3)
     return examples.batch(_BATCH).reduce(nothing, add_batch)
 
-  def evaluate(weights, examples):
-    loss, num_examples, right, scored = measure(weights, examples)
+  @tff.federated_computation(
+      tff.FederatedType(weights_type, tff.SERVER),
+      tff.FederatedType(examples_type, tff.CLIENTS),
+  )
+  def measure_all(weights, examples):
+    return tff.federated_map(
+        measure, (tff.federated_broadcast(weights), examples)
+    )
+
+  def evaluate(weights, shards):
+    loss, num_examples, right, scored = map(
+        sum, zip(*measure_all(weights, list(shards)))
+    )
     return Evaluation(
         float(loss) / max(int(num_examples), 1), int(right) / max(int(scored), 1)
     )
@@ -76,12 +90,15 @@ def build(
   return evaluate
 
 
-def dataset_of(
+def shards_of(
     examples: registry.Examples, size: Optional[int] = None, seed: int = 0
-) -> tf.data.Dataset:
-  """A dataset of `size` random examples; of all if None or more than there are."""
+) -> list[tf.data.Dataset]:
+  """Datasets of `size` random examples in all; of all if None or more than there are."""
   x, y = examples
   if size is not None and size < len(x):
     chosen = np.sort(np.random.default_rng(seed).permutation(len(x))[:size])
     x, y = x[chosen], y[chosen]
-  return tf.data.Dataset.from_tensor_slices((x, y))
+  return [
+      tf.data.Dataset.from_tensor_slices(shard)
+      for shard in registry.split_evenly(x, y, _SHARDS)
+  ]

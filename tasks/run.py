@@ -119,8 +119,8 @@ def _train(
       **_mechanism(settings, seeds),
   )
   measure = evaluation.build(model, settings_lib.TASKS[settings.task].is_scored)
-  all_test = evaluation.dataset_of(data.test)
-  some_test = evaluation.dataset_of(
+  all_test = evaluation.shards_of(data.test)
+  some_test = evaluation.shards_of(
       data.test, settings.eval_examples, seeds[_EVALUATION]
   )
   sampler_seed = None if settings.seed is None else seeds[_SAMPLING]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from fedsmp_tff import randomness
 
@@ -11,8 +12,32 @@ class TestExecution:
   def test_fresh_seeds_differ_at_each_run_of_one_graph(self):
     draw = tf.function(randomness.fresh_seed)
     seeds = {tuple(draw().numpy()) for _ in range(1000)}
-    # 128 random bits each: two of 1000 are equal with probability 1e-33.
+    # 126 random bits each: two of 1000 are equal with probability 1e-32.
     assert len(seeds) == 1000
+
+  def test_every_bit_of_a_fresh_seed_is_random(self):
+    draw = tf.function(randomness.fresh_seed)
+    num = 2000
+    seeds = np.array([draw().numpy() for _ in range(num)])
+    bits = (seeds[:, :, None] >> np.arange(63)) & 1
+    assert np.all(seeds >= 0)
+    # A fair bit's mean has standard deviation 1 / (2 sqrt(n)); that one of 126
+    # fair bits is 5.5 of them off has a probability of 5e-6. Not seeded.
+    off = np.abs(bits.mean(axis=0) - 0.5) * 2 * np.sqrt(num)
+    assert np.max(off) < 5.5
+
+  def test_clients_of_one_round_get_seeds_of_their_own(self):
+
+    @tff.tensorflow.computation(np.int32)
+    def draw(_):
+      return randomness.fresh_seed()
+
+    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+    def draw_all(values):
+      return tff.federated_map(draw, values)
+
+    seeds = {tuple(seed) for _ in range(3) for seed in draw_all([1] * 20)}
+    assert len(seeds) == 60
 
   def test_folded_seeds_repeat_and_differ(self):
     seed = tf.constant([3, 4], tf.int64)

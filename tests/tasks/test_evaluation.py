@@ -31,7 +31,7 @@ class TestExecution:
     model, weights = _model_and_weights()
     x, y = _examples()
     measure = evaluation.build(model, lambda labels: labels >= scored_from)
-    got = measure(weights, evaluation.dataset_of((x, y)))
+    got = measure(weights, evaluation.shards_of((x, y)))
     logits = model.predict_on_batch(model.initial_weights, x).numpy()
     log_sums = np.log(np.sum(np.exp(logits), axis=1))
     assert got.loss == pytest.approx(
@@ -41,11 +41,23 @@ class TestExecution:
     agrees = np.argmax(logits, axis=1) == y
     assert got.accuracy == pytest.approx(np.mean(agrees[scored]))
 
-  def test_a_dataset_of_some_examples(self):
+  def test_shards_of_some_examples(self):
     x, y = _examples()
-    some = list(evaluation.dataset_of((x, y), 20, seed=1))
-    again = list(evaluation.dataset_of((x, y), 20, seed=1))
-    assert len(some) == 20
-    assert all(tf.reduce_all(a[0] == b[0]) for a, b in zip(some, again))
-    assert len(list(evaluation.dataset_of((x, y)))) == _NUM
-    assert len(list(evaluation.dataset_of((x, y), 10**6))) == _NUM
+
+    def labels(*arguments):
+      return [int(b) for d in evaluation.shards_of((x, y), *arguments) for _, b in d]
+
+    assert labels() == list(y)
+    assert labels(10**6) == list(y)
+    assert len(labels(20, 1)) == 20 and labels(20, 1) == labels(20, 1)
+    assert labels(20, 1) != labels(20, 2)
+    assert len(labels(3)) == 3  # Fewer than shards: some are empty.
+
+  def test_empty_shards_count_nothing(self):
+    model, weights = _model_and_weights()
+    x, y = _examples()
+    measure = evaluation.build(model, lambda labels: labels >= 0)
+    few = measure(weights, evaluation.shards_of((x[:3], y[:3])))
+    whole = measure(weights, [tf.data.Dataset.from_tensor_slices((x[:3], y[:3]))])
+    assert few.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert few.accuracy == whole.accuracy

@@ -164,7 +164,7 @@ class TestExecution:
         (images, np.array([0, 20, 40, 61], np.int32))
     )
     measured = evaluation.build(model, lambda labels: labels >= 0)(
-        tff.learning.models.ModelWeights(*model.initial_weights), examples
+        tff.learning.models.ModelWeights(*model.initial_weights), [examples]
     )
     # An untrained model of 62 classes is about as good as chance.
     assert measured.loss == pytest.approx(np.log(62), abs=1)
