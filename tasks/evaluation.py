@@ -19,7 +19,7 @@ class Evaluation(NamedTuple):
   """A measurement on test examples.
 
   Attributes:
-    loss: The model's own loss, mean over examples.
+    loss: The model's own loss, mean over batches weighted by their examples.
     accuracy: Share of the scored labels that the model names, in [0, 1].
   """
 

@@ -121,6 +121,7 @@ def character_rnn(
     embedding_size: int,
     lstm_units: Sequence[int],
     sequence_length: int,
+    padding: int,
     seed: int,
 ) -> tff.learning.models.FunctionalModel:
   """Embedding, LSTM layers, and a dense layer of logits for the next character.
@@ -133,6 +134,9 @@ def character_rnn(
     embedding_size: Size of a character's embedding.
     lstm_units: Units of each LSTM layer.
     sequence_length: Characters in an example.
+    padding: The label that fills up an example. The loss is a mean over the other
+      labels, as with TFF's Keras model, which masks padding: short roles would
+      teach to predict it otherwise.
     seed: Seed of the initial weights: Keras's defaults, forget gates at bias 1.
 
   Returns:
@@ -170,10 +174,18 @@ def character_rnn(
         tf.reshape(logits, [sequence_length, -1, vocabulary_size]), [1, 0, 2]
     )
 
+  def loss(logits, labels, sample_weight=None):
+    del sample_weight
+    real = tf.cast(tf.not_equal(labels, padding), tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(losses * real), tf.reduce_sum(real)
+    )
+
   return tff.learning.models.FunctionalModel(
       initial_weights=(tuple(weights), ()),
       predict_on_batch_fn=predict_on_batch,
-      loss_fn=_cross_entropy,
+      loss_fn=loss,
       input_spec=(
           tf.TensorSpec([None, sequence_length], tf.int32),
           tf.TensorSpec([None, sequence_length], tf.int32),

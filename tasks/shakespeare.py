@@ -58,6 +58,7 @@ def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
       _EMBEDDING_SIZE.value,
       models.sizes(_LSTM_UNITS),
       _SEQUENCE_LENGTH,
+      _PAD,
       seed,
   )
 
