@@ -52,9 +52,7 @@ def main(argv: list[str]) -> int:
     try:
       rest = flags.FLAGS(argv)[1:]
     except flags.Error as error:
-      raise errors.InputError(
-          f'{error} (see {_PROGRAM} --help)'.replace('FATAL Flags', 'Flags')
-      ) from None
+      raise errors.InputError(f'{error} (see {_PROGRAM} --help)') from None
     if rest:
       raise errors.InputError(
           f'{rest[0]!r} is not a flag; flags start with -- (see {_PROGRAM}'
