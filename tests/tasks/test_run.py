@@ -44,11 +44,13 @@ def _tiny(data_dir, output_dir, *arguments):
   ]
 
 
-def _command(arguments, **options):
+def _command(arguments):
   return subprocess.Popen(
       [sys.executable, '-m', 'tasks.run', *arguments[1:]],
       env={**os.environ, 'PYTHONPATH': os.getcwd()}, text=True,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+      # A shell's background jobs start with SIGINT ignored; these must hear it.
+      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
 
 
