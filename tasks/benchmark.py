@@ -38,7 +38,7 @@ from tasks import fashion_mnist
 _REPEATS = flags.DEFINE_integer(
     'repeats', 5, 'Measured rounds of each, after one that is left out.', 1
 )
-_OUTPUT = flags.DEFINE_string('output', None, 'JSON file for the measurements.')
+_JSON = flags.DEFINE_string('json', None, 'JSON file for the measurements.')
 
 _CLIENTS, _SIGMA, _CLIP, _RATIO = 100, 1.4, 1.0, 0.005
 _EPOCHS, _BATCH, _RATE, _MOMENTUM, _PUBLIC = 10, 10, 0.125, 0.5, 1000
@@ -130,8 +130,8 @@ def main(argv: list[str]) -> int:
         f'{name:8}{medians[name]:10.2f}{min(times):10.2f}{max(times):10.2f}'
         f'{share:10.2f}'
     )
-  if _OUTPUT.value:
-    with open(_OUTPUT.value, 'w', encoding='utf-8') as file:
+  if _JSON.value:
+    with open(_JSON.value, 'w', encoding='utf-8') as file:
       json.dump({'cores': os.cpu_count(), 'seconds': seconds}, file, indent=2)
   return 0
 
