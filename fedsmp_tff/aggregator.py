@@ -64,6 +64,7 @@ class MaskedPrivateSum:
   Attributes:
     dim: d.
     num_kept: k.
+    encoding: The fixed point of the k values.
     max_input: A `ClientReport` of Python integers: the largest that a client
       sends, which the secure sum checks.
   """
@@ -131,10 +132,9 @@ class MaskedPrivateSum:
       # Scaled by the largest value first, so that no square overflows.
       largest = tf.reduce_max(tf.abs(kept))
       unit = tf.math.divide_no_nan(kept, largest)
-      norm = largest * tf.norm(unit)
-      clipped = norm > self._clipping_norm
-      clip_to = self._clipping_norm / tf.norm(unit)
-      kept = tf.where(clipped, unit * clip_to, kept)
+      unit_norm = tf.norm(unit)
+      clipped = largest * unit_norm > self._clipping_norm
+      kept = tf.where(clipped, unit * (self._clipping_norm / unit_norm), kept)
     if self._stddev > 0:
       kept += noise.gaussian_share(self.num_kept, self._stddev, noise_seed)
     values, saturated = self.encoding.encode(kept)

@@ -88,10 +88,10 @@ class Progress:
           f'loss {report.evaluation.loss:.4f},'
           f' accuracy {100 * report.evaluation.accuracy:.2f} %'
       )
-    epsilons = self._plan.epsilons(done)
     text = self._measured
-    if epsilons:
-      text += f', epsilon {epsilons["fixed_size"]:.3g}'
+    if self._plan.spending is not None:
+      epsilon = self._plan.spending.epsilon('fixed_size', done)
+      text += f', epsilon {epsilon:.3g}'
     if not self._bar.disable:
       self._bar.set_postfix_str(text, refresh=False)
       self._bar.update(done - self._bar.n)

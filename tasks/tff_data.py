@@ -13,6 +13,9 @@ import tqdm
 from tasks import errors
 from tasks import registry
 
+# What TFF raises for an SQLite file without its tables.
+_FormatError = tff.simulation.datasets.sql_client_data.DatabaseFormatError
+
 
 @contextlib.contextmanager
 def loading(
@@ -22,7 +25,7 @@ def loading(
   path = pathlib.Path(cache_dir or pathlib.Path.home() / '.tff') / filename
   try:
     yield
-  except (OSError, sqlite3.Error, tff_format_error()) as error:
+  except (OSError, sqlite3.Error, _FormatError) as error:
     remedy = (
         'delete it, so that it is downloaded anew'
         if path.exists()
@@ -33,11 +36,6 @@ def loading(
     raise errors.InputError(
         f'{title}: {path} could not be had or read ({error}); {remedy}.'
     ) from None
-
-
-def tff_format_error() -> type[Exception]:
-  """What TFF raises for an SQLite file without its tables."""
-  return tff.simulation.datasets.sql_client_data.DatabaseFormatError
 
 
 def examples_by_client(
