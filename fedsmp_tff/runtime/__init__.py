@@ -1,4 +1,7 @@
-"""Where a round runs. Today: TFF's own local worker process, owned by ours."""
+"""Where a round runs: TFF's own worker, this process, or a Ray cluster."""
 
+from fedsmp_tff.runtime.local import local_context as local_context
+from fedsmp_tff.runtime.local import set_local_context as set_local_context
+from fedsmp_tff.runtime.map_reduce import NoMapReduceFormError as NoMapReduceFormError
 from fedsmp_tff.runtime.tff_worker import set_tff_context as set_tff_context
 from fedsmp_tff.runtime.tff_worker import tff_context as tff_context

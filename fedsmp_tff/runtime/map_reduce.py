@@ -1,0 +1,361 @@
+"""A TFF context that runs rounds as TensorFlow graphs: on the server here, on clients anywhere.
+
+TFF compiles a round to `tff.backends.mapreduce.MapReduceForm`: plain TensorFlow
+graphs for what the server does first (`prepare`), what a client does (`work`), how
+results add up (`zero`, `accumulate`, `report`, and secure sums of integers), and what
+the server does last (`update`). This module runs them; where the clients' graph
+runs is the business of a `Workers`.
+"""
+
+import abc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Optional, Union
+import weakref
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff.runtime import graphs
+from fedsmp_tff.runtime import values
+
+# TensorFlow optimizes a graph where it runs it; before, that costs time and can undo
+# a choice of kernels by device.
+_NO_GRAPPLER = tf.compat.v1.ConfigProto()
+_NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
+# How many clients' results are kept, at most, to be added in order.
+_LEAD = 256
+
+
+class Work:
+  """What a client does in a round, the same for all clients and rounds.
+
+  Attributes:
+    graph: From a client's leaves and the broadcast tensors to its results.
+    ordered: Whether its results must be added up in the order of clients, as sums
+      of floats must where two runs are to agree.
+  """
+
+  def __init__(self, graph: graphs.Graph, ordered: bool):
+    self.graph = graph
+    self.ordered = ordered
+
+  @property
+  def lead(self) -> Optional[int]:
+    """See `cohort.Cohort`."""
+    return _LEAD if self.ordered else None
+
+
+class Workers(abc.ABC):
+  """Where clients run."""
+
+  @abc.abstractmethod
+  def run(
+      self,
+      work: Work,
+      broadcast: Sequence[tf.Tensor],
+      clients: Sequence[Sequence[values.Leaf]],
+  ) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Runs `work` for each client of one round.
+
+    Args:
+      work: What each client does.
+      broadcast: What the server sends to all of them.
+      clients: Each client's own leaves.
+
+    Yields:
+      A client's position and results, each client once, in any order.
+    """
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Ends what this object started."""
+
+
+class NoMapReduceFormError(TypeError):
+  """The computation can't run in this context."""
+
+
+class MapReduceContext(tff.framework.SyncContext):
+  """Runs computations whose clients' part is one graph, as in a federated learning round.
+
+  These are: `tff.tensorflow.computation`s; computations on the server; and
+  those that broadcast, map clients, aggregate, securely or not, and end on the
+  server, in this order and any of it left out. Secure aggregation is SIMULATED: the
+  sums are plain, with the range checks of TFF's own test runtime.
+  """
+
+  def __init__(self, workers: Workers):
+    """Initializes the context.
+
+    Args:
+      workers: Where clients run; `close` closes it.
+    """
+    self._workers = workers
+    self._compiled = {}
+
+  def close(self) -> None:
+    self._workers.close()
+
+  def invoke(
+      self, comp: tff.framework.ConcreteComputation, arg: Any
+  ) -> Any:
+    """Runs a computation; see `tff.framework.SyncContext`.
+
+    Raises:
+      NoMapReduceFormError: If this context can't run it, with one that can.
+      TypeError: If the argument is not of the computation's parameter type.
+      ValueError: If a client's integers are out of the range that it declared.
+    """
+    compiled = self._compiled.get(id(comp))
+    if compiled is None:
+      compiled = _compile(comp)
+      # A computation's own hash reads all of it, constants included.
+      self._compiled[id(comp)] = compiled
+      weakref.finalize(comp, self._compiled.pop, id(comp), None)
+    return compiled(self._workers, arg)
+
+
+def _compile(
+    comp: tff.framework.ConcreteComputation,
+) -> Callable[[Workers, Any], Any]:
+  function_type = comp.type_signature
+  placements = set()
+  for placement in (tff.SERVER, tff.CLIENTS):
+    if tff.types.contains(
+        function_type,
+        lambda t, p=placement: isinstance(t, tff.FederatedType) and t.placement is p,
+    ):
+      placements.add(placement)
+  try:
+    if tff.CLIENTS in placements:
+      return _Round(comp)
+    return _Local(comp)
+  except Exception as error:  # TFF's compiler raises many kinds.
+    raise NoMapReduceFormError(
+        f'The computation of type {function_type.compact_representation()} has no'
+        f' MapReduceForm ({type(error).__name__}: {error}), which this context needs;'
+        ' run it in `fedsmp_tff.runtime.tff_context()`.'
+    ) from error
+
+
+class _Local:
+  """A computation without clients, as one graph."""
+
+  def __init__(self, comp: tff.framework.ConcreteComputation):
+    self._type = comp.type_signature
+    proto = tff.framework.serialize_computation(comp)
+    if proto.WhichOneof('computation') != 'tensorflow':
+      proto = tff.backends.mapreduce.consolidate_and_extract_local_processing(
+          comp.to_building_block(), _NO_GRAPPLER
+      ).proto
+    if not tff.types.is_structure_of_tensors(
+        values.without_placement(self._type.result)
+    ):
+      raise TypeError(f'its result is of type {self._type.result}')
+    self._function = _graph_of(proto).function()
+
+  def __call__(self, workers: Workers, arg: Any) -> Any:
+    del workers  # Unused: there are no clients.
+    leaves = []
+    if self._type.parameter is not None:
+      parameter = values.without_placement(self._type.parameter)
+      leaves = values.leaves_of(arg, parameter)
+    return values.value_of(
+        self._function(*map(_variant, leaves)), self._type.result
+    )
+
+
+class _Round:
+  """A computation with clients, as the graphs of its `MapReduceForm`."""
+
+  def __init__(self, comp: tff.framework.ConcreteComputation):
+    self._type = comp.type_signature
+    self._takes_one = isinstance(self._type.parameter, tff.FederatedType)
+    self._params = (
+        [self._type.parameter] if self._takes_one else list(self._type.parameter)
+    )
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
+        self._as_round(comp), _NO_GRAPPLER
+    )
+    plain, *secure = form.work.type_signature.result
+    self._num_plain = values.num_leaves(plain)
+    self._secure_sums = [
+        sum_
+        for kind, result, bound in zip(
+            (_BITWIDTH, _MAX_INPUT, _MODULUS),
+            secure,
+            (
+                form.secure_sum_bitwidth,
+                form.secure_sum_max_input,
+                form.secure_modular_sum_modulus,
+            ),
+        )
+        for sum_ in _secure_sums(kind, result, bound)
+    ]
+    self._work = Work(_graph(form.work), ordered=self._num_plain > 0)
+    self._prepare, self._zero, self._accumulate, self._report, self._update = (
+        _graph(part).function()
+        for part in (
+            form.prepare, form.zero, form.accumulate, form.report, form.update
+        )
+    )
+
+  def _as_round(self, comp):
+    """`comp` as TFF wants it: from (state, clients' data) to (state, the rest).
+
+    All that is on the server comes in as the state, which goes out as it is; all
+    that `comp` returns is the rest.
+    """
+    def placed(placement):
+      return tff.FederatedType(
+          tff.StructType(
+              [t.member for t in self._params if t.placement is placement]
+          ),
+          placement,
+      )
+
+    @tff.federated_computation(placed(tff.SERVER), placed(tff.CLIENTS))
+    def as_round(state, data):
+      rest = {tff.SERVER: iter(range(len(self._params))),
+              tff.CLIENTS: iter(range(len(self._params)))}
+      source = {tff.SERVER: state, tff.CLIENTS: data}
+      result = comp(
+          *[source[t.placement][next(rest[t.placement])] for t in self._params]
+      )
+      if not isinstance(comp.type_signature.result, tff.FederatedType):
+        result = tff.federated_zip(result)
+      return state, result
+
+    return as_round
+
+  def __call__(self, workers: Workers, arg: Any) -> Any:
+    args = [arg] if self._takes_one else values.members_of(arg, self._type.parameter)
+    state, per_param = [], []
+    for value, param in zip(args, self._params):
+      if param.placement is tff.SERVER:
+        state += values.leaves_of(value, param.member)
+      elif param.all_equal:
+        raise TypeError(f'A parameter of type {param} has no number of clients.')
+      elif not isinstance(value, (list, tuple)):
+        raise TypeError(
+            f'Expected a list with each client\'s value of type {param.member}.'
+            f' Found {type(value)}.'
+        )
+      else:
+        per_param.append([values.leaves_of(v, param.member) for v in value])
+    if len({len(v) for v in per_param}) > 1:
+      raise ValueError(
+          'The clients\' arguments must be of one length. Found'
+          f' {[len(v) for v in per_param]}.'
+      )
+    clients = [sum(leaves, []) for leaves in zip(*per_param)]
+    state = [_variant(leaf) for leaf in state]
+    plain = self._zero()
+    # Results of clients that came before their turn.
+    early = {}
+    turn = 0
+    for client, results in workers.run(
+        self._work, self._prepare(*state), clients
+    ):
+      for sum_, result in zip(self._secure_sums, results[self._num_plain :]):
+        sum_.add(client, result)
+      if self._num_plain:
+        early[client] = results[: self._num_plain]
+        while turn in early:
+          plain = self._accumulate(*plain, *early.pop(turn))
+          turn += 1
+    outputs = self._update(
+        *state,
+        *self._report(*plain),
+        *[tf.constant(sum_.take()) for sum_ in self._secure_sums],
+    )
+    return values.value_of(outputs[len(state) :], self._type.result)
+
+
+_BITWIDTH, _MAX_INPUT, _MODULUS = 'bitwidth', 'max_input', 'modulus'
+
+
+class _SecureSum:
+  """One tensor of a secure sum: SIMULATED, a plain sum of integers in range."""
+
+  def __init__(self, kind: str, type_spec: tff.TensorType, bound: np.ndarray):
+    self._modulus = bound if kind == _MODULUS else None
+    self._max_input = {
+        _BITWIDTH: lambda: 2 ** bound.astype(np.int64) - 1,
+        _MAX_INPUT: lambda: bound,
+        _MODULUS: lambda: bound - 1,
+    }[kind]()
+    self._zero = np.zeros(type_spec.shape, type_spec.dtype)
+    self._total = self._zero.copy()
+
+  def add(self, client: int, value: np.ndarray) -> None:
+    """Adds a client's integers.
+
+    Raises:
+      ValueError: If one is negative or larger than the client declared.
+    """
+    if np.any(value < 0) or np.any(value > self._max_input):
+      raise ValueError(
+          f'Client {client} of the round gave secure aggregation integers from'
+          f' {np.min(value)} to {np.max(value)}, outside 0 to'
+          f' {np.max(self._max_input)}, which it declared.'
+      )
+    self._total = np.add(self._total, value, dtype=self._total.dtype)
+    if self._modulus is not None:
+      self._total = np.mod(self._total, self._modulus).astype(self._zero.dtype)
+
+  def take(self) -> np.ndarray:
+    """The sum, which starts anew."""
+    total, self._total = self._total, self._zero.copy()
+    return total
+
+
+def _secure_sums(kind, result_type, bound_computation) -> list[_SecureSum]:
+  types = _tensor_types(result_type)
+  if not types:
+    return []
+  bounds = [b.numpy() for b in _graph(bound_computation).function()()]
+  if len(bounds) == 1:  # One for all tensors.
+    bounds *= len(types)
+  return [_SecureSum(kind, t, b) for t, b in zip(types, bounds)]
+
+
+def _tensor_types(type_spec: tff.Type) -> list[tff.TensorType]:
+  if isinstance(type_spec, tff.TensorType):
+    return [type_spec]
+  return [t for member in type_spec for t in _tensor_types(member)]
+
+
+def _variant(leaf: values.Leaf) -> tf.Tensor:
+  if isinstance(leaf, tf.data.Dataset):
+    return tf.data.experimental.to_variant(leaf)
+  return leaf
+
+
+def _graph(comp: tff.framework.ConcreteComputation) -> graphs.Graph:
+  return _graph_of(tff.framework.serialize_computation(comp))
+
+
+def _graph_of(proto) -> graphs.Graph:
+  tensorflow = proto.tensorflow
+  names = []
+  if tensorflow.HasField('parameter'):
+    names = _tensor_names(tensorflow.parameter)
+  return graphs.Graph(
+      tensorflow.graph_def.value,
+      tuple(names),
+      tuple(_tensor_names(tensorflow.result)),
+      tensorflow.initialize_op,
+  )
+
+
+def _tensor_names(binding) -> list[str]:
+  kind = binding.WhichOneof('binding')
+  if kind == 'tensor':
+    return [binding.tensor.tensor_name]
+  if kind == 'sequence':
+    return [binding.sequence.variant_tensor_name]
+  if kind == 'struct':
+    return [n for e in binding.struct.element for n in _tensor_names(e)]
+  return []
