@@ -75,14 +75,14 @@ def build(
       tff.FederatedType(examples_type, tff.CLIENTS),
   )
   def measure_all(weights, examples):
-    return tff.federated_map(
-        measure, (tff.federated_broadcast(weights), examples)
+    return tff.federated_sum(
+        tff.federated_map(
+            measure, (tff.federated_broadcast(weights), examples)
+        )
     )
 
   def evaluate(weights, shards):
-    loss, num_examples, right, scored = map(
-        sum, zip(*measure_all(weights, list(shards)))
-    )
+    loss, num_examples, right, scored = measure_all(weights, list(shards))
     return Evaluation(
         float(loss) / max(int(num_examples), 1), int(right) / max(int(scored), 1)
     )

@@ -48,6 +48,10 @@ def _to_larger_half(gradient, keep_first):
   gradient = tf.reshape(gradient, tf.shape(keep_first))
   zero = tf.zeros_like(gradient)
   return tf.concat(
-      [tf.where(keep_first, gradient, zero), tf.where(keep_first, zero, gradient)],
+      # Not `tf.where`: it broadcasts, which costs a copy of each operand.
+      [
+          tf.raw_ops.Select(condition=keep_first, x=gradient, y=zero),
+          tf.raw_ops.Select(condition=keep_first, x=zero, y=gradient),
+      ],
       axis=1,
   )

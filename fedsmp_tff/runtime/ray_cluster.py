@@ -1,0 +1,330 @@
+"""Clients on a Ray cluster: an actor for each processor or GPU that Ray gives."""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import dataclasses
+import itertools
+import math
+import os
+import pickle
+import time
+from typing import Any, Optional
+import weakref
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff.runtime import cohort as cohort_lib
+from fedsmp_tff.runtime import graphs
+from fedsmp_tff.runtime import map_reduce
+from fedsmp_tff.runtime import values
+
+# A client that ended this many workers would end all of them.
+_MAX_LOSSES = 3
+# Starting an actor includes the import of TensorFlow, on a busy machine.
+_SECONDS_WITHOUT_WORKER = 120
+_MAX_FAILED_STARTS = 3
+_SECONDS_BETWEEN_CHECKS = 5.0
+
+
+class WorkersLostError(RuntimeError):
+  """No Ray worker is left, or a client ends each worker that runs it."""
+
+
+@dataclasses.dataclass
+class _Call:
+  """A client on its way through a worker."""
+
+  actor: Any
+  client: int
+  deadline: float
+
+
+class RayWorkers(map_reduce.Workers):
+  """Actors, each with one client at a time; one that is lost is replaced.
+
+  Ray does not restart an actor or repeat a call by itself here (`max_restarts` and
+  `max_task_retries` are 0): a call that failed may have run, and only this class
+  knows whether its client was counted.
+  """
+
+  def __init__(
+      self,
+      num_workers: Optional[int],
+      use_gpus: Optional[bool],
+      client_timeout: float,
+      environment: dict[str, str],
+  ):
+    """Initializes the workers; Ray must have been initialized.
+
+    Args:
+      num_workers: How many; None: one for each GPU, or else processor, of the
+        cluster, as it grows and shrinks.
+      use_gpus: Whether each worker has a GPU; None: if the cluster has any.
+      client_timeout: Seconds that one client may take.
+      environment: Environment variables of workers, set before TensorFlow starts.
+    """
+    import ray  # pylint: disable=g-import-not-at-top
+    from fedsmp_tff.runtime import ray_worker  # pylint: disable=g-import-not-at-top
+
+    self._ray = ray
+    self._ok = ray_worker.OK
+    self._num_workers = num_workers
+    if use_gpus is None:
+      use_gpus = ray.cluster_resources().get('GPU', 0) > 0
+    self._use_gpus = use_gpus
+    self._client_timeout = client_timeout
+    # By value: the nodes need not have this package, and can't have another one.
+    for module in (graphs, ray_worker):
+      ray.cloudpickle.register_pickle_by_value(module)
+    self._actor_class = ray.remote(
+        num_cpus=0 if use_gpus else 1,
+        num_gpus=1 if use_gpus else 0,
+        max_restarts=0,
+        max_task_retries=0,
+    )(_actor_class())
+    self._actor_arguments = (
+        environment,
+        ray.cloudpickle.dumps(ray_worker.Worker),
+        (tf.__version__, use_gpus),
+    )
+    # Actors by the reference that is ready when they are; and those without a client.
+    self._starting = {}
+    self._free = []
+    self._failed_starts = 0
+    self._keys = itertools.count()
+    self._works = weakref.WeakKeyDictionary()
+    self._datasets = weakref.WeakKeyDictionary()
+
+  def run(
+      self,
+      work: map_reduce.Work,
+      broadcast: Sequence[tf.Tensor],
+      clients: Sequence[Sequence[values.Leaf]],
+  ) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """See `map_reduce.Workers`.
+
+    Raises:
+      WorkersLostError: If no worker is left and none can be had, or one client
+        ended several.
+    """
+    if work not in self._works:
+      self._works[work] = next(self._keys), [self._ray.put(work.graph)]
+    common = (
+        *self._works[work],
+        next(self._keys),
+        [self._ray.put([t.numpy() for t in broadcast])],
+    )
+    cohort = cohort_lib.Cohort(len(clients), work.lead)
+    calls = {}
+    try:
+      while cohort:
+        self._start_actors(len(calls))
+        self._hand_out(cohort, calls, common, clients)
+        yield from self._collect(cohort, calls)
+    finally:
+      # A client that still runs when the round fails would hold up the next round.
+      for call in calls.values():
+        self._ray.kill(call.actor)
+
+  def _start_actors(self, num_busy: int) -> None:
+    """Asks for as many workers as are missing; Ray starts them when it has room."""
+    wanted = self._num_workers
+    if wanted is None:
+      resources = self._ray.cluster_resources()
+      wanted = int(resources.get('GPU' if self._use_gpus else 'CPU', 0))
+    missing = wanted - num_busy - len(self._free) - len(self._starting)
+    for _ in range(max(missing, 0)):
+      actor = self._actor_class.remote(*self._actor_arguments)
+      self._starting[actor.ready.remote()] = actor
+
+  def _hand_out(self, cohort, calls, common, clients) -> None:
+    while self._free:
+      client = cohort.take()
+      if client is None:
+        break
+      actor = self._free.pop()
+      leaves = [self._sent(leaf) for leaf in clients[client]]
+      reference = actor.run.remote(*common, leaves)
+      calls[reference] = _Call(
+          actor, client, time.monotonic() + self._client_timeout
+      )
+
+  def _collect(self, cohort, calls) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Waits for something to happen to a worker, and deals with it."""
+    now = time.monotonic()
+    timeout = min(
+        [_SECONDS_BETWEEN_CHECKS, *(c.deadline - now for c in calls.values())]
+    )
+    if not calls and not self._free:
+      self._wait_for_a_worker()
+      return
+    ready, _ = self._ray.wait(
+        [*calls, *self._starting], num_returns=1, timeout=max(timeout, 0.0)
+    )
+    for reference in ready:
+      if reference in self._starting:
+        self._started(reference)
+        continue
+      call = calls.pop(reference)
+      try:
+        outcome, results = self._ray.get(reference)
+      except self._ray.exceptions.RayActorError as error:
+        self._lost(cohort, call, str(error))
+        continue
+      self._free.append(call.actor)
+      if outcome != self._ok:
+        code, message = pickle.loads(results)
+        raise tf.errors.exception_type_from_error_code(code)(None, None, message)
+      if cohort.finish(call.client):
+        yield call.client, results
+    now = time.monotonic()
+    for reference in [r for r, c in calls.items() if c.deadline <= now]:
+      call = calls.pop(reference)
+      self._ray.kill(call.actor)
+      self._lost(
+          cohort, call, f'no answer within client_timeout={self._client_timeout:g} s'
+      )
+
+  def _wait_for_a_worker(self) -> None:
+    """Waits until one has started.
+
+    Raises:
+      WorkersLostError: If none does.
+    """
+    ready, _ = self._ray.wait(
+        list(self._starting), num_returns=1, timeout=_SECONDS_WITHOUT_WORKER
+    )
+    if not ready:
+      raise WorkersLostError(
+          'No Ray worker is left, and none could be started within'
+          f' {_SECONDS_WITHOUT_WORKER} s: the cluster has'
+          f' {self._ray.cluster_resources()}, of which'
+          f' {self._ray.available_resources()} is free. Add nodes, or ask for'
+          ' fewer workers.'
+      )
+    self._started(ready[0])
+
+  def _started(self, reference) -> None:
+    actor = self._starting.pop(reference)
+    try:
+      self._ray.get(reference)
+    except self._ray.exceptions.RayError as error:
+      self._failed_starts += 1
+      if self._failed_starts >= _MAX_FAILED_STARTS:
+        raise WorkersLostError(
+            f'{self._failed_starts} Ray workers failed to start. The last one: {error}'
+        ) from None
+    else:
+      self._failed_starts = 0
+      self._free.append(actor)
+
+  def _lost(self, cohort, call, reason) -> None:
+    losses = cohort.lose(call.client)
+    if losses >= _MAX_LOSSES:
+      raise WorkersLostError(
+          f'Client {call.client} of the round was lost with {losses} Ray workers, one'
+          f' after the other; the last one: {reason}. Look at its data, at the'
+          " nodes' memory, and at the limit of time for a client."
+      )
+
+  def _sent(self, leaf: values.Leaf) -> Any:
+    """A leaf as it goes to a worker: datasets by reference, once for all rounds."""
+    if not isinstance(leaf, tf.data.Dataset):
+      return leaf.numpy()
+    if leaf not in self._datasets:
+      self._datasets[leaf] = self._ray.put(graphs.dataset_graph(leaf))
+    return self._datasets[leaf]
+
+  def close(self) -> None:
+    for actor in [*self._free, *self._starting.values()]:
+      self._ray.kill(actor)
+    self._free, self._starting = [], {}
+
+
+def _actor_class() -> type:
+  """The actor: it sets the environment, and only then imports TensorFlow."""
+
+  class Actor:
+
+    def __init__(self, environment, worker_class, arguments):
+      os.environ.update(environment)
+      self._worker = pickle.loads(worker_class)(*arguments)
+
+    def ready(self):
+      return True
+
+    def run(self, *arguments):
+      return self._worker.run(*arguments)
+
+  # Defined here, it is sent by value too.
+  return Actor
+
+
+@contextlib.contextmanager
+def ray_context(
+    address: Optional[str] = None,
+    workers: Optional[int] = None,
+    *,
+    use_gpus: Optional[bool] = None,
+    client_timeout: float = 600.0,
+) -> Iterator[map_reduce.MapReduceContext]:
+  """Runs the computations of a `with` block with clients on a Ray cluster.
+
+  The server's part runs in this process. A worker that is lost, or takes longer than
+  `client_timeout`, is replaced, and its client runs again elsewhere; each client is
+  counted once. The result does not depend on how many workers there are or which
+  are lost. Secure aggregation is SIMULATED: this process sees each client's integers.
+
+  Args:
+    address: The cluster's, as `ray.init` takes it ('auto' for the one that
+      runs on this machine); None: a cluster on this machine for this block.
+    workers: How many; None: one for each processor of the cluster, or GPU.
+    use_gpus: Whether each worker has a GPU; None: if the cluster has any.
+    client_timeout: Seconds that one client may take, the first of a worker
+      including the building of its graph.
+
+  Yields:
+    The context.
+
+  Raises:
+    ImportError: If Ray is not installed.
+    ConnectionError: If there is no cluster at `address`.
+    ValueError: If a number is out of its range.
+  """
+  if workers is not None and workers < 1:
+    raise ValueError(f'`workers` must be at least 1. Found {workers}.')
+  if not 0 < client_timeout < math.inf:
+    raise ValueError(
+        f'`client_timeout` must be positive and finite. Found {client_timeout}.'
+    )
+  # Ray's future default; without it, it warns of the change.
+  os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
+  import ray  # pylint: disable=g-import-not-at-top
+
+  graphs.use_one_thread_an_operation()
+  options = {'address': address}
+  if address is None:
+    os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
+    options = {
+        'num_cpus': workers or len(os.sched_getaffinity(0)),
+        'include_dashboard': False,
+        # Nobody else needs to reach a cluster of this machine alone.
+        '_node_ip_address': '127.0.0.1',
+    }
+  ray.init(**options, log_to_driver=False, logging_level='ERROR')
+  try:
+    environment = {
+        name: value for name, value in os.environ.items() if name.startswith('TF_')
+    }
+    context = map_reduce.MapReduceContext(
+        RayWorkers(workers, use_gpus, client_timeout, environment)
+    )
+    try:
+      with tff.framework.get_context_stack().install(context):
+        yield context
+    finally:
+      context.close()
+  finally:
+    ray.shutdown()
