@@ -8,6 +8,8 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow_federated as tff
 
+from fedsmp_tff import runtime
+
 
 class FixedSizeSampler:
   """Exactly r of n clients a round, without replacement: line 1 of Algorithm 1.
@@ -72,7 +74,7 @@ def run(
     evaluate: Callable[[Any, bool], Any],
     rounds_per_evaluation: int,
     reporters: Sequence[Callable[[RoundReport], None]],
-) -> Any:
+) -> tuple[Any, Optional[BaseException]]:
   """Runs `rounds` rounds, evaluating at times, and reports each round as it ends.
 
   Args:
@@ -87,11 +89,12 @@ def run(
     reporters: Called in turn after each round, and once before the first.
 
   Returns:
-    The weights after the last round. A `KeyboardInterrupt` ends the run: the weights
-    after the last round that was reported are returned, so that what is reported as
-    spent covers what is released.
+    The weights after the last round that was reported, so that what is reported as
+    spent covers what is released; and the `KeyboardInterrupt` or
+    `runtime.WorkersLostError` that ended the run early, or None.
   """
   state = reported = process.initialize()
+  stopped_by = None
 
   def report(rounds_done, metrics, seconds):
     last = rounds_done == rounds
@@ -116,6 +119,6 @@ def run(
       state = output.state
       report(round_num + 1, output.metrics, time.monotonic() - start)
       reported = state
-  except KeyboardInterrupt:
-    pass
-  return process.get_model_weights(reported)
+  except (KeyboardInterrupt, runtime.WorkersLostError) as error:
+    stopped_by = error
+  return process.get_model_weights(reported), stopped_by

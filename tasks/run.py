@@ -27,13 +27,13 @@ import tensorflow_federated as tff
 from fedsmp_tff import accounting
 from fedsmp_tff import client_training
 from fedsmp_tff import program
-from fedsmp_tff import runtime
 from tasks import errors
 from tasks import evaluation
 from tasks import output
 from tasks import plan as plan_lib
 from tasks import progress as progress_lib
 from tasks import registry
+from tasks import runtimes
 from tasks import settings as settings_lib
 
 _PROGRAM = 'python -m tasks.run'
@@ -58,13 +58,19 @@ def main(argv: list[str]) -> int:
           f'{rest[0]!r} is not a flag; flags start with -- (see {_PROGRAM}'
           ' --help).'
       )
-    return _run(settings_lib.from_flags())
+    settings = settings_lib.from_flags()
+    place = runtimes.from_flags()
+    runtimes.prepare(place, seeded=settings.seed is not None)
+    with runtimes.context(place):
+      return _run(settings, place)
   except errors.InputError as error:
     print(f'tasks.run: {error}', file=sys.stderr)
     return 2
 
 
-def _run(settings: settings_lib.RunSettings) -> int:
+def _run(
+    settings: settings_lib.RunSettings, place: runtimes.RuntimeSettings
+) -> int:
   task = settings_lib.TASKS[settings.task]
   seeds = _seeds(settings.seed)
   _check_clients(settings, task.num_clients())
@@ -87,15 +93,19 @@ def _run(settings: settings_lib.RunSettings) -> int:
   out.write_config({
       **dataclasses.asdict(settings),
       **plan.as_dict(),
+      'runtime': place.as_dict(),
       'versions': {p: importlib.metadata.version(p) for p in _PACKAGES},
   })
-  with runtime.tff_context():
-    summary = _train(plan, model, sparsifier, seeds, out)
+  summary, stopped_by = _train(plan, model, sparsifier, seeds, out)
   out.write_summary(summary)
   print(progress_lib.summary_text(plan, summary))
   print(f'output: {out.path}')
-  interrupted = summary['rounds'] < settings.rounds
-  return 130 if interrupted else 0
+  if isinstance(stopped_by, KeyboardInterrupt):
+    return 130
+  if stopped_by is not None:
+    print(f'tasks.run: {stopped_by}', file=sys.stderr)
+    return 1
+  return 0
 
 
 def _train(
@@ -104,8 +114,12 @@ def _train(
     sparsifier: fedsmp_tff.Sparsifier,
     seeds: list[int],
     out: output.RunDirectory,
-) -> dict[str, Any]:
-  """Runs the rounds and writes their files; returns the summary."""
+) -> tuple[dict[str, Any], Optional[BaseException]]:
+  """Runs the rounds and writes their files.
+
+  Returns:
+    The summary, and what ended the run early, if something did.
+  """
   settings, data = plan.settings, plan.data
   process = fedsmp_tff.build_fed_smp(
       model,
@@ -126,7 +140,7 @@ def _train(
   writer = progress_lib.MetricsWriter(plan, out)
   start = time.monotonic()
   try:
-    weights = program.run(
+    weights, stopped_by = program.run(
         process,
         _ClientData(data, tagged=settings.seed is not None),
         program.FixedSizeSampler(
@@ -141,7 +155,7 @@ def _train(
     progress.close()
     out.close()
   out.write_weights(weights)
-  return writer.summary(time.monotonic() - start)
+  return writer.summary(time.monotonic() - start), stopped_by
 
 
 def _seeds(seed: Optional[int]) -> list[int]:

@@ -9,6 +9,7 @@ from tasks import checks
 from tasks import emnist
 from tasks import errors
 from tasks import fashion_mnist
+from tasks import runtimes
 from tasks import shakespeare
 from tasks import svhn
 
@@ -196,6 +197,7 @@ _group(
     'Encoding, measuring, output', _BITS, _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES,
     _OUTPUT_DIR,
 )
+_GROUPS['Where it runs (the result does not depend on it)'] = list(runtimes.NAMES)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,14 +1,23 @@
-"""One TFF context, so one worker, for all tests of a pytest process."""
+"""One TFF context for all tests of a pytest process: this process itself."""
 
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import pytest
+import tensorflow as tf
+
+from fedsmp_tff.runtime import graphs
+
+# Both are settled before TensorFlow runs anything. Several devices stand for GPUs.
+graphs.use_one_thread_an_operation()
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 
 @pytest.fixture(scope='session', autouse=True)
-def tff_context_of_the_tests():
+def context_of_the_tests():
   from fedsmp_tff import runtime
 
-  runtime.set_tff_context()
+  runtime.set_local_context()

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import pickle
+import socket
 import time
 from typing import Any, Optional
 import weakref
@@ -25,6 +26,7 @@ _MAX_LOSSES = 3
 # Starting an actor includes the import of TensorFlow, on a busy machine.
 _SECONDS_WITHOUT_WORKER = 120
 _MAX_FAILED_STARTS = 3
+_SECONDS_TO_CONNECT = 10
 _SECONDS_BETWEEN_CHECKS = 5.0
 
 
@@ -175,8 +177,8 @@ class RayWorkers(map_reduce.Workers):
         continue
       self._free.append(call.actor)
       if outcome != self._ok:
-        code, message = pickle.loads(results)
-        raise tf.errors.exception_type_from_error_code(code)(None, None, message)
+        error_class, message = results
+        raise error_class(None, None, message)
       if cohort.finish(call.client):
         yield call.client, results
     now = time.monotonic()
@@ -262,6 +264,17 @@ def _actor_class() -> type:
   return Actor
 
 
+def _check_reachable(address: str) -> None:
+  """Raises `ConnectionError` if nobody answers; Ray would try for many minutes."""
+  host, _, port = address.rpartition(':')
+  if not port.isdigit():  # 'auto', for which Ray knows the answer at once.
+    return
+  try:
+    socket.create_connection((host, int(port)), _SECONDS_TO_CONNECT).close()
+  except OSError as error:
+    raise ConnectionError(f'no Ray cluster answers at {address} ({error})') from None
+
+
 @contextlib.contextmanager
 def ray_context(
     address: Optional[str] = None,
@@ -313,6 +326,8 @@ def ray_context(
         # Nobody else needs to reach a cluster of this machine alone.
         '_node_ip_address': '127.0.0.1',
     }
+  else:
+    _check_reachable(address)
   ray.init(**options, log_to_driver=False, logging_level='ERROR')
   try:
     environment = {

@@ -1,6 +1,5 @@
 """The process on a Ray cluster that runs clients; sent there by value, so that it needs TensorFlow and Ray alone."""
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -62,8 +61,8 @@ class Worker:
       leaves: The client's own: arrays, or references to datasets' graphs.
 
     Returns:
-      `OK` and the arrays that come out, or `FAILED` and TensorFlow's error as its code
-      and message (its exceptions can't be pickled).
+      `OK` and the arrays that come out, or `FAILED` and the class and message of
+      TensorFlow's error (which can't be pickled itself).
     """
     try:
       with tf.device(self._device):
@@ -83,4 +82,4 @@ class Worker:
         results = self._functions[work_key](*own, *self._broadcast)
         return OK, [np.asarray(result.numpy()) for result in results]
     except tf.errors.OpError as error:
-      return FAILED, pickle.dumps((error.error_code, error.message))
+      return FAILED, (type(error), error.message)

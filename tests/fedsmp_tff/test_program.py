@@ -68,7 +68,8 @@ class TestRun:
 
   def test_reports_every_round_once_and_evaluates_when_due(self):
     reports = []
-    weights = self._run([reports.append])
+    weights, stopped_by = self._run([reports.append])
+    assert stopped_by is None
     assert [r.rounds_done for r in reports] == list(range(6))
     assert reports[0].metrics is None
     assert all(
@@ -86,12 +87,13 @@ class TestRun:
         raise KeyboardInterrupt
       seen.append(report.rounds_done)
 
-    weights = self._run([interrupt])
+    weights, stopped_by = self._run([interrupt])
+    assert isinstance(stopped_by, KeyboardInterrupt)
     assert seen == [0, 1, 2, 3]
     # The order of examples is fresh, so float sums differ in their last bits.
     np.testing.assert_allclose(
         weights.trainable[0],
-        self._run([], rounds=3).trainable[0],
+        self._run([], rounds=3)[0].trainable[0],
         rtol=1e-5,
     )
 
@@ -104,10 +106,10 @@ class TestRun:
 
     evaluate.calls = 0
     seen = []
-    weights = self._run([lambda r: seen.append(r.rounds_done)], evaluate=evaluate)
+    weights, _ = self._run([lambda r: seen.append(r.rounds_done)], evaluate=evaluate)
     assert seen == [0, 1, 2, 3]
     np.testing.assert_allclose(
         weights.trainable[0],
-        self._run([], rounds=3).trainable[0],
+        self._run([], rounds=3)[0].trainable[0],
         rtol=1e-5,
     )

@@ -26,19 +26,6 @@ class TestExecution:
     off = np.abs(bits.mean(axis=0) - 0.5) * 2 * np.sqrt(num)
     assert np.max(off) < 5.5
 
-  def test_clients_of_one_round_get_seeds_of_their_own(self):
-
-    @tff.tensorflow.computation(np.int32)
-    def draw(_):
-      return randomness.fresh_seed()
-
-    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-    def draw_all(values):
-      return tff.federated_map(draw, values)
-
-    seeds = {tuple(seed) for _ in range(3) for seed in draw_all([1] * 20)}
-    assert len(seeds) == 60
-
   def test_folded_seeds_repeat_and_differ(self):
     seed = tf.constant([3, 4], tf.int64)
     fold = tf.function(randomness.fold_in)

@@ -1,0 +1,78 @@
+"""Tests of clients in this process: devices, threads, and what is left afterwards."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import runtime
+from fedsmp_tff.runtime import graphs
+from fedsmp_tff.runtime import local
+from fedsmp_tff.runtime import map_reduce
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'devices, workers, sentence',
+      [
+          (['GPU:7'], None, "'GPU:7', which TensorFlow does not see here; it sees CPU:0"),
+          ([], None, 'empty'),
+          (None, 0, 'at least 1. Found 0'),
+      ],
+  )
+  def test_refusals(self, devices, workers, sentence):
+    with pytest.raises(ValueError, match=sentence), runtime.local_context(devices, workers):
+      pass
+
+
+def _add():
+  """The work of a client: its number plus the broadcast one, on which device."""
+  with tf.Graph().as_default() as graph:
+    one, other = (tf.compat.v1.placeholder(tf.float32, [], name) for name in 'ab')
+    total = tf.add(one, other)
+  return map_reduce.Work(
+      graphs.Graph(graph.as_graph_def().SerializeToString(), ('a:0', 'b:0'), (total.name,)),
+      ordered=False,
+  )
+
+
+class TestExecution:
+
+  def test_clients_run_on_all_devices(self, monkeypatch):
+    devices = [d.name for d in tf.config.list_logical_devices('CPU')]
+    assert len(devices) == 2
+    seen = set()
+    original = graphs.Graph.function
+
+    def function(graph):
+      run = original(graph)
+
+      def run_and_look(*tensors):
+        results = run(*tensors)
+        seen.update((t.device, threading.current_thread().name) for t in [tensors[-1], *results])
+        return results
+
+      return run_and_look
+
+    monkeypatch.setattr(graphs.Graph, 'function', function)
+    workers = local.LocalWorkers(devices, 2)
+    clients = [[tf.constant(float(i))] for i in range(40)]
+    results = dict(workers.run(_add(), [tf.constant(0.5)], clients))
+    workers.close()
+    assert {i: r[0] for i, r in results.items()} == {i: i + 0.5 for i in range(40)}
+    # Weights and results are where the client ran; each worker keeps to its device.
+    assert {device.rsplit('device:')[-1] for device, _ in seen} == {'CPU:0', 'CPU:1'}
+
+  def test_a_block_leaves_no_thread(self):
+    before = set(threading.enumerate())
+    with runtime.local_context(workers=3):
+
+      @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+      def total(x):
+        return tff.federated_sum(x)
+
+      assert total(list(range(10))) == 45
+    assert set(threading.enumerate()) <= before

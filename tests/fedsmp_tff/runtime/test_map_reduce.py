@@ -1,0 +1,235 @@
+"""Tests of rounds in each place: the same results, the same errors, nothing but integers."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import randomness
+from fedsmp_tff import runtime
+from tests import tiny_models
+
+_INTS = tff.FederatedType(np.int32, tff.CLIENTS)
+
+
+def _at(placement, member):
+  return tff.FederatedType(member, placement)
+
+
+@tff.tensorflow.computation(np.int32)
+def _add_one(x):
+  return x + 1
+
+
+@tff.federated_computation(_INTS)
+def _return_to_clients(x):
+  return x
+
+
+@tff.federated_computation(_INTS, _at(tff.CLIENTS, np.float32))
+def _sums(x, y):
+  return (
+      tff.federated_sum(x),
+      collections.OrderedDict(floats=tff.federated_sum(y)),
+      tff.federated_secure_sum(x, 100),
+      tff.federated_secure_sum_bitwidth(x, 7),
+      tff.backends.mapreduce.federated_secure_modular_sum(x, 16),
+  )
+
+
+def _fed_smp(**options):
+  return fedsmp_tff.build_fed_smp(
+      tiny_models.linear_regression(),
+      fedsmp_tff.LocalTraining(
+          tff.learning.optimizers.build_sgdm(0.1, 0.5), 3, epochs=2
+      ),
+      options.pop('sparsifier', fedsmp_tff.RandK(0.5)),
+      clients_per_round=options.pop('clients_per_round', 6),
+      clipping_norm=1.0,
+      noise_multiplier=options.pop('noise_multiplier', 1.0),
+      **options,
+  )
+
+
+def _data(num):
+  return [
+      tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(7, seed=i))
+      for i in range(num)
+  ]
+
+
+def _leaves(structure):
+  return [np.asarray(leaf) for leaf in tf.nest.flatten(structure)]
+
+
+class TestComputation:
+
+  def test_what_has_no_form_names_the_context_that_runs_it(self):
+    with runtime.local_context(), pytest.raises(
+        runtime.NoMapReduceFormError, match=r'has no MapReduceForm .*tff_context\(\)'
+    ):
+      _return_to_clients([1, 2])
+
+  def test_arguments_of_the_wrong_kind(self):
+    with runtime.local_context():
+      with pytest.raises(TypeError, match='Expected a list'):
+        _sums(3, [1.0])
+      with pytest.raises(TypeError, match='Expected a value of type float32'):
+        _sums([3], ['a'])
+      with pytest.raises(ValueError, match='one length'):
+        _sums([3], [1.0, 2.0])
+
+  @pytest.mark.parametrize('value', [-1, 101])
+  def test_integers_out_of_their_range(self, value):
+    with runtime.local_context(), pytest.raises(
+        ValueError, match=f'Client 1 .*{value} to {value}, outside 0 to'
+    ):
+      _sums([1, value], [1.0, 2.0])
+
+  def test_an_error_in_one_client_ends_the_round_and_not_the_context(self):
+    @tff.tensorflow.computation(np.int32)
+    def positive(x):
+      with tf.control_dependencies([tf.debugging.assert_positive(x, 'not positive')]):
+        return tf.identity(x)
+
+    @tff.federated_computation(_INTS)
+    def total(x):
+      return tff.federated_sum(tff.federated_map(positive, x))
+
+    for context in (runtime.local_context(workers=2), runtime.ray_context(workers=2)):
+      with context:
+        with pytest.raises(tf.errors.InvalidArgumentError, match='not positive'):
+          total([1, 2, -3, 4, 5, 6, 7])
+        assert total([1, 2, 3]) == 6
+
+
+class TestExecution:
+
+  def test_computations_without_clients(self, each_context):
+    @tff.federated_computation(_at(tff.SERVER, np.int32))
+    def on_server(x):
+      return tff.federated_map(_add_one, x)
+
+    @tff.federated_computation(np.int32)
+    def unplaced(x):
+      return _add_one(_add_one(x))
+
+    assert (_add_one(1), on_server(1), unplaced(1)) == (2, 2, 3)
+
+  def test_all_kinds_of_sums(self, each_context):
+    total, floats, secure, by_width, modular = _sums([5, 6, 7], [0.5, 1.0, 2.0])
+    assert (total, secure, by_width, modular) == (18, 18, 18, 2)
+    assert floats['floats'] == 3.5 and floats['floats'].dtype == np.float32
+
+  def test_sums_of_floats_are_in_the_order_of_clients(self, each_context):
+    # Any other order gives another sum: the large ones must cancel first.
+    values = [1e8, -1e8] + [1.0] * 30 + [1e8, -1e8]
+    assert _sums([1] * 34, values)[1]['floats'] == np.float32(
+        np.add.accumulate(np.array(values, np.float32))[-1]
+    )
+
+  def test_a_round_is_the_same_everywhere(self, each_context):
+    process = _fed_smp(seed=1, sparsifier=fedsmp_tff.TopK(
+        0.5, public_examples=tiny_models.regression_examples(9, seed=99)
+    ))
+    data = [fedsmp_tff.tag_client(i, d) for i, d in enumerate(_data(6))]
+    state = process.initialize()
+    for _ in range(3):
+      output = process.next(state, data)
+      state = output.state
+    assert type(state) is tff.learning.templates.LearningAlgorithmState
+    assert output.metrics['aggregator']['participants'] == 6
+    with runtime.local_context(workers=2):
+      again = process.initialize()
+      for _ in range(3):
+        again = process.next(again, data).state
+    if each_context == 'tff':  # Another build of TensorFlow: other last bits.
+      for one, other in zip(_leaves(state), _leaves(again)):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    else:
+      for one, other in zip(_leaves(state), _leaves(again)):
+        np.testing.assert_array_equal(one, other)
+
+  def test_fresh_noise_differs_between_clients_and_rounds(self, each_context):
+    @tff.tensorflow.computation(np.int32)
+    def row(client):
+      return tf.one_hot(client, 20, dtype=tf.int64)[:, None] * randomness.fresh_seed()
+
+    @tff.federated_computation(_INTS)
+    def draw(clients):
+      return tff.federated_sum(tff.federated_map(row, clients))
+
+    seeds = {tuple(seed) for _ in range(3) for seed in draw(list(range(20)))}
+    assert len(seeds) == 60
+
+  def test_the_noise_has_its_scale(self, each_context):
+    # Zero updates at p = 1: the weights move by the noise alone, whose deviation is
+    # sigma C / r = 30/6 = 5 a coordinate. Over 20 rounds x 10 coordinates the mean
+    # square has relative deviation sqrt(2/200) = 0.1; 5 of them exclude the scales
+    # 2/3 (0.44 of the variance) and 3/2 (2.25). Each run draws fresh noise.
+    process = _fed_smp(noise_multiplier=30.0, sparsifier=fedsmp_tff.Dense())
+    nothing = [d.take(0) for d in _data(6)]
+    state = process.initialize()
+    moves = []
+    for _ in range(20):
+      new = process.next(state, nothing).state
+      moves += [
+          a - b
+          for a, b in zip(
+              _leaves(new.global_model_weights), _leaves(state.global_model_weights)
+          )
+      ]
+      state = new
+    mean_square = np.mean(np.square(np.concatenate([m.ravel() for m in moves])))
+    assert 0.5 < mean_square / 25.0 < 1.5
+
+  def test_too_few_clients_fail(self, each_context):
+    process = _fed_smp()
+    state = process.initialize()
+    with pytest.raises(Exception, match='clients_per_round'):
+      process.next(state, _data(5))
+
+  def test_stock_processes_of_keras_models(self, each_context):
+    def model_fn():
+      return tff.learning.models.from_keras_model(
+          tf.keras.Sequential([
+              tf.keras.layers.InputLayer((4,)),
+              tf.keras.layers.Dense(2, kernel_initializer=tf.keras.initializers.Constant(0.1)),
+          ]),
+          loss=tf.keras.losses.MeanSquaredError(),
+          input_spec=(tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2])),
+          metrics=[tf.keras.metrics.MeanSquaredError()],
+      )
+
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        model_fn,
+        tff.learning.optimizers.build_sgdm(0.1),
+        model_aggregator=tff.learning.secure_aggregator(),
+    )
+    batches = [d.batch(3) for d in _data(5)]
+    output = process.next(process.initialize(), batches)
+    weights = process.get_model_weights(output.state)
+    evaluation = tff.learning.algorithms.build_fed_eval(model_fn)
+    state = evaluation.set_model_weights(evaluation.initialize(), weights)
+    evaluated = evaluation.next(state, batches).metrics
+
+    # By hand: three steps a client from 0.1, mean over clients weighted by examples.
+    moved = []
+    for i in range(5):
+      x, y = tiny_models.regression_examples(7, seed=i)
+      w, b = np.full((4, 2), 0.1), np.zeros(2)
+      for rows in (slice(0, 3), slice(3, 6), slice(6, 7)):
+        error = 2 * (x[rows] @ w + b - y[rows]) / y[rows].size
+        w, b = w - 0.1 * x[rows].T @ error, b - 0.1 * error.sum(axis=0)
+      moved.append(w)
+    # The secure aggregator quantizes, here to less than 1e-4.
+    np.testing.assert_allclose(weights.trainable[0], np.mean(moved, axis=0), atol=1e-4)
+    squares = [
+        np.mean((x @ weights.trainable[0] + weights.trainable[1] - y) ** 2)
+        for x, y in (tiny_models.regression_examples(7, seed=i) for i in range(5))
+    ]
+    measured = evaluated['client_work']['eval']['current_round_metrics']
+    assert measured['mean_squared_error'] == pytest.approx(np.mean(squares), rel=1e-4)

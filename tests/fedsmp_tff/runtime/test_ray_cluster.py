@@ -1,0 +1,152 @@
+"""Tests of rounds on a Ray cluster whose workers die, hang, or come late."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import runtime
+
+_CLIENTS = 12
+
+
+@tff.tensorflow.computation(np.int32)
+def _slow_square(x):
+  """x^2, in about half a second."""
+  matrix = tf.random.stateless_uniform([64, 64], tf.stack([x, x])) / 64
+  _, matrix = tf.while_loop(
+      lambda i, _: i < 5000, lambda i, m: (i + 1, tf.matmul(m, m)), (0, matrix)
+  )
+  return x * x + tf.cast(matrix[0, 0] > 1e9, tf.int32)
+
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def _sum_of_squares(x):
+  return tff.federated_secure_sum(tff.federated_map(_slow_square, x), 10**6)
+
+
+_VALUES = list(range(1, _CLIENTS + 1))
+_SUM = sum(x * x for x in _VALUES)
+
+
+def _actors():
+  found = []
+  for child in psutil.Process().children(recursive=True):
+    with contextlib.suppress(psutil.NoSuchProcess):
+      if 'Actor.run' in ' '.join(child.cmdline()):  # Ray names a process by its call.
+        found.append(child)
+  return found
+
+
+@contextlib.contextmanager
+def _meanwhile(action):
+  """Calls `action` with a process that runs a client, until it returns true."""
+  stop = threading.Event()
+  happened = []
+
+  def watch():
+    while not stop.is_set():
+      for actor in _actors():
+        with contextlib.suppress(psutil.NoSuchProcess):
+          happened.append(actor.pid)
+          if action(actor):
+            return
+      time.sleep(0.05)
+
+  thread = threading.Thread(target=watch)
+  thread.start()
+  try:
+    yield happened
+  finally:
+    stop.set()
+    thread.join()
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'options, error, sentence',
+      [
+          ({'workers': 0}, ValueError, 'workers'),
+          ({'client_timeout': 0}, ValueError, 'client_timeout'),
+          ({'client_timeout': float('nan')}, ValueError, 'client_timeout'),
+          ({'address': '127.0.0.1:1'}, ConnectionError, ''),
+      ],
+  )
+  def test_refusals(self, options, error, sentence):
+    with pytest.raises(error, match=sentence), runtime.ray_context(**options):
+      pass
+
+
+class TestExecution:
+
+  def test_a_killed_worker_s_client_runs_elsewhere_and_counts_once(self):
+    with runtime.ray_context(workers=2):
+      assert _sum_of_squares(_VALUES) == _SUM
+      with _meanwhile(lambda actor: actor.kill() or True) as killed:
+        assert _sum_of_squares(_VALUES) == _SUM
+      assert killed
+      # Its place is taken, and rounds go on.
+      assert _sum_of_squares(_VALUES) == _SUM
+
+  def test_a_hanging_worker_is_given_up(self):
+    with runtime.ray_context(workers=2, client_timeout=6.0):
+      assert _sum_of_squares(_VALUES) == _SUM
+      with _meanwhile(lambda actor: actor.suspend() or True) as stopped:
+        start = time.monotonic()
+        assert _sum_of_squares(_VALUES) == _SUM
+      assert stopped and time.monotonic() - start < 60
+
+  def test_a_client_that_ends_every_worker_ends_the_round(self):
+    with runtime.ray_context(workers=2):
+      with _meanwhile(lambda actor: actor.kill()) as killed:
+        with pytest.raises(runtime.WorkersLostError, match='was lost with 3 Ray workers'):
+          _sum_of_squares(_VALUES)
+      assert len(set(killed)) >= 3
+      assert _sum_of_squares(_VALUES) == _SUM
+
+  @pytest.mark.parametrize(
+      'ending, status',
+      [
+          ('', 0),
+          ('raise KeyError', 1),
+          ('os.kill(os.getpid(), signal.SIGINT)', -signal.SIGINT),
+      ],
+  )
+  def test_no_process_is_left_behind(self, ending, status):
+    code = f"""
+import os, signal
+import numpy as np, psutil
+import tensorflow_federated as tff
+from fedsmp_tff import runtime
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def total(x):
+  return tff.federated_sum(x)
+
+with runtime.ray_context(workers=1):
+  assert total([1, 2, 3]) == 6
+  print(*[c.pid for c in psutil.Process().children(recursive=True)], flush=True)
+  {ending}
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        timeout=120, env={**os.environ, 'PYTHONPATH': os.getcwd()}, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert done.returncode == status
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) >= 3  # Ray's own, and the worker.
+    deadline = time.monotonic() + 30
+    while any(psutil.pid_exists(pid) for pid in pids):
+      assert time.monotonic() < deadline
+      time.sleep(0.2)
