@@ -1,17 +1,23 @@
-"""`python -m tasks.benchmark`: a round of Fashion-MNIST, ours beside stock `tff.learning`, in one run.
+"""`python -m tasks.benchmark`: ours beside stock `tff.learning`, on this machine, in one run.
 
-Both train the same 100 clients of 10 real images (10 epochs, batch 10, momentum SGD)
-with sigma = 1.4, on local TFF workers:
+Parts (`--part=` chooses some; all by default):
 
-  stock    `tff.learning.algorithms.build_unweighted_fed_avg`, TFF's own Keras model
-           of the same CNN, and `tff.learning.dp_aggregator(1.4, 100)`, on a worker
-           with TFF's own settings
-  randk    `build_fed_smp` with `RandK(0.005)`
-  topk     `build_fed_smp` with `TopK(0.005)`, training on 1,000 public images
-           included: as much work again as all clients together
+  fashion_mnist  a round of 100 clients of real images, with RandK(0.005) in this
+                 process and on TFF's worker, with TopK(0.005), whose training on 1,000 public
+                 images is as much work again as all clients', and stock:
+                 `build_unweighted_fed_avg`, TFF's own Keras model of the same CNN, and
+                 `tff.learning.dp_aggregator`, on a worker with TFF's own settings
+  shakespeare    the same for a round of 10 roles and the character LSTM
+  aggregator     `FedSmpFactory` alone beside `tff.learning.dp_aggregator` and
+                 `secure_aggregator`: 20 clients, d = 1,663,370
+  large          `FedSmpFactory` alone at d = 50 million: seconds and memory
+  clients        10, 100 and 1,000 Fashion-MNIST clients a round, each in a process of
+                 its own: time a client, peak memory
+  workers        1 and 2 workers, in this process and on Ray, whose own processes
+                 would slow the other parts down
 
-Rounds alternate, so that a busy machine slows all of them; the first of each, which
-builds graphs, is left out.
+Contenders alternate, so that a busy machine slows all of them; the first round of
+each, which builds graphs, is left out. Seconds are medians of `--repeats`.
 """
 
 import os
@@ -20,8 +26,12 @@ import sys
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
+from collections.abc import Callable
 import json
+import resource
+import subprocess
 import time
+from typing import Any
 
 from absl import flags
 from absl import logging
@@ -32,58 +42,219 @@ import tqdm
 
 import fedsmp_tff
 from fedsmp_tff import runtime
+from fedsmp_tff.runtime import graphs
+from tasks import contenders
 from tasks import errors
 from tasks import fashion_mnist
+from tasks import registry
+from tasks import shakespeare
 
+_PARTS = (
+    'fashion_mnist', 'shakespeare', 'aggregator', 'large', 'clients', 'workers'
+)
+_PART = flags.DEFINE_multi_enum(
+    'part', list(_PARTS), [*_PARTS, 'one_size'], 'What to measure; may be repeated.'
+)
 _REPEATS = flags.DEFINE_integer(
     'repeats', 5, 'Measured rounds of each, after one that is left out.', 1
 )
 _JSON = flags.DEFINE_string('json', None, 'JSON file for the measurements.')
+_SIZE = flags.DEFINE_integer(
+    'size', 100, 'For --part=one_size, which --part=clients starts: clients a round.', 1
+)
 
-_CLIENTS, _SIGMA, _CLIP, _RATIO = 100, 1.4, 1.0, 0.005
-_EPOCHS, _BATCH, _RATE, _MOMENTUM, _PUBLIC = 10, 10, 0.125, 0.5, 1000
+_PUBLIC = 1000
+_DIM, _LARGE_DIM, _AGGREGATED = 1_663_370, 50_000_000, 20
 
 
-def _sgd() -> tff.learning.optimizers.Optimizer:
-  return tff.learning.optimizers.build_sgdm(_RATE, _MOMENTUM)
+def _measure(contests: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+  """Seconds of each call, in turn, after a first one that is left out."""
+  seconds = {name: [] for name in contests}
+  for repeat in tqdm.trange(_REPEATS.value + 1, unit='turn', disable=None):
+    for name, run in contests.items():
+      start = time.monotonic()
+      run()
+      if repeat:
+        seconds[name].append(time.monotonic() - start)
+  return seconds
 
 
-def _stock(datasets):
-  def model_fn():
-    library = tff.simulation.baselines.emnist.emnist_models
-    return tff.learning.models.from_keras_model(
-        library.create_original_fedavg_cnn_model(only_digits=True),
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(),
-        input_spec=(
-            tf.TensorSpec([None, 28, 28, 1]), tf.TensorSpec([None], tf.int32)
-        ),
+def _rounds(
+    context: tff.framework.SyncContext, contender: contenders.Contender
+) -> Callable[[], None]:
+  """A function that runs the next round in a context."""
+  state = None
+
+  def run():
+    nonlocal state
+    with tff.framework.get_context_stack().install(context):
+      if state is None:
+        state = contender.process.initialize()
+      state = contender.process.next(state, contender.clients).state
+
+  return run
+
+
+def _table(title: str, seconds: dict[str, list[float]], base: str) -> dict[str, Any]:
+  """Prints medians, and each as a share of `base`'s; returns the measurements."""
+  medians = {name: float(np.median(times)) for name, times in seconds.items()}
+  print(f'\n{title}')
+  print(f'{"":22}{"median s":>10}{"min s":>10}{"max s":>10}{"x faster":>10}')
+  for name, times in seconds.items():
+    print(
+        f'{name:22}{medians[name]:10.3f}{min(times):10.3f}{max(times):10.3f}'
+        f'{medians[base] / medians[name]:10.2f}',
+        flush=True,
+    )
+  return {'seconds': seconds, 'medians': medians}
+
+
+def _peak_gflops() -> float:
+  """The best of this machine's float32 matrix products, on all processors at once."""
+  matrix = np.random.default_rng(0).standard_normal((2048, 2048)).astype(np.float32)
+  best = 0.0
+  for _ in range(10):
+    start = time.monotonic()
+    matrix @ matrix
+    best = max(best, 2 * 2048**3 / (time.monotonic() - start) / 1e9)
+  return best
+
+
+def _task_part(task: registry.Task, num_clients: int) -> dict[str, Any]:
+  data = task.load(0, _PUBLIC)
+  randk = fedsmp_tff.RandK(contenders.RATIO)
+  topk = fedsmp_tff.TopK(contenders.RATIO, public_examples=data.public)
+  with (
+      runtime.tff_context(max_concurrent_calls=-1, threads_per_call=0) as stock,
+      runtime.tff_context() as worker,
+      runtime.local_context() as local,
+  ):
+    contests = {'stock': _rounds(stock, contenders.stock(task, data, num_clients))}
+    for name, context, sparsifier in (
+        ('randk, local', local, randk),
+        ('randk, tff', worker, randk),
+        ('topk, local', local, topk),
+    ):
+      contests[name] = _rounds(
+          context, contenders.ours(task, data, num_clients, sparsifier)
+      )
+    measured = _table(
+        f'a round of {num_clients} clients of {task.name}', _measure(contests), 'stock'
+    )
+  if task is fashion_mnist.TASK:
+    peak = _peak_gflops()
+    flops = contenders.training_flops(data, num_clients, task.settings.local_epochs)
+    reached = flops / measured['medians']['randk, local'] / 1e9
+    measured |= {'gflops': reached, 'peak_gflops': peak}
+    print(
+        f'randk, local: {reached:.0f} GFLOP/s, {reached / peak:.0%} of the {peak:.0f}'
+        ' of a matrix product on all processors'
+    )
+  return measured
+
+
+def _aggregation(process: Any, values: list[tf.Tensor]) -> Callable[[], None]:
+  state = process.initialize()
+
+  def run():
+    process.next(state, values)
+
+  return run
+
+
+def _aggregator_part() -> dict[str, Any]:
+  values = contenders.updates(_DIM, _AGGREGATED)
+  made = contenders.aggregators(_DIM, _AGGREGATED, with_stock=True)
+  stack = tff.framework.get_context_stack()
+  with (
+      runtime.tff_context(max_concurrent_calls=-1, threads_per_call=0) as stock,
+      runtime.local_context() as local,
+  ):
+    contests = {}
+    for name, process in made.items():
+      for place, context in (('local', local), ('tff', stock)):
+        with stack.install(context):
+          run = _aggregation(process, values)
+
+        def run_there(context=context, run=run):
+          with stack.install(context):
+            run()
+
+        contests[f'{name}, {place}'] = run_there
+    return _table(
+        f'aggregating {_AGGREGATED} updates of d = {_DIM:,}',
+        _measure(contests),
+        'dp_aggregator, tff',
     )
 
-  process = tff.learning.algorithms.build_unweighted_fed_avg(
-      model_fn,
-      _sgd(),
-      model_aggregator=tff.learning.dp_aggregator(_SIGMA, _CLIENTS),
-  )
-  batched = [
-      d.map(lambda x, y: (tf.cast(x, tf.float32) / 255, y))
-      .shuffle(_BATCH)
-      .repeat(_EPOCHS)
-      .batch(_BATCH)
-      for d in datasets
-  ]
-  return process, batched
+
+def _peak_megabytes() -> float:
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _ours(datasets, sparsifier):
-  process = fedsmp_tff.build_fed_smp(
-      fashion_mnist.TASK.build_model(0),
-      fedsmp_tff.LocalTraining(_sgd(), _BATCH, epochs=_EPOCHS),
-      sparsifier,
-      clients_per_round=_CLIENTS,
-      clipping_norm=_CLIP,
-      noise_multiplier=_SIGMA,
+def _large_part() -> dict[str, Any]:
+  before = _peak_megabytes()
+  values = contenders.updates(_LARGE_DIM, _AGGREGATED)
+  made = contenders.aggregators(_LARGE_DIM, _AGGREGATED, with_stock=False)
+  with runtime.local_context():
+    contests = {name: _aggregation(p, values) for name, p in made.items()}
+    measured = _table(
+        f'aggregating {_AGGREGATED} updates of d = {_LARGE_DIM:,}',
+        _measure(contests),
+        'dense',
+    )
+  measured['megabytes'] = _peak_megabytes() - before
+  print(f'peak memory over the start: {measured["megabytes"]:.0f} MB')
+  return measured
+
+
+def _clients_part() -> dict[int, Any]:
+  """Each size in a process of its own, whose peak memory is then known."""
+  print('\nclients a round of fashion_mnist, randk 0.005, local')
+  print(f'{"clients":>10}{"ms a client":>14}{"peak MB":>10}', flush=True)
+  found = {}
+  for size in (10, 100, 1000):
+    command = [
+        sys.executable, '-m', 'tasks.benchmark', '--part=one_size', f'--size={size}',
+        f'--repeats={_REPEATS.value}',
+    ]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found[size] = json.loads(done.stdout.splitlines()[-1])
+    print(
+        f'{size:10}{1000 * found[size]["seconds"] / size:14.1f}'
+        f'{found[size]["megabytes"]:10.0f}',
+        flush=True,
+    )
+  return found
+
+
+def _one_size_part() -> dict[str, Any]:
+  # All sizes hold the same data, so that memory differs by what a round takes.
+  data = fashion_mnist.TASK.load(0, 0)
+  contender = contenders.ours(
+      fashion_mnist.TASK, data, _SIZE.value, fedsmp_tff.RandK(contenders.RATIO)
   )
-  return process, datasets
+  with runtime.local_context() as context:
+    seconds = _measure({'round': _rounds(context, contender)})['round']
+  found = {'seconds': float(np.median(seconds)), 'megabytes': _peak_megabytes()}
+  print(json.dumps(found))
+  return found
+
+
+def _workers_part() -> dict[str, Any]:
+  data = fashion_mnist.TASK.load(0, 0)
+  made = {
+      'local, {} workers': runtime.local_context, 'ray, {} workers': runtime.ray_context
+  }
+  seconds = {}
+  for name, make in made.items():
+    for workers in (1, 2):
+      contender = contenders.ours(
+          fashion_mnist.TASK, data, 100, fedsmp_tff.RandK(contenders.RATIO)
+      )
+      with make(workers=workers) as context:
+        seconds |= _measure({name.format(workers): _rounds(context, contender)})
+  return _table('workers, a round of 100 clients', seconds, 'local, 1 workers')
 
 
 def main(argv: list[str]) -> int:
@@ -91,48 +262,25 @@ def main(argv: list[str]) -> int:
   logging.set_verbosity(logging.ERROR)
   try:
     flags.FLAGS(argv)
-    data = fashion_mnist.TASK.load(0, _PUBLIC)
+    graphs.use_one_thread_an_operation()
+    parts = {
+        'fashion_mnist': lambda: _task_part(fashion_mnist.TASK, 100),
+        'shakespeare': lambda: _task_part(shakespeare.TASK, 10),
+        'aggregator': _aggregator_part,
+        'large': _large_part,
+        'clients': _clients_part,
+        'workers': _workers_part,
+        'one_size': _one_size_part,
+    }
+    found = {'processors': os.cpu_count()}
+    for part in dict.fromkeys(_PART.value):
+      found[part] = parts[part]()
+      if _JSON.value:
+        with open(_JSON.value, 'w', encoding='utf-8') as file:
+          json.dump(found, file, indent=2)
   except (flags.Error, errors.InputError) as error:
     print(f'tasks.benchmark: {error}', file=sys.stderr)
     return 2
-  datasets = [
-      tf.data.Dataset.from_tensor_slices(examples)
-      for examples in data.clients[:_CLIENTS]
-  ]
-  topk = fedsmp_tff.TopK(_RATIO, public_examples=data.public)
-  stack = tff.framework.get_context_stack()
-  with (
-      runtime.tff_context(max_concurrent_calls=-1, threads_per_call=0) as stock,
-      runtime.tff_context() as ours,
-  ):
-    contenders = {
-        'stock': (stock, *_stock(datasets)),
-        'randk': (ours, *_ours(datasets, fedsmp_tff.RandK(_RATIO))),
-        'topk': (ours, *_ours(datasets, topk)),
-    }
-    states = {}
-    seconds = {name: [] for name in contenders}
-    for repeat in tqdm.trange(_REPEATS.value + 1, unit='round each', disable=None):
-      for name, (context, process, batches) in contenders.items():
-        with stack.install(context):
-          if not repeat:
-            states[name] = process.initialize()
-          start = time.monotonic()
-          states[name] = process.next(states[name], batches).state
-          if repeat:
-            seconds[name].append(time.monotonic() - start)
-  medians = {name: float(np.median(times)) for name, times in seconds.items()}
-  print(f'a round of {_CLIENTS} Fashion-MNIST clients on {os.cpu_count()} cores')
-  print(f'{"":8}{"median s":>10}{"min s":>10}{"max s":>10}{"of stock":>10}')
-  for name, times in seconds.items():
-    share = medians[name] / medians['stock']
-    print(
-        f'{name:8}{medians[name]:10.2f}{min(times):10.2f}{max(times):10.2f}'
-        f'{share:10.2f}'
-    )
-  if _JSON.value:
-    with open(_JSON.value, 'w', encoding='utf-8') as file:
-      json.dump({'cores': os.cpu_count(), 'seconds': seconds}, file, indent=2)
   return 0
 
 

@@ -143,8 +143,7 @@ def context(settings: RuntimeSettings) -> Iterator[None]:
       stack.enter_context(made)
     except ValueError as error:  # Of the flags, only these are not checked yet.
       raise errors.InputError(
-          f'--devices={",".join(settings.devices or [])}'
-          f' --ray_address={settings.ray_address or ""}: {error}'
+          f'--devices={",".join(settings.devices or [])}: {error}'
       ) from None
     except (ConnectionError, ImportError) as error:
       raise errors.InputError(

@@ -9,7 +9,7 @@ runs is the business of a `Workers`.
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 import weakref
 
 import numpy as np

@@ -68,6 +68,7 @@ class RayWorkers(map_reduce.Workers):
       environment: Environment variables of workers, set before TensorFlow starts.
     """
     import ray  # pylint: disable=g-import-not-at-top
+
     from fedsmp_tff.runtime import ray_worker  # pylint: disable=g-import-not-at-top
 
     self._ray = ray

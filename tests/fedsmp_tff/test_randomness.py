@@ -2,7 +2,6 @@
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedsmp_tff import randomness
 

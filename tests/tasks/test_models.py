@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import fedsmp_tff
 from tasks import errors
 from tasks import evaluation
 from tasks import lstm
@@ -100,6 +101,28 @@ class TestExecution:
     real = keras_loss(labels[labels != 0], output[labels != 0])
     assert float(model.loss(output, labels)) == pytest.approx(float(real), rel=1e-5)
     assert float(model.loss(output, np.zeros_like(labels))) == 0
+
+  def test_rnn_of_keras_layers_trains_as_the_unrolled_one(self):
+    rng = np.random.default_rng(0)
+    characters, labels = rng.integers(0, 12, (2, 6, 7), np.int32)
+    training = fedsmp_tff.LocalTraining(
+        tff.learning.optimizers.build_sgdm(0.5, 0.9), 2, epochs=2
+    )
+    updates = []
+    for use_keras in (False, True):
+      model = models.character_rnn(12, 3, (5, 4), 7, 0, seed=0, use_keras=use_keras)
+      weights = tff.learning.models.ModelWeights(
+          *tf.nest.map_structure(tf.constant, model.initial_weights)
+      )
+      train = tf.function(
+          lambda w, s, m=model: training.train(
+              m, w, (tf.constant(characters), tf.constant(labels)), {'learning_rate': 0.5, 'momentum': 0.9}, s
+          )
+      )
+      updates.append(train(weights, tf.constant([1, 2], tf.int64)))
+    for one, other in zip(*map(tf.nest.flatten, updates)):
+      assert np.any(one)
+      np.testing.assert_allclose(one, other, atol=1e-5)
 
   @pytest.mark.parametrize('shape', [(3, 8, 6, 5), (2, 7, 6, 1), (2, 4, 5, 3)])
   @pytest.mark.parametrize('ties', [False, True])

@@ -1,10 +1,12 @@
 """Tests of the command `python -m tasks.run`, in this process and as one of its own."""
 
+import contextlib
 import csv
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,6 +77,41 @@ def _say(capsys, *arguments):
   return captured.err
 
 
+def _story(out):
+  """What two runs of one seed have in common: metrics and weights, byte for byte."""
+  with np.load(out / 'weights.npz') as weights:
+    return (
+        (out / 'metrics.csv').read_bytes(),
+        b''.join(weights[n].tobytes() for n in sorted(weights)),
+    )
+
+
+def _ray_node(*arguments):
+  """Starts a Ray node; returns its processes, which `ray start` leaves behind."""
+  before = set(psutil.pids())
+  subprocess.run(
+      [
+          os.path.join(os.path.dirname(sys.executable), 'ray'), 'start', '--num-cpus=1',
+          '--node-ip-address=127.0.0.1', '--disable-usage-stats', *arguments,
+      ],
+      check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+  )
+  return [
+      psutil.Process(pid)
+      for pid in set(psutil.pids()) - before
+      if psutil.pid_exists(pid) and '/ray/' in ' '.join(psutil.Process(pid).cmdline())
+  ]
+
+
+def _kill(processes):
+  for process in processes:
+    with contextlib.suppress(psutil.NoSuchProcess):
+      for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+          child.kill()
+      process.kill()
+
+
 class TestComputation:
   """What is refused, before data are loaded, and how."""
 
@@ -121,6 +158,15 @@ class TestComputation:
           (['--algorithm=fedsmp_randk', '--public_steps=1'], '--public_steps is of no'),
           (['--output_dir=/dev/null/x'], '--output_dir=/dev/null/x can\'t be written'),
           (['--fashion_mnist_dir=/none'], '/none/train-images-idx3-ubyte.gz does not'),
+          (['--runtime=tpu'], 'runtime.*tpu'),
+          (['--workers=0'], '--workers=0'),
+          (['--devices=GPU:9'], "--devices=GPU:9: .*'GPU:9', which TensorFlow does not see"),
+          (['--devices='], '--devices=: .*empty'),
+          (['--runtime=ray', '--devices=GPU:0'], '--devices is of no use with --runtime=ray'),
+          (['--client_timeout=3'], '--client_timeout is of no use with --runtime=local'),
+          (['--runtime=tff', '--ray_address=auto'], '--ray_address is of no use'),
+          (['--runtime=ray', '--client_timeout=nan'], '--client_timeout=nan'),
+          (['--runtime=ray', '--ray_address=127.0.0.1:1'], 'no Ray cluster answers'),
           (['--no_such_flag=1'], 'no_such_flag'),
           (['stray'], "'stray' is not a flag"),
       ],
@@ -150,7 +196,8 @@ class TestComputation:
   def test_help_names_every_flag_once_under_its_group(self, capsys):
     assert _main(['run', '--help']) == 0
     text = capsys.readouterr().out
-    for name in flags.FLAGS.flags_by_module_dict()['tasks.settings']:
+    by_module = flags.FLAGS.flags_by_module_dict()
+    for name in by_module['tasks.settings'] + by_module['tasks.runtimes']:
       assert text.count(f'  --{name.name}: ') == 1
     for task in settings.TASKS:
       assert f'Only for --task={task}:' in text
@@ -200,16 +247,33 @@ class TestExecution:
 
   def test_one_seed_one_story(self, data_dir, tmp_path):
     stories = []
-    for name, seed in (('a', 1), ('b', 1), ('c', 2)):
-      out = tmp_path / name
-      _main(_tiny(data_dir, out, f'--seed={seed}'))
-      with np.load(out / 'weights.npz') as weights:
-        stories.append((
-            (out / 'metrics.csv').read_bytes(),
-            b''.join(weights[n].tobytes() for n in sorted(weights)),
-        ))
-    assert stories[0] == stories[1]
-    assert stories[0][0] != stories[2][0] and stories[0][1] != stories[2][1]
+    for name, arguments in (
+        ('one', ['--workers=1']),
+        ('again', ['--workers=1']),
+        ('two threads', ['--workers=2']),
+        ('two devices', ['--devices=CPU:0,CPU:1']),
+        ('ray', ['--runtime=ray', '--workers=1']),
+        ('two on ray', ['--runtime=ray', '--workers=2']),
+    ):
+      assert _main(_tiny(data_dir, tmp_path / name, '--seed=1', *arguments)) == 0
+      stories.append(_story(tmp_path / name))
+    assert all(story == stories[0] for story in stories)
+    _main(_tiny(data_dir, tmp_path / 'other', '--seed=2'))
+    other = _story(tmp_path / 'other')
+    assert stories[0][0] != other[0] and stories[0][1] != other[1]
+
+  def test_tff_s_worker_agrees_but_for_the_last_bits(self, data_dir, tmp_path):
+    # It is another build of TensorFlow. One round: later ones would carry on the
+    # difference through top-k, whose choice is not continuous.
+    for name in ('local', 'tff'):
+      arguments = ['--seed=1', '--rounds=1', f'--runtime={name}']
+      assert _main(_tiny(data_dir, tmp_path / name, *arguments)) == 0
+    with (
+        np.load(tmp_path / 'local' / 'weights.npz') as one,
+        np.load(tmp_path / 'tff' / 'weights.npz') as other,
+    ):
+      for name in one:
+        np.testing.assert_allclose(one[name], other[name], atol=1e-5)
 
   def test_a_seeded_run_says_that_its_noise_can_be_removed(
       self, data_dir, tmp_path, capsys
@@ -240,18 +304,28 @@ class TestExecution:
     assert 'holds a run already' in _say(capsys, *arguments[1:])
     assert (tmp_path / 'a' / 'metrics.csv').read_bytes() == before
 
-  def test_the_command_leaves_no_process_behind(self, data_dir, tmp_path):
-    command = _command(_tiny(data_dir, tmp_path / 'a'))
+  @pytest.mark.parametrize(
+      'runtime, children', [('local', 0), ('tff', 1), ('ray', 3)]
+  )
+  def test_the_command_leaves_no_process_behind(
+      self, data_dir, tmp_path, runtime, children
+  ):
+    command = _command(_tiny(data_dir, tmp_path / 'a', f'--runtime={runtime}'))
     seen = set()
     while command.poll() is None:
-      seen |= {c.pid for c in psutil.Process(command.pid).children()}
+      with contextlib.suppress(psutil.NoSuchProcess):
+        seen |= {c.pid for c in psutil.Process(command.pid).children(recursive=True)}
       time.sleep(0.05)
     # Its output ends with it: nobody else holds it open.
     out, err = command.communicate(timeout=10)
     assert command.returncode == 0
     assert '3 of 3 rounds done' in out and 'round 3/3' in err
     assert 'Traceback' not in err
-    assert seen and not any(psutil.pid_exists(pid) for pid in seen)
+    assert len(seen) >= children
+    deadline = time.monotonic() + 30
+    while any(psutil.pid_exists(pid) for pid in seen):
+      assert time.monotonic() < deadline
+      time.sleep(0.2)
 
   def test_an_interrupt_keeps_what_is_done(self, data_dir, tmp_path):
     out = tmp_path / 'a'
@@ -272,6 +346,51 @@ class TestExecution:
     out, err = command.communicate(timeout=60)
     assert command.returncode == 2 and out == ''
     assert err == 'tasks.run: --p=0.0 is not a number greater than 0 and at most 1; change it.\n'
+
+
+@pytest.mark.slow
+class TestRayNodes:
+
+  def test_a_killed_node_changes_nothing(self, data_dir, tmp_path):
+    # Enough steps that a round takes seconds, all 12 clients in it.
+    longer = [
+        '--seed=1', '--clients_per_round=12', '--local_epochs=200', '--public_steps=1',
+        '--rounds=4',
+    ]
+    undisturbed = _tiny(data_dir, tmp_path / 'local', *longer)
+    undisturbed.remove('--local_epochs=1')
+    assert _main(undisturbed) == 0
+    with socket.socket() as free:
+      free.bind(('127.0.0.1', 0))
+      port = free.getsockname()[1]
+    address = f'127.0.0.1:{port}'
+    nodes = _ray_node('--head', f'--port={port}', '--include-dashboard=false')
+    try:
+      other = _ray_node(f'--address={address}')
+      nodes += other
+      out = tmp_path / 'ray'
+      arguments = _tiny(data_dir, out, *longer, '--runtime=ray', f'--ray_address={address}')
+      arguments.remove('--local_epochs=1')
+      command = _command(arguments)
+      [raylet] = [p for p in other if p.name().startswith('raylet')]
+
+      def clients_of_the_other_node():
+        return [c for c in raylet.children() if 'Actor.run' in ' '.join(c.cmdline())]
+
+      # In the middle of a round: a client runs on the node that dies.
+      while not (out / 'timings.csv').exists() or len(_rows(out / 'timings.csv')) < 2:
+        assert command.poll() is None, command.communicate()
+        time.sleep(0.05)
+      while not clients_of_the_other_node():
+        assert command.poll() is None
+      _kill(other)
+      assert len(_rows(out / 'timings.csv')) < 5  # It is not over yet.
+      printed, err = command.communicate(timeout=300)
+      assert command.returncode == 0, err
+      assert '4 of 4 rounds done' in printed
+    finally:
+      _kill(nodes)
+    assert _story(out) == _story(tmp_path / 'local')
 
 
 @pytest.mark.slow
