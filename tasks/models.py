@@ -200,7 +200,10 @@ def character_rnn(
     converted = tff.learning.models.functional_model_from_keras(
         keras_model, tf.keras.losses.MeanSquaredError(), input_spec
     )
-    predict_on_batch = converted.predict_on_batch
+
+    @tf.function
+    def predict_on_batch(model_weights, characters, training):
+      return converted.predict_on_batch(model_weights, characters, training=training)
 
   return tff.learning.models.FunctionalModel(
       initial_weights=(tuple(weights), ()),

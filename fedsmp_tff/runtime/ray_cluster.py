@@ -1,5 +1,6 @@
 """Clients on a Ray cluster: an actor for each processor or GPU that Ray gives."""
 
+import atexit
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
@@ -265,6 +266,21 @@ def _actor_class() -> type:
   return Actor
 
 
+def _drop_default_context() -> None:
+  """Takes TFF's own default context down while Python is whole.
+
+  Left to the end of Python its destructor finds, with Ray loaded, modules that are gone,
+  and a traceback is printed.
+  """
+  tff.framework.set_default_context(_NoContext())
+
+
+class _NoContext(tff.framework.SyncContext):
+
+  def invoke(self, comp, arg):
+    raise RuntimeError('Python is ending.')
+
+
 def _check_reachable(address: str) -> None:
   """Raises `ConnectionError` if nobody answers; Ray would try for many minutes."""
   host, _, port = address.rpartition(':')
@@ -317,10 +333,13 @@ def ray_context(
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
   import ray  # pylint: disable=g-import-not-at-top
 
+  atexit.register(_drop_default_context)
   graphs.use_one_thread_an_operation()
   options = {'address': address}
   if address is None:
     os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
+    # Without a dashboard, of which Ray's C++ would complain on this process's stderr.
+    os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
     options = {
         'num_cpus': workers or len(os.sched_getaffinity(0)),
         'include_dashboard': False,

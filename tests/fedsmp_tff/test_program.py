@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import program
+from fedsmp_tff import runtime
 from tests import tiny_models
 
 
@@ -79,16 +80,17 @@ class TestRun:
     assert evaluated == {0: False, 2: False, 4: False, 5: True}
     assert reports[5].evaluation[0] == np.sum(weights.trainable[0])
 
-  def test_an_interrupt_keeps_the_reported_rounds(self):
+  @pytest.mark.parametrize('kind', [KeyboardInterrupt, runtime.WorkersLostError])
+  def test_an_interrupt_keeps_the_reported_rounds(self, kind):
     seen = []
 
     def interrupt(report):
       if report.rounds_done == 4:
-        raise KeyboardInterrupt
+        raise kind
       seen.append(report.rounds_done)
 
     weights, stopped_by = self._run([interrupt])
-    assert isinstance(stopped_by, KeyboardInterrupt)
+    assert isinstance(stopped_by, kind)
     assert seen == [0, 1, 2, 3]
     # The order of examples is fresh, so float sums differ in their last bits.
     np.testing.assert_allclose(
