@@ -335,12 +335,12 @@ def ray_context(
 
   atexit.register(_drop_default_context)
   graphs.use_one_thread_an_operation()
-  options = {'address': address}
+  options = {'address': address or 'local'}
   if address is None:
     os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
     # Without a dashboard, of which Ray's C++ would complain on this process's stderr.
     os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
-    options = {
+    options |= {
         'num_cpus': workers or len(os.sched_getaffinity(0)),
         'include_dashboard': False,
         # Nobody else needs to reach a cluster of this machine alone.
