@@ -40,8 +40,9 @@ _CLIENT_TIMEOUT = flags.DEFINE_float(
 )
 _BF16 = flags.DEFINE_boolean(
     'bf16', False,
-    'Lets matrix products and convolutions on processors round their inputs to'
-    ' bfloat16: faster where the processor has such instructions, other results.',
+    'Lets oneDNN round the inputs of matrix products and convolutions on processors to'
+    ' bfloat16 (TF_SET_ONEDNN_FPMATH_MODE): other results, and perhaps faster ones,'
+    ' where TensorFlow has kernels for it.',
 )
 NAMES = tuple(
     holder.name
