@@ -174,7 +174,11 @@ class RayWorkers(map_reduce.Workers):
       call = calls.pop(reference)
       try:
         outcome, results = self._ray.get(reference)
-      except self._ray.exceptions.RayActorError as error:
+      except self._ray.exceptions.RayTaskError:
+        raise  # The client's own error: elsewhere it would be the same.
+      except self._ray.exceptions.RayError as error:
+        # The actor or its node died, or the result with the node that held it.
+        self._ray.kill(call.actor)
         self._lost(cohort, call, str(error))
         continue
       self._free.append(call.actor)
@@ -197,9 +201,11 @@ class RayWorkers(map_reduce.Workers):
     Raises:
       WorkersLostError: If none does.
     """
-    ready, _ = self._ray.wait(
-        list(self._starting), num_returns=1, timeout=_SECONDS_WITHOUT_WORKER
-    )
+    ready = []
+    if self._starting:  # Not so where the cluster has no processor or GPU at all.
+      ready, _ = self._ray.wait(
+          list(self._starting), num_returns=1, timeout=_SECONDS_WITHOUT_WORKER
+      )
     if not ready:
       raise WorkersLostError(
           'No Ray worker is left, and none could be started within'
