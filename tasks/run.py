@@ -93,7 +93,7 @@ def _run(
   out.write_config({
       **dataclasses.asdict(settings),
       **plan.as_dict(),
-      'runtime': place.as_dict(),
+      'runtime': dataclasses.asdict(place),
       'versions': {p: importlib.metadata.version(p) for p in _PACKAGES},
   })
   summary, stopped_by = _train(plan, model, sparsifier, seeds, out)

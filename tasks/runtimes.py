@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import os
-from typing import Any, Optional
+from typing import Optional
 
 from absl import flags
 
@@ -68,10 +68,6 @@ class RuntimeSettings:
   ray_address: Optional[str]
   client_timeout: float
   bf16: bool
-
-  def as_dict(self) -> dict[str, Any]:
-    """For config.json."""
-    return dataclasses.asdict(self)
 
 
 def from_flags() -> RuntimeSettings:

@@ -120,15 +120,12 @@ def _compile(
     comp: tff.framework.ConcreteComputation,
 ) -> Callable[[Workers, Any], Any]:
   function_type = comp.type_signature
-  placements = set()
-  for placement in (tff.SERVER, tff.CLIENTS):
-    if tff.types.contains(
-        function_type,
-        lambda t, p=placement: isinstance(t, tff.FederatedType) and t.placement is p,
-    ):
-      placements.add(placement)
+  has_clients = tff.types.contains(
+      function_type,
+      lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS,
+  )
   try:
-    if tff.CLIENTS in placements:
+    if has_clients:
       return _Round(comp)
     return _Local(comp)
   except Exception as error:  # TFF's compiler raises many kinds.
@@ -217,12 +214,11 @@ class _Round:
 
     @tff.federated_computation(placed(tff.SERVER), placed(tff.CLIENTS))
     def as_round(state, data):
-      rest = {tff.SERVER: iter(range(len(self._params))),
-              tff.CLIENTS: iter(range(len(self._params)))}
-      source = {tff.SERVER: state, tff.CLIENTS: data}
-      result = comp(
-          *[source[t.placement][next(rest[t.placement])] for t in self._params]
-      )
+      rest = {
+          tff.SERVER: (state[i] for i in range(len(state))),
+          tff.CLIENTS: (data[i] for i in range(len(data))),
+      }
+      result = comp(*[next(rest[t.placement]) for t in self._params])
       if not isinstance(comp.type_signature.result, tff.FederatedType):
         result = tff.federated_zip(result)
       return state, result
@@ -252,24 +248,25 @@ class _Round:
     clients = [sum(leaves, []) for leaves in zip(*per_param)]
     state = [_variant(leaf) for leaf in state]
     plain = self._zero()
+    totals = [sum_.zero for sum_ in self._secure_sums]
     # Results of clients that came before their turn.
     early = {}
     turn = 0
     for client, results in workers.run(
         self._work, self._prepare(*state), clients
     ):
-      for sum_, result in zip(self._secure_sums, results[self._num_plain :]):
-        sum_.add(client, result)
+      totals = [
+          sum_.add(total, client, result)
+          for sum_, total, result in zip(
+              self._secure_sums, totals, results[self._num_plain :]
+          )
+      ]
       if self._num_plain:
         early[client] = results[: self._num_plain]
         while turn in early:
           plain = self._accumulate(*plain, *early.pop(turn))
           turn += 1
-    outputs = self._update(
-        *state,
-        *self._report(*plain),
-        *[tf.constant(sum_.take()) for sum_ in self._secure_sums],
-    )
+    outputs = self._update(*state, *self._report(*plain), *totals)
     return values.value_of(outputs[len(state) :], self._type.result)
 
 
@@ -286,11 +283,12 @@ class _SecureSum:
         _MAX_INPUT: lambda: bound,
         _MODULUS: lambda: bound - 1,
     }[kind]()
-    self._zero = np.zeros(type_spec.shape, type_spec.dtype)
-    self._total = self._zero.copy()
+    self.zero = np.zeros(type_spec.shape, type_spec.dtype)
 
-  def add(self, client: int, value: np.ndarray) -> None:
-    """Adds a client's integers.
+  def add(
+      self, total: np.ndarray, client: int, value: np.ndarray
+  ) -> np.ndarray:
+    """The total with a client's integers added.
 
     Raises:
       ValueError: If one is negative or larger than the client declared.
@@ -301,14 +299,11 @@ class _SecureSum:
           f' {np.min(value)} to {np.max(value)}, outside 0 to'
           f' {np.max(self._max_input)}, which it declared.'
       )
-    self._total = np.add(self._total, value, dtype=self._total.dtype)
-    if self._modulus is not None:
-      self._total = np.mod(self._total, self._modulus).astype(self._zero.dtype)
-
-  def take(self) -> np.ndarray:
-    """The sum, which starts anew."""
-    total, self._total = self._total, self._zero.copy()
-    return total
+    if self._modulus is None:
+      return np.add(total, value, dtype=total.dtype)
+    # Two values below a modulus near 2^31 add up to more than int32 holds.
+    total = np.add(total, value, dtype=np.int64) % self._modulus
+    return total.astype(self.zero.dtype)
 
 
 def _secure_sums(kind, result_type, bound_computation) -> list[_SecureSum]:

@@ -89,6 +89,17 @@ class TestComputation:
     ):
       _sums([1, value], [1.0, 2.0])
 
+  def test_a_modulus_near_the_limit_does_not_overflow(self):
+    modulus = 2**31 - 1
+
+    @tff.federated_computation(_INTS)
+    def total(x):
+      return tff.backends.mapreduce.federated_secure_modular_sum(x, modulus)
+
+    values = [modulus - 1] * 3
+    with runtime.local_context():
+      assert total(values) == sum(values) % modulus
+
   def test_an_error_in_one_client_ends_the_round_and_not_the_context(self):
     @tff.tensorflow.computation(np.int32)
     def positive(x):
@@ -97,13 +108,15 @@ class TestComputation:
 
     @tff.federated_computation(_INTS)
     def total(x):
-      return tff.federated_sum(tff.federated_map(positive, x))
+      mapped = tff.federated_map(positive, x)
+      return tff.federated_sum(mapped), tff.federated_secure_sum(mapped, 10)
 
     for context in (runtime.local_context(workers=2), runtime.ray_context(workers=2)):
       with context:
         with pytest.raises(tf.errors.InvalidArgumentError, match='not positive'):
-          total([1, 2, -3, 4, 5, 6, 7])
-        assert total([1, 2, 3]) == 6
+          total([1, 2, 4, 5, 6, 7, -3])
+        # Nothing of the round that failed is in the next one.
+        assert total([1, 2, 3]) == (6, 6)
 
 
 class TestExecution:
