@@ -1,4 +1,4 @@
-"""The flags that say where rounds run, and the TFF context that they mean; results don't depend on them."""
+"""The flags that say where rounds run, and the TFF context that they mean."""
 
 from collections.abc import Iterator
 import contextlib

@@ -197,7 +197,7 @@ _group(
     'Encoding, measuring, output', _BITS, _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES,
     _OUTPUT_DIR,
 )
-_GROUPS['Where it runs (the result does not depend on it)'] = list(runtimes.NAMES)
+_GROUPS['Where it runs'] = list(runtimes.NAMES)
 
 
 @dataclasses.dataclass(frozen=True)
