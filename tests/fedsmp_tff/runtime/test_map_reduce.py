@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import randomness
 from fedsmp_tff import runtime
+from fedsmp_tff.runtime import local
 from tests import tiny_models
 
 _INTS = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -88,6 +89,23 @@ class TestComputation:
         ValueError, match=f'Client 1 .*{value} to {value}, outside 0 to'
     ):
       _sums([1, value], [1.0, 2.0])
+
+  def test_only_k_integers_and_counts_leave_a_client(self, monkeypatch):
+    left = []
+    run_client = local.LocalWorkers._run_client
+
+    def watch(self, *arguments):
+      left.append(run_client(self, *arguments))
+      return left[-1]
+
+    monkeypatch.setattr(local.LocalWorkers, '_run_client', watch)
+    process = _fed_smp()
+    with runtime.local_context():
+      process.next(process.initialize(), _data(6))
+    assert len(left) == 6
+    for results in left:
+      assert [r.shape for r in results] == [(5,), (), (), (), ()]  # k = 5 of d = 10
+      assert all(np.issubdtype(r.dtype, np.integer) for r in results)
 
   def test_a_modulus_near_the_limit_does_not_overflow(self):
     modulus = 2**31 - 1
