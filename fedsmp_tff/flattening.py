@@ -28,14 +28,14 @@ class Flattener:
     allowed = (np.float32, np.float64)
     if not tff.types.is_structure_of_floats(value_type) or not all(
         leaf.dtype.type in allowed and tff.types.is_shape_fully_defined(leaf.shape)
-        for leaf in _leaf_types(value_type)
+        for leaf in leaf_types(value_type)
     ):
       raise TypeError(
           '`value_type` must be a structure of float32 or float64 tensors of'
           f' known shapes. Found {value_type}.'
       )
     self._type = value_type
-    self._leaves = _leaf_types(value_type)
+    self._leaves = leaf_types(value_type)
     self._sizes = [math.prod(leaf.shape) for leaf in self._leaves]
     self.dim = sum(self._sizes)
     if not 0 < self.dim < 2**31:
@@ -69,13 +69,14 @@ class Flattener:
     return _pack(leaves, self._type)
 
 
-def _leaf_types(value_type: tff.Type) -> list[tff.TensorType]:
+def leaf_types(value_type: tff.Type) -> list[tff.TensorType]:
+  """The types of the tensors that make up a structure, in its order."""
   if isinstance(value_type, tff.TensorType):
     return [value_type]
   return [
       leaf
       for _, element in tff.structure.iter_elements(value_type)
-      for leaf in _leaf_types(element)
+      for leaf in leaf_types(element)
   ]
 
 

@@ -82,12 +82,7 @@ class LocalWorkers(map_reduce.Workers):
     try:
       device = self._devices[slot % len(self._devices)]
       with tf.device(device):
-        own = [
-            tf.data.experimental.to_variant(leaf)
-            if isinstance(leaf, tf.data.Dataset)
-            else leaf
-            for leaf in leaves
-        ]
+        own = map(values.tensor_of, leaves)
         results = self._function(work, slot)(*own, *broadcasts[device])
         return [result.numpy() for result in results]
     finally:

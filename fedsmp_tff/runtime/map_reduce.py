@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import flattening
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import values
 
@@ -159,7 +160,7 @@ class _Local:
       parameter = values.without_placement(self._type.parameter)
       leaves = values.leaves_of(arg, parameter)
     return values.value_of(
-        self._function(*map(_variant, leaves)), self._type.result
+        self._function(*map(values.tensor_of, leaves)), self._type.result
     )
 
 
@@ -176,7 +177,7 @@ class _Round:
         self._as_round(comp), _NO_GRAPPLER
     )
     plain, *secure = form.work.type_signature.result
-    self._num_plain = values.num_leaves(plain)
+    self._num_plain = len(flattening.leaf_types(plain))
     self._secure_sums = [
         sum_
         for kind, result, bound in zip(
@@ -246,7 +247,7 @@ class _Round:
           f' {[len(v) for v in per_param]}.'
       )
     clients = [sum(leaves, []) for leaves in zip(*per_param)]
-    state = [_variant(leaf) for leaf in state]
+    state = [values.tensor_of(leaf) for leaf in state]
     plain = self._zero()
     totals = [sum_.zero for sum_ in self._secure_sums]
     # Results of clients that came before their turn.
@@ -307,25 +308,13 @@ class _SecureSum:
 
 
 def _secure_sums(kind, result_type, bound_computation) -> list[_SecureSum]:
-  types = _tensor_types(result_type)
+  types = flattening.leaf_types(result_type)
   if not types:
     return []
   bounds = [b.numpy() for b in _graph(bound_computation).function()()]
   if len(bounds) == 1:  # One for all tensors.
     bounds *= len(types)
   return [_SecureSum(kind, t, b) for t, b in zip(types, bounds)]
-
-
-def _tensor_types(type_spec: tff.Type) -> list[tff.TensorType]:
-  if isinstance(type_spec, tff.TensorType):
-    return [type_spec]
-  return [t for member in type_spec for t in _tensor_types(member)]
-
-
-def _variant(leaf: values.Leaf) -> tf.Tensor:
-  if isinstance(leaf, tf.data.Dataset):
-    return tf.data.experimental.to_variant(leaf)
-  return leaf
 
 
 def _graph(comp: tff.framework.ConcreteComputation) -> graphs.Graph:

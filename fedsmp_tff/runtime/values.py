@@ -83,11 +83,11 @@ def without_placement(type_spec: tff.Type) -> tff.Type:
   return type_spec
 
 
-def num_leaves(type_spec: tff.Type) -> int:
-  """How many tensors a value of a type of tensors and structures has."""
-  return tff.types.count(
-      type_spec, lambda t: isinstance(t, (tff.TensorType, tff.SequenceType))
-  )
+def tensor_of(leaf: Leaf) -> tf.Tensor:
+  """A leaf as a graph takes it: a dataset as its variant tensor."""
+  if isinstance(leaf, tf.data.Dataset):
+    return tf.data.experimental.to_variant(leaf)
+  return leaf
 
 
 def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
