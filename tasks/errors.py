@@ -3,3 +3,7 @@
 
 class InputError(Exception):
   """A flag, a value or a file that the user can mend; the text says how."""
+
+
+class RunError(Exception):
+  """A run that had begun can't go on; the text says why, and how it can."""

@@ -5,6 +5,7 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
 import tqdm
 
 from fedsmp_tff import program
@@ -14,30 +15,37 @@ from tasks import plan as plan_lib
 _SECONDS_BETWEEN_LINES = 10
 
 
-class MetricsWriter:
+class MetricsWriter(program.Reporter):
   """Turns round reports into the rows of metrics.csv and timings.csv."""
 
   def __init__(self, plan: plan_lib.Plan, out: output.RunDirectory):
     self._plan = plan
     self._out = out
     self._rounds = 0
-    self._best = None
-    self._last = None
+    self._best_accuracy = self._accuracy = self._loss = math.nan
+    self._best_round = 0
 
   def __call__(self, report: program.RoundReport) -> None:
     self._rounds = report.rounds_done
     measured = report.evaluation
     if measured is not None:
-      self._last = measured
-      if self._best is None or measured.accuracy > self._best[0]:
-        self._best = measured.accuracy, report.rounds_done
+      self._loss, self._accuracy = measured
+      # Written so that the first, which follows a NaN, is the best.
+      if not self._accuracy <= self._best_accuracy:
+        self._best_accuracy, self._best_round = self._accuracy, self._rounds
     counts = report.metrics['aggregator'] if report.metrics else {}
     epsilons = self._plan.epsilons(report.rounds_done)
+    # First what is not a result: a row of metrics tells that the round is complete.
+    self._out.add_timings({
+        'round': report.rounds_done,
+        'round_seconds': round(report.round_seconds, 3),
+        'evaluation_seconds': round(report.evaluation_seconds, 3),
+    })
     self._out.add_metrics({
         'round': report.rounds_done,
         'test_loss': measured and measured.loss,
         'test_accuracy': measured and measured.accuracy,
-        'best_test_accuracy': self._best and self._best[0],
+        'best_test_accuracy': self._best_accuracy,
         **{f'epsilon_{name}': value for name, value in epsilons.items()},
         'uplink_megabytes': self._plan.uplink_megabytes(report.rounds_done),
         **{
@@ -46,27 +54,53 @@ class MetricsWriter:
             if name != 'values'
         },
     })
-    self._out.add_timings({
-        'round': report.rounds_done,
-        'round_seconds': round(report.round_seconds, 3),
-        'evaluation_seconds': round(report.evaluation_seconds, 3),
-    })
 
-  def summary(self, seconds: float) -> dict[str, Any]:
-    """What the run came to, for summary.json; `seconds` is the time it took."""
+  def state(self) -> dict[str, Any]:
+    return {
+        'best_test_accuracy': np.float64(self._best_accuracy),
+        'best_round': np.int64(self._best_round),
+        'test_accuracy': np.float64(self._accuracy),
+        'test_loss': np.float64(self._loss),
+        'tables': self._out.digests(),
+    }
+
+  def restore(self, rounds_done: int, state: dict[str, Any]) -> None:
+    """See `program.Reporter`.
+
+    Raises:
+      InputError: If the tables are not those of this state.
+    """
+    self._rounds = rounds_done
+    self._best_accuracy = float(state['best_test_accuracy'])
+    self._best_round = int(state['best_round'])
+    self._accuracy = float(state['test_accuracy'])
+    self._loss = float(state['test_loss'])
+    again = self._out.go_on(rounds_done, state['tables'])
+    total = self._plan.settings.rounds
+    print(f'goes on after round {rounds_done} of {total}', flush=True)
+    if again:
+      text = f'  rounds run again, since the checkpoint is older: {again}'
+      if self._plan.spending is not None and self._plan.settings.seed is None:
+        text += (
+            '; with fresh noise. Epsilon counts each once, and so TAKES FOR GRANTED'
+            ' that nobody saw what came of them before'
+        )
+      print(text, flush=True)
+
+  def summary(self) -> dict[str, Any]:
+    """What the run came to, for summary.json."""
     return {
         'rounds': self._rounds,
-        'best_test_accuracy': self._best and self._best[0],
-        'best_round': self._best and self._best[1],
-        'final_test_accuracy': self._last and self._last.accuracy,
-        'final_test_loss': self._last and self._last.loss,
+        'best_test_accuracy': self._best_accuracy,
+        'best_round': self._best_round,
+        'final_test_accuracy': self._accuracy,
+        'final_test_loss': self._loss,
         'epsilon': self._plan.epsilons(self._rounds) or None,
         'uplink_megabytes': self._plan.uplink_megabytes(self._rounds),
-        'seconds': round(seconds, 1),
     }
 
 
-class Progress:
+class Progress(program.Reporter):
   """A bar with ETA, loss, accuracy and epsilon on a terminal; lines in a file."""
 
   def __init__(self, plan: plan_lib.Plan):
@@ -78,6 +112,7 @@ class Progress:
         disable=None,
     )
     self._start = time.monotonic()
+    self._first = 0
     self._last_line = -math.inf
     self._measured = ''
 
@@ -103,26 +138,30 @@ class Progress:
     ):
       return
     self._last_line = now
-    eta = (now - self._start) / done * (total - done) if done else math.nan
+    run = done - self._first
+    eta = (now - self._start) / run * (total - done) if run else math.nan
     left = '' if math.isnan(eta) else f', {tqdm.tqdm.format_interval(eta)} left'
     print(f'round {done}/{total}: {text}{left}', file=sys.stderr, flush=True)
+
+  def restore(self, rounds_done: int, state: Any) -> None:
+    self._first = self._bar.initial = rounds_done
+    self._bar.update(rounds_done - self._bar.n)
 
   def close(self) -> None:
     self._bar.close()
 
 
-def summary_text(plan: plan_lib.Plan, summary: dict[str, Any]) -> str:
-  """What a run came to, for people."""
+def summary_text(
+    plan: plan_lib.Plan, summary: dict[str, Any], seconds: float
+) -> str:
+  """What a run came to in `seconds`, for people."""
   rounds = summary['rounds']
   lines = [f'\n{rounds} of {plan.settings.rounds} rounds done']
-  if summary['final_test_accuracy'] is not None:
-    lines.append(
-        f'  accuracy   best {100 * summary["best_test_accuracy"]:.2f} % (round'
-        f' {summary["best_round"]}), final'
-        f' {100 * summary["final_test_accuracy"]:.2f} %'
-    )
-  minutes = tqdm.tqdm.format_interval(summary['seconds'])
+  minutes = tqdm.tqdm.format_interval(seconds)
   lines += [
+      f'  accuracy   best {100 * summary["best_test_accuracy"]:.2f} % (round'
+      f' {summary["best_round"]}), final'
+      f' {100 * summary["final_test_accuracy"]:.2f} %',
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
       f'  time       {minutes}',
   ]

@@ -1,8 +1,13 @@
 """`python -m tasks.run --task=TASK`: trains with Fed-SMP or a sibling, and says what it spent."""
 
 import os
+import signal
 import sys
 
+if __name__ == '__main__':
+  # While packages are imported, Ctrl-C ends without a traceback.
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 # TensorFlow's notes on its start say nothing about a run.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -13,33 +18,42 @@ except ImportError as error:
 
 # pylint: disable=g-import-not-at-top
 import dataclasses
-import importlib.metadata
 import secrets
 import time
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
-from absl import flags
 from absl import logging
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import accounting
+from fedsmp_tff import checkpoints as checkpoints_lib
 from fedsmp_tff import client_training
 from fedsmp_tff import program
+from fedsmp_tff import runtime
 from tasks import errors
 from tasks import evaluation
+from tasks import interruption as interruption_lib
 from tasks import output
 from tasks import plan as plan_lib
 from tasks import progress as progress_lib
 from tasks import registry
+from tasks import resuming
 from tasks import runtimes
 from tasks import settings as settings_lib
 
 _PROGRAM = 'python -m tasks.run'
-# Streams of randomness that derive from a run's seed.
-_PARTITION, _WEIGHTS, _SAMPLING, _PROCESS, _EVALUATION = range(5)
-_PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
+
+
+class _Seeds(NamedTuple):
+  """Streams of randomness; None where it is to be fresh and, in part, secret."""
+
+  partition: int
+  weights: int
+  evaluation: int
+  sampling: Optional[int]
+  process: Optional[int]
 
 
 def main(argv: list[str]) -> int:
@@ -49,62 +63,86 @@ def main(argv: list[str]) -> int:
     if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
       print(settings_lib.help_text(_PROGRAM))
       return 0
-    try:
-      rest = flags.FLAGS(argv)[1:]
-    except flags.Error as error:
-      raise errors.InputError(f'{error} (see {_PROGRAM} --help)') from None
-    if rest:
-      raise errors.InputError(
-          f'{rest[0]!r} is not a flag; flags start with -- (see {_PROGRAM}'
-          ' --help).'
-      )
+    settings_lib.parse(argv, _PROGRAM)
     settings = settings_lib.from_flags()
     place = runtimes.from_flags()
+    every = output.rounds_per_checkpoint()
+    interruption = interruption_lib.from_flags()
     runtimes.prepare(place, seeded=settings.seed is not None)
-    with runtimes.context(place):
-      return _run(settings, place)
+    with interruption.handled(), runtimes.context(place):
+      return _run(settings, place, every, interruption)
   except errors.InputError as error:
-    print(f'tasks.run: {error}', file=sys.stderr)
-    return 2
+    status = 2
+    said = error
+  except (
+      errors.RunError, checkpoints_lib.CheckpointError, runtime.WorkersLostError
+  ) as error:
+    status = 1
+    said = error
+  except interruption_lib.Interrupted as error:
+    status = error.status
+    said = f'{error} before the first round.'
+  print(f'tasks.run: {said}', file=sys.stderr)
+  return status
 
 
 def _run(
-    settings: settings_lib.RunSettings, place: runtimes.RuntimeSettings
+    settings: settings_lib.RunSettings,
+    place: runtimes.RuntimeSettings,
+    every: Optional[int],
+    interruption: interruption_lib.Interruption,
 ) -> int:
-  task = settings_lib.TASKS[settings.task]
-  seeds = _seeds(settings.seed)
-  _check_clients(settings, task.num_clients())
-  model = task.build_model(seeds[_WEIGHTS])
-  dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
-  _check_kept(settings, dim)
-  out = output.RunDirectory(settings.output_dir or _default_output_dir(settings))
-  try:
-    data = task.load(seeds[_PARTITION], settings.public_examples or 0)
+  flags = resuming.identity(settings)
+  with output.RunDirectory.from_flags(_default_output_dir(settings)) as out:
+    if out.config is not None:
+      resuming.check_identity(out.path, out.config, flags)
+    task = settings_lib.TASKS[settings.task]
+    seeds = _seeds(settings.seed, out.config)
+    _check_clients(settings, task.num_clients())
+    model = task.build_model(seeds.weights)
+    dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
+    _check_kept(settings, dim)
+    data = task.load(seeds.partition, settings.public_examples or 0)
     _check_clients(settings, len(data.clients))
+    fingerprint = resuming.fingerprint(data)
+    if out.config is not None:
+      resuming.check_data(out.path, out.config, fingerprint)
     settings, spending = _with_spending(settings, len(data.clients))
     sparsifier = _sparsifier(settings, data)
     factory = _factory(sparsifier, _mechanism(settings, seeds))
-  except errors.InputError:
-    out.discard()
-    raise
-  plan = plan_lib.make(settings, data, dim, factory, spending)
-  print(plan.text(), flush=True)
-  print(f'\noutput: {out.path}\n', flush=True)
-  out.write_config({
-      **dataclasses.asdict(settings),
-      **plan.as_dict(),
-      'runtime': dataclasses.asdict(place),
-      'versions': {p: importlib.metadata.version(p) for p in _PACKAGES},
-  })
-  summary, stopped_by = _train(plan, model, sparsifier, seeds, out)
-  out.write_summary(summary)
-  print(progress_lib.summary_text(plan, summary))
-  print(f'output: {out.path}')
-  if isinstance(stopped_by, KeyboardInterrupt):
-    return 130
+    plan = plan_lib.make(settings, data, dim, factory, spending)
+    print(plan.text(), flush=True)
+    print(f'\noutput: {out.path}\n', flush=True)
+    surroundings = resuming.surroundings(place)
+    config = out.config
+    if config is None:
+      config = {
+          **dataclasses.asdict(settings),
+          **plan.as_dict(),
+          **surroundings,
+          'flags': flags,
+          'seeds': {n: getattr(seeds, n) for n in _NOT_SECRET},
+          'data_fingerprint': fingerprint,
+          'run_id': secrets.token_hex(8),
+      }
+      out.begin(config)
+    for change in resuming.changes(config, surroundings):
+      print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
+    with checkpoints_lib.Checkpoints(
+        out.checkpoints, config['run_id'].encode(), rounds_per_checkpoint=every
+    ) as checkpoints:
+      stopped_by = _train(
+          plan, model, sparsifier, seeds, out, checkpoints, interruption
+      )
+  if isinstance(stopped_by, interruption_lib.Interrupted):
+    print(
+        f'tasks.run: {stopped_by}; the same command with --output_dir={out.path} goes'
+        ' on.',
+        file=sys.stderr,
+    )
+    return stopped_by.status
   if stopped_by is not None:
-    print(f'tasks.run: {stopped_by}', file=sys.stderr)
-    return 1
+    raise stopped_by
   return 0
 
 
@@ -112,14 +150,12 @@ def _train(
     plan: plan_lib.Plan,
     model: tff.learning.models.FunctionalModel,
     sparsifier: fedsmp_tff.Sparsifier,
-    seeds: list[int],
+    seeds: _Seeds,
     out: output.RunDirectory,
-) -> tuple[dict[str, Any], Optional[BaseException]]:
-  """Runs the rounds and writes their files.
-
-  Returns:
-    The summary, and what ended the run early, if something did.
-  """
+    checkpoints: checkpoints_lib.Checkpoints,
+    interruption: interruption_lib.Interruption,
+) -> Optional[BaseException]:
+  """Runs the rounds and writes their files; returns what ended the run early, if so."""
   settings, data = plan.settings, plan.data
   process = fedsmp_tff.build_fed_smp(
       model,
@@ -133,35 +169,49 @@ def _train(
   measure = evaluation.build(model, settings_lib.TASKS[settings.task].is_scored)
   all_test = evaluation.shards_of(data.test)
   some_test = evaluation.shards_of(
-      data.test, settings.eval_examples, seeds[_EVALUATION]
+      data.test, settings.eval_examples, seeds.evaluation
   )
-  sampler_seed = None if settings.seed is None else seeds[_SAMPLING]
   progress = progress_lib.Progress(plan)
   writer = progress_lib.MetricsWriter(plan, out)
-  start = time.monotonic()
   try:
-    weights, stopped_by = program.run(
-        process,
-        _ClientData(data, tagged=settings.seed is not None),
-        program.FixedSizeSampler(
-            len(data.clients), settings.clients_per_round, sampler_seed
-        ),
-        settings.rounds,
-        lambda weights, last: measure(weights, all_test if last else some_test),
-        settings.rounds_per_evaluation,
-        [writer, progress],
-    )
+    with interruption.rounds():
+      weights, stopped_by = program.run(
+          process,
+          _ClientData(data, tagged=settings.seed is not None),
+          program.FixedSizeSampler(
+              len(data.clients), settings.clients_per_round, seeds.sampling
+          ),
+          settings.rounds,
+          lambda weights, last: measure(weights, all_test if last else some_test),
+          settings.rounds_per_evaluation,
+          [writer, progress],
+          checkpoints=checkpoints,
+          between_rounds=interruption.check,
+      )
   finally:
     progress.close()
-    out.close()
+  summary = writer.summary()
   out.write_weights(weights)
-  return writer.summary(time.monotonic() - start), stopped_by
+  out.write_summary(summary)
+  print(progress_lib.summary_text(plan, summary, out.seconds()))
+  print(f'output: {out.path}', flush=True)
+  return stopped_by
 
 
-def _seeds(seed: Optional[int]) -> list[int]:
-  """One seed a stream; without a seed, of the operating system's entropy."""
+_NOT_SECRET = ('partition', 'weights', 'evaluation')
+
+
+def _seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> _Seeds:
+  """From the seed; without one, from the operating system, or as the run began."""
+  if seed is None and config is not None:
+    return _Seeds(**config['seeds'], sampling=None, process=None)
   sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
-  return [int(s) for s in sequence.generate_state(_EVALUATION + 1, np.uint32)]
+  partition, weights, sampling, process, evaluation_seed = (
+      int(s) for s in sequence.generate_state(5, np.uint32)
+  )
+  if seed is None:
+    sampling = process = None
+  return _Seeds(partition, weights, evaluation_seed, sampling, process)
 
 
 def _default_output_dir(settings: settings_lib.RunSettings) -> str:
@@ -217,14 +267,14 @@ def _with_spending(
 
 
 def _mechanism(
-    settings: settings_lib.RunSettings, seeds: list[int]
+    settings: settings_lib.RunSettings, seeds: _Seeds
 ) -> dict[str, Any]:
   return dict(
       clients_per_round=settings.clients_per_round,
       clipping_norm=settings.clip,
       noise_multiplier=settings.noise_multiplier,
       bits=settings.bits,
-      seed=None if settings.seed is None else seeds[_PROCESS],
+      seed=seeds.process,
   )
 
 

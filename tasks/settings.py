@@ -9,6 +9,8 @@ from tasks import checks
 from tasks import emnist
 from tasks import errors
 from tasks import fashion_mnist
+from tasks import interruption
+from tasks import output
 from tasks import runtimes
 from tasks import shakespeare
 from tasks import svhn
@@ -188,15 +190,8 @@ _EVAL_EXAMPLES = flags.DEFINE_integer(
     'Test examples of such a measurement; the last one takes all. 0: all'
     f' ({_of_tasks("eval_examples")}).',
 )
-_OUTPUT_DIR = flags.DEFINE_string(
-    'output_dir', None,
-    'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz'
-    ' and TensorBoard events (default: runs/TASK-ALGORITHM-TIME).',
-)
-_group(
-    'Encoding, measuring, output', _BITS, _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES,
-    _OUTPUT_DIR,
-)
+_group('Encoding, measuring', _BITS, _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES)
+_GROUPS['Output, going on after a crash'] = [*output.NAMES, *interruption.NAMES]
 _GROUPS['Where it runs'] = list(runtimes.NAMES)
 
 
@@ -236,7 +231,6 @@ class RunSettings:
   bits: Optional[int]
   rounds_per_evaluation: int
   eval_examples: Optional[int]
-  output_dir: Optional[str]
   task_flags: dict[str, Any]
 
 
@@ -250,7 +244,8 @@ def help_text(program: str) -> str:
       f'  {program} --task=shakespeare --p=0.05',
       f'  {program} --task=fashion_mnist --algorithm=fedsmp_randk --p=0.4 --seed=1',
       '',
-      'A flag that the task or the algorithm has no use for is an error.',
+      'A flag that the task or the algorithm has no use for is an error. The same command',
+      'with the same --output_dir goes on where a run ended, however that was.',
   ]
   groups = dict(_GROUPS)
   for name in TASKS:
@@ -266,6 +261,41 @@ def help_text(program: str) -> str:
       lines.append(flags.text_wrap(f'--{name}: {text}', 90, '      ', '  '))
   lines += ['', 'Flags from a file, one a line: --flagfile=FILE']
   return '\n'.join(lines)
+
+
+def parse(argv: list[str], program: str) -> None:
+  """Parses a command line.
+
+  Args:
+    argv: The command line.
+    program: What to call for help.
+
+  Raises:
+    InputError: If it has something that is not a flag, or not a flag's value.
+  """
+  try:
+    rest = flags.FLAGS(argv)[1:]
+  except flags.Error as error:
+    raise errors.InputError(
+        f'{error}{_flagfile_of(error, argv)} (see {program} --help)'
+    ) from None
+  if rest:
+    raise errors.InputError(
+        f'{rest[0]!r} is not a flag; flags start with -- (see {program} --help).'
+    )
+
+
+def _flagfile_of(error: flags.Error, argv: list[str]) -> str:
+  """Which --flagfile has the flag that is not known, if one has."""
+  if isinstance(error, flags.UnrecognizedFlagError):
+    for name in [a for a in argv[1:] if a.lstrip('-').startswith('flagfile=')]:
+      path = name.split('=', 1)[1]
+      if any(
+          line.lstrip('-').split('=')[0] == error.flagname
+          for line in flags.FLAGS.read_flags_from_files([f'--flagfile={path}'])
+      ):
+        return f' in {path}; correct or remove it there'
+  return ''
 
 
 def _task_flags(task: str) -> list[str]:
@@ -339,7 +369,6 @@ def from_flags() -> RunSettings:
           _ROUNDS_PER_EVALUATION, paper.rounds_per_evaluation
       ),
       eval_examples=given(_EVAL_EXAMPLES, paper.eval_examples) or None,
-      output_dir=_OUTPUT_DIR.value,
       task_flags={n: flags.FLAGS[n].value for n in _task_flags(_TASK.value)},
   )
   checks.check_ranges(dataclasses.asdict(settings))
