@@ -153,6 +153,10 @@ class Checkpoints:
     self._last_time = time.monotonic()
     self._last_seconds = self._last_time - start
 
+  def empty(self) -> bool:
+    """Whether there is no checkpoint."""
+    return not self._run(self._manager.get_versions())
+
   def latest(self, like: ProgramState) -> Optional[ProgramState]:
     """The last state that was saved; None if there is none.
 

@@ -71,9 +71,12 @@ class Interruption:
     wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=self._listen, args=(ours,), daemon=True)
     thread.start()
+    hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
     try:
       yield
     finally:
+      signal.setitimer(signal.ITIMER_REAL, 0)
+      sys.unraisablehook = hook
       signal.set_wakeup_fd(wakeup)
       for number, handler in before.items():
         signal.signal(number, handler)
@@ -84,10 +87,16 @@ class Interruption:
   def _on_signal(self, number: int, unused_frame) -> None:
     if number != signal.SIGALRM:
       self._number = self._number or number
-      if not self._in_rounds:
-        raise Interrupted(number)
-    elif self._in_rounds and self._number:
-      raise Interrupted(self._number)
+      if self._in_rounds:
+        return
+    raise Interrupted(self._number)
+
+  def _on_unraisable(self, unraisable) -> None:
+    """Python drops what a finalizer raises: then once more, a little later."""
+    if isinstance(unraisable.exc_value, Interrupted):
+      signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+      sys.__unraisablehook__(unraisable)
 
   def _listen(self, numbers: socket.socket) -> None:
     first = _next_signal(numbers)

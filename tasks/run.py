@@ -131,6 +131,8 @@ def _run(
     with checkpoints_lib.Checkpoints(
         out.checkpoints, config['run_id'].encode(), rounds_per_checkpoint=every
     ) as checkpoints:
+      if out.config is not None and checkpoints.empty():
+        out.go_on_without_checkpoint()
       stopped_by = _train(
           plan, model, sparsifier, seeds, out, checkpoints, interruption
       )
@@ -342,4 +344,9 @@ class _ClientData:
 
 
 if __name__ == '__main__':
-  sys.exit(main(sys.argv))
+  exit_status = main(sys.argv)
+  if exit_status > 128:
+    # Clients of a round that was abandoned may still run; Python would wait for them.
+    sys.stdout.flush()
+    os._exit(exit_status)
+  sys.exit(exit_status)

@@ -35,6 +35,7 @@ class LocalWorkers(map_reduce.Workers):
     self._pool = concurrent.futures.ThreadPoolExecutor(
         num_workers, thread_name_prefix='clients'
     )
+    self._abandoned = False
     self._slots = queue.SimpleQueue()
     for slot in range(num_workers):
       self._slots.put(slot)
@@ -72,10 +73,10 @@ class LocalWorkers(map_reduce.Workers):
           cohort.finish(client)
           yield client, results
     finally:
-      # No thread may be in TensorFlow when Python ends.
+      # After an error or an interrupt, what runs is left to end by itself.
       for future in running:
         future.cancel()
-      concurrent.futures.wait(running)
+      self._abandoned = bool(running)
 
   def _run_client(self, work, broadcasts, leaves) -> list[np.ndarray]:
     slot = self._slots.get()
@@ -96,7 +97,9 @@ class LocalWorkers(map_reduce.Workers):
       return functions[slot]
 
   def close(self) -> None:
-    self._pool.shutdown()
+    # Python waits for threads that still run when it ends; who abandoned a round
+    # in haste can leave by `os._exit`.
+    self._pool.shutdown(wait=not self._abandoned)
 
 
 def default_devices() -> list[str]:

@@ -1,17 +1,34 @@
 """Tests of the training loop and of the sampling of clients."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
+from fedsmp_tff import checkpoints as checkpoints_lib
 from fedsmp_tff import program
 from fedsmp_tff import runtime
 from tests import tiny_models
 
 
 class TestFixedSizeSampler:
+
+  @pytest.mark.parametrize('seed', [-1, 2**256])
+  def test_refuses_seeds(self, seed):
+    with pytest.raises(ValueError, match='`seed` must be from 0 to 2'):
+      program.FixedSizeSampler(7, 2, seed)
+
+  @pytest.mark.parametrize('seed', [0, 5, 2**256 - 1, None])
+  def test_restored_it_chooses_the_same(self, seed):
+    sampler = program.FixedSizeSampler(50, 10, seed)
+    other = program.FixedSizeSampler(50, 10, 1)
+    other.restore(sampler.state())
+    for t in range(3):
+      np.testing.assert_array_equal(other.sample(t), sampler.sample(t))
 
   @pytest.mark.parametrize('clients', [0, 8])
   def test_refuses_numbers(self, clients):
@@ -41,9 +58,29 @@ class TestFixedSizeSampler:
     assert np.sum((counts - expected) ** 2) / expected < 42.6
 
 
-class TestRun:
+class _Tell(program.Reporter):
+  """Calls a function with each report, and carries how often."""
 
-  def _run(self, reporters, rounds=5, evaluate=None):
+  def __init__(self, function=lambda report: None):
+    self._function = function
+    self.calls = 0
+    self.restored = None
+
+  def __call__(self, report):
+    self._function(report)
+    self.calls += 1
+
+  def state(self):
+    return {'calls': np.int64(self.calls)}
+
+  def restore(self, rounds_done, state):
+    self.calls = int(state['calls'])
+    self.restored = rounds_done
+
+
+class _Runs:
+
+  def _run(self, reporters, rounds=5, evaluate=None, sampler_seed=0, **options):
     model = tiny_models.linear_regression()
     process = fedsmp_tff.build_fed_smp(
         model,
@@ -60,16 +97,20 @@ class TestRun:
         lambda i: tf.data.Dataset.from_tensor_slices(
             tiny_models.regression_examples(4, seed=i)
         ),
-        program.FixedSizeSampler(6, 2, seed=0),
+        program.FixedSizeSampler(6, 2, seed=sampler_seed),
         rounds,
         evaluate or (lambda weights, last: (np.sum(weights.trainable[0]), last)),
         2,
         reporters,
+        **options,
     )
+
+
+class TestRun(_Runs):
 
   def test_reports_every_round_once_and_evaluates_when_due(self):
     reports = []
-    weights, stopped_by = self._run([reports.append])
+    weights, stopped_by = self._run([_Tell(reports.append)])
     assert stopped_by is None
     assert [r.rounds_done for r in reports] == list(range(6))
     assert reports[0].metrics is None
@@ -89,7 +130,7 @@ class TestRun:
         raise kind
       seen.append(report.rounds_done)
 
-    weights, stopped_by = self._run([interrupt])
+    weights, stopped_by = self._run([_Tell(interrupt)])
     assert isinstance(stopped_by, kind)
     assert seen == [0, 1, 2, 3]
     # The order of examples is fresh, so float sums differ in their last bits.
@@ -108,10 +149,86 @@ class TestRun:
 
     evaluate.calls = 0
     seen = []
-    weights, _ = self._run([lambda r: seen.append(r.rounds_done)], evaluate=evaluate)
+    weights, _ = self._run(
+        [_Tell(lambda r: seen.append(r.rounds_done))], evaluate=evaluate
+    )
     assert seen == [0, 1, 2, 3]
     np.testing.assert_allclose(
         weights.trainable[0],
         self._run([], rounds=3)[0].trainable[0],
         rtol=1e-5,
     )
+
+  def test_nothing_is_returned_before_anything_was_reported(self):
+    def interrupt(weights, last):
+      raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+      self._run([], evaluate=interrupt)
+
+  def test_between_rounds_it_can_be_ended(self):
+    tell = _Tell()
+
+    def end():
+      if tell.calls == 3:
+        raise KeyboardInterrupt
+
+    _, stopped_by = self._run([tell], between_rounds=end)
+    assert isinstance(stopped_by, KeyboardInterrupt) and tell.calls == 3
+
+
+class TestGoingOn(_Runs):
+
+  def _rounds_of(self, directory, *, fails_at=None, every=None, sampler_seed=0):
+    """Runs five rounds on checkpoints; returns what was reported, and the reporter."""
+    seen = []
+
+    def note(report):
+      if report.rounds_done == fails_at:
+        raise RuntimeError('a crash')
+      seen.append(report.rounds_done)
+
+    tell = _Tell(note)
+    with checkpoints_lib.Checkpoints(directory, rounds_per_checkpoint=every) as c:
+      if fails_at is None:
+        self.weights, _ = self._run([tell], checkpoints=c, sampler_seed=sampler_seed)
+      else:
+        with pytest.raises(RuntimeError, match='a crash'):
+          self._run([tell], checkpoints=c, sampler_seed=sampler_seed)
+    return seen, tell
+
+  def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path):
+    # Even where checkpoints are rare: an exception leaves time for one.
+    assert self._rounds_of(tmp_path, fails_at=3, every=100)[0] == [0, 1, 2]
+    seen, tell = self._rounds_of(tmp_path, every=100)
+    assert tell.restored == 2 and seen == [3, 4, 5]
+    # The crash came before the call was counted.
+    assert tell.calls == 6
+    np.testing.assert_allclose(
+        self.weights.trainable[0], self._run([])[0].trainable[0], rtol=1e-5
+    )
+    assert self._rounds_of(tmp_path)[0] == []
+
+  def test_checkpoints_come_after_reports(self, tmp_path):
+    # What a killed process leaves: all rounds of the checkpoint are reported.
+    at_report = []
+    tell = _Tell(lambda r: at_report.append((r.rounds_done, sorted(os.listdir(tmp_path)))))
+    with checkpoints_lib.Checkpoints(tmp_path, rounds_per_checkpoint=1) as c:
+      self._run([tell], rounds=2, checkpoints=c)
+    assert at_report == [(0, []), (1, ['round_0']), (2, ['round_0', 'round_1'])]
+
+  def test_the_sampler_is_the_one_that_began(self, tmp_path, monkeypatch):
+    # An unseeded sampler: only its state can make it choose the same clients.
+    sampled = {}
+    sample = program.FixedSizeSampler.sample
+
+    def note(sampler, round_num):
+      clients = sample(sampler, round_num)
+      assert (sampled.setdefault(round_num, clients) == clients).all()
+      return clients
+
+    monkeypatch.setattr(program.FixedSizeSampler, 'sample', note)
+    self._rounds_of(tmp_path, fails_at=3, every=1, sampler_seed=None)
+    shutil.rmtree(tmp_path / 'round_2')
+    self._rounds_of(tmp_path, sampler_seed=None)
+    assert sorted(sampled) == list(range(5))

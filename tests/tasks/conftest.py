@@ -5,6 +5,7 @@ from absl.testing import flagsaver
 import pytest
 
 from tasks import settings  # noqa: F401  (defines the flags)
+from tests import small_data
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +24,9 @@ def set_flags():
     return flags.FLAGS(['test', *arguments])
 
   return parse
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+  small_data.write_fashion_mnist(tmp_path / 'data')
+  return tmp_path / 'data'

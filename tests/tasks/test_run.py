@@ -1,12 +1,10 @@
 """Tests of the command `python -m tasks.run`, in this process and as one of its own."""
 
 import contextlib
-import csv
 import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -14,78 +12,13 @@ import tempfile
 import time
 
 from absl import flags
-from absl.testing import flagsaver
 import numpy as np
 import psutil
 import pytest
 
 from fedsmp_tff import accounting
-from tasks import run
 from tasks import settings
-from tests import small_data
-
-# 5x5 convolutions of two filters: 1,002 parameters.
-_TINY = (
-    '--task=fashion_mnist', '--fashion_mnist_filters=2,2',
-    '--fashion_mnist_dense_units=4', '--fashion_mnist_clients=12',
-    '--clients_per_round=3', '--rounds=3', '--local_epochs=1',
-)
-_DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
-
-
-@pytest.fixture
-def data_dir(tmp_path):
-  small_data.write_fashion_mnist(tmp_path / 'data')
-  return tmp_path / 'data'
-
-
-def _tiny(data_dir, output_dir, *arguments):
-  return [
-      'run', *_TINY, f'--fashion_mnist_dir={data_dir}',
-      f'--output_dir={output_dir}', '--public_examples=8' if not any(
-          'randk' in a or 'fedavg' in a for a in arguments
-      ) else '--batch_size=5', *arguments,
-  ]
-
-
-def _command(arguments):
-  return subprocess.Popen(
-      [sys.executable, '-m', 'tasks.run', *arguments[1:]],
-      env={**os.environ, 'PYTHONPATH': os.getcwd()}, text=True,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-      # A shell's background jobs start with SIGINT ignored; these must hear it.
-      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-  )
-
-
-def _rows(path):
-  with open(path, encoding='utf-8') as file:
-    return list(csv.DictReader(file))
-
-
-def _main(arguments):
-  """The command in this process, its flags forgotten afterwards."""
-  with flagsaver.flagsaver():
-    return run.main(arguments)
-
-
-def _say(capsys, *arguments):
-  """Runs a command that must be refused; returns the one sentence it says."""
-  status = _main(['run', *arguments])
-  captured = capsys.readouterr()
-  assert status == 2
-  assert captured.out == ''
-  assert captured.err.startswith('tasks.run: ') and captured.err.count('\n') == 1
-  return captured.err
-
-
-def _story(out):
-  """What two runs of one seed have in common: metrics and weights, byte for byte."""
-  with np.load(out / 'weights.npz') as weights:
-    return (
-        (out / 'metrics.csv').read_bytes(),
-        b''.join(weights[n].tobytes() for n in sorted(weights)),
-    )
+from tests.tasks import commands
 
 
 def _ray_node(*arguments):
@@ -169,6 +102,10 @@ class TestComputation:
           (['--runtime=tff', '--ray_address=auto'], '--ray_address is of no use'),
           (['--runtime=ray', '--client_timeout=nan'], '--client_timeout=nan'),
           (['--runtime=ray', '--ray_address=127.0.0.1:1'], 'no Ray cluster answers'),
+          (['--rounds_per_checkpoint=0'], '--rounds_per_checkpoint=0'),
+          (['--grace_seconds=-1'], r'--grace_seconds=-1\.0'),
+          (['--grace_seconds=nan'], '--grace_seconds=nan'),
+          (['--flagfile=/none/flags'], '/none/flags'),
           (['--no_such_flag=1'], 'no_such_flag'),
           (['stray'], "'stray' is not a flag"),
       ],
@@ -183,20 +120,26 @@ class TestComputation:
     if not any('_dir=/none' in a for a in arguments):
       # Data that can't be loaded: the flag must be refused first.
       task += ['--fashion_mnist_dir=/never/read'] if task else []
-    said = _say(capsys, *task, *where, *arguments)
+    said = commands.say(capsys, *task, *where, *arguments)
     assert re.search(sentence, said), said
     assert '/never/read' not in said
     assert not (tmp_path / 'run').exists()
 
+  def test_a_flagfile_with_an_unknown_flag_is_named(self, capsys, tmp_path):
+    path = tmp_path / 'flags'
+    path.write_text('--task=fashion_mnist\n--raunds=3\n')
+    said = commands.say(capsys, f'--flagfile={path}')
+    assert "Unknown command line flag 'raunds'" in said and f'in {path};' in said
+
   def test_bits_and_epsilon_that_can_not_be(self, capsys, data_dir, tmp_path):
-    tiny = _tiny(data_dir, tmp_path / 'run')[1:]
-    assert '--bits=99: `bits` must be' in _say(capsys, *tiny, '--bits=99')
-    assert '--epsilon=1e-12: No noise' in _say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
-    assert '--public_examples=60' in _say(capsys, *tiny, '--public_examples=60')
+    tiny = commands.tiny(data_dir, tmp_path / 'run')[1:]
+    assert '--bits=99: `bits` must be' in commands.say(capsys, *tiny, '--bits=99')
+    assert '--epsilon=1e-12: No noise' in commands.say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
+    assert '--public_examples=60' in commands.say(capsys, *tiny, '--public_examples=60')
     assert not (tmp_path / 'run').exists()
 
   def test_help_names_every_flag_once_under_its_group(self, capsys):
-    assert _main(['run', '--help']) == 0
+    assert commands.main(['run', '--help']) == 0
     text = capsys.readouterr().out
     by_module = flags.FLAGS.flags_by_module_dict()
     for name in by_module['tasks.settings'] + by_module['tasks.runtimes']:
@@ -210,17 +153,17 @@ class TestExecution:
   @pytest.mark.parametrize('algorithm', settings.ALGORITHMS)
   def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
-    status = _main(
-        _tiny(data_dir, out, f'--algorithm={algorithm}')
+    status = commands.main(
+        commands.tiny(data_dir, out, f'--algorithm={algorithm}')
         if not algorithm.endswith('topk')
-        else [*_tiny(data_dir, out), f'--algorithm={algorithm}']
+        else [*commands.tiny(data_dir, out), f'--algorithm={algorithm}']
     )
     printed = ' '.join(capsys.readouterr().out.split())
     assert status == 0
     private = settings.ALGORITHMS[algorithm].private
     assert ('NO PRIVACY' in printed) == (not private)
     assert printed.count('privacy spent by 3 rounds') == (2 if private else 0)
-    rows = _rows(out / 'metrics.csv')
+    rows = commands.rows(out / 'metrics.csv')
     assert [row['round'] for row in rows] == ['0', '1', '2', '3']
     assert all(row['participants'] == '3' for row in rows[1:])
     assert all(0 <= float(row['test_accuracy']) <= 1 for row in rows)
@@ -232,20 +175,21 @@ class TestExecution:
               spending.epsilon(name, int(row['round']))
           )
     summary = json.loads((out / 'summary.json').read_text())
+    assert summary['rounds'] == 3
     assert summary['best_test_accuracy'] == max(
         float(row['test_accuracy']) for row in rows
     )
     assert summary['final_test_accuracy'] == float(rows[-1]['test_accuracy'])
     config = json.loads((out / 'config.json').read_text())
-    assert config['dim'] == _DIM and config['algorithm'] == algorithm
-    kept = _DIM if algorithm in ('fedavg', 'dp_fedavg') else config['num_kept']
+    assert config['dim'] == commands.DIM and config['algorithm'] == algorithm
+    kept = commands.DIM if algorithm in ('fedavg', 'dp_fedavg') else config['num_kept']
     assert summary['uplink_megabytes'] == pytest.approx(
         4 * kept * 3 * 3 / 12 / 1e6
     )
     with np.load(out / 'weights.npz') as weights:
-      assert sum(weights[name].size for name in weights) == _DIM
+      assert sum(weights[name].size for name in weights) == commands.DIM
     assert list(out.glob('events.out.tfevents.*'))
-    assert len(_rows(out / 'timings.csv')) == 4
+    assert len(commands.rows(out / 'timings.csv')) == 4
 
   def test_one_seed_one_story(self, data_dir, tmp_path):
     stories = []
@@ -257,11 +201,11 @@ class TestExecution:
         ('ray', ['--runtime=ray', '--workers=1']),
         ('two on ray', ['--runtime=ray', '--workers=2']),
     ):
-      assert _main(_tiny(data_dir, tmp_path / name, '--seed=1', *arguments)) == 0
-      stories.append(_story(tmp_path / name))
+      assert commands.main(commands.tiny(data_dir, tmp_path / name, '--seed=1', *arguments)) == 0
+      stories.append(commands.story(tmp_path / name))
     assert all(story == stories[0] for story in stories)
-    _main(_tiny(data_dir, tmp_path / 'other', '--seed=2'))
-    other = _story(tmp_path / 'other')
+    commands.main(commands.tiny(data_dir, tmp_path / 'other', '--seed=2'))
+    other = commands.story(tmp_path / 'other')
     assert stories[0][0] != other[0] and stories[0][1] != other[1]
 
   def test_tff_s_worker_agrees_but_for_the_last_bits(self, data_dir, tmp_path):
@@ -269,7 +213,7 @@ class TestExecution:
     # difference through top-k, whose choice is not continuous.
     for name in ('local', 'tff'):
       arguments = ['--seed=1', '--rounds=1', f'--runtime={name}']
-      assert _main(_tiny(data_dir, tmp_path / name, *arguments)) == 0
+      assert commands.main(commands.tiny(data_dir, tmp_path / name, *arguments)) == 0
     with (
         np.load(tmp_path / 'local' / 'weights.npz') as one,
         np.load(tmp_path / 'tff' / 'weights.npz') as other,
@@ -280,31 +224,23 @@ class TestExecution:
   def test_a_seeded_run_says_that_its_noise_can_be_removed(
       self, data_dir, tmp_path, capsys
   ):
-    _main(_tiny(data_dir, tmp_path / 'a', '--seed=1'))
+    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--seed=1'))
     assert 'CAN REMOVE IT' in ' '.join(capsys.readouterr().out.split())
-    _main(_tiny(data_dir, tmp_path / 'b'))
+    commands.main(commands.tiny(data_dir, tmp_path / 'b'))
     assert 'CAN REMOVE IT' not in ' '.join(capsys.readouterr().out.split())
 
   def test_a_hypothetical_population_is_called_so(self, data_dir, tmp_path, capsys):
-    _main(_tiny(data_dir, tmp_path / 'a', '--population=1000000'))
+    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--population=1000000'))
     printed = capsys.readouterr().out
     assert 'n = 1,000,000 HYPOTHETICAL' in printed
     assert 'the data have 12 clients' in ' '.join(printed.split())
     assert 'at n = 12)' in ' '.join(printed.split())
 
   def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):
-    _main(_tiny(data_dir, tmp_path / 'a', '--epsilon=3'))
+    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--epsilon=3'))
     config = json.loads((tmp_path / 'a' / 'config.json').read_text())
     assert config['epsilon_after_all_rounds']['fixed_size'] == pytest.approx(3, abs=1e-4)
     assert config['noise_multiplier'] > 1
-
-  def test_a_directory_with_a_run_is_refused(self, data_dir, tmp_path, capsys):
-    arguments = _tiny(data_dir, tmp_path / 'a')
-    assert _main(arguments) == 0
-    capsys.readouterr()
-    before = (tmp_path / 'a' / 'metrics.csv').read_bytes()
-    assert 'holds a run already' in _say(capsys, *arguments[1:])
-    assert (tmp_path / 'a' / 'metrics.csv').read_bytes() == before
 
   @pytest.mark.parametrize(
       'runtime, children', [('local', 0), ('tff', 1), ('ray', 3)]
@@ -312,7 +248,7 @@ class TestExecution:
   def test_the_command_leaves_no_process_behind(
       self, data_dir, tmp_path, runtime, children
   ):
-    command = _command(_tiny(data_dir, tmp_path / 'a', f'--runtime={runtime}'))
+    command = commands.command(commands.tiny(data_dir, tmp_path / 'a', f'--runtime={runtime}'))
     seen = set()
     while command.poll() is None:
       with contextlib.suppress(psutil.NoSuchProcess):
@@ -329,22 +265,8 @@ class TestExecution:
       assert time.monotonic() < deadline
       time.sleep(0.2)
 
-  def test_an_interrupt_keeps_what_is_done(self, data_dir, tmp_path):
-    out = tmp_path / 'a'
-    command = _command(_tiny(data_dir, out, '--rounds=100000'))
-    while not (out / 'timings.csv').exists() or len(_rows(out / 'timings.csv')) < 4:
-      assert command.poll() is None
-      time.sleep(0.1)
-    command.send_signal(signal.SIGINT)
-    printed, err = command.communicate(timeout=60)
-    assert command.returncode == 130 and 'Traceback' not in err
-    summary = json.loads((out / 'summary.json').read_text())
-    assert summary['rounds'] >= 3
-    assert f'{summary["rounds"]} of 100000 rounds done' in printed
-    assert (out / 'weights.npz').exists()
-
   def test_a_failed_start_says_one_sentence_and_no_traceback(self):
-    command = _command(['run', '--task=fashion_mnist', '--p=0'])
+    command = commands.command(['run', '--task=fashion_mnist', '--p=0'])
     out, err = command.communicate(timeout=60)
     assert command.returncode == 2 and out == ''
     assert err == 'tasks.run: --p=0.0 is not a number greater than 0 and at most 1; change it.\n'
@@ -359,10 +281,10 @@ class TestRayNodes:
         '--seed=1', '--clients_per_round=12', '--local_epochs=200', '--public_steps=1',
         '--rounds=4',
     ]
-    undisturbed = _tiny(data_dir, tmp_path / 'local', *longer)
+    undisturbed = commands.tiny(data_dir, tmp_path / 'local', *longer)
     undisturbed.remove('--local_epochs=1')
     # A process of its own: TensorFlow reads some of its settings once.
-    command = _command(undisturbed)
+    command = commands.command(undisturbed)
     _, err = command.communicate(timeout=300)
     assert command.returncode == 0, err
     with socket.socket() as free:
@@ -379,30 +301,30 @@ class TestRayNodes:
       other = _ray_node(f'--address={address}')
       nodes += other
       out = tmp_path / 'ray'
-      arguments = _tiny(data_dir, out, *longer, '--runtime=ray', f'--ray_address={address}')
+      arguments = commands.tiny(data_dir, out, *longer, '--runtime=ray', f'--ray_address={address}')
       arguments.remove('--local_epochs=1')
-      command = _command(arguments)
+      command = commands.command(arguments)
       [raylet] = [p for p in other if p.name().startswith('raylet')]
 
       def clients_of_the_other_node():
         return [c for c in raylet.children() if 'Actor.run' in ' '.join(c.cmdline())]
 
       # In the middle of a round: a client runs on the node that dies.
-      while not (out / 'timings.csv').exists() or len(_rows(out / 'timings.csv')) < 2:
+      while not (out / 'timings.csv').exists() or len(commands.rows(out / 'timings.csv')) < 2:
         assert command.poll() is None, command.communicate()
         time.sleep(0.05)
       while not clients_of_the_other_node():
         assert command.poll() is None
       # Not all of `other`: a process of the first node may have started meanwhile.
       _kill([raylet])
-      assert len(_rows(out / 'timings.csv')) < 5  # It is not over yet.
+      assert len(commands.rows(out / 'timings.csv')) < 5  # It is not over yet.
       printed, err = command.communicate(timeout=300)
       assert command.returncode == 0, err
       assert '4 of 4 rounds done' in printed
     finally:
       _kill(nodes)
       shutil.rmtree(directory, ignore_errors=True)
-    assert _story(out) == _story(tmp_path / 'local')
+    assert commands.story(out) == commands.story(tmp_path / 'local')
 
 
 @pytest.mark.slow
@@ -415,8 +337,8 @@ class TestRealData:
   def test_fashion_mnist_is_learnt(self, tmp_path):
     out = tmp_path / 'run'
     arguments = ['--task=fashion_mnist', '--p=0.005', '--rounds=5', '--seed=1']
-    assert _main(['run', *arguments, f'--output_dir={out}']) == 0
-    rows = _rows(out / 'metrics.csv')
+    assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
+    rows = commands.rows(out / 'metrics.csv')
     assert float(rows[0]['test_accuracy']) < 0.2
     # 60 % when this was written; with unmasked or unscaled noise it stays at chance.
     assert float(rows[-1]['test_accuracy']) > 0.5
@@ -426,7 +348,7 @@ class TestRealData:
     out = tmp_path / 'run'
     arguments = ['--task=shakespeare', '--algorithm=fedavg_topk', '--rounds=4']
     smaller = ['--shakespeare_lstm_units=64,64', '--eval_examples=200', '--seed=1']
-    assert _main(['run', *arguments, *smaller, f'--output_dir={out}']) == 0
-    losses = [float(r['test_loss']) for r in _rows(out / 'metrics.csv') if r['test_loss']]
+    assert commands.main(['run', *arguments, *smaller, f'--output_dir={out}']) == 0
+    losses = [float(r['test_loss']) for r in commands.rows(out / 'metrics.csv') if r['test_loss']]
     # ln 90 = 4.5 before; characters' frequencies alone give about 3.3.
     assert losses[0] == pytest.approx(4.5, abs=0.05) and losses[-1] < 3.6

@@ -1,0 +1,69 @@
+"""Small runs of `python -m tasks.run`, in this process and as one of their own."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+
+from absl.testing import flagsaver
+import numpy as np
+
+from tasks import run
+
+# 5x5 convolutions of two filters: 600 parameters.
+_TINY = (
+    '--task=fashion_mnist', '--fashion_mnist_filters=2,2',
+    '--fashion_mnist_dense_units=4', '--fashion_mnist_clients=12',
+    '--clients_per_round=3', '--rounds=3', '--local_epochs=1',
+)
+DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
+
+
+def tiny(data_dir, output_dir, *arguments):
+  return [
+      'run', *_TINY, f'--fashion_mnist_dir={data_dir}',
+      f'--output_dir={output_dir}', '--public_examples=8' if not any(
+          'randk' in a or 'fedavg' in a for a in arguments
+      ) else '--batch_size=5', *arguments,
+  ]
+
+
+def command(arguments):
+  return subprocess.Popen(
+      [sys.executable, '-m', 'tasks.run', *arguments[1:]],
+      env={**os.environ, 'PYTHONPATH': os.getcwd()}, text=True,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+      # A shell's background jobs start with SIGINT ignored; these must hear it.
+      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  )
+
+
+def rows(path):
+  with open(path, encoding='utf-8') as file:
+    return list(csv.DictReader(file))
+
+
+def main(arguments):
+  """The command in this process, its flags forgotten afterwards."""
+  with flagsaver.flagsaver():
+    return run.main(arguments)
+
+
+def say(capsys, *arguments):
+  """Runs a command that must be refused; returns the one sentence it says."""
+  status = main(['run', *arguments])
+  captured = capsys.readouterr()
+  assert status == 2
+  assert captured.out == ''
+  assert captured.err.startswith('tasks.run: ') and captured.err.count('\n') == 1
+  return captured.err
+
+
+def story(out):
+  """What two runs of one seed have in common: metrics and weights, byte for byte."""
+  with np.load(out / 'weights.npz') as weights:
+    return (
+        (out / 'metrics.csv').read_bytes(),
+        b''.join(weights[n].tobytes() for n in sorted(weights)),
+    )
