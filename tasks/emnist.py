@@ -72,8 +72,13 @@ def _load(seed: int, num_public: int) -> registry.TaskData:
 
 
 def _to_examples(elements) -> registry.Examples:
+  if not elements:
+    raise ValueError('it is listed, but has no images')
   pixels = np.stack([element['pixels'] for element in elements])
+  if not np.all((0 <= pixels) & (pixels <= 1)):
+    raise ValueError('a pixel is not a number from 0 to 1')
   labels = np.array([element['label'] for element in elements], np.int32)
+  registry.check_labels(labels, 0, _NUM_CLASSES - 1)
   # The floats are k/255, with 1 the background; the model scales them back.
   images = np.rint(pixels * 255).astype(np.uint8)
   return images[..., np.newaxis], labels

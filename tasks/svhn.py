@@ -77,7 +77,8 @@ def _read_mat(path: pathlib.Path) -> registry.Examples:
   try:
     content = scipy.io.loadmat(path)
     images = np.moveaxis(content['X'], -1, 0)
-    labels = content['y'].reshape(-1).astype(np.int32) % _NUM_CLASSES
+    labels = content['y'].reshape(-1)
+    registry.check_labels(labels, 1, _NUM_CLASSES)
   # SciPy raises many kinds of errors on a damaged file.
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise errors.InputError(
@@ -89,7 +90,7 @@ def _read_mat(path: pathlib.Path) -> registry.Examples:
         f'{path} has images {images.dtype}{images.shape} for {len(labels)}'
         ' labels, not uint8[N, 32, 32, 3]; get it anew.'
     )
-  return np.ascontiguousarray(images), labels
+  return np.ascontiguousarray(images), labels.astype(np.int32) % _NUM_CLASSES
 
 
 TASK = registry.Task(

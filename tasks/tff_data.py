@@ -7,6 +7,7 @@ import sqlite3
 from typing import Any, Optional
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
@@ -25,7 +26,7 @@ def loading(
   path = pathlib.Path(cache_dir or pathlib.Path.home() / '.tff') / filename
   try:
     yield
-  except (OSError, sqlite3.Error, _FormatError) as error:
+  except (OSError, sqlite3.Error, _FormatError, _ClientError, tf.errors.OpError) as error:
     remedy = (
         'delete it, so that it is downloaded anew'
         if path.exists()
@@ -33,21 +34,34 @@ def loading(
         f' (tff-datasets-public), unpack it to that path, or name its directory'
         f' with --{flag}'
     )
+    reason = str(error).split('\n', 1)[0]
     raise errors.InputError(
-        f'{title}: {path} could not be had or read ({error}); {remedy}.'
+        f'{title}: {path} could not be had or read ({reason}); {remedy}.'
     ) from None
+
+
+class _ClientError(Exception):
+  """A client's examples can't be read."""
 
 
 def examples_by_client(
     data: tff.simulation.datasets.ClientData,
     to_examples: Callable[[list[Any]], registry.Examples],
 ) -> list[registry.Examples]:
-  """Each client's elements through `to_examples`, in the order of client ids."""
-  ids = tqdm.tqdm(data.client_ids, desc='reading clients', disable=None)
-  return [
-      to_examples(list(data.create_tf_dataset_for_client(i).as_numpy_iterator()))
-      for i in ids
-  ]
+  """Each client's elements through `to_examples`, in the order of client ids.
+
+  Within `loading`, what can't be read becomes a sentence that names the client:
+  elements that TensorFlow can't parse, and those at which `to_examples` raises a
+  `ValueError`.
+  """
+  examples = []
+  for client in tqdm.tqdm(data.client_ids, desc='reading clients', disable=None):
+    dataset = data.create_tf_dataset_for_client(client)
+    try:
+      examples.append(to_examples(list(dataset.as_numpy_iterator())))
+    except (ValueError, tf.errors.OpError) as error:
+      raise _ClientError(f'client {client!r}: {error}') from None
+  return examples
 
 
 def take_public_of_clients(

@@ -69,7 +69,8 @@ class LocalWorkers(map_reduce.Workers):
         )
         for future in done:
           client = running.pop(future)
-          results = future.result()
+          with map_reduce.naming(client):
+            results = future.result()
           cohort.finish(client)
           yield client, results
     finally:

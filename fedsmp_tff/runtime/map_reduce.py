@@ -9,6 +9,7 @@ runs is the business of a `Workers`.
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
+import contextlib
 from typing import Any, Optional
 import weakref
 
@@ -71,6 +72,16 @@ class Workers(abc.ABC):
   @abc.abstractmethod
   def close(self) -> None:
     """Ends what this object started."""
+
+
+@contextlib.contextmanager
+def naming(client: int) -> Iterator[None]:
+  """Adds to an exception's text which client of the round it comes from."""
+  try:
+    yield
+  except Exception as error:
+    error.add_note(f'(from client {client} of the round, counted from 0)')
+    raise
 
 
 class NoMapReduceFormError(TypeError):
@@ -240,7 +251,11 @@ class _Round:
             f' Found {type(value)}.'
         )
       else:
-        per_param.append([values.leaves_of(v, param.member) for v in value])
+        leaves = []
+        for client, own in enumerate(value):
+          with naming(client):
+            leaves.append(values.leaves_of(own, param.member))
+        per_param.append(leaves)
     if len({len(v) for v in per_param}) > 1:
       raise ValueError(
           'The clients\' arguments must be of one length. Found'

@@ -184,7 +184,8 @@ class RayWorkers(map_reduce.Workers):
       self._free.append(call.actor)
       if outcome != self._ok:
         error_class, message = results
-        raise error_class(None, None, message)
+        with map_reduce.naming(call.client):
+          raise error_class(None, None, message)
       if cohort.finish(call.client):
         yield call.client, results
     now = time.monotonic()

@@ -392,31 +392,34 @@ class TestChaos:
     whole, out = tmp_path / 'whole', tmp_path / 'killed'
     command = commands.command(commands.tiny(data_dir, whole, *flags))
     assert command.wait(300) == 0
-    kills = {'checkpoint': 0, 'round': 0, 'start': 0}
-    for _ in range(_KILLS):
+    kills = []
+    while len(kills) < _KILLS:
+      left_behind = set(glob.glob(f'{out}/checkpoints/*_temp*'))
+      rows = len(_lines(out))
       command = commands.command(commands.tiny(data_dir, out, *flags))
       moment = rng.choice(['checkpoint', 'checkpoint', 'round', 'round', 'start'])
       if moment == 'start':
         time.sleep(rng.uniform(0, 6))
-      elif moment == 'round':
-        done = len(_lines(out))
-        while command.poll() is None and len(_lines(out)) <= done:
-          time.sleep(0.005)
-        time.sleep(rng.uniform(0, 0.3))
       else:
-        while command.poll() is None and not glob.glob(f'{out}/checkpoints/*_temp*'):
+        rows += rng.choice([0, 1, 1, 2])
+        while command.poll() is None and len(_lines(out)) < rows:
+          time.sleep(0.002)
+        if moment == 'round':
+          time.sleep(rng.uniform(0, 0.5))
+      if moment == 'checkpoint':
+        # The writer works under this name until the checkpoint is whole.
+        while command.poll() is None and not (
+            set(glob.glob(f'{out}/checkpoints/*_temp*')) - left_behind
+        ):
           time.sleep(0.0005)
-        time.sleep(rng.uniform(0, 0.05))
-      if command.poll() is not None:
-        assert command.returncode == 0, command.communicate()
-        continue
+        time.sleep(rng.uniform(0, 0.03))
       command.kill()
       _, err = command.communicate()
+      assert command.returncode == -signal.SIGKILL, (kills, err)
       assert 'Traceback' not in err
-      kills[moment] += 1
-      print(f'killed: {moment}, rows {len(_lines(out)) - 1}', os.listdir(out / 'checkpoints')
-            if (out / 'checkpoints').exists() else '')
-    print(kills)
+      whole_ones = glob.glob(f'{out}/checkpoints/round_*[0-9]')
+      kills.append((moment, len(_lines(out)) - 2, sorted(map(os.path.basename, whole_ones))))
+      print('killed:', *kills[-1])
     command = commands.command(commands.tiny(data_dir, out, *flags))
     printed, err = command.communicate(timeout=300)
     assert command.returncode == 0, err
