@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 import concurrent.futures
 import os
 import pathlib
+import re
 import shutil
 import time
 from typing import Any, NamedTuple, Optional
@@ -91,7 +92,7 @@ class Checkpoints:
       self._remove_unfinished()
     except (OSError, tf.errors.OpError) as error:
       raise CheckpointError(
-          f'{self._directory} can\'t be written ({_reason(error)}); make it so.'
+          f'{self._directory} can\'t be written ({reason(error)}); make it so.'
       ) from None
     self._last_round = None
     self._last_seconds = 0.0
@@ -142,7 +143,7 @@ class Checkpoints:
       self._remove_unfinished()
       raise CheckpointError(
           f'The checkpoint {self._path(version)} can\'t be written'
-          f' ({_reason(error)}); make room or give access there.'
+          f' ({reason(error)}); make room or give access there.'
           + (
               f' That of round {self._last_round} is intact.'
               if self._last_round is not None
@@ -174,7 +175,7 @@ class Checkpoints:
       state = self._run(self._manager.load(version, like))
     # TensorFlow raises many kinds of errors on damaged files.
     except Exception as error:  # pylint: disable=broad-exception-caught
-      raise self._unusable(versions, f'can\'t be read ({_reason(error)})') from None
+      raise self._unusable(versions, f'can\'t be read ({reason(error)})') from None
     found, expected = _shapes(state), _shapes(like)
     if found != expected:
       raise self._unusable(
@@ -239,9 +240,9 @@ def _difference(found: dict[str, tuple], expected: dict[str, tuple]) -> str:
   return f'{name} is {text(found)}, not {text(expected)}'
 
 
-def _reason(error: Exception) -> str:
-  """The first line of what went wrong, without a stack."""
+def reason(error: Exception) -> str:
+  """What went wrong, in one line: TensorFlow adds names of nodes and stacks."""
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   text = getattr(error, 'message', None) or str(error) or type(error).__name__
-  return text.splitlines()[0]
+  return re.sub(r'^{{.*?}} ?| \[Op:.*\]$', '', text.splitlines()[0])

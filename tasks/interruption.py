@@ -10,6 +10,7 @@ import sys
 import threading
 
 from absl import flags
+import psutil
 
 from tasks import errors
 
@@ -114,8 +115,9 @@ class Interruption:
         signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
       second = _next_signal(numbers)
     if second is not None:
-      # Files are whole at any time, and other processes end with this one.
       _say(f'{signal.Signals(second).name} again: ended.')
+      _kill_children()
+      # Files are whole at any time.
       os._exit(128 + second)
 
 
@@ -133,6 +135,14 @@ def _next_signal(numbers: socket.socket, timeout: float = None):
       return None
     if number[0] in _SIGNALS:
       return number[0]
+
+
+def _kill_children() -> None:
+  # They would see by themselves that this process is gone; some of Ray's in a minute.
+  with contextlib.suppress(psutil.Error):
+    for child in psutil.Process().children(recursive=True):
+      with contextlib.suppress(psutil.Error):
+        child.kill()
 
 
 def _say(text: str) -> None:

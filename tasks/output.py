@@ -16,6 +16,7 @@ from absl import flags
 import numpy as np
 import tensorflow as tf
 
+from fedsmp_tff import checkpoints
 from tasks import errors
 from tasks import tables
 
@@ -305,9 +306,8 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except (OSError, tf.errors.OpError) as error:
-    reason = getattr(error, 'strerror', None) or str(error).splitlines()[0]
     raise errors.RunError(
-        f'{path} can\'t be written ({reason}); make room or give access there, and'
+        f'{path} can\'t be written ({checkpoints.reason(error)}); make room or give access there, and'
         ' run the same command again, which goes on after the last checkpoint.'
     ) from None
 

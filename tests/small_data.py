@@ -99,8 +99,12 @@ def write_tff_shakespeare(cache_dir, snippets):
   )
 
 
-def write_tff_emnist(cache_dir, sizes, seed=0):
-  """`sizes`: split -> writer -> number of images. Returns images and labels alike."""
+def write_tff_emnist(cache_dir, sizes, seed=0, change=lambda writer, pixels, label: None):
+  """`sizes`: split -> writer -> number of images. Returns images and labels alike.
+
+  `change` may change an image's pixels (a list of floats) and label (of one element)
+  before they are written.
+  """
   rng = np.random.default_rng(seed)
   made = collections.defaultdict(dict)
   examples = collections.defaultdict(dict)
@@ -109,23 +113,16 @@ def write_tff_emnist(cache_dir, sizes, seed=0):
       images = rng.integers(0, 256, (num, 28, 28), np.uint8)
       labels = rng.integers(0, 62, num)
       made[split][writer] = images, labels
-      examples[f'all_{split}'][writer] = [
-          tf.train.Example(
-              features=tf.train.Features(
-                  feature={
-                      'pixels': tf.train.Feature(
-                          float_list=tf.train.FloatList(
-                              value=image.reshape(-1) / 255
-                          )
-                      ),
-                      'label': tf.train.Feature(
-                          int64_list=tf.train.Int64List(value=[label])
-                      ),
-                  }
-              )
-          )
-          for image, label in zip(images, labels)
-      ]
+      for image, label in zip(images, labels):
+        pixels, label = list(image.reshape(-1) / 255), [label]
+        change(writer, pixels, label)
+        feature = {
+            'pixels': tf.train.Feature(float_list=tf.train.FloatList(value=pixels)),
+            'label': tf.train.Feature(int64_list=tf.train.Int64List(value=label)),
+        }
+        examples[f'all_{split}'].setdefault(writer, []).append(
+            tf.train.Example(features=tf.train.Features(feature=feature))
+        )
   _write_sqlite(pathlib.Path(cache_dir) / 'emnist_all.sqlite', examples)
   return made
 

@@ -3,6 +3,8 @@
 import gzip
 import pathlib
 
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -66,6 +68,18 @@ class TestExecution:
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(errors.InputError, match=f'train-images.*{match}'):
       fashion_mnist.TASK.load(0, 0)
+
+  @hypothesis.settings(
+      deadline=None, derandomize=True, database=None,
+      suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+  )
+  @hypothesis.given(st.binary(max_size=40))
+  def test_any_other_bytes_are_refused(self, directory, content):
+    path = directory / 'train-images-idx3-ubyte.gz'
+    for written in (content, gzip.compress(content), gzip.compress(b'\0\0\x08\x03' + content)):
+      path.write_bytes(written)
+      with pytest.raises(errors.InputError, match='train-'):
+        fashion_mnist.TASK.load(0, 0)
 
   def test_labels_that_do_not_fit(self, directory):
     path = directory / 'train-labels-idx1-ubyte.gz'

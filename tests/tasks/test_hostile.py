@@ -30,7 +30,9 @@ def _with_hostile_labels(model):
     return honest * factor
 
   return tff.learning.models.FunctionalModel(
-      model.initial_weights, model.predict_on_batch, loss=loss,
+      initial_weights=model.initial_weights,
+      predict_on_batch_fn=model.predict_on_batch,
+      loss_fn=loss,
       input_spec=model.input_spec,
   )
 

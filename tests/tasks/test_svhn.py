@@ -48,3 +48,11 @@ class TestExecution:
     scipy.io.savemat(path, {'X': np.zeros((32, 32, 3, 2)), 'y': np.ones((2, 1))})
     with pytest.raises(errors.InputError, match='extra_32x32.mat has images float64'):
       svhn.TASK.load(0, 0)
+
+  @pytest.mark.parametrize('label', [0, 11, 2.5, np.nan])
+  def test_labels_that_are_none(self, parts, tmp_path, label):
+    path = tmp_path / 'extra_32x32.mat'
+    images = np.zeros((32, 32, 3, 2), np.uint8)
+    scipy.io.savemat(path, {'X': images, 'y': np.array([[1], [label]])})
+    with pytest.raises(errors.InputError, match=f'extra_32x32.mat.*label {label}'):
+      svhn.TASK.load(0, 0)
