@@ -12,7 +12,7 @@ if __name__ == '__main__':
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 try:
-  import fedsmp_tff
+  from fedsmp_tff import accounting
 except ImportError as error:
   sys.exit(f'tasks.run: {error}')
 
@@ -20,40 +20,25 @@ except ImportError as error:
 import dataclasses
 import secrets
 import time
-from typing import Any, NamedTuple, Optional
+from typing import Optional
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from fedsmp_tff import accounting
 from fedsmp_tff import checkpoints as checkpoints_lib
-from fedsmp_tff import client_training
-from fedsmp_tff import program
 from fedsmp_tff import runtime
 from tasks import errors
-from tasks import evaluation
 from tasks import interruption as interruption_lib
 from tasks import output
 from tasks import plan as plan_lib
-from tasks import progress as progress_lib
-from tasks import registry
 from tasks import resuming
 from tasks import runtimes
+from tasks import seeds as seeds_lib
 from tasks import settings as settings_lib
+from tasks import training
 
 _PROGRAM = 'python -m tasks.run'
-
-
-class _Seeds(NamedTuple):
-  """Streams of randomness; None where it is to be fresh and, in part, secret."""
-
-  partition: int
-  weights: int
-  evaluation: int
-  sampling: Optional[int]
-  process: Optional[int]
 
 
 def main(argv: list[str]) -> int:
@@ -81,7 +66,7 @@ def main(argv: list[str]) -> int:
     said = error
   except interruption_lib.Interrupted as error:
     status = error.status
-    said = f'{error} before the first round.'
+    said = f'{error}.'
   print(f'tasks.run: {said}', file=sys.stderr)
   return status
 
@@ -97,7 +82,7 @@ def _run(
     if out.config is not None:
       resuming.check_identity(out.path, out.config, flags)
     task = settings_lib.TASKS[settings.task]
-    seeds = _seeds(settings.seed, out.config)
+    seeds = seeds_lib.make(settings.seed, out.config)
     _check_clients(settings, task.num_clients())
     model = task.build_model(seeds.weights)
     dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
@@ -108,8 +93,8 @@ def _run(
     if out.config is not None:
       resuming.check_data(out.path, out.config, fingerprint)
     settings, spending = _with_spending(settings, len(data.clients))
-    sparsifier = _sparsifier(settings, data)
-    factory = _factory(sparsifier, _mechanism(settings, seeds))
+    sparsifier = training.sparsifier(settings, data)
+    factory = training.factory(settings, sparsifier, seeds)
     plan = plan_lib.make(settings, data, dim, factory, spending)
     print(plan.text(), flush=True)
     print(f'\noutput: {out.path}\n', flush=True)
@@ -121,7 +106,7 @@ def _run(
           **plan.as_dict(),
           **surroundings,
           'flags': flags,
-          'seeds': {n: getattr(seeds, n) for n in _NOT_SECRET},
+          'seeds': seeds.public(),
           'data_fingerprint': fingerprint,
           'run_id': secrets.token_hex(8),
       }
@@ -133,7 +118,7 @@ def _run(
     ) as checkpoints:
       if out.config is not None and checkpoints.empty():
         out.go_on_without_checkpoint()
-      stopped_by = _train(
+      stopped_by = training.train(
           plan, model, sparsifier, seeds, out, checkpoints, interruption
       )
   if isinstance(stopped_by, interruption_lib.Interrupted):
@@ -146,74 +131,6 @@ def _run(
   if stopped_by is not None:
     raise stopped_by
   return 0
-
-
-def _train(
-    plan: plan_lib.Plan,
-    model: tff.learning.models.FunctionalModel,
-    sparsifier: fedsmp_tff.Sparsifier,
-    seeds: _Seeds,
-    out: output.RunDirectory,
-    checkpoints: checkpoints_lib.Checkpoints,
-    interruption: interruption_lib.Interruption,
-) -> Optional[BaseException]:
-  """Runs the rounds and writes their files; returns what ended the run early, if so."""
-  settings, data = plan.settings, plan.data
-  process = fedsmp_tff.build_fed_smp(
-      model,
-      _local_training(settings),
-      sparsifier,
-      server_optimizer=tff.learning.optimizers.build_sgdm(
-          settings.server_learning_rate
-      ),
-      **_mechanism(settings, seeds),
-  )
-  measure = evaluation.build(model, settings_lib.TASKS[settings.task].is_scored)
-  all_test = evaluation.shards_of(data.test)
-  some_test = evaluation.shards_of(
-      data.test, settings.eval_examples, seeds.evaluation
-  )
-  progress = progress_lib.Progress(plan)
-  writer = progress_lib.MetricsWriter(plan, out)
-  try:
-    with interruption.rounds():
-      weights, stopped_by = program.run(
-          process,
-          _ClientData(data, tagged=settings.seed is not None),
-          program.FixedSizeSampler(
-              len(data.clients), settings.clients_per_round, seeds.sampling
-          ),
-          settings.rounds,
-          lambda weights, last: measure(weights, all_test if last else some_test),
-          settings.rounds_per_evaluation,
-          [writer, progress],
-          checkpoints=checkpoints,
-          between_rounds=interruption.check,
-      )
-  finally:
-    progress.close()
-  summary = writer.summary()
-  out.write_weights(weights)
-  out.write_summary(summary)
-  print(progress_lib.summary_text(plan, summary, out.seconds()))
-  print(f'output: {out.path}', flush=True)
-  return stopped_by
-
-
-_NOT_SECRET = ('partition', 'weights', 'evaluation')
-
-
-def _seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> _Seeds:
-  """From the seed; without one, from the operating system, or as the run began."""
-  if seed is None and config is not None:
-    return _Seeds(**config['seeds'], sampling=None, process=None)
-  sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
-  partition, weights, sampling, process, evaluation_seed = (
-      int(s) for s in sequence.generate_state(5, np.uint32)
-  )
-  if seed is None:
-    sampling = process = None
-  return _Seeds(partition, weights, evaluation_seed, sampling, process)
 
 
 def _default_output_dir(settings: settings_lib.RunSettings) -> str:
@@ -266,81 +183,6 @@ def _with_spending(
       noise_multiplier, settings.clients_per_round, population, delta
   )
   return dataclasses.replace(settings, **dataclasses.asdict(spending)), spending
-
-
-def _mechanism(
-    settings: settings_lib.RunSettings, seeds: _Seeds
-) -> dict[str, Any]:
-  return dict(
-      clients_per_round=settings.clients_per_round,
-      clipping_norm=settings.clip,
-      noise_multiplier=settings.noise_multiplier,
-      bits=settings.bits,
-      seed=seeds.process,
-  )
-
-
-def _factory(
-    sparsifier: fedsmp_tff.Sparsifier, mechanism: dict[str, Any]
-) -> fedsmp_tff.FedSmpFactory:
-  try:
-    return fedsmp_tff.FedSmpFactory(sparsifier, **mechanism)
-  except ValueError as error:  # Of the flags, only --bits is not checked yet.
-    raise errors.InputError(f'--bits={mechanism["bits"]}: {error}') from None
-
-
-def _sparsifier(
-    settings: settings_lib.RunSettings, data: registry.TaskData
-) -> fedsmp_tff.Sparsifier:
-  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
-  if kind is None:
-    return fedsmp_tff.Dense()
-  if kind == 'randk':
-    return fedsmp_tff.RandK(settings.p, settings.k)
-  return fedsmp_tff.TopK(
-      settings.p,
-      settings.k,
-      data.public,
-      settings.public_epochs,
-      settings.public_steps,
-  )
-
-
-def _local_training(
-    settings: settings_lib.RunSettings,
-) -> client_training.LocalTraining:
-  def learning_rate(round_num):
-    decays = tf.cast(
-        round_num // settings.learning_rate_decay_rounds, tf.float32
-    )
-    return settings.learning_rate * settings.learning_rate_decay**decays
-
-  return client_training.LocalTraining(
-      tff.learning.optimizers.build_sgdm(
-          settings.learning_rate, settings.momentum
-      ),
-      settings.batch_size,
-      epochs=settings.local_epochs,
-      steps=settings.local_steps,
-      learning_rate_fn=learning_rate,
-  )
-
-
-class _ClientData:
-  """Each client's dataset, made once, when it is first sampled."""
-
-  def __init__(self, data: registry.TaskData, tagged: bool):
-    self._data = data
-    self._tagged = tagged
-    self._datasets = {}
-
-  def __call__(self, client: int):
-    if client not in self._datasets:
-      dataset = tf.data.Dataset.from_tensor_slices(self._data.clients[client])
-      if self._tagged:
-        dataset = fedsmp_tff.tag_client(client, dataset)
-      self._datasets[client] = dataset
-    return self._datasets[client]
 
 
 if __name__ == '__main__':

@@ -14,7 +14,7 @@ from tasks import fashion_mnist
 from tests import numpy_reference
 from tests import tiny_models
 
-_ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '6'))
+_ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '5'))
 _R, _HOSTILE = 100, 30
 # Labels that no image has: with them a client's training goes wrong in its own way.
 _NAN, _OVERFLOW, _HUGE, _ASCENT = range(10, 14)
@@ -186,4 +186,4 @@ class TestRealData:
       assert counts['participants'] == _R and counts['saturated_values'] == 0
       assert counts['non_finite_clients'] > 0
     # Chance is 0.1.
-    assert accuracies[0] < 0.2 and accuracies[-1] > 0.4
+    assert accuracies[0] < 0.2 and accuracies[-1] > 0.35

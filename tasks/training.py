@@ -1,0 +1,155 @@
+"""A run's rounds: the process and the loop that its settings make, and their files."""
+
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import checkpoints as checkpoints_lib
+from fedsmp_tff import client_training
+from fedsmp_tff import program
+from tasks import errors
+from tasks import evaluation
+from tasks import interruption as interruption_lib
+from tasks import output
+from tasks import plan as plan_lib
+from tasks import progress as progress_lib
+from tasks import registry
+from tasks import seeds as seeds_lib
+from tasks import settings as settings_lib
+
+
+def train(
+    plan: plan_lib.Plan,
+    model: tff.learning.models.FunctionalModel,
+    kept: fedsmp_tff.Sparsifier,
+    seeds: seeds_lib.Seeds,
+    out: output.RunDirectory,
+    checkpoints: checkpoints_lib.Checkpoints,
+    interruption: interruption_lib.Interruption,
+) -> Optional[BaseException]:
+  """Runs the rounds and writes their files; returns what ended the run early, if so."""
+  settings, data = plan.settings, plan.data
+  process = fedsmp_tff.build_fed_smp(
+      model,
+      _local_training(settings),
+      kept,
+      server_optimizer=tff.learning.optimizers.build_sgdm(
+          settings.server_learning_rate
+      ),
+      **_mechanism(settings, seeds),
+  )
+  measure = evaluation.build(model, settings_lib.TASKS[settings.task].is_scored)
+  all_test = evaluation.shards_of(data.test)
+  some_test = evaluation.shards_of(
+      data.test, settings.eval_examples, seeds.evaluation
+  )
+  progress = progress_lib.Progress(plan)
+  writer = progress_lib.MetricsWriter(plan, out)
+  try:
+    with interruption.rounds():
+      weights, stopped_by = program.run(
+          process,
+          _ClientData(data, tagged=settings.seed is not None),
+          program.FixedSizeSampler(
+              len(data.clients), settings.clients_per_round, seeds.sampling
+          ),
+          settings.rounds,
+          lambda weights, last: measure(weights, all_test if last else some_test),
+          settings.rounds_per_evaluation,
+          [writer, progress],
+          checkpoints=checkpoints,
+          between_rounds=interruption.check,
+      )
+  finally:
+    progress.close()
+  summary = writer.summary()
+  out.write_weights(weights)
+  out.write_summary(summary)
+  print(progress_lib.summary_text(plan, summary, out.seconds()))
+  print(f'output: {out.path}', flush=True)
+  return stopped_by
+
+
+def _mechanism(
+    settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
+) -> dict[str, Any]:
+  return dict(
+      clients_per_round=settings.clients_per_round,
+      clipping_norm=settings.clip,
+      noise_multiplier=settings.noise_multiplier,
+      bits=settings.bits,
+      seed=seeds.process,
+  )
+
+
+def factory(
+    settings: settings_lib.RunSettings,
+    kept: fedsmp_tff.Sparsifier,
+    seeds: seeds_lib.Seeds,
+) -> fedsmp_tff.FedSmpFactory:
+  """The run's aggregator.
+
+  Raises:
+    InputError: If --bits can't be.
+  """
+  try:
+    return fedsmp_tff.FedSmpFactory(kept, **_mechanism(settings, seeds))
+  except ValueError as error:  # Of the flags, only --bits is not checked yet.
+    raise errors.InputError(f'--bits={settings.bits}: {error}') from None
+
+
+def sparsifier(
+    settings: settings_lib.RunSettings, data: registry.TaskData
+) -> fedsmp_tff.Sparsifier:
+  """The run's sparsifier."""
+  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
+  if kind is None:
+    return fedsmp_tff.Dense()
+  if kind == 'randk':
+    return fedsmp_tff.RandK(settings.p, settings.k)
+  return fedsmp_tff.TopK(
+      settings.p,
+      settings.k,
+      data.public,
+      settings.public_epochs,
+      settings.public_steps,
+  )
+
+
+def _local_training(
+    settings: settings_lib.RunSettings,
+) -> client_training.LocalTraining:
+  def learning_rate(round_num):
+    decays = tf.cast(
+        round_num // settings.learning_rate_decay_rounds, tf.float32
+    )
+    return settings.learning_rate * settings.learning_rate_decay**decays
+
+  return client_training.LocalTraining(
+      tff.learning.optimizers.build_sgdm(
+          settings.learning_rate, settings.momentum
+      ),
+      settings.batch_size,
+      epochs=settings.local_epochs,
+      steps=settings.local_steps,
+      learning_rate_fn=learning_rate,
+  )
+
+
+class _ClientData:
+  """Each client's dataset, made once, when it is first sampled."""
+
+  def __init__(self, data: registry.TaskData, tagged: bool):
+    self._data = data
+    self._tagged = tagged
+    self._datasets = {}
+
+  def __call__(self, client: int):
+    if client not in self._datasets:
+      dataset = tf.data.Dataset.from_tensor_slices(self._data.clients[client])
+      if self._tagged:
+        dataset = fedsmp_tff.tag_client(client, dataset)
+      self._datasets[client] = dataset
+    return self._datasets[client]
