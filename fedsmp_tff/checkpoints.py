@@ -5,7 +5,6 @@ from collections.abc import Coroutine
 import concurrent.futures
 import os
 import pathlib
-import re
 import shutil
 import time
 from typing import Any, NamedTuple, Optional
@@ -14,6 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
+
+from fedsmp_tff import failures
 
 _PREFIX = 'round_'
 # Without a fixed number of rounds, checkpoints take at most this part of the time.
@@ -92,7 +93,7 @@ class Checkpoints:
       self._remove_unfinished()
     except (OSError, tf.errors.OpError) as error:
       raise CheckpointError(
-          f'{self._directory} can\'t be written ({reason(error)}); make it so.'
+          f'{self._directory} can\'t be written ({failures.reason(error)}); make it so.'
       ) from None
     self._last_round = None
     self._last_seconds = 0.0
@@ -143,7 +144,7 @@ class Checkpoints:
       self._remove_unfinished()
       raise CheckpointError(
           f'The checkpoint {self._path(version)} can\'t be written'
-          f' ({reason(error)}); make room or give access there.'
+          f' ({failures.reason(error)}); make room or give access there.'
           + (
               f' That of round {self._last_round} is intact.'
               if self._last_round is not None
@@ -175,7 +176,7 @@ class Checkpoints:
       state = self._run(self._manager.load(version, like))
     # TensorFlow raises many kinds of errors on damaged files.
     except Exception as error:  # pylint: disable=broad-exception-caught
-      raise self._unusable(versions, f'can\'t be read ({reason(error)})') from None
+      raise self._unusable(versions, f'can\'t be read ({failures.reason(error)})') from None
     found, expected = _shapes(state), _shapes(like)
     if found != expected:
       raise self._unusable(
@@ -239,10 +240,3 @@ def _difference(found: dict[str, tuple], expected: dict[str, tuple]) -> str:
 
   return f'{name} is {text(found)}, not {text(expected)}'
 
-
-def reason(error: Exception) -> str:
-  """What went wrong, in one line: TensorFlow adds names of nodes and stacks."""
-  if isinstance(error, OSError) and error.strerror:
-    return error.strerror
-  text = getattr(error, 'message', None) or str(error) or type(error).__name__
-  return re.sub(r'^{{.*?}} ?| \[Op:.*\]$', '', text.splitlines()[0])

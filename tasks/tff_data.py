@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
+from fedsmp_tff import failures
 from tasks import errors
 from tasks import registry
 
@@ -34,9 +35,8 @@ def loading(
         f' (tff-datasets-public), unpack it to that path, or name its directory'
         f' with --{flag}'
     )
-    reason = str(error).split('\n', 1)[0]
     raise errors.InputError(
-        f'{title}: {path} could not be had or read ({reason}); {remedy}.'
+        f'{title}: {path} could not be had or read ({failures.reason(error)}); {remedy}.'
     ) from None
 
 
@@ -60,7 +60,7 @@ def examples_by_client(
     try:
       examples.append(to_examples(list(dataset.as_numpy_iterator())))
     except (ValueError, tf.errors.OpError) as error:
-      raise _ClientError(f'client {client!r}: {error}') from None
+      raise _ClientError(f'client {client!r}: {failures.reason(error)}') from None
   return examples
 
 

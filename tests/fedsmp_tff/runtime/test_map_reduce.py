@@ -137,6 +137,21 @@ class TestComputation:
         assert total([1, 2, 3]) == (6, 6)
 
 
+  def test_errors_name_the_client(self, each_context):
+    process = _fed_smp(clients_per_round=3)
+    state = process.initialize()
+    x, y = tiny_models.regression_examples(7)
+    for bad, error, text in (
+        ((x[:, :2], y), TypeError, 'Expected a dataset of type'),
+        ((x.astype(np.float64), y), TypeError, 'Expected a dataset of type'),
+    ):
+      data = _data(3)
+      data[1] = tf.data.Dataset.from_tensor_slices(bad)
+      with pytest.raises(error, match=text) as raised:
+        process.next(state, data)
+      assert raised.value.__notes__ == ['(from client 1 of the round, counted from 0)']
+
+
 class TestExecution:
 
   def test_computations_without_clients(self, each_context):
