@@ -81,11 +81,11 @@ class Checkpoints:
     self._directory = pathlib.Path(directory)
     self._run_id = run_id
     self._every = rounds_per_checkpoint
-    # One loop and one thread for all of them: new ones each time cost memory that
-    # does not come back.
-    self._runner = asyncio.Runner()
+    # A thread, so that what interrupts this one does not interrupt a write, and that
+    # this one may have a loop that runs (a notebook's). One for all checkpoints: a new
+    # one each time costs memory that does not come back.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'checkpoints')
-    self._runner.get_loop().set_default_executor(self._thread)
+    self._runner = asyncio.Runner()
     try:
       self._manager = tff.program.FileProgramStateManager(
           self._directory, _PREFIX, keep_total=keep, keep_first=False
@@ -107,7 +107,8 @@ class Checkpoints:
 
   def close(self) -> None:
     """Ends the thread that writes."""
-    self._runner.close()
+    self._thread.submit(self._runner.close).result()
+    self._thread.shutdown()
 
   def due(self, rounds_done: int) -> bool:
     """Whether the state after `rounds_done` rounds is to be saved."""
@@ -137,7 +138,7 @@ class Checkpoints:
             self._manager.save(state._replace(run_id=self._run_id), version)
         )
       except tff.program.ProgramStateExistsError:
-        # An interrupt left `save` before its thread had finished; it has by now.
+        # An interrupt left `save` before the thread had finished; it has by now.
         pass
       _sync(self._path(version))
     except (OSError, tf.errors.OpError) as error:
@@ -203,7 +204,7 @@ class Checkpoints:
     return self._directory / f'{_PREFIX}{version}'
 
   def _run(self, work: Coroutine) -> Any:
-    return self._runner.run(work)
+    return self._thread.submit(self._runner.run, work).result()
 
   def _remove_unfinished(self) -> None:
     # The manager writes to `round_7_temp1234` and renames it.

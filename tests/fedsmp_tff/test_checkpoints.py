@@ -1,7 +1,10 @@
 """Tests of checkpoints: what is read is what was saved, or an error that names it."""
 
+import asyncio
+import contextlib
 import os
 import shutil
+import signal
 
 import numpy as np
 import psutil
@@ -101,6 +104,34 @@ class TestCheckpoints:
   def test_refuses_numbers(self, tmp_path, name):
     with pytest.raises(ValueError, match=f'`{name}` must be positive. Found 0'):
       checkpoints_lib.Checkpoints(tmp_path, **{name: 0})
+
+  @pytest.mark.parametrize('seconds', [0.001, 0.01, 0.03, 0.06])
+  def test_an_interrupt_while_saving_leaves_a_whole_checkpoint(self, tmp_path, seconds):
+    def interrupt(*_):
+      raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+      with checkpoints_lib.Checkpoints(tmp_path, b'run') as c:
+        c.save(_state(0))
+        with contextlib.suppress(KeyboardInterrupt):
+          signal.setitimer(signal.ITIMER_REAL, seconds)
+          c.save(_state(1, value=1))
+          signal.setitimer(signal.ITIMER_REAL, 0)
+        c.save(_state(1, value=1))
+        c.save(_state(2, value=2))
+    finally:
+      signal.signal(signal.SIGALRM, before)
+    assert sorted(os.listdir(tmp_path)) == ['round_0', 'round_1', 'round_2']
+    assert _latest(tmp_path).process.global_model_weights.trainable[0][0] == 2
+
+  def test_within_a_loop_that_runs(self, tmp_path):
+    async def save():
+      with checkpoints_lib.Checkpoints(tmp_path, b'run') as c:
+        c.save(_state(0))
+
+    asyncio.run(save())
+    assert _latest(tmp_path).rounds_done == 0
 
   def test_no_thread_or_file_is_left(self, tmp_path):
     process = psutil.Process()
