@@ -124,7 +124,7 @@ def _spending(data):
   )
 
 
-@pytest.mark.parametrize('name', list(accounting.ACCOUNTINGS))
+@pytest.mark.parametrize('name', accounting.OF_EVERY_ROUND)
 class TestAccounting:
   """More noise, fewer rounds, rarer clients or a larger delta never cost more."""
 

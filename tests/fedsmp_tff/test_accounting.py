@@ -11,6 +11,7 @@ from fedsmp_tff import accounting
 
 _N, _R, _T = 6000, 100, 180
 _DELTA = _N**-1.1
+_GUARANTEES = [n for n, a in accounting.ACCOUNTINGS.items() if a.guarantees]
 # The best orders are below 24; far above, the integral overflows.
 _ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(12, 24))
 
@@ -88,6 +89,21 @@ class TestExecution:
     assert spending.epsilon('paper', _T) == pytest.approx(1.008, abs=5e-4)
     assert spending.epsilon('poisson', _T) == pytest.approx(0.744, abs=5e-4)
     assert spending.epsilon('fixed_size', _T) == pytest.approx(5.352, abs=5e-4)
+    assert spending.epsilon('poisson_pld', _T) == pytest.approx(0.630, abs=5e-4)
+    assert spending.epsilon('fixed_size_pld', _T) == pytest.approx(3.743, abs=1e-3)
+    # 3.214 if the grid were infinitely fine.
+    lower = spending.epsilon('fixed_size_lower', _T)
+    assert 3.205 < lower < 3.2142
+
+  def test_a_guarantee_is_never_below_the_lower_bound(self):
+    for sigma, r, rounds in ((1.4, 100, 180), (3.0, 600, 20), (1.0, 10, 50)):
+      spending = _spending(sigma, r)
+      low, pld, rdp = (
+          spending.epsilon(f'fixed_size{name}', rounds) for name in ('_lower', '_pld', '')
+      )
+      assert low <= pld <= rdp
+      # What this sampling costs is far above what Poisson sampling does.
+      assert spending.epsilon('poisson_pld', rounds) < low
 
   @pytest.mark.parametrize('sigma, q, rounds', [(1.4, 1 / 60, 180), (0.7, 0.01, 50)])
   def test_paper_equals_integration(self, sigma, q, rounds):
@@ -140,7 +156,7 @@ class TestExecution:
     all_take_part = _spending(2.0, r=50, n=50).epsilon(accounting_name, 1)
     assert all_take_part > _spending(2.0, r=50, n=5000).epsilon(accounting_name, 1)
 
-  @pytest.mark.parametrize('accounting_name', accounting.ACCOUNTINGS)
+  @pytest.mark.parametrize('accounting_name', _GUARANTEES)
   @pytest.mark.parametrize('target', [0.5, 3.0])
   def test_calibrated_noise_spends_the_target_and_hardly_less(
       self, accounting_name, target
@@ -149,7 +165,13 @@ class TestExecution:
         target, accounting_name, _R, _N, _DELTA, _T
     )
     assert _spending(sigma).epsilon(accounting_name, _T) <= target
-    assert _spending(0.9999 * sigma).epsilon(accounting_name, _T) > target
+    assert _spending(0.999 * sigma).epsilon(accounting_name, _T) > target
+
+  def test_calibration_refuses_a_lower_bound(self):
+    with pytest.raises(ValueError, match="'fixed_size_lower' is a lower bound"):
+      accounting.calibrate_noise_multiplier(
+          1.0, 'fixed_size_lower', _R, _N, _DELTA, _T
+      )
 
   @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])
   def test_calibration_refuses_targets(self, target):
@@ -159,3 +181,21 @@ class TestExecution:
   def test_calibration_says_when_nothing_will_do(self):
     with pytest.raises(ValueError, match='No noise multiplier'):
       accounting.calibrate_noise_multiplier(1e-9, 'paper', _R, _N, _DELTA, _T)
+
+
+class TestTheorem1:
+
+  @pytest.mark.parametrize('sigma, r, rounds', [(1.4, 100, 180), (3.0, 6, 2), (0.5, 60, 9)])
+  def test_it_solves_the_theorem_s_inequality(self, sigma, r, rounds):
+    epsilon, unmet = accounting.theorem_1(_spending(sigma, r), rounds)
+    q, log_delta = r / _N, math.log(1 / _DELTA)
+    assert sigma**2 == pytest.approx(
+        7 * q**2 * rounds * (epsilon + 2 * log_delta) / epsilon**2
+    )
+    assert (sigma**2 < 0.7) == any('sigma^2 = ' in u for u in unmet)
+
+  def test_its_conditions_fail_where_the_paper_is(self):
+    _, unmet = accounting.theorem_1(_spending(), _T)
+    assert len(unmet) == 1 and unmet[0].startswith('alpha = 10.')
+    assert accounting.theorem_1(_spending(3.0, 6), 10**6)[1] == []
+    assert accounting.theorem_1(_spending(0.0), 1)[0] == math.inf

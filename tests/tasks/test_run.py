@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import socket
@@ -21,13 +22,16 @@ from tasks import settings
 from tests.tasks import commands
 
 
-def _ray_node(*arguments):
-  """Starts a Ray node; returns its processes, which `ray start` leaves behind."""
+def _ray_node(ip, *arguments):
+  """Starts a Ray node; returns its processes, which `ray start` leaves behind.
+
+  Each node has an address of its own: of two on one, the driver joins either.
+  """
   before = set(psutil.pids())
   subprocess.run(
       [
           os.path.join(os.path.dirname(sys.executable), 'ray'), 'start', '--num-cpus=1',
-          '--node-ip-address=127.0.0.1', '--disable-usage-stats', *arguments,
+          f'--node-ip-address={ip}', '--disable-usage-stats', *arguments,
       ],
       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
   )
@@ -170,7 +174,7 @@ class TestExecution:
     if private:
       spending = accounting.Spending(1.4, 3, 12, 12**-1.1)
       for row in rows:
-        for name in accounting.ACCOUNTINGS:
+        for name in accounting.OF_EVERY_ROUND:
           assert float(row[f'epsilon_{name}']) == pytest.approx(
               spending.epsilon(name, int(row['round']))
           )
@@ -295,10 +299,14 @@ class TestRayNodes:
     # usual one. Not pytest's: the names of sockets are short.
     directory = tempfile.mkdtemp(prefix='ray')
     nodes = _ray_node(
-        '--head', f'--port={port}', '--include-dashboard=false', f'--temp-dir={directory}'
+        '127.0.0.1', '--head', f'--port={port}', '--include-dashboard=false', f'--temp-dir={directory}'
     )
     try:
-      other = _ray_node(f'--address={address}')
+      other = _ray_node('127.0.0.2', f'--address={address}')
+      # Ray notes which node a machine is, for drivers: the last one that started there.
+      # On two machines the driver's would be the first.
+      note = pathlib.Path(directory) / 'session_latest' / 'node_ip_address.json'
+      note.write_text(json.dumps({'node_ip_address': '127.0.0.1'}))
       nodes += other
       out = tmp_path / 'ray'
       arguments = commands.tiny(data_dir, out, *longer, '--runtime=ray', f'--ray_address={address}')
