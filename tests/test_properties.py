@@ -21,7 +21,7 @@ from tests import numpy_reference
 
 # The same examples each time: what CI finds can be found again.
 _many = hypothesis.settings(derandomize=True, deadline=None, max_examples=60, database=None)
-_few = hypothesis.settings(_many, max_examples=15)
+_few = hypothesis.settings(_many, max_examples=8)
 
 _finite = st.floats(allow_nan=False, allow_infinity=False)
 _vectors = hnp.arrays(

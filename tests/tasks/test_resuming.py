@@ -392,11 +392,11 @@ class TestLongRun:
   def test_memory_stays_and_nothing_is_leaked(self, data_dir, tmp_path):
     out = tmp_path / 'a'
     command = commands.command(
-        commands.tiny(data_dir, out, '--rounds=121', '--rounds_per_checkpoint=1')
+        commands.tiny(data_dir, out, '--rounds=101', '--rounds_per_checkpoint=1')
     )
     process = psutil.Process(command.pid)
     found = {}
-    for rounds in (50, 120):
+    for rounds in (40, 100):
       _wait_for_rounds(command, out, rounds)
       found[rounds] = (
           process.memory_info().rss, process.num_threads(), process.num_fds()

@@ -35,11 +35,18 @@ def _ray_node(ip, *arguments):
       ],
       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
   )
-  return [
-      psutil.Process(pid)
-      for pid in set(psutil.pids()) - before
-      if psutil.pid_exists(pid) and '/ray/' in ' '.join(psutil.Process(pid).cmdline())
-  ]
+  started = []
+  for pid in set(psutil.pids()) - before:
+    with contextlib.suppress(psutil.NoSuchProcess):  # Some end soon.
+      started.append(psutil.Process(pid))
+  return [process for process in started if '/ray/' in _command_line(process)]
+
+
+def _command_line(process):
+  try:
+    return ' '.join(process.cmdline())
+  except psutil.NoSuchProcess:
+    return ''
 
 
 def _kill(processes):
@@ -312,10 +319,10 @@ class TestRayNodes:
       arguments = commands.tiny(data_dir, out, *longer, '--runtime=ray', f'--ray_address={address}')
       arguments.remove('--local_epochs=1')
       command = commands.command(arguments)
-      [raylet] = [p for p in other if p.name().startswith('raylet')]
+      [raylet] = [p for p in other if 'raylet/raylet' in _command_line(p)]
 
       def clients_of_the_other_node():
-        return [c for c in raylet.children() if 'Actor.run' in ' '.join(c.cmdline())]
+        return [c for c in raylet.children() if 'Actor.run' in _command_line(c)]
 
       # In the middle of a round: a client runs on the node that dies.
       while not (out / 'timings.csv').exists() or len(commands.rows(out / 'timings.csv')) < 2:
