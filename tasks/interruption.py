@@ -46,6 +46,7 @@ class Interruption:
     self._grace = grace_seconds
     self._number = None
     self._in_rounds = False
+    self._raised = False
 
   def check(self) -> None:
     """Raises `Interrupted` if a signal has come."""
@@ -75,6 +76,11 @@ class Interruption:
     hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
     try:
       yield
+    except Exception as error:
+      # What is raised within a callback of C++ can come out as another error.
+      if self._raised:
+        raise Interrupted(self._number) from error
+      raise
     finally:
       signal.setitimer(signal.ITIMER_REAL, 0)
       sys.unraisablehook = hook
@@ -90,6 +96,7 @@ class Interruption:
       self._number = self._number or number
       if self._in_rounds:
         return
+    self._raised = True
     raise Interrupted(self._number)
 
   def _on_unraisable(self, unraisable) -> None:

@@ -382,8 +382,28 @@ class TestSignals:
     command.send_signal(signal.SIGINT)
     _, err = command.communicate(timeout=60)
     # By its own death before the packages are there.
-    assert command.returncode in (130, -signal.SIGINT)
+    assert command.returncode in (130, -signal.SIGINT), err
     assert 'Traceback' not in err
+
+
+class TestInterruption:
+
+  def test_an_interrupt_that_comes_out_as_another_error_is_one(self):
+    interrupt = interruption.Interruption(1.0)
+    with pytest.raises(interruption.Interrupted) as raised:
+      with interrupt.handled():
+        try:
+          os.kill(os.getpid(), signal.SIGTERM)
+          time.sleep(5)
+        except KeyboardInterrupt as error:
+          # As a callback of C++ does.
+          raise SystemError('a function returned with an exception set') from error
+    assert raised.value.status == 143
+
+  def test_other_errors_are_their_own(self):
+    with pytest.raises(ZeroDivisionError):
+      with interruption.Interruption(1.0).handled():
+        raise ZeroDivisionError
 
 
 @pytest.mark.slow
