@@ -96,11 +96,10 @@ class _StopAfter:
 
 class TestGoingOn:
 
-  @pytest.mark.parametrize('algorithm', ['fedsmp_topk', 'fedsmp_randk'])
   def test_a_seeded_run_is_as_if_undisturbed(
-      self, algorithm, data_dir, tmp_path, monkeypatch, capsys
+      self, data_dir, tmp_path, monkeypatch, capsys
   ):
-    flags = [f'--algorithm={algorithm}', '--seed=1', '--rounds=4']
+    flags = ['--seed=1', '--rounds=4']
     assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
     arguments = commands.tiny(data_dir, tmp_path / 'b', *flags)
     _StopAfter(monkeypatch, 1, 3)
@@ -373,7 +372,7 @@ class TestSignals:
     _, err = command.communicate(timeout=5)
     assert 'again: ended' in err and 'Traceback' not in err
 
-  @pytest.mark.parametrize('delay', [0.5, 2, 4, 5])
+  @pytest.mark.parametrize('delay', [2, 5])
   def test_before_the_rounds_it_ends_with_one_line_at_most(
       self, data_dir, tmp_path, delay
   ):
