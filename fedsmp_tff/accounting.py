@@ -181,6 +181,11 @@ class Spending:
     return float(epsilon)
 
 
+def default_delta(population: int) -> float:
+  """n^-1.1, as in section 5 of the paper; 1/2 keeps n = 1 in the range of delta."""
+  return min(population**-1.1, 0.5)
+
+
 @functools.lru_cache
 def _poisson_rdp(spending: Spending, orders: tuple) -> tuple[np.ndarray, np.ndarray]:
   """Orders, and the Renyi DP of one round at them."""

@@ -105,7 +105,7 @@ def _account() -> None:
   n, r = _N.value, _R.value
   delta = _DELTA.value
   if delta is None:
-    delta = min(max(n, 1) ** -1.1, 0.5)
+    delta = accounting.default_delta(max(n, 1))
   try:
     spending = accounting.Spending(
         1.0 if _SIGMA.value is None else _SIGMA.value, r, n, delta

@@ -164,8 +164,9 @@ def _with_spending(
   if not settings_lib.ALGORITHMS[settings.algorithm].private:
     return settings, None
   population = settings.population or num_clients
-  # Section 5 of the paper; 1/2 keeps a population of one in the range of delta.
-  delta = min(population**-1.1, 0.5) if settings.delta is None else settings.delta
+  delta = settings.delta
+  if delta is None:
+    delta = accounting.default_delta(population)
   noise_multiplier = settings.noise_multiplier
   if noise_multiplier is None:
     try:
