@@ -25,8 +25,10 @@ if _platform.problem():
   raise ImportError(_platform.problem())
 
 # pylint: disable=g-import-not-at-top
+from fedsmp_tff.accounting import PrivacySpec as PrivacySpec
 from fedsmp_tff.aggregator import FedSmpFactory as FedSmpFactory
 from fedsmp_tff.aggregator import FedSmpState as FedSmpState
+from fedsmp_tff.clipping import AdaptiveClipping as AdaptiveClipping
 from fedsmp_tff.client_training import LocalTraining as LocalTraining
 from fedsmp_tff.client_training import examples_of as examples_of
 from fedsmp_tff.learning_process import build_dp_fedavg as build_dp_fedavg

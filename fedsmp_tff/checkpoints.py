@@ -29,6 +29,7 @@ class ProgramState(NamedTuple):
     rounds_done: int32, rounds that ended and were reported.
     process: The learning process's state.
     sampler: The sampler's state.
+    ledger: The privacy ledger's state.
     reporters: The reporters' states, in their order.
   """
 
@@ -36,6 +37,7 @@ class ProgramState(NamedTuple):
   rounds_done: Any
   process: Any
   sampler: Any
+  ledger: Any
   reporters: Any
 
 

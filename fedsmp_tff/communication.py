@@ -15,20 +15,20 @@ class Communication:
 
   Attributes:
     dim: d, weights sent down.
-    num_kept: k, values sent up.
+    num_integers: Integers sent up: k, or so.
     num_coordinates: Coordinates sent down; 0 if all are kept.
-    value_bytes: Bytes of one value up: 4 (int32) or 8 (int64).
+    integer_bits: Bits of one of them: 32, 64, or fewer modulo 2^bits.
   """
 
   dim: int
-  num_kept: int
+  num_integers: int
   num_coordinates: int
-  value_bytes: int
+  integer_bits: int
 
   @property
   def uplink_bytes(self) -> int:
-    """A client's k values in a round. The four counts (20 bytes) are left out."""
-    return self.num_kept * self.value_bytes
+    """A client's k values in a round. Its counts (4 to 20 bytes) are left out."""
+    return -(-self.num_integers * self.integer_bits // 8)
 
   @property
   def downlink_bytes(self) -> int:

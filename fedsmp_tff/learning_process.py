@@ -14,7 +14,7 @@ from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
 # Independent streams from one seed.
-_ORDER, _NOISE = 0, 1
+_ORDER, _NOISE, _DROPOUT = 0, 1, 2
 
 
 def tag_client(
@@ -46,16 +46,15 @@ def build_fed_smp(
     clipping_norm: Optional[float],
     noise_multiplier: Optional[float],
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
-    bits: Optional[int] = None,
-    value_bound: Optional[float] = None,
+    dropout: float = 0.0,
     seed: Optional[int] = None,
+    **mechanism_options: Any,
 ) -> tff.learning.templates.LearningProcess:
   """Algorithm 1 (Fed-SMP) as a learning process.
 
   A round: the server broadcasts weights and this round's coordinates; each of
-  exactly r clients trains, and in the same `tff.tensorflow.computation` masks,
-  clips, noises and encodes its update, so that only a `ClientReport` of integers
-  leaves it; one secure sum; the server applies the mean to the weights and chooses
+  the round's participants trains, and in the same `tff.tensorflow.computation` masks,
+  clips, noises and encodes its update, so that only integers leave it; one secure sum; the server applies the mean to the weights and chooses
   the next round's coordinates from the new weights, at the next round's learning
   rate. `initialize` chooses the first ones. See `FedSmpFactory` for the mechanism,
   its guarantee and its measurements, which are the process's metrics under
@@ -73,20 +72,23 @@ def build_fed_smp(
       `tff.learning.models.functional_model_from_keras`.
     training: How a client trains.
     sparsifier: `RandK`, `TopK` or `Dense`.
-    clients_per_round: r; `next` takes exactly that many clients.
+    clients_per_round: r; `next` takes exactly that many clients, or `seats`, if that is
+      among the `mechanism_options`. A client without examples sends its noise alone.
     clipping_norm: C; None for no differential privacy.
     noise_multiplier: sigma; None or 0 for no noise.
     server_optimizer: Applies the mean update, as a gradient, to the weights;
       None: SGD at learning rate 1, as in the paper.
-    bits: See `FedSmpFactory`.
-    value_bound: See `FedSmpFactory`.
+    dropout: For simulation only: the probability that a participant trains and never
+      reports, independently.
     seed: For simulation only: makes masks, the order of examples and the NOISE
       reproducible, the latter two from (seed, round, client id). `next` then takes
       `tag_client(id, dataset)` for each client. Who knows the seed can remove the
       noise. None: all of it is fresh.
+    **mechanism_options: The other ones of `FedSmpFactory`: `seats`, `min_reporting`,
+      `noise`, `bits`, ...
 
   Returns:
-    The process. `next` takes a list of r datasets of single (not batched)
+    The process. `next` takes a list of datasets of single (not batched)
     examples `(x, y)`, as `model.input_spec` describes less its first dimension.
 
   Raises:
@@ -116,10 +118,11 @@ def build_fed_smp(
       clients_per_round,
       clipping_norm=clipping_norm,
       noise_multiplier=noise_multiplier,
-      bits=bits,
-      value_bound=value_bound,
       seed=seed,
+      **mechanism_options,
   )
+  if not 0 <= dropout < 1:
+    raise ValueError(f'`dropout` must be in [0, 1). Found {dropout}.')
 
   @tff.tensorflow.computation
   def initial_weights():
@@ -200,15 +203,20 @@ def build_fed_smp(
         hparams,
         randomness.fold_in(client_seed, _ORDER),
     )
-    return mechanism.report(
-        flattener.flatten(update),
-        state.coordinates,
-        randomness.fold_in(client_seed, _NOISE),
+    report = mechanism.report(
+        flattener.flatten(update), state, randomness.fold_in(client_seed, _NOISE)
     )
+    if not dropout:
+      return report
+    # A report of zeros adds nothing, as one that never came.
+    reports = dropout <= tf.random.stateless_uniform(
+        [], randomness.fold_in(client_seed, _DROPOUT)
+    )
+    return tf.nest.map_structure(lambda t: tf.where(reports, t, 0), report)
 
   @tff.tensorflow.computation(state_type, client_report.type_signature.result)
   def finish_round(state, total):
-    mean, measurements = mechanism.mean(total, state.aggregator.coordinates)
+    mean, aggregation, measurements = mechanism.finish(total, state.aggregator)
     finalizer, trainable = server_optimizer.next(
         state.finalizer,
         state.global_model_weights.trainable,
@@ -217,16 +225,15 @@ def build_fed_smp(
     weights = tff.learning.models.ModelWeights(
         trainable, state.global_model_weights.non_trainable
     )
-    round_num = state.aggregator.round_num + 1
-    hparams = training.hparams_of_round(state.client_work, round_num)
+    hparams = training.hparams_of_round(
+        state.client_work, aggregation.round_num
+    )
     return (
         tff.learning.templates.LearningAlgorithmState(
             global_model_weights=weights,
             distributor=(),
             client_work=hparams,
-            aggregator=with_coordinates(
-                state.aggregator._replace(round_num=round_num), weights, hparams
-            ),
+            aggregator=with_coordinates(aggregation, weights, hparams),
             finalizer=finalizer,
         ),
         collections.OrderedDict(aggregator=measurements),

@@ -1,20 +1,36 @@
-"""A client's share of the noise: r independent shares add up to the mechanism's noise."""
+"""A client's share of the noise, in reals or integers: shares add up to the mechanism's noise."""
 
+import decimal
+import functools
 import math
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
+GAUSSIAN = 'gaussian'
+DISCRETE_GAUSSIAN = 'discrete_gaussian'
+SKELLAM = 'skellam'
+KINDS = (GAUSSIAN, DISCRETE_GAUSSIAN, SKELLAM)
 
-def share_stddev(
-    clipping_norm: float, noise_multiplier: float, clients_per_round: int
-) -> float:
+_DIGITS = 60
+# What lies beyond the ends of a table, on each side, is below this.
+_TAIL = decimal.Decimal(2) ** -80
+_MOST_ENTRIES = 2**18
+
+
+def share_stddev(noise_stddev: float, num_shares: int) -> float:
   """Standard deviation of one client's noise on one kept value: C sigma / sqrt(r).
 
   Algorithm 1, last line of DP-spar: N(0, C^2 sigma^2 / r) a coordinate. The sum
   of r such shares is N(0, C^2 sigma^2): the Gaussian mechanism of Lemma 3 for a
   sum of sensitivity C.
+
+  Args:
+    noise_stddev: Of the sum: C sigma.
+    num_shares: The fewest that a released sum has: r, where all report.
   """
-  return clipping_norm * noise_multiplier / math.sqrt(clients_per_round)
+  return noise_stddev / math.sqrt(num_shares)
 
 
 def gaussian_share(
@@ -29,3 +45,119 @@ def gaussian_share(
   return tf.random.stateless_normal(
       [num_values], seed, stddev=stddev, dtype=tf.float64
   )
+
+
+class IntegerTable(NamedTuple):
+  """Cumulative probabilities of a distribution of integers, 128 bits each.
+
+  Attributes:
+    lowest: The smallest integer.
+    high: The upper 64 bits, less 2^63, int64[num - 1], ascending.
+    low: The lower 64 bits, less 2^63, int64[num - 1].
+    distance: An upper bound of the total variation distance between a draw and the
+      distribution, given random bits.
+  """
+
+  lowest: int
+  high: np.ndarray
+  low: np.ndarray
+  distance: float
+
+
+@functools.lru_cache(maxsize=8)
+def integer_table(kind: str, variance: float) -> IntegerTable:
+  """The table from which `integer_share` draws.
+
+  Args:
+    kind: `DISCRETE_GAUSSIAN`: probabilities proportional to exp(-x^2 / (2 variance)).
+      `SKELLAM`: the difference of two Poisson variables of mean `variance` / 2.
+    variance: Positive.
+
+  Raises:
+    ValueError: If the table would have over 2^18 integers.
+  """
+  entries = 2 * _tail_start(math.sqrt(variance))
+  if entries > _MOST_ENTRIES:
+    raise ValueError(
+        f'Integer noise of standard deviation {math.sqrt(variance):.4g} a client is too'
+        ' wide to draw exactly; lower `bits`.'
+    )
+  with decimal.localcontext(decimal.Context(prec=_DIGITS)):
+    weights = _WEIGHTS[kind](decimal.Decimal(variance), entries // 2)
+    total = weights[0] + 2 * sum(weights[1:])
+    while len(weights) > 2 and weights[-1] < _TAIL * total / entries:
+      weights.pop()
+    tail = total - weights[0] - 2 * sum(weights[1:])
+    cumulative, thresholds = decimal.Decimal(0), []
+    for weight in [*reversed(weights[1:]), *weights[:-1]]:
+      cumulative += weight
+      thresholds.append(int(cumulative / (total - tail) * 2**128))
+  high = np.array([(t >> 64) - 2**63 for t in thresholds], np.int64)
+  low = np.array([(t & (2**64 - 1)) - 2**63 for t in thresholds], np.int64)
+  _, times = np.unique(high, return_counts=True)
+  # Only the first of the thresholds that share their upper half is told from it.
+  distance = (
+      float(tail / total) + np.count_nonzero(times > 1) * 2.0**-64 + len(high) * 2.0**-128
+  )
+  return IntegerTable(1 - len(weights), high, low, distance)
+
+
+def integer_share(
+    num_values: int, kind: str, variance: float, seed: tf.Tensor
+) -> tf.Tensor:
+  """One client's share, int64[num_values], drawn from `seed` int64[2].
+
+  By inversion of 128 random bits: no floating point, no rejection, and a distance from
+  the distribution that `integer_table` states.
+
+  Args:
+    num_values: How many.
+    kind: See `integer_table`.
+    variance: See `integer_table`.
+    seed: See `gaussian_share`.
+  """
+  table = integer_table(kind, variance)
+  bits = tf.random.stateless_uniform(
+      [2, num_values], seed, minval=None, maxval=None, dtype=tf.int64
+  )
+  below = tf.searchsorted(table.high, bits[0], out_type=tf.int64)
+  nearest = tf.minimum(below, len(table.high) - 1)
+  passes = (tf.gather(table.high, nearest) == bits[0]) & (
+      tf.gather(table.low, nearest) <= bits[1]
+  )
+  return table.lowest + below + tf.cast(passes, tf.int64)
+
+
+def _tail_start(stddev: float) -> int:
+  """From here on the probability is negligible; for small Skellam noise by far."""
+  return math.ceil(12 * stddev) + 40
+
+
+def _discrete_gaussian_weights(variance, num):
+  """exp(-x^2 / (2 variance)) at x = 0 ... num."""
+  ratio = (-1 / (2 * variance)).exp()
+  step = (-1 / variance).exp()
+  weights = [decimal.Decimal(1)]
+  for _ in range(num):
+    weights.append(weights[-1] * ratio)
+    ratio *= step
+  return weights
+
+
+def _skellam_weights(variance, num):
+  """Proportional to the Bessel function I_x(variance), at x = 0 ... num.
+
+  By the recurrence I_(x-1) = I_(x+1) + (2x / variance) I_x, downwards, in which the
+  error of starting it from nothing dies out.
+  """
+  after, weights = decimal.Decimal(0), [decimal.Decimal(1)]
+  for x in range(2 * num + 40, 0, -1):
+    weights.append(after + 2 * x / variance * weights[-1])
+    after = weights[-2]
+  return list(reversed(weights))[: num + 1]
+
+
+_WEIGHTS = {
+    DISCRETE_GAUSSIAN: _discrete_gaussian_weights,
+    SKELLAM: _skellam_weights,
+}

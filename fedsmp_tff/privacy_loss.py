@@ -9,7 +9,8 @@ With noise C sigma on the sum, in units of C sigma:
 
 * Poisson sampling, one client added or removed: N(0, 1) against
   (1 - q) N(0, 1) + q N(1 / sigma, 1), in both directions, which dominates (Zhu, Dong,
-  Wang 2022, Theorem 11).
+  Wang 2022, Theorem 11). Where more clients may be sampled than there are seats, the
+  mixture of that with a replaced client (arXiv 2508.15089), by dp-accounting.
 * Exactly r of n clients, one replaced. Couple the samples (Balle, Barthe, Gaboardi
   2018): with probability 1 - q = 1 - r / n the sum is of clients that did not change;
   else one of these is exchanged for the client in question, as it was or as it is
@@ -21,6 +22,7 @@ With noise C sigma on the sum, in units of C sigma:
   (1 - q) N(0, 1) + q N(2 / sigma, 1), so no accountant may say less.
 """
 
+from collections.abc import Sequence
 import functools
 
 import dp_accounting
@@ -33,68 +35,93 @@ _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 _STEP, _FINE_STEP = 1e-4, 5e-5
 # With little noise losses are large, and so may steps be.
 _MAX_STEPS = 200_000
+_ROUNDS_KEPT = 16
+
+# The distribution of a round, on a grid as fine as its noise needs or coarser.
+Round = pld.PrivacyLossDistribution
 
 
+def step_of(noise_multiplier: float, lower: bool = False) -> float:
+  """The grid's step for a round with noise multiplier sigma (sigma / 2 for a replaced client)."""
+  largest_loss = 1 / (2 * noise_multiplier**2) + 10 / noise_multiplier
+  return max(_FINE_STEP if lower else _STEP, largest_loss / _MAX_STEPS)
+
+
+@functools.lru_cache(maxsize=_ROUNDS_KEPT)
 def poisson(
-    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
-) -> float:
-  """Epsilon under Poisson sampling, one client added or removed.
+    noise_multiplier: float, population: int, clients_per_round: int, seats: int,
+    step: float,
+) -> Round:
+  """A round with Poisson sampling, one client added or removed: an upper bound.
 
   Args:
     noise_multiplier: sigma, positive.
-    sampling_rate: q, in (0, 1].
-    rounds: At least 1.
+    population: n.
+    clients_per_round: r; clients are sampled with probability r / n.
+    seats: The most of them that take part.
+    step: Of the grid; see `step_of`.
+  """
+  return pld.from_truncated_subsampled_gaussian_mechanism(
+      population,
+      clients_per_round / population,
+      seats,
+      noise_multiplier,
+      value_discretization_interval=step,
+  )
+
+
+@functools.lru_cache(maxsize=_ROUNDS_KEPT)
+def fixed(
+    noise_multiplier: float, population: int, clients_per_round: int, step: float
+) -> Round:
+  """A round with exactly r of n clients, one replaced: an upper bound.
+
+  Args:
+    noise_multiplier: sigma, positive.
+    population: n.
+    clients_per_round: r.
+    step: Of the grid; see `step_of`.
+  """
+  # Where all take part nobody is exchanged, and the sum moves by 2 C at most.
+  relation = _REPLACE if clients_per_round < population else _ADD_OR_REMOVE
+  return _gaussian(
+      noise_multiplier / 2, clients_per_round / population, relation, True, step
+  )
+
+
+@functools.lru_cache(maxsize=_ROUNDS_KEPT)
+def fixed_lower(
+    noise_multiplier: float, population: int, clients_per_round: int, step: float
+) -> Round:
+  """As `fixed`, but a lower bound: two populations are that far apart."""
+  return _gaussian(
+      noise_multiplier / 2, clients_per_round / population, _ADD_OR_REMOVE, False, step
+  )
+
+
+def epsilon(rounds: Sequence[tuple[Round, int]], delta: float) -> float:
+  """Of rounds of one grid and adjacency, each as many times as its number says.
+
+  Args:
+    rounds: At least one, each at least once.
     delta: In (0, 1).
 
   Returns:
-    An upper bound of epsilon, infinite if the numbers allow for no other.
+    epsilon, infinite if the numbers allow for no other.
   """
-  return _epsilon(
-      _round(noise_multiplier, sampling_rate, _ADD_OR_REMOVE, True), rounds, delta
+  composed = functools.reduce(
+      lambda a, b: a.compose(b), [one.self_compose(num) for one, num in rounds]
   )
+  return float(composed.get_epsilon_for_delta(delta))
 
 
-def fixed_size(
-    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
-) -> float:
-  """Epsilon for exactly r of n clients, one replaced: an upper bound.
-
-  Args:
-    noise_multiplier: See `poisson`.
-    sampling_rate: r / n.
-    rounds: See `poisson`.
-    delta: See `poisson`.
-
-  Returns:
-    See `poisson`.
-  """
-  # Where all take part nobody is exchanged, and the sum moves by 2 C at most.
-  relation = _REPLACE if sampling_rate < 1 else _ADD_OR_REMOVE
-  return _epsilon(
-      _round(noise_multiplier / 2, sampling_rate, relation, True), rounds, delta
-  )
-
-
-def fixed_size_lower(
-    noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
-) -> float:
-  """As `fixed_size`, but a lower bound: two populations are that far apart."""
-  return _epsilon(
-      _round(noise_multiplier / 2, sampling_rate, _ADD_OR_REMOVE, False),
-      rounds,
-      delta,
-  )
-
-
-@functools.lru_cache(maxsize=16)
-def _round(
+def _gaussian(
     standard_deviation: float,
     sampling_rate: float,
     relation: dp_accounting.NeighboringRelation,
     pessimistic: bool,
-) -> pld.PrivacyLossDistribution:
-  largest_loss = 1 / (2 * standard_deviation**2) + 10 / standard_deviation
-  step = max(_STEP if pessimistic else _FINE_STEP, largest_loss / _MAX_STEPS)
+    step: float,
+) -> Round:
   return pld.from_gaussian_mechanism(
       standard_deviation,
       pessimistic_estimate=pessimistic,
@@ -103,9 +130,3 @@ def _round(
       use_connect_dots=pessimistic,
       neighboring_relation=relation,
   )
-
-
-def _epsilon(
-    one: pld.PrivacyLossDistribution, rounds: int, delta: float
-) -> float:
-  return float(one.self_compose(rounds).get_epsilon_for_delta(delta))

@@ -9,58 +9,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from fedsmp_tff import checkpoints as checkpoints_lib
+from fedsmp_tff import ledger as ledger_lib
 from fedsmp_tff import runtime
-
-_SEED_WORDS = 8
-
-
-class FixedSizeSampler:
-  """Exactly r of n clients a round, without replacement: line 1 of Algorithm 1.
-
-  Rounds are independent, and a round's choice depends on nothing but the seed and
-  its number.
-  """
-
-  def __init__(
-      self, population: int, clients_per_round: int, seed: Optional[int] = None
-  ):
-    """Initializes the sampler.
-
-    Args:
-      population: n.
-      clients_per_round: r, from 1 to n.
-      seed: None takes the operating system's entropy. A privacy claim that rests
-        on sampling needs it unknown to those who see the releases.
-
-    Raises:
-      ValueError: If r is not from 1 to n, or `seed` not from 0 to 2^256 - 1.
-    """
-    if not 1 <= clients_per_round <= population:
-      raise ValueError(
-          f'`clients_per_round` must be from 1 to `population`={population}.'
-          f' Found {clients_per_round}.'
-      )
-    self._population = population
-    self._clients_per_round = clients_per_round
-    if seed is not None and not 0 <= seed < 2 ** (32 * _SEED_WORDS):
-      raise ValueError(f'`seed` must be from 0 to 2^256 - 1. Found {seed}.')
-    self._entropy = np.random.SeedSequence(seed).entropy
-
-  def sample(self, round_num: int) -> np.ndarray:
-    """The clients of a round: distinct numbers below n, int64[r]."""
-    rng = np.random.default_rng([self._entropy, round_num])
-    return rng.choice(self._population, self._clients_per_round, replace=False)
-
-  def state(self) -> np.ndarray:
-    """What `restore` takes, uint32[8]: as secret as the seed."""
-    return np.array(
-        [self._entropy >> (32 * i) & 0xFFFFFFFF for i in range(_SEED_WORDS)],
-        np.uint32,
-    )
-
-  def restore(self, state: np.ndarray) -> None:
-    """Makes this sampler choose as the one that gave `state`."""
-    self._entropy = sum(int(word) << (32 * i) for i, word in enumerate(state))
+from fedsmp_tff import sampling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +20,8 @@ class RoundReport:
 
   Attributes:
     rounds_done: Rounds that ended, this one included; 0 before the first.
+    rounds_charged: Rounds that count for privacy: the same, and those that were begun
+      and lost.
     metrics: The process's own metrics; None before the first round.
     evaluation: What the evaluation returned; None if there was none.
     round_seconds: Time that the round took.
@@ -76,6 +29,7 @@ class RoundReport:
   """
 
   rounds_done: int
+  rounds_charged: int
   metrics: Optional[Any] = None
   evaluation: Optional[Any] = None
   round_seconds: float = 0.0
@@ -104,13 +58,14 @@ class Reporter:
 def run(
     process: tff.learning.templates.LearningProcess,
     client_data: Callable[[int], Any],
-    sampler: FixedSizeSampler,
+    sampler: sampling.Sampler,
     rounds: int,
     evaluate: Callable[[Any, bool], Any],
     rounds_per_evaluation: int,
     reporters: Sequence[Reporter],
     *,
     checkpoints: Optional[checkpoints_lib.Checkpoints] = None,
+    ledger: Optional[ledger_lib.Ledger] = None,
     between_rounds: Callable[[], None] = lambda: None,
 ) -> tuple[Any, Optional[BaseException]]:
   """Runs `rounds` rounds, evaluating at times, and reports each round as it ends.
@@ -118,11 +73,13 @@ def run(
   With `checkpoints` it goes on after the last one, and a round's checkpoint is
   written after it was reported. So whatever ends the process, all rounds of the
   last checkpoint have been reported; those after it are run, and reported, again.
+  With `ledger` a round is on record before it begins.
 
   Args:
     process: The learning process.
-    client_data: Maps a client's number to what `process.next` takes for it.
-    sampler: Chooses the clients of each round.
+    client_data: Maps a client's number to what `process.next` takes for it; a negative
+      number's is that of a client without examples.
+    sampler: Chooses the participants of each round.
     rounds: T.
     evaluate: Maps the model's weights, and whether this is the last evaluation, to
       whatever the reporters understand.
@@ -131,6 +88,7 @@ def run(
     reporters: Called in turn after each round, and once before the first.
     checkpoints: Where the run is kept, and found again; None: nowhere. Whatever
       ends the run, the state after the last reported round is saved.
+    ledger: Where rounds are charged for; None: nowhere.
     between_rounds: Called before each round; a `KeyboardInterrupt` from it ends
       the run there.
 
@@ -142,6 +100,7 @@ def run(
 
   Raises:
     CheckpointError: If a checkpoint can't be read or written.
+    LedgerError: If the ledger is not the one that the checkpoint knows.
   """
 
   def program_state(rounds_done, state):
@@ -150,6 +109,7 @@ def run(
         rounds_done=np.int32(rounds_done),
         process=state,
         sampler=sampler.state(),
+        ledger=() if ledger is None else ledger.state(),
         reporters=tuple(reporter.state() for reporter in reporters),
     )
 
@@ -161,6 +121,8 @@ def run(
   else:
     state, rounds_done = saved.process, int(saved.rounds_done)
     sampler.restore(saved.sampler)
+    if ledger is not None:
+      ledger.check(saved.ledger)
     for reporter, carried in zip(reporters, saved.reporters):
       reporter.restore(rounds_done, carried)
   reported, stopped_by = saved, None
@@ -172,10 +134,11 @@ def run(
     if last or rounds_done % rounds_per_evaluation == 0:
       evaluation = evaluate(process.get_model_weights(state), last)
     evaluation_seconds = time.monotonic() - start
+    charged = rounds_done if ledger is None else ledger.rounds_charged(rounds_done)
     for reporter in reporters:
       reporter(
           RoundReport(
-              rounds_done, metrics, evaluation, seconds, evaluation_seconds
+              rounds_done, charged, metrics, evaluation, seconds, evaluation_seconds
           )
       )
     return program_state(rounds_done, state)
@@ -191,7 +154,8 @@ def run(
     for round_num in range(rounds_done, rounds):
       between_rounds()
       start = time.monotonic()
-      cohort = [client_data(int(i)) for i in sampler.sample(round_num)]
+      draw = round_num if ledger is None else ledger.begin(round_num)
+      cohort = [client_data(int(i)) for i in sampler.sample(draw)]
       output = process.next(state, cohort)
       state = output.state
       reported = report(

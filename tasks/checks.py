@@ -6,13 +6,16 @@ from typing import Any, Optional
 
 from absl import flags
 
+from fedsmp_tff import accounting
+from fedsmp_tff import noise as noise_lib
 from tasks import errors
 
 # What an algorithm may have no use for, so that setting it is an error.
 _ONLY_SPARSE = ('p', 'k')
 _ONLY_TOPK = ('public_examples', 'public_epochs', 'public_steps')
 _ONLY_PRIVATE = (
-    'noise_multiplier', 'epsilon', 'accounting', 'clip', 'delta', 'population'
+    'noise_multiplier', 'epsilon', 'accounting', 'clip', 'delta', 'population', 'noise',
+    'clip_quantile',
 )
 
 
@@ -22,6 +25,8 @@ def check_of_use(
     algorithm: str,
     sparsifier: Optional[str],
     private: bool,
+    sampling: str,
+    noise: str,
 ) -> None:
   """Refuses flags that this task or algorithm would ignore, or that exclude each other.
 
@@ -31,6 +36,8 @@ def check_of_use(
     algorithm: The algorithm.
     sparsifier: Its sparsifier: 'randk', 'topk' or None.
     private: Whether it clips and adds noise.
+    sampling: How clients are sampled.
+    noise: The kind of noise.
 
   Raises:
     InputError: If there is such a flag.
@@ -66,6 +73,15 @@ def check_of_use(
           f'--{one}={flags.FLAGS[one].value} and --{other}='
           f'{flags.FLAGS[other].value} exclude each other; set one of them.'
       )
+  for flag, needed, met in (
+      ('seats', '--sampling=poisson', sampling == accounting.POISSON),
+      ('rotate', '--noise=discrete_gaussian or skellam', noise != noise_lib.GAUSSIAN),
+  ):
+    if flags.FLAGS[flag].present and not met:
+      raise errors.InputError(
+          f'--{flag}={flags.FLAGS[flag].value} is of use with {needed} only; set that, or'
+          ' leave it out.'
+      )
   if flags.FLAGS['accounting'].present and not flags.FLAGS['epsilon'].present:
     raise errors.InputError(
         f'--accounting={flags.FLAGS["accounting"].value} says how to reach an --epsilon, and none'
@@ -85,6 +101,10 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     'clip': (0, math.inf, True),
     'delta': (0, 1, True),
     'population': (1, math.inf, False),
+    'seats': (1, math.inf, False),
+    'dropout': (0, 1, False),
+    'min_reporting': (1, math.inf, False),
+    'clip_quantile': (0, 1, True),
     'learning_rate': (0, math.inf, True),
     'learning_rate_decay': (0, 1, True),
     'learning_rate_decay_rounds': (1, math.inf, False),
@@ -100,7 +120,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     'eval_examples': (1, math.inf, False),
 }
 # These end below their highest value.
-_OPEN_ABOVE = ('delta', 'momentum')
+_OPEN_ABOVE = ('delta', 'momentum', 'dropout', 'clip_quantile')
 
 
 def check_ranges(settings: dict[str, Any]) -> None:

@@ -16,22 +16,26 @@ from absl import flags
 import numpy as np
 import tensorflow as tf
 
+from fedsmp_tff import accounting
 from fedsmp_tff import failures
+from fedsmp_tff import ledger as ledger_lib
 from tasks import errors
 from tasks import tables
 
 _CONFIG, _METRICS, _TIMINGS = 'config.json', 'metrics.csv', 'timings.csv'
 _SUMMARY, _WEIGHTS = 'summary.json', 'weights.npz'
+_LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
 _CHECKPOINTS, _EVENTS, _LOCK = 'checkpoints', 'events.out.tfevents.*', '.lock'
 
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', None,
     'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz,'
-    ' checkpoints and TensorBoard events (default: runs/TASK-ALGORITHM-TIME). If it'
+    ' privacy_ledger.jsonl, checkpoints and TensorBoard events (default: runs/TASK-ALGORITHM-TIME). If it'
     ' holds a run with the same flags, that one goes on.',
 )
 _OVERWRITE = flags.DEFINE_boolean(
-    'overwrite', False, 'Removes the run in --output_dir, and begins anew.'
+    'overwrite', False,
+    'Removes the run in --output_dir, but for its privacy ledger, and begins anew.',
 )
 _ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
     'rounds_per_checkpoint', None,
@@ -112,6 +116,27 @@ class RunDirectory:
   def checkpoints(self) -> pathlib.Path:
     return self.path / _CHECKPOINTS
 
+  def ledger(
+      self, spec: accounting.PrivacySpec, run_id: str, seeded: bool, began: bool
+  ) -> ledger_lib.Ledger:
+    """The run's privacy ledger.
+
+    Args:
+      spec: What a round costs.
+      run_id: Which run it is.
+      seeded: Whether its noise follows from a seed.
+      began: Whether rounds may have begun, so that there must be one.
+
+    Raises:
+      LedgerError: If it is damaged, lost or another run's, or can't be written.
+    """
+    path = self.path / _LEDGER
+    if began and not path.exists():
+      raise ledger_lib.LedgerError(
+          f'{path} is missing, but the run has begun; put it back as it was.'
+      )
+    return ledger_lib.Ledger(path, spec, run_id, seeded=seeded)
+
   def __enter__(self) -> 'RunDirectory':
     return self
 
@@ -142,6 +167,12 @@ class RunDirectory:
         self._remove_rows()
         if self.checkpoints.exists():
           shutil.rmtree(self.checkpoints)
+        # What was released stays released.
+        if (self.path / _LEDGER).exists():
+          number = len(ledgers(self.path))
+          os.replace(
+              self.path / _LEDGER, self.path / _FORMER_LEDGERS.format(number)
+          )
     self._write_json(_CONFIG, config)
 
   def go_on(self, rounds_done: int, digests: dict[str, np.ndarray]) -> int:
@@ -299,6 +330,20 @@ class RunDirectory:
         os.replace(unfinished, path)
       finally:
         unfinished.unlink(missing_ok=True)
+
+
+def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
+  """The privacy ledgers of a run's directory: of runs that were overwritten, then its own."""
+  own = pathlib.Path(run_dir) / _LEDGER
+  former = sorted(own.parent.glob(_FORMER_LEDGERS.format('[0-9]*')))
+  return [*former, *([own] if own.exists() else [])]
+
+
+def rounds_charged(run_dir: os.PathLike[str]) -> int:
+  """The most rounds that a run's reports say were charged for; 0 without any."""
+  path = pathlib.Path(run_dir) / _METRICS
+  charged = [row.get('rounds_charged') for row in tables.Table(path).rows()]
+  return max([int(c) for c in charged if c and c.isdigit()], default=0)
 
 
 @contextlib.contextmanager

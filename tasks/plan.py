@@ -26,9 +26,8 @@ class Plan:
     dim: d.
     mechanism: The masked sum.
     traffic: Bytes of a client and round.
-    spending: Privacy at the claimed population; None without privacy.
-    real_spending: The same at the number of clients in the data, where the claimed
-      population is another; else None.
+    spec: What is sampled and added, and what that guarantees for the data's clients.
+    hypothetical: The same with the --population that was asked for, if that is another.
   """
 
   settings: settings_lib.RunSettings
@@ -36,8 +35,13 @@ class Plan:
   dim: int
   mechanism: aggregator.MaskedPrivateSum
   traffic: communication.Communication
-  spending: Optional[accounting.Spending]
-  real_spending: Optional[accounting.Spending]
+  spec: accounting.PrivacySpec
+  hypothetical: Optional[accounting.PrivacySpec]
+
+  @property
+  def private(self) -> bool:
+    """Whether clients clip, and add noise."""
+    return self.settings.clip is not None
 
   @property
   def num_clients(self) -> int:
@@ -49,13 +53,19 @@ class Plan:
     )
 
   def epsilons(self, rounds: int) -> dict[str, float]:
-    """epsilon after `rounds` rounds by accountings that are fast; empty without privacy."""
-    if self.spending is None:
+    """epsilon after so many rounds, by column; empty without privacy.
+
+    `epsilon` holds for the data's clients; `epsilon_hypothetical` is what as many clients
+    as --population says would get; `epsilon_paper` is the paper's figure at that number.
+    """
+    if not self.private:
       return {}
-    return {
-        name: self.spending.epsilon(name, rounds)
-        for name in accounting.OF_EVERY_ROUND
-    }
+    found = {'epsilon': self.spec.epsilon(rounds=rounds)}
+    if self.hypothetical is not None:
+      found['epsilon_hypothetical'] = self.hypothetical.epsilon(rounds=rounds)
+    claimed = self.hypothetical or self.spec
+    found['epsilon_paper'] = claimed.epsilon('paper', rounds)
+    return found
 
   def as_dict(self) -> dict[str, Any]:
     """For config.json: what the settings alone don't tell."""
@@ -64,12 +74,22 @@ class Plan:
         'num_kept': self.mechanism.num_kept,
         'num_clients': self.num_clients,
         'data_source': self.data.source,
-        'bits': self.mechanism.encoding.bits,
-        'encoding_step': self.mechanism.encoding.step,
-        'value_bound': self.mechanism.encoding.value_bound,
-        'spending': self.spending and dataclasses.asdict(self.spending),
-        'epsilon_after_all_rounds': self.epsilons(self.settings.rounds) or None,
+        'bits': self.mechanism.channel.bits,
+        'encoding_step': self.mechanism.channel.step,
+        'value_bound': self.mechanism.channel.value_bound,
+        'privacy': dataclasses.asdict(self.spec) if self.private else None,
+        'randomness': self.randomness(),
+        **{f'{n}_after_all_rounds': e for n, e in self.epsilons(self.settings.rounds).items()},
     }
+
+  def randomness(self) -> str:
+    """Where noise comes from, for every output."""
+    if self.settings.seed is not None:
+      return (
+          f'SIMULATION: --seed={self.settings.seed} makes the noise reproducible, so WHO'
+          ' KNOWS THE SEED CAN REMOVE IT'
+      )
+    return 'the operating system\'s, fresh for every client and round'
 
   def text(self) -> str:
     """The page."""
@@ -83,11 +103,13 @@ class Plan:
         ('traffic', self._traffic_text()),
         ('encoding', self._encoding_text()),
         ('mechanism', self._mechanism_text()),
+        ('metrics', self._metrics_text()),
+        ('randomness', self.randomness()),
         ('simulated', self._simulated_text()),
     ]
     lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
     lines += [_wrapped(f'  {name:<10} {text}', 13) for name, text in rows]
-    if self.spending is not None:
+    if self.private:
       lines += ['', *privacy_lines(self, s.rounds)]
     return '\n'.join(lines)
 
@@ -118,7 +140,7 @@ class Plan:
         f'{s.local_epochs} epochs' if s.local_epochs else f'{s.local_steps} steps'
     )
     text = (
-        f'exactly {s.clients_per_round} clients, without replacement; {length} of'
+        f'{self._cohort_text()}; {length} of'
         f' SGD, batch {s.batch_size}, momentum {s.momentum}, rate'
         f' {s.learning_rate} x {s.learning_rate_decay} every'
         f' {s.learning_rate_decay_rounds} rounds'
@@ -132,6 +154,21 @@ class Plan:
       text += f'; {public} on the public examples'
     return text
 
+  def _cohort_text(self) -> str:
+    r, seats = self.settings.clients_per_round, self.spec.seats
+    text = f'exactly {r} clients, without replacement'
+    if self.spec.sampling == accounting.POISSON:
+      text = (
+          f'each client with probability {r}/{self.num_clients:,}, at most {seats}'
+          f' (empty seats send noise alone); sums divided by {r}'
+      )
+    if self.settings.dropout:
+      text += (
+          f'; each of them is lost with probability {self.settings.dropout:g}, and below'
+          f' {self.spec.min_reporting} reports nothing is released'
+      )
+    return text
+
   def _traffic_text(self) -> str:
     s, traffic = self.settings, self.traffic
     return (
@@ -141,33 +178,56 @@ class Plan:
     )
 
   def _encoding_text(self) -> str:
-    encoding = self.mechanism.encoding
+    channel = self.mechanism.channel
+    unit = ' C' if self.private else ''
+    if channel.modulus is not None:
+      return (
+          f'{channel.num_integers:,} integers modulo 2^{channel.bits}'
+          f'{", after a random rotation" if channel.rotate else ""}; sums within'
+          f' {channel.value_bound:.4g}{unit} don\'t wrap around, step {channel.step:.2g}'
+          f'{unit}'
+      )
     return (
-        f'{encoding.bits} bits a value in [{-encoding.value_bound:.4g},'
-        f' {encoding.value_bound:.4g}], step {encoding.step:.2g}; sums in'
-        f' {encoding.dtype.name}'
+        f'{channel.bits} bits a value in [{-channel.value_bound:.4g},'
+        f' {channel.value_bound:.4g}]{unit}, step {channel.step:.2g}{unit}; sums in'
+        f' {channel.dtype.name}'
     )
 
   def _mechanism_text(self) -> str:
     s = self.settings
-    if self.spending is None:
+    if not self.private:
       return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
-    r = s.clients_per_round
-    share = s.clip * s.noise_multiplier / math.sqrt(r)
-    return (
-        f'clip to C = {s.clip:g}; each client adds N(0, ({share:.4g})^2) to each'
-        f' kept value, so the sum has noise sigma C = {s.noise_multiplier:g} x'
-        f' {s.clip:g} and the mean {s.clip * s.noise_multiplier / r:.4g}'
+    spec, sigma = self.spec, self.mechanism.values_noise_multiplier
+    share = sigma / math.sqrt(spec.min_reporting)
+    text = (
+        f'clip to C = {s.clip:g}; each participant adds {spec.noise} noise of standard'
+        f' deviation {share:.4g} C to each kept value, so the sum of'
+        f' {spec.min_reporting} has sigma C = {sigma:.4g} C and the mean'
+        f' {sigma / s.clients_per_round:.4g} C'
     )
-
-  def _simulated_text(self) -> str:
-    text = 'secure aggregation (sums are plain on this machine), and all clients'
-    if self.settings.seed is not None:
+    if spec.min_reporting < spec.seats:
       text += (
-          f'; --seed={self.settings.seed} makes the noise reproducible, so WHO'
-          ' KNOWS THE SEED CAN REMOVE IT'
+          f'; if all {spec.seats} report, the sum has'
+          f' {sigma * math.sqrt(spec.seats / spec.min_reporting):.4g} C: what'
+          ' --min_reporting costs'
+      )
+    if s.clip_quantile is not None:
+      text += (
+          f'; C follows the {s.clip_quantile:g} quantile of the norms, within epsilon:'
+          f' values get sigma = {sigma:.4g} for {spec.noise_multiplier:g}'
       )
     return text
+
+  def _metrics_text(self) -> str:
+    if self.settings.client_metrics == 'exact':
+      return (
+          'columns exact_* are exact sums over clients, OUTSIDE (epsilon, delta): keep'
+          ' them to yourself'
+      )
+    return 'nothing of clients but what is released and how many participants reported'
+
+  def _simulated_text(self) -> str:
+    return 'secure aggregation (sums are plain on this machine), and all clients'
 
 
 def make(
@@ -175,13 +235,12 @@ def make(
     data: registry.TaskData,
     dim: int,
     factory: aggregator.FedSmpFactory,
-    spending: Optional[accounting.Spending],
+    spec: accounting.PrivacySpec,
+    hypothetical: Optional[accounting.PrivacySpec],
 ) -> Plan:
   """The plan of a run; the arguments are as `Plan`'s attributes."""
   mechanism = factory.mechanism(dim)
-  real = None
-  if spending is not None and spending.population != len(data.clients):
-    real = dataclasses.replace(spending, population=len(data.clients))
+  channel = mechanism.channel
   return Plan(
       settings=settings,
       data=data,
@@ -189,48 +248,62 @@ def make(
       mechanism=mechanism,
       traffic=communication.Communication(
           dim=dim,
-          num_kept=mechanism.num_kept,
+          num_integers=channel.num_integers,
           num_coordinates=factory.sparsifier.num_coordinates(dim),
-          value_bytes=mechanism.encoding.dtype.size,
+          integer_bits=(
+              8 * channel.dtype.size if channel.modulus is None else channel.bits
+          ),
       ),
-      spending=spending,
-      real_spending=real,
+      spec=spec,
+      hypothetical=hypothetical,
   )
 
 
 def privacy_lines(plan: Plan, rounds: int) -> list[str]:
-  """Epsilon under each accounting with its assumption, as lines of text."""
-  s, spending = plan.settings, plan.spending
-  n, num_clients = f'{spending.population:,}', f'{plan.num_clients:,}'
-  hypothetical = plan.real_spending is not None
-  note = f' HYPOTHETICAL (the data have {num_clients} clients)' if hypothetical else ''
+  """Epsilon of so many rounds, by what holds and as the paper has it, as lines of text."""
+  spec, hypothetical = plan.spec, plan.hypothetical
+  n = f'{spec.population:,}'
   lines = [
-      f'privacy spent by {rounds} rounds: sigma = {s.noise_multiplier:g}, r ='
-      f' {s.clients_per_round}, delta = {spending.delta:.3g}, n = {n}{note}'
+      f'privacy spent by {rounds} rounds: sigma = {spec.noise_multiplier:g}, r ='
+      f' {spec.clients_per_round}, delta = {spec.delta:.3g}, n = {n}'
   ]
-  for name in accounting.OF_EVERY_ROUND:
+
+  def line(one, name, verdict):
     title, assumption, *_ = accounting.ACCOUNTINGS[name]
-    epsilon = f'{spending.epsilon(name, rounds):.4g}'
-    if hypothetical:
-      epsilon += f' ({plan.real_spending.epsilon(name, rounds):.4g} at n = {num_clients})'
-    sampling = (
-        "THIS RUN'S SAMPLING" if name == 'fixed_size' else "not this run's sampling"
-    )
+    epsilon = one.epsilon(name, rounds)
     lines.append(
-        _wrapped(f'  epsilon = {epsilon}: {sampling}; {title}; {assumption}', 4)
+        _wrapped(f'  epsilon = {epsilon:.4g}: {verdict}; {title}; {assumption}', 4)
     )
-  text = (
-      '  All take for granted: a client is one unit of privacy; all r clients report'
-      ' and add their noise; noise and sums are in real arithmetic. The counts in'
-      ' metrics.csv (participants, clipped_clients, ...) and the choice of'
-      ' hyperparameters are outside (epsilon, delta).'
+
+  line(spec, spec.claim, "HOLDS for this run's sampling and noise")
+  if hypothetical is not None:
+    line(
+        hypothetical, spec.claim,
+        f'HYPOTHETICAL, for n = {hypothetical.population:,} clients, not for the {n} in'
+        ' these data',
+    )
+  claimed = hypothetical or spec
+  line(
+      claimed, 'paper',
+      ('not tight' if spec.sampling == accounting.POISSON else "not this run's sampling")
+      + (f', n = {claimed.population:,}' if hypothetical else ''),
   )
-  if hypothetical:
+  text = (
+      '  All take for granted: a client is one unit of privacy; participants are honest,'
+      f' and at least {spec.min_reporting} of {spec.seats} report and add their noise in'
+      ' a round that is released; who takes part is not known to those who see the model;'
+  )
+  if spec.lattice is None:
+    text += ' noise and sums are in real arithmetic.'
+  else:
     text += (
-        f' Epsilon at n = {n} is what a population of that size would get, not the'
-        ' clients in these data.'
+        ' the integers that leave a client carry the guarantee, wrap-around included, as'
+        ' far as random bits are random.'
     )
-  return [*lines, _wrapped(text, 2)]
+  text += ' The choice of hyperparameters is outside (epsilon, delta)'
+  if plan.settings.client_metrics == 'exact':
+    text += ', and so are the columns exact_* of metrics.csv'
+  return [*lines, _wrapped(text + '.', 2)]
 
 
 def _wrapped(text: str, indent: int) -> str:

@@ -3,11 +3,12 @@
 import math
 import sys
 import time
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tqdm
 
+from fedsmp_tff import ledger as ledger_lib
 from fedsmp_tff import program
 from tasks import output
 from tasks import plan as plan_lib
@@ -18,9 +19,15 @@ _SECONDS_BETWEEN_LINES = 10
 class MetricsWriter(program.Reporter):
   """Turns round reports into the rows of metrics.csv and timings.csv."""
 
-  def __init__(self, plan: plan_lib.Plan, out: output.RunDirectory):
+  def __init__(
+      self,
+      plan: plan_lib.Plan,
+      out: output.RunDirectory,
+      ledger: Optional[ledger_lib.Ledger],
+  ):
     self._plan = plan
     self._out = out
+    self._ledger = ledger
     self._rounds = 0
     self._best_accuracy = self._accuracy = self._loss = math.nan
     self._best_round = 0
@@ -33,8 +40,7 @@ class MetricsWriter(program.Reporter):
       # Written so that the first, which follows a NaN, is the best.
       if not self._accuracy <= self._best_accuracy:
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
-    counts = report.metrics['aggregator'] if report.metrics else {}
-    epsilons = self._plan.epsilons(report.rounds_done)
+    public = report.metrics['aggregator'] if report.metrics else {}
     # First what is not a result: a row of metrics tells that the round is complete.
     self._out.add_timings({
         'round': report.rounds_done,
@@ -46,14 +52,26 @@ class MetricsWriter(program.Reporter):
         'test_loss': measured and measured.loss,
         'test_accuracy': measured and measured.accuracy,
         'best_test_accuracy': self._best_accuracy,
-        **{f'epsilon_{name}': value for name, value in epsilons.items()},
+        **self._charged(report),
         'uplink_megabytes': self._plan.uplink_megabytes(report.rounds_done),
+        # One number each.
         **{
-            name: int(counts[name]) if counts else None
-            for name in self._plan.mechanism.max_input._fields
-            if name != 'values'
+            name: np.asarray(public[name]).item() if public else None
+            for name in self._plan.mechanism.measurements
         },
     })
+
+  def _charged(self, report: program.RoundReport) -> dict[str, Any]:
+    """What the ledger says was spent."""
+    if self._ledger is None:
+      return {}
+    # Privacy loss distributions take time: where accuracy is measured too.
+    measured = report.evaluation is not None
+    epsilons = self._plan.epsilons(report.rounds_charged if measured else 0)
+    return {
+        'rounds_charged': report.rounds_charged,
+        **{n: value if measured else None for n, value in epsilons.items()},
+    }
 
   def state(self) -> dict[str, Any]:
     return {
@@ -80,11 +98,8 @@ class MetricsWriter(program.Reporter):
     print(f'goes on after round {rounds_done} of {total}', flush=True)
     if again:
       text = f'  rounds run again, since the checkpoint is older: {again}'
-      if self._plan.spending is not None and self._plan.settings.seed is None:
-        text += (
-            '; with fresh noise. Epsilon counts each once, and so TAKES FOR GRANTED'
-            ' that nobody saw what came of them before'
-        )
+      if self._plan.private and self._plan.settings.seed is None:
+        text += '; with fresh noise, so epsilon counts them again'
       print(text, flush=True)
 
   def summary(self) -> dict[str, Any]:
@@ -95,9 +110,17 @@ class MetricsWriter(program.Reporter):
         'best_round': self._best_round,
         'final_test_accuracy': self._accuracy,
         'final_test_loss': self._loss,
-        'epsilon': self._plan.epsilons(self._rounds) or None,
+        **self._spent(),
         'uplink_megabytes': self._plan.uplink_megabytes(self._rounds),
+        'randomness': self._plan.randomness(),
     }
+
+  def _spent(self) -> dict[str, Any]:
+    if self._ledger is None:
+      return {}
+    # One that was begun and abandoned counts.
+    charged = self._ledger.rounds_charged()
+    return {'rounds_charged': charged, **self._plan.epsilons(charged)}
 
 
 class Progress(program.Reporter):
@@ -114,7 +137,7 @@ class Progress(program.Reporter):
     self._start = time.monotonic()
     self._first = 0
     self._last_line = -math.inf
-    self._measured = ''
+    self._measured = self._spent = ''
 
   def __call__(self, report: program.RoundReport) -> None:
     done, total = report.rounds_done, self._plan.settings.rounds
@@ -124,9 +147,10 @@ class Progress(program.Reporter):
           f' accuracy {100 * report.evaluation.accuracy:.2f} %'
       )
     text = self._measured
-    if self._plan.spending is not None:
-      epsilon = self._plan.spending.epsilon('fixed_size', done)
-      text += f', epsilon {epsilon:.3g}'
+    if self._plan.private:
+      if report.evaluation is not None:
+        self._spent = f', epsilon {self._plan.spec.epsilon(rounds=report.rounds_charged):.3g}'
+      text += self._spent
     if not self._bar.disable:
       self._bar.set_postfix_str(text, refresh=False)
       self._bar.update(done - self._bar.n)
@@ -165,6 +189,10 @@ def summary_text(
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
       f'  time       {minutes}',
   ]
-  if plan.spending is not None:
-    lines += ['', *plan_lib.privacy_lines(plan, rounds)]
+  if plan.private:
+    lines += [
+        f'  randomness {plan.randomness()}',
+        '',
+        *plan_lib.privacy_lines(plan, summary['rounds_charged']),
+    ]
   return '\n'.join(lines)

@@ -55,8 +55,8 @@ def _label(config: dict) -> str:
   label = config['algorithm']
   if config['num_kept'] < config['dim']:
     label += f', p = {config["num_kept"] / config["dim"]:.3g}'
-  if config['spending']:
-    label += f', sigma = {config["noise_multiplier"]:g}'
+  if config['privacy']:
+    label += f', sigma = {config["privacy"]["noise_multiplier"]:g}'
   return label
 
 

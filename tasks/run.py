@@ -12,11 +12,12 @@ if __name__ == '__main__':
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 try:
-  from fedsmp_tff import accounting
+  from fedsmp_tff import ledger as ledger_lib
 except ImportError as error:
   sys.exit(f'tasks.run: {error}')
 
 # pylint: disable=g-import-not-at-top
+import contextlib
 import dataclasses
 import secrets
 import time
@@ -32,6 +33,7 @@ from tasks import errors
 from tasks import interruption as interruption_lib
 from tasks import output
 from tasks import plan as plan_lib
+from tasks import privacy
 from tasks import resuming
 from tasks import runtimes
 from tasks import seeds as seeds_lib
@@ -60,7 +62,8 @@ def main(argv: list[str]) -> int:
     status = 2
     said = error
   except (
-      errors.RunError, checkpoints_lib.CheckpointError, runtime.WorkersLostError
+      errors.RunError, checkpoints_lib.CheckpointError, ledger_lib.LedgerError,
+      runtime.WorkersLostError,
   ) as error:
     status = 1
     said = error
@@ -92,10 +95,12 @@ def _run(
     fingerprint = resuming.fingerprint(data)
     if out.config is not None:
       resuming.check_data(out.path, out.config, fingerprint)
-    settings, spending = _with_spending(settings, len(data.clients))
     sparsifier = training.sparsifier(settings, data)
-    factory = training.factory(settings, sparsifier, seeds)
-    plan = plan_lib.make(settings, data, dim, factory, spending)
+    spec, hypothetical = privacy.specs(
+        settings, len(data.clients), sparsifier.num_kept(dim)
+    )
+    factory = training.factory(settings, spec, sparsifier, seeds)
+    plan = plan_lib.make(settings, data, dim, factory, spec, hypothetical)
     print(plan.text(), flush=True)
     print(f'\noutput: {out.path}\n', flush=True)
     surroundings = resuming.surroundings(place)
@@ -118,9 +123,16 @@ def _run(
     ) as checkpoints:
       if out.config is not None and checkpoints.empty():
         out.go_on_without_checkpoint()
-      stopped_by = training.train(
-          plan, model, sparsifier, seeds, out, checkpoints, interruption
-      )
+      ledger = contextlib.nullcontext()
+      if plan.private:
+        ledger = out.ledger(
+            spec, config['run_id'], settings.seed is not None,
+            began=not checkpoints.empty(),
+        )
+      with ledger as ledger:
+        stopped_by = training.train(
+            plan, model, sparsifier, seeds, out, checkpoints, ledger, interruption
+        )
   if isinstance(stopped_by, interruption_lib.Interrupted):
     print(
         f'tasks.run: {stopped_by}; the same command with --output_dir={out.path} goes'
@@ -155,35 +167,6 @@ def _check_kept(settings: settings_lib.RunSettings, dim: int) -> None:
         f'--k={settings.k} is more than the d={dim} parameters of the model;'
         ' lower it.'
     )
-
-
-def _with_spending(
-    settings: settings_lib.RunSettings, num_clients: int
-) -> tuple[settings_lib.RunSettings, Optional[accounting.Spending]]:
-  """The settings with nothing of the privacy left open, and what they spend."""
-  if not settings_lib.ALGORITHMS[settings.algorithm].private:
-    return settings, None
-  population = settings.population or num_clients
-  delta = settings.delta
-  if delta is None:
-    delta = accounting.default_delta(population)
-  noise_multiplier = settings.noise_multiplier
-  if noise_multiplier is None:
-    try:
-      noise_multiplier = accounting.calibrate_noise_multiplier(
-          settings.epsilon,
-          settings.accounting,
-          settings.clients_per_round,
-          population,
-          delta,
-          settings.rounds,
-      )
-    except ValueError as error:
-      raise errors.InputError(f'--epsilon={settings.epsilon}: {error}') from None
-  spending = accounting.Spending(
-      noise_multiplier, settings.clients_per_round, population, delta
-  )
-  return dataclasses.replace(settings, **dataclasses.asdict(spending)), spending
 
 
 if __name__ == '__main__':

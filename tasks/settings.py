@@ -11,6 +11,7 @@ from tasks import errors
 from tasks import fashion_mnist
 from tasks import interruption
 from tasks import output
+from tasks import privacy
 from tasks import runtimes
 from tasks import shakespeare
 from tasks import svhn
@@ -97,23 +98,9 @@ _NOISE_MULTIPLIER = flags.DEFINE_float(
     'sigma: the sum over clients gets noise of standard deviation sigma times the'
     f' clipping norm ({_of_tasks("noise_multiplier")}).',
 )
-_EPSILON = flags.DEFINE_float(
-    'epsilon', None,
-    'Instead of --noise_multiplier: the smallest sigma that spends at most this'
-    ' epsilon over all rounds, by --accounting.',
-)
-_ACCOUNTING = flags.DEFINE_enum(
-    'accounting', 'fixed_size', ['fixed_size', 'poisson', 'paper'],
-    'What --epsilon is measured in. fixed_size: what this run guarantees'
-    ' (replace-one); poisson and paper: what it would under Poisson sampling'
-    ' (add or remove one).',
-)
 _CLIP = flags.DEFINE_float(
     'clip', None,
     f'Clipping norm C, L2, of a client\'s k values ({_of_tasks("clipping_norm")}).',
-)
-_DELTA = flags.DEFINE_float(
-    'delta', None, 'delta, in (0, 1) (default: n^-1.1, n as in --population).'
 )
 _POPULATION = flags.DEFINE_integer(
     'population', None,
@@ -121,10 +108,8 @@ _POPULATION = flags.DEFINE_integer(
     ' data it is hypothetical, and so is epsilon. Default: the number in the data;'
     ' shakespeare: 10^9, as in the paper.',
 )
-_group(
-    'Privacy (not for fedavg*)', _NOISE_MULTIPLIER, _EPSILON, _ACCOUNTING, _CLIP,
-    _DELTA, _POPULATION,
-)
+_group('Privacy', _NOISE_MULTIPLIER, _CLIP, _POPULATION)
+_GROUPS['Privacy'] += privacy.NAMES
 
 _LEARNING_RATE = flags.DEFINE_float(
     'learning_rate', None,
@@ -175,11 +160,6 @@ _PUBLIC_STEPS = flags.DEFINE_integer(
 )
 _group('Public data (only for *_topk)', _PUBLIC_EXAMPLES, _PUBLIC_EPOCHS, _PUBLIC_STEPS)
 
-_BITS = flags.DEFINE_integer(
-    'bits', None,
-    'Bits of an encoded client value (default: as many as let a sum over r clients'
-    ' fit in int32; more than that doubles the uplink).',
-)
 _ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
     'rounds_per_evaluation', None,
     'Rounds from one measurement of accuracy to the next'
@@ -190,18 +170,17 @@ _EVAL_EXAMPLES = flags.DEFINE_integer(
     'Test examples of such a measurement; the last one takes all. 0: all'
     f' ({_of_tasks("eval_examples")}).',
 )
-_group('Encoding, measuring', _BITS, _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES)
+_group('Measuring', _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES)
 _GROUPS['Output, going on after a crash'] = [*output.NAMES, *interruption.NAMES]
 _GROUPS['Where it runs'] = list(runtimes.NAMES)
 
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-  """All that defines a run; `privacy` fields are None without privacy.
+  """All that defines a run: the flags' values, filled in from the task.
 
-  Attributes are the flags' values, filled in from the task. `population` None: the
-  number of clients in the data; `delta` None: n^-1.1; `noise_multiplier` None: to
-  be calibrated to `epsilon`.
+  `clip`, `noise_multiplier` and `population` are None without privacy. What then is left
+  open, by None, `privacy.specs` fills in from the data.
   """
 
   task: str
@@ -212,11 +191,20 @@ class RunSettings:
   clients_per_round: int
   seed: Optional[int]
   noise_multiplier: Optional[float]
+  clip: Optional[float]
+  population: Optional[int]
+  sampling: str
+  seats: Optional[int]
+  noise: str
+  bits: Optional[int]
+  rotate: bool
   epsilon: Optional[float]
   accounting: Optional[str]
-  clip: Optional[float]
   delta: Optional[float]
-  population: Optional[int]
+  clip_quantile: Optional[float]
+  min_reporting: Optional[int]
+  dropout: float
+  client_metrics: str
   learning_rate: float
   learning_rate_decay: float
   learning_rate_decay_rounds: int
@@ -228,7 +216,6 @@ class RunSettings:
   public_examples: Optional[int]
   public_epochs: Optional[int]
   public_steps: Optional[int]
-  bits: Optional[int]
   rounds_per_evaluation: int
   eval_examples: Optional[int]
   task_flags: dict[str, Any]
@@ -315,8 +302,10 @@ def from_flags() -> RunSettings:
     )
   algorithm = ALGORITHMS[_ALGORITHM.value]
   others = {name: _task_flags(name) for name in TASKS if name != _TASK.value}
+  chosen = privacy.from_flags(algorithm.private)
   checks.check_of_use(
-      _TASK.value, others, _ALGORITHM.value, algorithm.sparsifier, algorithm.private
+      _TASK.value, others, _ALGORITHM.value, algorithm.sparsifier, algorithm.private,
+      chosen['sampling'], chosen['noise'],
   )
   paper = TASKS[_TASK.value].settings
 
@@ -336,14 +325,12 @@ def from_flags() -> RunSettings:
       seed=_SEED.value,
       noise_multiplier=(
           given(_NOISE_MULTIPLIER, paper.noise_multiplier)
-          if algorithm.private and _EPSILON.value is None
+          if algorithm.private and chosen['epsilon'] is None
           else _NOISE_MULTIPLIER.value
       ),
-      epsilon=_EPSILON.value,
-      accounting=_ACCOUNTING.value if algorithm.private else None,
       clip=given(_CLIP, paper.clipping_norm) if algorithm.private else None,
-      delta=_DELTA.value,
       population=given(_POPULATION, paper.population) if algorithm.private else None,
+      **chosen,
       learning_rate=given(_LEARNING_RATE, paper.learning_rate),
       learning_rate_decay=given(_LEARNING_RATE_DECAY, paper.learning_rate_decay),
       learning_rate_decay_rounds=given(
@@ -365,7 +352,6 @@ def from_flags() -> RunSettings:
       ),
       public_epochs=_PUBLIC_EPOCHS.value,
       public_steps=_PUBLIC_STEPS.value,
-      bits=_BITS.value,
       rounds_per_evaluation=given(
           _ROUNDS_PER_EVALUATION, paper.rounds_per_evaluation
       ),

@@ -6,8 +6,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
+from fedsmp_tff import accounting
 from fedsmp_tff import checkpoints as checkpoints_lib
 from fedsmp_tff import client_training
+from fedsmp_tff import ledger as ledger_lib
 from fedsmp_tff import program
 from tasks import errors
 from tasks import evaluation
@@ -27,6 +29,7 @@ def train(
     seeds: seeds_lib.Seeds,
     out: output.RunDirectory,
     checkpoints: checkpoints_lib.Checkpoints,
+    ledger: Optional[ledger_lib.Ledger],
     interruption: interruption_lib.Interruption,
 ) -> Optional[BaseException]:
   """Runs the rounds and writes their files; returns what ended the run early, if so."""
@@ -38,7 +41,8 @@ def train(
       server_optimizer=tff.learning.optimizers.build_sgdm(
           settings.server_learning_rate
       ),
-      **_mechanism(settings, seeds),
+      dropout=settings.dropout,
+      **_mechanism(settings, plan.spec, seeds),
   )
   measure = evaluation.build(model, settings_lib.TASKS[settings.task].is_scored)
   all_test = evaluation.shards_of(data.test)
@@ -46,20 +50,19 @@ def train(
       data.test, settings.eval_examples, seeds.evaluation
   )
   progress = progress_lib.Progress(plan)
-  writer = progress_lib.MetricsWriter(plan, out)
+  writer = progress_lib.MetricsWriter(plan, out, ledger)
   try:
     with interruption.rounds():
       weights, stopped_by = program.run(
           process,
           _ClientData(data, tagged=settings.seed is not None),
-          program.FixedSizeSampler(
-              len(data.clients), settings.clients_per_round, seeds.sampling
-          ),
+          plan.spec.sampler(seeds.sampling),
           settings.rounds,
           lambda weights, last: measure(weights, all_test if last else some_test),
           settings.rounds_per_evaluation,
           [writer, progress],
           checkpoints=checkpoints,
+          ledger=ledger,
           between_rounds=interruption.check,
       )
   finally:
@@ -73,19 +76,24 @@ def train(
 
 
 def _mechanism(
-    settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
+    settings: settings_lib.RunSettings,
+    spec: accounting.PrivacySpec,
+    seeds: seeds_lib.Seeds,
 ) -> dict[str, Any]:
+  adaptive = None
+  if settings.clip_quantile is not None:
+    adaptive = fedsmp_tff.AdaptiveClipping(settings.clip_quantile)
   return dict(
-      clients_per_round=settings.clients_per_round,
-      clipping_norm=settings.clip,
-      noise_multiplier=settings.noise_multiplier,
-      bits=settings.bits,
+      spec.mechanism(),
+      adaptive_clipping=adaptive,
+      client_metrics=settings.client_metrics == 'exact',
       seed=seeds.process,
   )
 
 
 def factory(
     settings: settings_lib.RunSettings,
+    spec: accounting.PrivacySpec,
     kept: fedsmp_tff.Sparsifier,
     seeds: seeds_lib.Seeds,
 ) -> fedsmp_tff.FedSmpFactory:
@@ -95,7 +103,7 @@ def factory(
     InputError: If --bits can't be.
   """
   try:
-    return fedsmp_tff.FedSmpFactory(kept, **_mechanism(settings, seeds))
+    return fedsmp_tff.FedSmpFactory(kept, **_mechanism(settings, spec, seeds))
   except ValueError as error:  # Of the flags, only --bits is not checked yet.
     raise errors.InputError(f'--bits={settings.bits}: {error}') from None
 
@@ -139,7 +147,7 @@ def _local_training(
 
 
 class _ClientData:
-  """Each client's dataset, made once, when it is first sampled."""
+  """Each participant's dataset, made once, when it is first sampled."""
 
   def __init__(self, data: registry.TaskData, tagged: bool):
     self._data = data
@@ -148,7 +156,10 @@ class _ClientData:
 
   def __call__(self, client: int):
     if client not in self._datasets:
-      dataset = tf.data.Dataset.from_tensor_slices(self._data.clients[client])
+      examples = self._data.clients[max(client, 0)]
+      if client < 0:  # Noise alone.
+        examples = tuple(array[:0] for array in examples)
+      dataset = tf.data.Dataset.from_tensor_slices(examples)
       if self._tagged:
         dataset = fedsmp_tff.tag_client(client, dataset)
       self._datasets[client] = dataset

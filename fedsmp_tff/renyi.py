@@ -1,0 +1,87 @@
+"""Renyi DP of one round, for noise of any kind, with amplification by sampling.
+
+A curve maps an integer order alpha >= 2 to the Renyi divergence between the releases of two
+neighbouring cohorts when nobody is sampled. The two amplification theorems take any curve,
+so that they hold for integer noise too; `accounting` converts the result to (epsilon, delta).
+"""
+
+from collections.abc import Callable, Sequence
+import math
+
+import numpy as np
+from scipy import special
+
+Curve = Callable[[int], float]
+
+
+def poisson(curve: Curve, sampling_rate: float, orders: Sequence[int]) -> np.ndarray:
+  """Renyi DP of a round with Poisson sampling, one client added or removed.
+
+  The divergence of (1 - q) Q + q P from Q is the binomial expansion
+
+    1/(alpha - 1) log sum_j C(alpha, j) (1 - q)^(alpha - j) q^j exp((j - 1) curve(j)),
+
+  an equality where the curve is one. The other direction is no larger where a
+  reflection exchanges P and Q (Mironov, Talwar, Zhang 2019, Theorem 5): noise that
+  is symmetric about zero, added to vectors that differ by one client's. Joint convexity
+  carries both over to a client whose vector is itself random (rounded).
+
+  Args:
+    curve: Between cohorts that differ by one client added or removed.
+    sampling_rate: q.
+    orders: Integers at least 2.
+
+  Returns:
+    Divergences at the orders.
+  """
+  if sampling_rate == 1:
+    return np.array([curve(a) for a in orders])
+  found = []
+  for order in orders:
+    j = np.arange(order + 1)
+    log_terms = (
+        _log_binomial(order, j)
+        + (order - j) * math.log1p(-sampling_rate)
+        + j * math.log(sampling_rate)
+        + np.array([0.0, 0.0, *((i - 1) * curve(i) for i in range(2, order + 1))])
+    )
+    found.append(max(special.logsumexp(log_terms), 0.0) / (order - 1))
+  return np.array(found)
+
+
+def fixed(curve: Curve, sampling_rate: float, orders: Sequence[int]) -> np.ndarray:
+  """Renyi DP of a round with r of n clients, one replaced, for any mechanism.
+
+  Wang, Balle, Kasiviswanathan 2019, Theorem 9 (Lemma 5 of the paper), with an unbounded
+  privacy loss.
+
+  Args:
+    curve: Between cohorts that differ by one client replaced.
+    sampling_rate: r / n.
+    orders: Integers at least 2.
+
+  Returns:
+    Divergences at the orders.
+  """
+  if sampling_rate == 1:
+    return np.array([curve(a) for a in orders])
+  log_rate = math.log(sampling_rate)
+  second = curve(2)
+  # min(4 (e^s - 1), 2 e^s), which is the latter from s = log 2 on.
+  log_least = (
+      math.log(4 * math.expm1(second)) if second < math.log(2) else math.log(2) + second
+  )
+  found = []
+  for order in orders:
+    j = np.arange(3, order + 1)
+    log_terms = np.concatenate([
+        [0.0, 2 * log_rate + _log_binomial(order, 2) + log_least],
+        math.log(2) + _log_binomial(order, j) + j * log_rate
+        + np.array([(i - 1) * curve(i) for i in range(3, order + 1)]),
+    ])
+    found.append(special.logsumexp(log_terms) / (order - 1))
+  return np.array(found)
+
+
+def _log_binomial(n, k):
+  return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
