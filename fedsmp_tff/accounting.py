@@ -223,6 +223,8 @@ class PrivacySpec:
   def holds(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise."""
     how = ACCOUNTINGS[accounting]
+    if accounting == 'paper' and self.seats < self.population:
+      return False  # It knows nothing of truncation.
     return (
         how.sampling == self.sampling
         and how.guarantees
@@ -290,6 +292,16 @@ class PrivacySpec:
     return _epsilon(
         self, accounting or self.claim, self.rounds if rounds is None else rounds
     )
+
+  def deltas(self, epsilons: Sequence[float]) -> np.ndarray:
+    """delta of all rounds at each epsilon, at least 0, by PLD; truncation is left out."""
+    name = f'{self.sampling}_pld'
+    untruncated = self
+    if self.sampling == POISSON:
+      untruncated = dataclasses.replace(self, seats=self.population, min_reporting=None)
+    step = privacy_loss.step_of(self.noise_multiplier / _SENSITIVITY[name])
+    one = _ROUND_LOSS[name](untruncated, step)
+    return np.array(privacy_loss.deltas(one, self.rounds, list(epsilons)))
 
   def with_noise_multiplier(self, noise_multiplier: float) -> 'PrivacySpec':
     return dataclasses.replace(self, noise_multiplier=noise_multiplier)

@@ -115,6 +115,11 @@ def epsilon(rounds: Sequence[tuple[Round, int]], delta: float) -> float:
   return float(composed.get_epsilon_for_delta(delta))
 
 
+def deltas(one: Round, num: int, epsilons: Sequence[float]) -> list[float]:
+  """delta at each epsilon, at least 0, of a round that takes place `num` times."""
+  return one.self_compose(num).get_delta_for_epsilon(epsilons)
+
+
 def _gaussian(
     standard_deviation: float,
     sampling_rate: float,

@@ -1,7 +1,9 @@
 """`python -m tasks.account`: epsilon under every accounting side by side, or what reaches one."""
 
+import dataclasses
 import math
 import os
+import pathlib
 import sys
 from typing import Optional
 
@@ -12,7 +14,10 @@ from absl import flags
 from absl import logging
 
 from fedsmp_tff import accounting
+from fedsmp_tff import ledger as ledger_lib
+from fedsmp_tff import noise as noise_lib
 from tasks import errors
+from tasks import output
 
 _PROGRAM = 'python -m tasks.account'
 # Of their own: tasks.run has flags of the same names.
@@ -38,14 +43,39 @@ _EPSILON = _define(
     ' most rounds that stay within it.',
 )
 _SAMPLING = _define(
-    flags.DEFINE_enum, 'sampling', 'fixed_size',
-    'How clients are sampled, and so which figures hold. fixed_size: exactly r of n, as'
-    ' tasks.run does; poisson: each with probability r/n.',
-    enum_values=['fixed_size', 'poisson'],
+    flags.DEFINE_enum, 'sampling', accounting.POISSON,
+    'How clients are sampled, and so which figures hold. poisson: each with probability'
+    ' r/n; fixed: exactly r of n, as in Algorithm 1.',
+    enum_values=[accounting.POISSON, accounting.FIXED],
+)
+_SEATS = _define(
+    flags.DEFINE_integer, 'seats', None,
+    'With Poisson sampling, the most clients that take part in a round (default: no'
+    ' limit; tasks.run has one).',
+)
+_NOISE = _define(
+    flags.DEFINE_enum, 'noise', noise_lib.GAUSSIAN,
+    'Kind of noise; integers need --num_values too.', enum_values=list(noise_lib.KINDS),
+)
+_NUM_VALUES = _define(
+    flags.DEFINE_integer, 'num_values', None, 'With integer noise: k, values of a client.'
+)
+_BITS = _define(
+    flags.DEFINE_integer, 'bits', None, 'With integer noise: bits of a value (default: 16).'
 )
 _PLOT = _define(
     flags.DEFINE_string, 'plot', None, 'A picture of epsilon over rounds to write (PNG).'
 )
+_LEDGER = _define(
+    flags.DEFINE_multi_string, 'ledger', [],
+    'Instead of numbers: what runs about the same clients have spent together, from the'
+    ' privacy ledgers of their --output_dir; more directories may follow as arguments.',
+)
+_HOLDERS = (
+    _SIGMA, _R, _N, _T, _DELTA, _EPSILON, _SAMPLING, _SEATS, _NOISE, _NUM_VALUES, _BITS,
+    _PLOT, _LEDGER,
+)
+_NAMES = [holder.name for holder in _HOLDERS]
 
 
 def main(argv: list[str]) -> int:
@@ -59,12 +89,18 @@ def main(argv: list[str]) -> int:
       rest = _FLAGS(argv)[1:]
     except flags.Error as error:
       raise errors.InputError(f'{error} (see {_PROGRAM} --help)') from None
+    if _LEDGER.value:
+      _account_for([*_LEDGER.value, *rest])
+      return 0
     if rest:
       raise errors.InputError(f'{rest[0]!r} is not a flag; see {_PROGRAM} --help.')
     _account()
   except errors.InputError as error:
     print(f'tasks.account: {error}', file=sys.stderr)
     return 2
+  except ledger_lib.LedgerError as error:
+    print(f'tasks.account: {error}', file=sys.stderr)
+    return 1
   return 0
 
 
@@ -72,27 +108,27 @@ def _help() -> str:
   lines = [
       f'usage: {_PROGRAM} --noise_multiplier=1.4 --clients_per_round=100'
       ' --population=6000 --rounds=180',
+      f'       {_PROGRAM} --ledger=RUN_DIR [RUN_DIR...]',
       '',
       'Prints epsilon under every accounting, each with what it takes for granted, and',
       'which of them hold for the sampling in use. With --epsilon: what reaches it.',
       '',
   ]
-  for holder in (_SIGMA, _R, _N, _T, _DELTA, _EPSILON, _SAMPLING, _PLOT):
+  for holder in _HOLDERS:
     text = f'--{holder.name}: {_FLAGS[holder.name].help}'
     lines.append(flags.text_wrap(text, 90, '      ', '  '))
   return '\n'.join(lines)
 
 
 def _account() -> None:
+  needed = ['clients_per_round', 'population']
   if _EPSILON.value is None:
-    needed = ('clients_per_round', 'population', 'noise_multiplier', 'rounds')
-  else:
-    needed = ('clients_per_round', 'population')
-    if (_SIGMA.value is None) == (_T.value is None):
-      raise errors.InputError(
-          '--epsilon needs one of --rounds, for which it finds sigma, and'
-          ' --noise_multiplier, for which it finds the rounds; set one of them.'
-      )
+    needed += ['noise_multiplier', 'rounds']
+  elif (_SIGMA.value is None) == (_T.value is None):
+    raise errors.InputError(
+        '--epsilon needs one of --rounds, for which it finds sigma, and'
+        ' --noise_multiplier, for which it finds the rounds; set one of them.'
+    )
   for name in needed:
     if _FLAGS[name].value is None:
       raise errors.InputError(f'--{name} is not set; set it (see {_PROGRAM} --help).')
@@ -102,31 +138,100 @@ def _account() -> None:
     )
   if _PLOT.value is not None and _EPSILON.value is not None:
     raise errors.InputError('--plot is of no use with --epsilon; leave one out.')
-  n, r = _N.value, _R.value
-  delta = _DELTA.value
-  if delta is None:
-    delta = accounting.default_delta(max(n, 1))
+  n, poisson = _N.value, _SAMPLING.value == accounting.POISSON
   try:
-    spending = accounting.Spending(
-        1.0 if _SIGMA.value is None else _SIGMA.value, r, n, delta
+    spec = accounting.PrivacySpec(
+        population=n,
+        clients_per_round=_R.value,
+        rounds=_T.value or 1,
+        noise_multiplier=1.0 if _SIGMA.value is None else _SIGMA.value,
+        clipping_norm=1.0,
+        delta=accounting.default_delta(max(n, 1)) if _DELTA.value is None else _DELTA.value,
+        sampling=_SAMPLING.value,
+        seats=n if poisson and _SEATS.value is None else _SEATS.value,
+        noise=_NOISE.value,
+        num_values=_NUM_VALUES.value,
+        bits=_BITS.value,
     )
+    print(f'n = {n:,}, r = {_R.value:,}, delta = {spec.delta:.4g}' + _known_text() + '\n')
+    # What a run may claim first, the paper's own figure last.
+    for name, how in accounting.ACCOUNTINGS.items():
+      if how.any_noise or spec.lattice is None:
+        found = _found(name, how, spec)
+        if found is not None:
+          print(_line(name, spec, found))
   except ValueError as error:
-    raise errors.InputError(_as_flags(str(error))) from None
-  print(f'n = {n:,}, r = {r:,}, delta = {delta:.4g}' + _known_text() + '\n')
-  # What a run of this sampling may claim first, the paper's own figure last.
-  for name, how in accounting.ACCOUNTINGS.items():
-    found = _found(name, how, spending)
-    if found is not None:
-      print(_line(name, how, found))
+    raise errors.as_flags(error, _NAMES) from None
   if _EPSILON.value is None:
-    print(_theorem_text(spending))
+    print(_theorem_text(spec))
   print(
       '\nAll take for granted: a client is one unit of privacy; who takes part is not'
-      ' known to those\nwho see the model; all r clients report and add their noise;'
-      ' noise and sums are in real arithmetic.'
+      ' known to those\nwho see the model; all participants report and add their noise'
+      + (
+          '; noise and sums are in real arithmetic.'
+          if spec.lattice is None
+          else '.\nThe figures are of the integers that leave a client.'
+      )
   )
   if _PLOT.value is not None:
-    _plot(spending)
+    _plot(spec)
+
+
+def _account_for(run_dirs: list[str]) -> None:
+  """What the runs in some directories have spent together."""
+  for name in _NAMES:
+    if _FLAGS[name].present and name not in ('ledger', 'delta'):
+      raise errors.InputError(f'--{name} is of no use with --ledger; leave one out.')
+  runs, seen = [], set()
+  for run_dir in run_dirs:
+    paths = output.ledgers(run_dir)
+    if not paths:
+      raise errors.InputError(
+          f'--ledger={run_dir} holds no privacy ledger; name the --output_dir of a run'
+          ' with privacy.'
+      )
+    if paths[0].resolve() in seen:
+      raise errors.InputError(f'--ledger={run_dir} is named twice; name it once.')
+    seen.add(paths[0].resolve())
+    records = [ledger_lib.read(path) for path in paths]
+    told = output.rounds_charged(run_dir)
+    if records[-1].rounds_charged < told:
+      raise ledger_lib.LedgerError(
+          f'{paths[-1]} was cut: it has {records[-1].rounds_charged} rounds where'
+          f' {run_dir}/metrics.csv tells of {told}; put it back as it was.'
+      )
+    runs += zip(paths, records)
+  for path, record in runs:
+    spec = record.spec
+    print(
+        f'{pathlib.Path(path)}: {record.rounds_charged} rounds, {spec.sampling} sampling, r ='
+        f' {spec.clients_per_round}, n = {spec.population:,}, sigma ='
+        f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
+        f' {"SEEDED: simulation" if record.seeded else "fresh noise"}'
+    )
+  specs = [record.spec for _, record in runs]
+  kinds = {spec.sampling for spec in specs}
+  if len(kinds) > 1:
+    raise errors.InputError(
+        'Runs with --sampling=poisson and fixed have guarantees about other neighbours,'
+        ' which don\'t add up; name those of one kind.'
+    )
+  delta = _DELTA.value
+  if delta is None:
+    delta = min(spec.delta for spec in specs)
+  counted = [(record.spec, record.rounds_charged) for _, record in runs]
+  print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
+  try:
+    for name, how in accounting.ACCOUNTINGS.items():
+      if all(spec.holds(name) for spec in specs):
+        epsilon = accounting.epsilon_of_runs(counted, name, delta)
+        print(f'epsilon = {epsilon:.4g}  HOLDS  {name}: {how.title}; {how.assumption}')
+  except ValueError as error:
+    raise errors.as_flags(error, _NAMES) from None
+  print(
+      'Counted: every round that was begun, also if it was lost, and again if it was run'
+      ' again with other noise.'
+  )
 
 
 def _known_text() -> str:
@@ -141,30 +246,26 @@ def _known_text() -> str:
 
 
 def _found(
-    name: str, how: accounting.Accounting, spending: accounting.Spending
+    name: str, how: accounting.Accounting, spec: accounting.PrivacySpec
 ) -> Optional[str]:
   """What is asked for, under one accounting; None if it has no answer."""
   if _EPSILON.value is None:
-    return f'epsilon = {spending.epsilon(name, _T.value):.4g}'
+    return f'epsilon = {spec.epsilon(name):.4g}'
   if not how.guarantees:
     return None
-  try:
-    if _SIGMA.value is None:
-      sigma = accounting.calibrate_noise_multiplier(
-          _EPSILON.value,
-          name,
-          spending.clients_per_round,
-          spending.population,
-          spending.delta,
-          _T.value,
-      )
-      return f'sigma = {sigma:.5g}'
-  except ValueError as error:
-    raise errors.InputError(_as_flags(str(error))) from None
-  return f'{_most_rounds(name, spending):,} rounds'
+  # For the other sampling: what that would take, with as many clients.
+  if how.sampling != spec.sampling:
+    spec = dataclasses.replace(
+        spec, sampling=how.sampling, min_reporting=None,
+        seats=spec.population if how.sampling == accounting.POISSON else None,
+    )
+  if _SIGMA.value is None:
+    sigma = spec.calibrated(_EPSILON.value, name).noise_multiplier
+    return f'sigma = {sigma:.5g}'
+  return f'{_most_rounds(name, spec):,} rounds'
 
 
-def _most_rounds(name: str, spending: accounting.Spending) -> int:
+def _most_rounds(name: str, spec: accounting.PrivacySpec) -> int:
   """The most rounds, up to a million, that stay within --epsilon."""
   if not 0 < _EPSILON.value < math.inf:
     raise errors.InputError(
@@ -172,31 +273,32 @@ def _most_rounds(name: str, spending: accounting.Spending) -> int:
         ' change it.'
     )
   low, high = 0, 1
-  while high < _MOST_ROUNDS and spending.epsilon(name, high) <= _EPSILON.value:
+  while high < _MOST_ROUNDS and spec.epsilon(name, high) <= _EPSILON.value:
     low, high = high, min(2 * high, _MOST_ROUNDS)
-  if spending.epsilon(name, high) <= _EPSILON.value:
+  if spec.epsilon(name, high) <= _EPSILON.value:
     return high
   while high - low > 1:
     middle = (low + high) // 2
-    if spending.epsilon(name, middle) <= _EPSILON.value:
+    if spec.epsilon(name, middle) <= _EPSILON.value:
       low = middle
     else:
       high = middle
   return low
 
 
-def _line(name: str, how: accounting.Accounting, found: str) -> str:
-  if how.sampling != _SAMPLING.value:
+def _line(name: str, spec: accounting.PrivacySpec, found: str) -> str:
+  how = accounting.ACCOUNTINGS[name]
+  if how.sampling != spec.sampling:
     verdict = 'not for this sampling'
-  elif how.guarantees:
+  elif spec.holds(name):
     verdict = 'HOLDS'
   else:
     verdict = 'no guarantee says less'
   return f'{found:<20} {verdict:<24} {name}: {how.title};\n{"":46}{how.assumption}'
 
 
-def _theorem_text(spending: accounting.Spending) -> str:
-  epsilon, unmet = accounting.theorem_1(spending, _T.value)
+def _theorem_text(spec: accounting.PrivacySpec) -> str:
+  epsilon, unmet = accounting.theorem_1(spec)
   verdict = 'conditions met' if not unmet else 'CONDITIONS NOT MET'
   text = (
       f'epsilon = {epsilon:<10.4g} {verdict:<24} theorem_1: the paper\'s closed form,'
@@ -206,7 +308,7 @@ def _theorem_text(spending: accounting.Spending) -> str:
   return text + ''.join(f'\n{"":46}not met: {condition}' for condition in unmet)
 
 
-def _plot(spending: accounting.Spending) -> None:
+def _plot(spec: accounting.PrivacySpec) -> None:
   # Not needed by who asks for numbers.
   import matplotlib  # pylint: disable=g-import-not-at-top
 
@@ -217,11 +319,13 @@ def _plot(spending: accounting.Spending) -> None:
   rounds = sorted({math.ceil(_T.value * (i + 1) / steps) for i in range(steps)})
   figure, axes = pyplot.subplots(figsize=(7, 4), layout='constrained')
   for name, how in accounting.ACCOUNTINGS.items():
+    if not how.any_noise and spec.lattice is not None:
+      continue
     axes.plot(
         rounds,
-        [spending.epsilon(name, t) for t in rounds],
-        '-' if how.sampling == _SAMPLING.value else ':',
-        label=f'{name}' + ('' if how.sampling == _SAMPLING.value else ' (does not hold)'),
+        [spec.epsilon(name, t) for t in rounds],
+        '-' if how.sampling == spec.sampling else ':',
+        label=f'{name}' + ('' if how.sampling == spec.sampling else ' (does not hold)'),
     )
   axes.set(xlabel='rounds', ylabel='epsilon', ylim=(0, None))
   axes.grid(alpha=0.3)
@@ -233,13 +337,6 @@ def _plot(spending: accounting.Spending) -> None:
         f'--plot={_PLOT.value} can\'t be written ({error}); name a .png file that can.'
     ) from None
   print(f'wrote {_PLOT.value}')
-
-
-def _as_flags(text: str) -> str:
-  """The library's sentence, with flags where it names arguments."""
-  for name in _FLAGS:
-    text = text.replace(f'`{name}`', f'--{name}')
-  return f'{text.rstrip(".")}; change it.'
 
 
 if __name__ == '__main__':

@@ -175,6 +175,12 @@ class Plan:
         f'a client and round: {traffic.uplink_bytes / 1e6:.4g} MB up,'
         f' {traffic.downlink_bytes / 1e6:.4g} MB down; up over the run:'
         f' {self.uplink_megabytes(s.rounds):.4g} MB a client on average'
+        + (
+            f' ({self.spec.seats} participants send, {s.clients_per_round} of them with'
+            ' data on average)'
+            if self.spec.seats > s.clients_per_round
+            else ''
+        )
     )
 
   def _encoding_text(self) -> str:

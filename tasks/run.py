@@ -90,14 +90,19 @@ def _run(
     model = task.build_model(seeds.weights)
     dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
     _check_kept(settings, dim)
+    specs = None
+    if task.num_clients() is not None:  # Before data are loaded, if that can be.
+      specs = privacy.specs(
+          settings, task.num_clients(), training.num_kept(settings, dim)
+      )
     data = task.load(seeds.partition, settings.public_examples or 0)
     _check_clients(settings, len(data.clients))
     fingerprint = resuming.fingerprint(data)
     if out.config is not None:
       resuming.check_data(out.path, out.config, fingerprint)
     sparsifier = training.sparsifier(settings, data)
-    spec, hypothetical = privacy.specs(
-        settings, len(data.clients), sparsifier.num_kept(dim)
+    spec, hypothetical = specs or privacy.specs(
+        settings, len(data.clients), training.num_kept(settings, dim)
     )
     factory = training.factory(settings, spec, sparsifier, seeds)
     plan = plan_lib.make(settings, data, dim, factory, spec, hypothetical)

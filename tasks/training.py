@@ -108,6 +108,13 @@ def factory(
     raise errors.InputError(f'--bits={settings.bits}: {error}') from None
 
 
+def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
+  """k."""
+  if settings_lib.ALGORITHMS[settings.algorithm].sparsifier is None:
+    return dim
+  return fedsmp_tff.RandK(settings.p, settings.k).num_kept(dim)
+
+
 def sparsifier(
     settings: settings_lib.RunSettings, data: registry.TaskData
 ) -> fedsmp_tff.Sparsifier:
