@@ -52,11 +52,10 @@ from fedsmp_tff import sampling as sampling_lib
 POISSON, FIXED = 'poisson', 'fixed'
 
 _INTEGER_ORDERS = (*range(2, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
-_ORDERS = tuple(
-    [1 + x / 10 for x in range(1, 100)] + [o for o in _INTEGER_ORDERS if o > 11]
-)
+_TENTHS = tuple(1 + x / 10 for x in range(1, 100))
+_ORDERS = (*_TENTHS, *_INTEGER_ORDERS[_INTEGER_ORDERS.index(11):])
 # The orders of Opacus 0.x, which the paper used.
-_PAPER_ORDERS = _ORDERS[:151]
+_PAPER_ORDERS = (*_TENTHS, *range(12, 64))
 _SIGMA_RANGE = (1e-2, 1e4)
 # Standard deviations of the number of sampled clients that have seats. PLD accounts
 # for truncation at little cost, Renyi DP as a failure, which must be rarer.

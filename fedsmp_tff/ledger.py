@@ -211,7 +211,7 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
     try:
       entry = json.loads(line)
       sum_ = entry.pop(_SUM)
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
       sum_, entry = None, {}
     expected = _sum(sums[-1] if sums else '', entry)
     if sum_ != expected or entry.get(_ENTRY, -1) != number - 2:

@@ -48,15 +48,16 @@ class TestComputation:
             tff.TensorType(np.int32, [5]),
             tff.TensorType(np.int32),
             tff.TensorType(np.int64, [2]),
+            tff.TensorType(np.float64),
         ),
         tff.SERVER,
     )
     measurements_type = tff.types.FederatedType(
         collections.OrderedDict(
             participants=np.int32,
-            clipped_clients=np.int32,
-            non_finite_clients=np.int32,
-            saturated_values=np.int64,
+            released=np.int32,
+            clipping_norm=np.float64,
+            signal_to_noise=np.float64,
         ),
         tff.SERVER,
     )
@@ -93,8 +94,8 @@ class TestComputation:
     plain, bitwidth, secure, modular = form.work.type_signature.result
     assert [len(part) for part in (plain, bitwidth, modular)] == [0, 0, 0]
     report = tff.to_type(
-        aggregator.ClientReport(
-            tff.TensorType(np.int32, [5]), np.int32, np.int32, np.int32, np.int64
+        collections.OrderedDict(
+            values=tff.TensorType(np.int32, [5]), participants=np.int32
         )
     )
     assert len(secure) == 1
@@ -132,7 +133,14 @@ class TestComputation:
           (dict(noise_multiplier=float('nan')), 'noise_multiplier'),
           (dict(clipping_norm=None), 'needs a `clipping_norm`'),
           (dict(bits=3), 'bits'),
-          (dict(value_bound=-1.0), 'value_bound'),
+          (dict(value_bound=1.0), '`value_bound`=1.0 is for no'),
+          (dict(clipping_norm=None, noise_multiplier=None, value_bound=-1.0), 'value_bound'),
+          (dict(seats=2), '`seats` must be'),
+          (dict(seats=5, min_reporting=6), '`min_reporting` must be'),
+          (dict(min_reporting=0), '`min_reporting` must be'),
+          (dict(noise='laplace'), "`noise` must be .*Found 'laplace'"),
+          (dict(noise='skellam', bits=31), '`bits` must be an integer from 8 to 30'),
+          (dict(clipping_norm=None, noise_multiplier=None, adaptive_clipping=1), 'needs a `clip'),
       ],
   )
   def test_refuses_numbers(self, options, match):
@@ -156,7 +164,8 @@ class TestExecution:
     updates = _updates(6)
     sparsifier = sparsifiers.RandK(num=kept)
     factory = aggregator.FedSmpFactory(
-        sparsifier, 6, clipping_norm=clip, noise_multiplier=0.0 if clip else None
+        sparsifier, 6, clipping_norm=clip, noise_multiplier=0.0 if clip else None,
+        client_metrics=True,
     )
     # Without clipping, rand-k's default bound is 16 d/k: far above these values.
     state, output = _run(factory, updates)
@@ -165,25 +174,26 @@ class TestExecution:
     expected = numpy_reference.mean_without_noise(
         updates, coordinates, _DIM / kept, clip
     )
-    step = factory.mechanism(_DIM).encoding.step
+    step = factory.mechanism(_DIM).channel.step * (clip or 1.0)
     # float32's own rounding of the result beside half a step.
     tolerance = step / 2 + 1e-6 * np.max(np.abs(expected))
     np.testing.assert_allclose(output.result, expected, atol=tolerance, rtol=0)
     off = np.setdiff1d(np.arange(_DIM), coordinates)
     assert not np.any(output.result[off])
-    assert output.measurements['saturated_values'] == 0
+    assert output.measurements['exact_saturated_values'] == 0
 
   def test_dense_equals_numpy(self):
     updates = _updates(4)
     factory = aggregator.FedSmpFactory(
-        sparsifiers.Dense(), 4, clipping_norm=1.0, noise_multiplier=0.0
+        sparsifiers.Dense(), 4, clipping_norm=1.0, noise_multiplier=0.0,
+        client_metrics=True,
     )
     _, output = _run(factory, updates)
     expected = numpy_reference.mean_without_noise(
         updates, np.arange(_DIM), 1.0, 1.0
     )
     np.testing.assert_allclose(output.result, expected, atol=1e-6)
-    assert output.measurements['clipped_clients'] == 4
+    assert output.measurements['exact_clipped_clients'] == 4
 
   def test_clip_comes_after_the_scale(self):
     # Each kept value is 1, d/k = 8, so the scaled norm is 8 sqrt(5) > C = 4.
@@ -197,7 +207,7 @@ class TestExecution:
     dim, kept, clients, clip, sigma = 20_000, 4000, 8, 0.4, 1.4
     factory = aggregator.FedSmpFactory(
         sparsifiers.RandK(num=kept), clients,
-        clipping_norm=clip, noise_multiplier=sigma,
+        clipping_norm=clip, noise_multiplier=sigma, client_metrics=True,
     )
     state, output = _run(
         factory, [np.zeros(dim, np.float32)] * clients,
@@ -217,7 +227,7 @@ class TestExecution:
     assert p_value(2 / 3) < 1e-20
     assert p_value(3 / 2) < 1e-20
     assert np.count_nonzero(output.result) == np.count_nonzero(released)
-    assert output.measurements['saturated_values'] == 0
+    assert output.measurements['exact_saturated_values'] == 0
 
   def test_two_rounds_and_two_runs_have_other_noise(self):
     factory = aggregator.FedSmpFactory(
@@ -238,7 +248,8 @@ class TestExecution:
   def test_a_huge_client_moves_the_sum_by_at_most_c(self, sparsifier):
     clip, clients = 0.5, 5
     factory = aggregator.FedSmpFactory(
-        sparsifier, clients, clipping_norm=clip, noise_multiplier=0.0, seed=3
+        sparsifier, clients, clipping_norm=clip, noise_multiplier=0.0, seed=3,
+        client_metrics=True,
     )
     honest = _updates(clients, scale=0.01)
     direction = _updates(1, seed=9)[0]
@@ -248,8 +259,8 @@ class TestExecution:
     moved = clients * np.linalg.norm(with_huge.result - without.result)
     # float32 results, and half a step of rounding a value.
     assert moved == pytest.approx(clip, abs=1e-4)
-    assert with_huge.measurements['clipped_clients'] == 1 + (
-        without.measurements['clipped_clients']
+    assert with_huge.measurements['exact_clipped_clients'] == 1 + (
+        without.measurements['exact_clipped_clients']
     )
 
   @pytest.mark.parametrize(
@@ -258,7 +269,7 @@ class TestExecution:
   @pytest.mark.parametrize('clip', [1.0, None])
   def test_a_broken_client_is_bounded_and_counted(self, bad, clip):
     factory = aggregator.FedSmpFactory(
-        sparsifiers.Dense(), 3, clipping_norm=clip, seed=3
+        sparsifiers.Dense(), 3, clipping_norm=clip, seed=3, client_metrics=True
     )
     updates = _updates(3, scale=0.01)
     broken = updates[2].copy()
@@ -268,10 +279,10 @@ class TestExecution:
     moved = 3 * np.linalg.norm(output.result - honest.result)
     if np.isfinite(bad):
       assert moved == pytest.approx(clip or 16.0, rel=0.01)
-      assert output.measurements['non_finite_clients'] == 0
+      assert output.measurements['exact_non_finite_clients'] == 0
     else:
       assert moved == 0
-      assert output.measurements['non_finite_clients'] == 1
+      assert output.measurements['exact_non_finite_clients'] == 1
 
   def test_a_broken_client_still_adds_its_noise(self):
     dim = 4000
@@ -296,12 +307,108 @@ class TestExecution:
       with pytest.raises(Exception, match='clients_per_round'):
         process.next(state, _updates(num))
 
+  def test_with_min_reporting_a_round_of_fewer_changes_nothing(self):
+    clip, sigma, dim = 0.5, 1.4, 3000
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.Dense(), 4, clipping_norm=clip, noise_multiplier=sigma,
+        seats=6, min_reporting=5,
+    )
+    process = factory.create(tff.TensorType(np.float32, [dim]))
+    state = process.initialize()
+    ones = [np.full(dim, 1 / np.sqrt(dim), np.float32)]
+    for num, released in ((4, 0), (5, 1), (6, 1)):
+      output = process.next(state, ones * num)
+      assert output.measurements['released'] == released
+      assert output.measurements['participants'] == num
+      assert output.state.round_num == 1
+      if not released:
+        assert not np.any(output.result)
+        continue
+      # Divided by r = 4, whoever reported; the clipped sum is num C / sqrt(d) each.
+      # Shares are sized for five: with six there is more noise, never less than sigma.
+      stddev = clip * sigma * np.sqrt(num / 5) / 4
+      mean = num * clip / np.sqrt(dim) / 4
+      noise = output.result - mean
+      assert stats.kstest(noise, 'norm', (0, stddev)).pvalue > 1e-6
+      assert stats.kstest(noise, 'norm', (0, 2 / 3 * stddev)).pvalue < 1e-20
+      assert stats.kstest(noise, 'norm', (0, 3 / 2 * stddev)).pvalue < 1e-20
+    with pytest.raises(Exception, match='more clients than its 6 seats'):
+      process.next(state, ones * 7)
+
+  @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian', 'skellam'])
+  def test_empty_seats_make_the_noise_whole(self, noise):
+    clip, sigma, dim = 0.5, 1.4, 4000
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.Dense(), 2, clipping_norm=clip, noise_multiplier=sigma, seats=8,
+        noise=noise,
+    )
+    process = factory.create(tff.TensorType(np.float32, [dim]))
+    updates = [np.full(dim, 1.0, np.float32)] + [np.zeros(dim, np.float32)] * 7
+    output = process.next(process.initialize(), updates)
+    released = output.result - clip / np.sqrt(dim) / 2
+    # Fresh noise: see `test_noise_has_its_scale_...`. Integers here are some hundreds
+    # of steps wide.
+    for scale, least, most in ((1, 1e-6, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
+      found = stats.kstest(released, 'norm', (0, scale * clip * sigma / 2)).pvalue
+      assert least <= found <= most
+    # The release is mostly noise, and says so.
+    assert 0 <= output.measurements['signal_to_noise'] < 0.2
+
+  @pytest.mark.parametrize('noise', ['discrete_gaussian', 'skellam'])
+  def test_integers_modulo_2_to_the_b_are_all_that_leaves(self, noise):
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0,
+        noise=noise, bits=12,
+    )
+    process = factory.create(_VECTOR)
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+
+    @tff.federated_computation(*process.next.type_signature.parameter)
+    def state_and_result(state, value):
+      output = process.next(state, value)
+      return output.state, output.result
+
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
+        state_and_result
+    )
+    plain, bitwidth, secure, modular = form.work.type_signature.result
+    assert [len(part) for part in (plain, bitwidth)] == [0, 0]
+    assert str(secure) == '<int32>' and str(modular) == '<int32[6]>'
+    assert form.secure_modular_sum_modulus() == (2**12,)
+
+  def test_discrete_means_are_numpy_s_up_to_the_stated_rounding(self):
+    updates = _updates(6)
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.RandK(num=7), 6, clipping_norm=1.5, noise_multiplier=0.0,
+        noise='skellam', bits=20,
+    )
+    state, output = _run(factory, updates)
+    expected = numpy_reference.mean_without_noise(
+        updates, state.coordinates, _DIM / 7, 1.5
+    )
+    error = np.linalg.norm(output.result - expected)
+    assert error <= 1.5 * factory.mechanism(_DIM).channel.step * np.sqrt(8)
+
+  def test_signal_to_noise_is_estimated_from_the_release(self):
+    dim, clients, sigma = 4000, 10, 0.5
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.Dense(), clients, clipping_norm=2.0, noise_multiplier=sigma
+    )
+    process = factory.create(tff.TensorType(np.float32, [dim]))
+    update = np.full(dim, 1.0, np.float32)
+    output = process.next(process.initialize(), [update] * clients)
+    # The sum is r C long, its noise sqrt(d) sigma C: energies 100 to 1,000. The noise's
+    # varies by sqrt(2/d) = 2 % and it is crossed with the signal.
+    assert output.measurements['signal_to_noise'] == pytest.approx(0.1, abs=0.12)
+
   def test_values_out_of_range_are_counted(self):
-    factory = aggregator.FedSmpFactory(sparsifiers.Dense(), 2, value_bound=1.0)
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.Dense(), 2, value_bound=1.0, client_metrics=True
+    )
     update = np.zeros(_DIM, np.float32)
     update[:5] = [0.5, 1.0, 1.5, -3.0, 2.0]
     _, output = _run(factory, [update, update])
-    assert output.measurements['saturated_values'] == 6
+    assert output.measurements['exact_saturated_values'] == 6
     np.testing.assert_allclose(
         output.result[:5], [0.5, 1.0, 1.0, -1.0, 1.0], atol=1e-6
     )

@@ -26,11 +26,12 @@ def _state(rounds_done, num=5, value=0.0):
           (),
           {'learning_rate': np.float32(0.1)},
           aggregator.FedSmpState(
-              np.arange(2, dtype=np.int32), np.int32(3), np.array([2**62, 1])
+              np.arange(2, dtype=np.int32), np.int32(3), np.array([2**62, 1]), np.float64(0.5)
           ),
           (),
       ),
       sampler=np.array([2**32 - 1, 0], np.uint32),
+      ledger={'entries': np.int64(3), 'sum': np.arange(32, dtype=np.uint8)},
       reporters=({'best': np.float64(0.1), 'x.csv': np.arange(3, dtype=np.uint8)}, ()),
   )
 

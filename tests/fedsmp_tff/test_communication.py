@@ -5,8 +5,8 @@ import pytest
 from fedsmp_tff import communication
 
 
-def _of(dim, kept, coordinates=0, value_bytes=4):
-  return communication.Communication(dim, kept, coordinates, value_bytes)
+def _of(dim, kept, coordinates=0, bits=32):
+  return communication.Communication(dim, kept, coordinates, bits)
 
 
 class TestExecution:
@@ -38,4 +38,7 @@ class TestExecution:
     assert traffic.downlink_bytes == 4000 + 200
     assert traffic.downlink_bytes_with_seed == 4000 + 20
     assert _of(1000, 1000).downlink_bytes == 4000
-    assert _of(1000, 50, value_bytes=8).uplink_bytes == 400
+    assert _of(1000, 50, bits=64).uplink_bytes == 400
+    assert _of(1000, 50, bits=16).uplink_bytes == 100
+    # The last byte may be part empty.
+    assert _of(1000, 5, bits=17).uplink_bytes == 11

@@ -114,6 +114,7 @@ class TestComputation:
     assert [len(part) for part in (plain, bitwidth, modular)] == [0, 0, 0]
     (report,) = secure
     assert tff.types.is_structure_of_integers(report)
+    assert list(tff.structure.name_list(report)) == ['values', 'participants']
     kept = _DIM if name in ('fedavg', 'dp_fedavg') else 4
     assert report.values == tff.TensorType(np.int32, [kept])
 
@@ -323,6 +324,48 @@ class TestExecution:
     off = np.setdiff1d(np.arange(model_dim(model)), state.aggregator.coordinates)
     assert not np.any(moved[off])
 
+  @pytest.mark.parametrize('seed', [None, 3])
+  def test_those_who_drop_out_add_nothing(self, seed):
+    model, clip = tiny_models.linear_regression(), 0.5
+    clients = 40
+    process = fedsmp_tff.build_fed_smp(
+        model, _training(), sparsifiers.RandK(num=4), clients_per_round=clients,
+        clipping_norm=clip, noise_multiplier=0.0, min_reporting=1, dropout=0.3,
+        seed=seed,
+    )
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+    dataset = _datasets()[0]
+    datasets = [dataset] * clients
+    if seed is not None:
+      datasets = [fedsmp_tff.tag_client(i, dataset) for i in range(clients)]
+    state = process.initialize()
+    update = _numpy_update(process.get_model_weights(state), _examples()[0], _RATE)
+    participants = []
+    for _ in range(4):
+      output = process.next(state, datasets)
+      metrics = output.metrics['aggregator']
+      participants.append(int(metrics['participants']))
+      moved = _flat(process.get_model_weights(state)) - _flat(
+          process.get_model_weights(output.state)
+      )
+      one = numpy_reference.sparsified_and_clipped(
+          update, state.aggregator.coordinates, 10 / 4, clip
+      )
+      # All clients are the same here. The sum of those who reported is divided by r.
+      np.testing.assert_allclose(moved, participants[-1] * one / clients, atol=1e-5)
+      if seed is None:
+        continue
+      state = process.set_model_weights(
+          output.state, process.get_model_weights(state)
+      )
+    # Binomial(160, 0.7): 112, give or take 4.5 standard deviations of 5.8.
+    assert 86 < sum(participants) < 138
+    assert len(set(participants)) > 1
+
+  def test_a_dropout_that_can_not_be_is_refused(self):
+    with pytest.raises(ValueError, match='`dropout` must be in'):
+      _build(sparsifiers.Dense(), dropout=1.0)
+
   @pytest.mark.parametrize('dense, sparse', [
       (sparsifiers.Dense(), sparsifiers.RandK(1.0)),
       (sparsifiers.Dense(), sparsifiers.TopK(1.0, public_examples=_PUBLIC)),
@@ -337,12 +380,12 @@ class TestExecution:
     np.testing.assert_array_equal(*ends)
 
   def test_a_broken_client_does_not_spoil_the_round(self):
-    process = _build(sparsifiers.Dense())
+    process = _build(sparsifiers.Dense(), client_metrics=True)
     x, y = _examples()[0]
     broken = tf.data.Dataset.from_tensor_slices((np.full_like(x, np.nan), y))
     output = process.next(process.initialize(), _datasets()[:2] + [broken])
     assert np.all(np.isfinite(_flat(process.get_model_weights(output.state))))
-    assert output.metrics['aggregator']['non_finite_clients'] == 1
+    assert output.metrics['aggregator']['exact_non_finite_clients'] == 1
 
   def test_a_converted_keras_model(self):
     keras_model = tf.keras.Sequential([

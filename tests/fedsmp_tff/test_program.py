@@ -12,50 +12,8 @@ import fedsmp_tff
 from fedsmp_tff import checkpoints as checkpoints_lib
 from fedsmp_tff import program
 from fedsmp_tff import runtime
+from fedsmp_tff import sampling
 from tests import tiny_models
-
-
-class TestFixedSizeSampler:
-
-  @pytest.mark.parametrize('seed', [-1, 2**256])
-  def test_refuses_seeds(self, seed):
-    with pytest.raises(ValueError, match='`seed` must be from 0 to 2'):
-      program.FixedSizeSampler(7, 2, seed)
-
-  @pytest.mark.parametrize('seed', [0, 5, 2**256 - 1, None])
-  def test_restored_it_chooses_the_same(self, seed):
-    sampler = program.FixedSizeSampler(50, 10, seed)
-    other = program.FixedSizeSampler(50, 10, 1)
-    other.restore(sampler.state())
-    for t in range(3):
-      np.testing.assert_array_equal(other.sample(t), sampler.sample(t))
-
-  @pytest.mark.parametrize('clients', [0, 8])
-  def test_refuses_numbers(self, clients):
-    with pytest.raises(ValueError, match='from 1 to `population`=7'):
-      program.FixedSizeSampler(7, clients)
-
-  def test_distinct_clients_that_follow_seed_and_round(self):
-    def rounds(seed):
-      sampler = program.FixedSizeSampler(50, 10, seed)
-      return [tuple(sampler.sample(t)) for t in range(5)]
-
-    for cohort in rounds(1):
-      assert len(set(cohort)) == 10 and 0 <= min(cohort) and max(cohort) < 50
-    assert len(set(rounds(1))) == 5
-    assert rounds(1) == rounds(1)
-    assert rounds(1) != rounds(2)
-    assert rounds(None) != rounds(None)
-
-  def test_every_pair_is_as_likely(self):
-    sampler = program.FixedSizeSampler(6, 2, seed=0)
-    num_rounds, num_pairs = 6000, 15
-    pairs = [tuple(sorted(sampler.sample(t))) for t in range(num_rounds)]
-    _, counts = np.unique(pairs, axis=0, return_counts=True)
-    expected = num_rounds / num_pairs
-    # Chi-squared with 14 degrees of freedom exceeds 42.6 with probability 1e-4.
-    assert len(counts) == num_pairs
-    assert np.sum((counts - expected) ** 2) / expected < 42.6
 
 
 class _Tell(program.Reporter):
@@ -97,7 +55,7 @@ class _Runs:
         lambda i: tf.data.Dataset.from_tensor_slices(
             tiny_models.regression_examples(4, seed=i)
         ),
-        program.FixedSizeSampler(6, 2, seed=sampler_seed),
+        sampling.FixedSampler(6, 2, seed=sampler_seed),
         rounds,
         evaluate or (lambda weights, last: (np.sum(weights.trainable[0]), last)),
         2,
@@ -220,14 +178,14 @@ class TestGoingOn(_Runs):
   def test_the_sampler_is_the_one_that_began(self, tmp_path, monkeypatch):
     # An unseeded sampler: only its state can make it choose the same clients.
     sampled = {}
-    sample = program.FixedSizeSampler.sample
+    sample = sampling.FixedSampler.sample
 
-    def note(sampler, round_num):
-      clients = sample(sampler, round_num)
-      assert (sampled.setdefault(round_num, clients) == clients).all()
+    def note(sampler, draw):
+      clients = sample(sampler, draw)
+      assert (sampled.setdefault(draw, clients) == clients).all()
       return clients
 
-    monkeypatch.setattr(program.FixedSizeSampler, 'sample', note)
+    monkeypatch.setattr(sampling.FixedSampler, 'sample', note)
     self._rounds_of(tmp_path, fails_at=3, every=1, sampler_seed=None)
     shutil.rmtree(tmp_path / 'round_2')
     self._rounds_of(tmp_path, sampler_seed=None)

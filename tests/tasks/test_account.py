@@ -5,6 +5,7 @@ import re
 import pytest
 
 from fedsmp_tff import accounting
+from fedsmp_tff import ledger as ledger_lib
 from tasks import account
 
 _PAPER = ('--clients_per_round=100', '--population=6000')
@@ -69,19 +70,29 @@ class TestExecution:
     }
     assert list(accounting.ACCOUNTINGS) == [n for n in lines if n != 'theorem_1']
     assert list(lines)[0] == 'poisson_pld' and list(accounting.ACCOUNTINGS)[-1] == 'paper'
-    assert lines['fixed_size_pld'] == ('3.743', 'HOLDS')
-    assert lines['fixed_size'] == ('5.352', 'HOLDS')
-    assert lines['poisson_pld'] == ('0.6303', 'not for this sampling')
-    assert lines['paper'] == ('1.008', 'not for this sampling')
+    assert lines['poisson_pld'] == ('0.6303', 'HOLDS')
+    assert lines['poisson_rdp'] == ('0.7442', 'HOLDS')
+    assert lines['paper'] == ('1.008', 'HOLDS')
+    assert lines['fixed_pld'] == ('3.743', 'not for this sampling')
+    assert lines['fixed_rdp'] == ('5.352', 'not for this sampling')
     assert 'LOWER BOUND' in out and 'CONDITIONS NOT MET' in out
     assert plot.stat().st_size > 1000
 
-  def test_poisson_sampling_turns_what_holds(self, capsys):
+  def test_a_fixed_number_turns_what_holds(self, capsys):
     _, out, _ = _run(
-        capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=poisson'
+        capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed'
     )
-    assert re.search('HOLDS +poisson_pld', out)
-    assert re.search('not for this sampling +fixed_size_pld', out)
+    assert re.search('HOLDS +fixed_pld', out)
+    assert re.search('not for this sampling +poisson_pld', out)
+    assert re.search('no guarantee says less +fixed_pld_lower', out)
+
+  def test_seats_and_integers(self, capsys):
+    _, out, _ = _run(
+        capsys, '--noise_multiplier=1.4', '--rounds=180', '--seats=170', '--noise=skellam',
+        '--num_values=8317',
+    )
+    found = dict(re.findall(r'^epsilon = (\S+) +HOLDS +(\w+):', out, re.MULTILINE))
+    assert found == {'0.7445': 'poisson_rdp'} and 'the integers that leave' in out
 
   def test_epsilon_finds_sigma(self, capsys):
     # What a true 1.008 takes with each sampling.
@@ -89,17 +100,71 @@ class TestExecution:
     found = dict(re.findall(r'^sigma = (\S+) +.+? (\w+): ', out, re.MULTILINE))
     found = {name: float(sigma) for sigma, name in found.items()}
     assert found['poisson_pld'] == pytest.approx(1.086, abs=1e-3)
-    assert found['fixed_size_pld'] == pytest.approx(2.965, abs=5e-3)
+    assert found['fixed_pld'] == pytest.approx(2.965, abs=5e-3)
     assert found['paper'] == pytest.approx(1.4, abs=1e-3)
-    assert 'fixed_size_lower' not in found
+    assert 'fixed_pld_lower' not in found
 
   def test_epsilon_finds_the_rounds(self, capsys):
-    _, out, _ = _run(
-        capsys, '--epsilon=1', '--noise_multiplier=1.4', '--sampling=poisson'
-    )
+    _, out, _ = _run(capsys, '--epsilon=1', '--noise_multiplier=1.4')
     found = dict(re.findall(r'^(\S+) rounds +.+? (\w+): ', out, re.MULTILINE))
     found = {name: int(rounds.replace(',', '')) for rounds, name in found.items()}
-    spending = accounting.Spending(1.4, 100, 6000, 6000**-1.1)
-    for name in ('poisson_pld', 'poisson', 'paper'):
-      assert spending.epsilon(name, found[name]) <= 1
-      assert spending.epsilon(name, found[name] + 1) > 1
+    spec = accounting.PrivacySpec(6000, 100, 1, 1.4, 1.0, 6000**-1.1, seats=6000)
+    for name in ('poisson_pld', 'poisson_rdp', 'paper'):
+      assert spec.epsilon(name, found[name]) <= 1
+      assert spec.epsilon(name, found[name] + 1) > 1
+
+
+class TestLedger:
+
+  def _runs(self, tmp_path, *specs):
+    paths = []
+    for i, (rounds, options) in enumerate(specs):
+      path = tmp_path / str(i)
+      path.mkdir()
+      spec = accounting.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, **options)
+      with ledger_lib.Ledger(path / 'privacy_ledger.jsonl', spec, str(i)) as ledger:
+        for t in range(rounds):
+          ledger.begin(t)
+      paths.append(path)
+    return paths
+
+  def _account(self, capsys, *arguments):
+    for name in account._FLAGS:
+      account._FLAGS[name].unparse()
+    status = account.main(['account', *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+  def test_runs_are_composed(self, tmp_path, capsys):
+    one, other = self._runs(tmp_path, (100, {}), (80, {}))
+    status, out, _ = self._account(capsys, f'--ledger={one}', str(other))
+    assert status == 0
+    assert re.search(r'^epsilon = 0\.6303  HOLDS  poisson_pld', out, re.MULTILINE), out
+    assert 'paper' not in out  # It knows nothing of 150 seats.
+    status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
+    assert status == 0 and 'at delta = 0.001' in out
+
+  def test_what_is_refused(self, tmp_path, capsys):
+    one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed'))), tmp_path
+    for arguments, sentence in (
+        ([one, one], 'is named twice'),
+        ([one, other], "which don't add up"),
+        ([empty], 'holds no privacy ledger'),
+        ([one, '--rounds=3'], '--rounds is of no use with --ledger'),
+    ):
+      status, out, err = self._account(capsys, f'--ledger={arguments[0]}', *map(str, arguments[1:]))
+      assert status == 2 and re.search(sentence, err), err
+      assert 'HOLDS' not in out
+
+  def test_one_that_was_cut_or_changed_is_refused(self, tmp_path, capsys):
+    (one,) = self._runs(tmp_path, (5, {}))
+    path = one / 'privacy_ledger.jsonl'
+    whole = path.read_text().splitlines(keepends=True)
+    (one / 'metrics.csv').write_text('round,rounds_charged\n0,0\n4,4\n5,5\n')
+    assert self._account(capsys, f'--ledger={one}')[0] == 0
+    path.write_text(''.join(whole[:-1]))
+    status, out, err = self._account(capsys, f'--ledger={one}')
+    assert status == 1 and 'has 4 rounds where' in err and 'HOLDS' not in out
+    path.write_text(''.join(whole).replace('1.4', '2.4'))
+    status, out, err = self._account(capsys, f'--ledger={one}')
+    assert status == 1 and 'line 1 is not what was written' in err and 'HOLDS' not in out

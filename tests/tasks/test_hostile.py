@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import program
+from fedsmp_tff import sampling
 from tasks import evaluation
 from tasks import fashion_mnist
 from tests import numpy_reference
@@ -45,7 +46,7 @@ def _hostile(client, x, y):
   return [(x[:0], y[:0]), (x[:1], y[:1]), (x, (y + 1) % 10)][kind - 4]
 
 
-class _Sampler(program.FixedSizeSampler):
+class _Sampler(sampling.FixedSampler):
   """Clients below `hostile_pool` are hostile: 30 of them in every round."""
 
   def __init__(self, population, hostile_pool):
@@ -84,7 +85,8 @@ class TestExecution:
     for i, value in enumerate([np.nan, np.inf, -np.inf, 3e38, 1e30, 1e-38]):
       updates[i] = np.full(dim, value, np.float32)
     factory = fedsmp_tff.FedSmpFactory(
-        sparsifier, clients, clipping_norm=clip, noise_multiplier=0.0, seed=1
+        sparsifier, clients, clipping_norm=clip, noise_multiplier=0.0, seed=1,
+        client_metrics=True,
     )
     process = factory.create(tff.TensorType(np.float32, [dim]))
     state = process.initialize()
@@ -100,9 +102,9 @@ class TestExecution:
     assert moved <= 6 * clip / clients + 1e-6
     # The two that are finite and large pull with all they have, three count as zero.
     assert moved == pytest.approx(2 * clip / clients, rel=1e-5)
-    assert output.measurements['non_finite_clients'] == 3
+    assert output.measurements['exact_non_finite_clients'] == 3
     assert output.measurements['participants'] == clients
-    assert output.measurements['saturated_values'] == 0
+    assert output.measurements['exact_saturated_values'] == 0
 
   @pytest.mark.parametrize('noise_multiplier', [0.0, 1.0])
   def test_training_on_garbage_moves_the_weights_by_the_hostile_share_at_most(
@@ -118,6 +120,7 @@ class TestExecution:
         clients_per_round=clients,
         clipping_norm=clip,
         noise_multiplier=noise_multiplier,
+        client_metrics=True,
         seed=3,
     )
     x, y = tiny_models.regression_examples(6)
@@ -140,7 +143,7 @@ class TestExecution:
     alone, _ = weights_after([(x[:0], y[:0])] * 3 + honest)
     assert np.isfinite(moved).all()
     assert np.linalg.norm(moved - alone) <= 3 * clip / clients + 1e-6
-    assert counts['non_finite_clients'] == 3
+    assert counts['exact_non_finite_clients'] == 3
     if noise_multiplier:
       # A non-finite client adds its share of the noise all the same.
       np.testing.assert_allclose(moved, alone, atol=1e-7)
@@ -163,6 +166,7 @@ class TestRealData:
     process = fedsmp_tff.build_fed_smp(
         model, training, fedsmp_tff.TopK(0.005, public_examples=data.public),
         clients_per_round=_R, clipping_norm=1.0, noise_multiplier=1.4, seed=1,
+        client_metrics=True,
     )
     pool = len(data.clients) * _HOSTILE // _R
 
@@ -183,7 +187,7 @@ class TestRealData:
     print([round(a, 4) for a in accuracies])
     for report in collect.reports[1:]:
       counts = report.metrics['aggregator']
-      assert counts['participants'] == _R and counts['saturated_values'] == 0
-      assert counts['non_finite_clients'] > 0
+      assert counts['participants'] == _R and counts['exact_saturated_values'] == 0
+      assert counts['exact_non_finite_clients'] > 0
     # Chance is 0.1; 0.3 when this was written.
     assert accuracies[0] < 0.15 and accuracies[-1] > 0.2

@@ -1,0 +1,154 @@
+"""Replay: with the same randomness, one client more or another moves a release by C, or 2 C.
+
+Neighbouring cohorts through the real mechanism with equal seeds (arXiv 2602.17454): what
+differs between two releases is the client in question, so the released vectors are as far
+apart as the mechanism's sensitivity lets them be, whatever the client sends.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import noise
+from fedsmp_tff import randomness
+from tests import tiny_models
+
+_DIM, _SEATS, _CLIP = 24, 5, 0.7
+_SPARSIFIERS = {
+    'randk': fedsmp_tff.RandK(num=7),
+    'topk': fedsmp_tff.TopK(num=7, public_examples=(np.zeros((1, 1)), np.zeros(1))),
+    'dense': fedsmp_tff.Dense(),
+}
+
+
+def _hostile():
+  """Updates that clients who want to be seen would send."""
+  rng = np.random.default_rng(3)
+  normal = rng.normal(size=_DIM).astype(np.float32)
+  yield from (normal, 1e-3 * normal, 1e30 * normal, np.float32(1e-42) * normal)
+  for value in (np.nan, np.inf, -np.inf, 3e38):
+    one = normal.copy()
+    one[:8] = value
+    yield one
+  yield np.eye(_DIM, dtype=np.float32)[0] * 1e9
+  yield -1e9 * normal
+
+
+class TestMechanism:
+
+  @pytest.mark.parametrize('adaptive', [False, True])
+  @pytest.mark.parametrize('kind', noise.KINDS)
+  @pytest.mark.parametrize('name', _SPARSIFIERS)
+  def test_releases_are_within_the_sensitivity(self, name, kind, adaptive):
+    factory = fedsmp_tff.FedSmpFactory(
+        _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, seats=_SEATS,
+        noise=kind, seed=4,
+        adaptive_clipping=fedsmp_tff.AdaptiveClipping() if adaptive else None,
+    )
+    mechanism = factory.mechanism(_DIM)
+    state = factory.initial_state(_DIM)
+    if name == 'topk':
+      coordinates = _SPARSIFIERS[name].select(tf.linspace(1.0, 2.0, _DIM))
+      state = state._replace(coordinates=coordinates)
+    else:
+      state = factory.with_coordinates(state, _DIM)
+    others = np.random.default_rng(1).normal(size=(_SEATS - 1, _DIM)).astype(np.float32)
+
+    @tf.function
+    def release(update):
+      reports = [
+          mechanism.report(u, state, randomness.fold_in(tf.constant([7, 7], tf.int64), i))
+          for i, u in enumerate([update, *others])
+      ]
+      total = tf.nest.map_structure(lambda *parts: tf.add_n(parts), *reports)
+      if mechanism.channel.modulus is not None:
+        total['values'] %= mechanism.channel.modulus
+      mean, after, _ = mechanism.finish(total, state)
+      return mean, after.clipping_norm, reports[0]['values']
+
+    zero = np.zeros(_DIM, np.float32)
+    found = [release(u) for u in [zero, *_hostile()]]
+    channel = mechanism.channel
+    # What encoding adds: half a step a value and client; a rounding's longest.
+    slack = math.sqrt(channel.num_integers) * channel.step
+    if kind != noise.GAUSSIAN:
+      slack = math.sqrt(channel.squared_norm_bound) * channel.step - 1
+    weight = 1.0
+    if adaptive:
+      weight = fedsmp_tff.AdaptiveClipping().value_weight(1.3, 3)
+    reached = 0.0
+    for (one, _, mine), (other, _, yours) in itertools.combinations(found, 2):
+      moved = 3 * np.linalg.norm(one - other)
+      replaced = one is not found[0][0]
+      bound = _CLIP * (1 + replaced) * (1 + slack) / weight
+      assert moved <= bound + 1e-6
+      reached = max(reached, moved / (_CLIP * (1 + replaced)))
+      if kind == noise.GAUSSIAN:
+        continue
+      # The integers that leave the client: the same noise, so they differ by at most the
+      # norms that the accountant takes.
+      apart = np.asarray(mine, np.int64) - np.asarray(yours, np.int64)
+      half = channel.modulus // 2
+      apart = (apart + half) % channel.modulus - half
+      assert np.sum(apart**2) <= (1 + replaced) ** 2 * channel.squared_norm_bound
+    # Two opposite clients come close to it: the bound is not an empty one.
+    assert reached > 0.9 * (1 if not adaptive else weight)
+    if adaptive:
+      # What C becomes is a function of the noisy votes alone, which move by one at most.
+      norms = np.array([float(norm) for _, norm, _ in found])
+      assert norms.max() / norms.min() <= math.exp(0.2 * (1 / 3 + 2 * slack)) + 1e-6
+    else:
+      assert len({float(norm) for _, norm, _ in found}) == 1
+
+
+class TestProcess:
+
+  @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
+  @pytest.mark.parametrize('name', ['randk', 'topk', 'dense'])
+  def test_models_are_within_the_sensitivity_after_a_round(self, name, sampling):
+    spec = fedsmp_tff.PrivacySpec(8, 3, 1, 0.8, 0.05, 1e-2, sampling)
+    public = tiny_models.regression_examples(6, seed=50)
+    sparsifier = {
+        'randk': fedsmp_tff.RandK(num=4),
+        'topk': fedsmp_tff.TopK(num=4, public_examples=public),
+        'dense': fedsmp_tff.Dense(),
+    }[name]
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        sparsifier, seed=5, **spec.mechanism(),
+    )
+    clients = [tiny_models.regression_examples(6, seed=i) for i in range(8)]
+    cohort = spec.sampler(seed=2).sample(0)
+    (position,) = np.nonzero(cohort == max(cohort))[0]
+
+    def weights_after(mine):
+      data = []
+      for i, client in enumerate(cohort):
+        x, y = mine if i == position else clients[max(client, 0)]
+        if client < 0:
+          x, y = x[:0], y[:0]
+        data.append(fedsmp_tff.tag_client(
+            client, tf.data.Dataset.from_tensor_slices((x, y))
+        ))
+      state = process.next(process.initialize(), data).state
+      return np.concatenate(
+          [np.reshape(w, -1) for w in process.get_model_weights(state).trainable]
+      )
+
+    x, y = clients[max(cohort)]
+    found = [
+        weights_after(mine)
+        for mine in ((x[:0], y[:0]), (x, y), (x, -50 * y), (1e20 * x, y), (x * np.nan, y))
+    ]
+    for i, j in itertools.combinations(range(5), 2):
+      moved = np.linalg.norm(found[i] - found[j])
+      assert moved <= 0.05 * (1 + (i > 0)) / 3 + 1e-6
+    assert np.linalg.norm(found[0] - found[1]) > 0.9 * 0.05 / 3
+    # What is not finite counts as not there.
+    np.testing.assert_allclose(found[4], found[0], atol=1e-7)
