@@ -58,7 +58,7 @@ def epsilon_of_one_release(
   each = (1 - confidence) / 2
 
   def bound(threshold, scores):
-    true, false = (np.count_nonzero(s > threshold) for s in scores)
+    true, false = (np.count_nonzero(s >= threshold) for s in scores)
     low = stats.beta.ppf(each, true, len(scores[0]) - true + 1) if true else 0.0
     rest = len(scores[1]) - false
     high = stats.beta.ppf(1 - each, false + 1, rest) if rest else 1.0
@@ -68,8 +68,8 @@ def epsilon_of_one_release(
   threshold = max(thresholds, key=lambda t: bound(t, pilot))
   return Audit(
       max(0.0, bound(threshold, held)),
-      f'{len(present):,} releases with a canary and {len(absent):,} without; score above'
-      f' {threshold:.3g}; Clopper-Pearson',
+      f'{len(present):,} releases with a canary and {len(absent):,} without; score from'
+      f' {threshold:.3g} on; Clopper-Pearson',
   )
 
 

@@ -124,10 +124,14 @@ def specs(
         seats=s.seats,
         min_reporting=s.min_reporting,
         noise=s.noise if private else noise_lib.GAUSSIAN,
-        # The vote of adaptive clipping is one more value.
-        num_values=num_kept + (s.clip_quantile is not None),
         bits=s.bits,
         rotate=s.rotate,
+        num_values=(
+            # The vote of adaptive clipping is one more value.
+            num_kept + (s.clip_quantile is not None)
+            if private and s.noise != noise_lib.GAUSSIAN
+            else None
+        ),
     )
     if s.min_reporting is None and s.dropout:
       real = dataclasses.replace(

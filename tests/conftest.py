@@ -3,6 +3,8 @@
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+# gRPC, which other tests use here, would speak up in commands that are started.
+os.environ.setdefault('GRPC_ENABLE_FORK_SUPPORT', '0')
 
 import pytest
 import tensorflow as tf

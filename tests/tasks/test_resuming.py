@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -14,8 +15,11 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from fedsmp_tff import program
+from fedsmp_tff import ledger as ledger_lib
+from fedsmp_tff import sampling
+from tasks import account
 from tasks import interruption
+from tasks import output
 from tests import small_data
 from tests.tasks import commands
 
@@ -125,30 +129,41 @@ class TestGoingOn:
     assert commands.main(arguments) == 0
     printed = capsys.readouterr().out
     assert 'goes on after round 1 of 3' in printed and 'run again' in printed
-    assert 'TAKES FOR GRANTED' not in printed
+    assert 'counts them again' not in printed
     _assert_equal(out, tmp_path / 'b')
 
-  def test_an_unseeded_run_keeps_its_partition_and_sampler(
+  def test_an_unseeded_run_counts_rounds_that_are_run_again(
       self, data_dir, tmp_path, monkeypatch, capsys
   ):
-    arguments = commands.tiny(data_dir, tmp_path / 'a', '--rounds_per_checkpoint=1')
-    sampled = []
-    sample = program.FixedSizeSampler.sample
+    out = tmp_path / 'a'
+    arguments = commands.tiny(data_dir, out, '--rounds_per_checkpoint=1')
+    sampled, entropies = [], set()
+    sample = sampling.PoissonSampler.sample
 
-    def note(sampler, round_num):
-      sampled.append((round_num, sample(sampler, round_num).tolist()))
-      return sample(sampler, round_num)
+    def note(sampler, draw):
+      sampled.append(draw)
+      entropies.add(sampler.state().tobytes())
+      # The entry is there before anybody takes part.
+      assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds_charged == draw + 1
+      return sample(sampler, draw)
 
-    monkeypatch.setattr(program.FixedSizeSampler, 'sample', note)
+    monkeypatch.setattr(sampling.PoissonSampler, 'sample', note)
     _StopAfter(monkeypatch, 2)
     assert commands.main(arguments) == 143
     before = json.loads((tmp_path / 'a' / 'config.json').read_text())
     shutil.rmtree(tmp_path / 'a' / 'checkpoints' / 'round_2')
     assert commands.main(arguments) == 0
-    # Round 1 was run twice: with the same clients, which only the checkpoint knows.
-    assert [t for t, _ in sampled] == [0, 1, 1, 2]
-    assert sampled[1] == sampled[2]
-    assert 'TAKES FOR GRANTED' in capsys.readouterr().out
+    # Round 1 was run twice, with clients of its own each time, drawn by the sampler that
+    # began, which only the checkpoint knows.
+    assert sampled == [0, 1, 2, 3] and len(entropies) == 1
+    assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1, 1, 2]
+    assert 'so epsilon counts them again' in capsys.readouterr().out
+    rows = commands.rows(out / 'metrics.csv')
+    assert [row['rounds_charged'] for row in rows] == ['0', '1', '3', '4']
+    summary = json.loads((out / 'summary.json').read_text())
+    spec = ledger_lib.read(out / 'privacy_ledger.jsonl').spec
+    assert summary['rounds_charged'] == 4
+    assert summary['epsilon'] == spec.epsilon(rounds=4) > spec.epsilon(rounds=3)
     assert json.loads((tmp_path / 'a' / 'config.json').read_text()) == before
     assert 'sampling' not in before['seeds']
 
@@ -200,6 +215,9 @@ class TestGoingOn:
     assert len(commands.rows(out / 'metrics.csv')) == 2
     assert {step for step, _ in _events(out)} == {0, 1}
     assert (out / 'mine.txt').read_text() == 'kept'
+    # What was released stays released: the former ledger is kept beside the new one.
+    former, own = output.ledgers(out)
+    assert [len(ledger_lib.read(path).rounds) for path in (former, own)] == [3, 1]
     assert commands.main(['run', *changed[1:-1]]) == 0  # As the run that it is now.
 
   def test_overwrite_removes_nothing_before_the_input_is_right(
@@ -272,6 +290,26 @@ class TestDamage:
     os.truncate(out / name, (out / name).stat().st_size - 20)
     said = self._refused(capsys, arguments)
     assert f'{out / name} was cut or changed' in said and '--overwrite' in said
+
+  @pytest.mark.parametrize(
+      'change, sentence',
+      [
+          (lambda lines: None, 'is missing, but the run has begun'),
+          (lambda lines: lines[:-1], 'was cut: it has 2 entries where the checkpoint knows 3'),
+          (lambda lines: lines[:2] + lines[3:], 'was changed: line 3'),
+          (lambda lines: [lines[0].replace(b'1.4', b'9.4'), *lines[1:]], 'was changed: line 1'),
+      ],
+  )
+  def test_a_ledger_lost_cut_or_changed(self, finished, capsys, change, sentence):
+    out, arguments = finished
+    path = out / 'privacy_ledger.jsonl'
+    lines = change(path.read_bytes().splitlines(keepends=True))
+    if lines is None:
+      path.unlink()
+    else:
+      path.write_bytes(b''.join(lines))
+    said = self._refused(capsys, arguments, 1)
+    assert f'{path} {sentence}' in said and 'put it back as it was' in said
 
   @pytest.mark.parametrize('content', [None, '', '{"p": 1', '[]', '{"p": 1}'])
   def test_a_configuration_that_can_not_be_read(self, finished, capsys, content):
@@ -473,6 +511,36 @@ class TestChaos:
     assert command.returncode == 0, err
     _assert_equal(out, whole)
     _no_leftovers(out)
+
+
+  def test_killed_at_random_the_ledger_never_counts_too_few(self, data_dir, tmp_path):
+    rng = random.Random(3)
+    out = tmp_path / 'a'
+    arguments = commands.tiny(
+        data_dir, out, f'--rounds={10 * _KILLS}', '--rounds_per_checkpoint=3'
+    )
+    released = before = 0
+    for kill in range(_KILLS):
+      command = commands.command(arguments)
+      start = max(before, 0)
+      while command.poll() is None and len(_lines(out)) - 2 <= start:
+        time.sleep(0.002)
+      time.sleep(rng.uniform(0, 1.0))
+      command.kill()
+      printed, err = command.communicate()
+      assert command.returncode == -signal.SIGKILL, err
+      # Rounds whose row is there were released; those that an earlier process had
+      # released after its last checkpoint were released too.
+      rows = len(_lines(out)) - 2
+      went_on = re.search(r'goes on after round (\d+) of', printed)
+      released += rows - (int(went_on[1]) if went_on else 0)
+      record = ledger_lib.read(out / 'privacy_ledger.jsonl')
+      print(f'kill {kill}: rows {rows}, released {released}, counted {record.rounds_charged}')
+      assert released <= record.rounds_charged <= released + kill + 1
+      charged = int(_lines(out)[rows + 1].decode().split(',')[4])
+      assert released <= charged <= record.rounds_charged
+      before = rows
+    assert account.main(['account', f'--ledger={out}']) == 0
 
 
 def _lines(out):

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from fedsmp_tff import accounting
+from fedsmp_tff import ledger as ledger_lib
 from tasks import settings
 from tests.tasks import commands
 
@@ -86,6 +87,22 @@ class TestComputation:
           (['--rounds=0'], '--rounds=0'),
           (['--clients_per_round=0'], '--clients_per_round=0'),
           (['--population=5'], '--clients_per_round=100 is more than --population=5'),
+          (['--sampling=shuffle'], 'sampling.*shuffle'),
+          (['--seats=99'], '--seats must be from --clients_per_round=100 to 6000'),
+          (['--sampling=fixed', '--seats=120'], '--seats=120 is of use with --sampling=poi'),
+          (['--algorithm=fedavg', '--seats=120'], '--seats=120 is of use with --sampling=poi'),
+          (['--min_reporting=151'], '--min_reporting must be from 1 to --seats=150'),
+          (['--min_reporting=0'], '--min_reporting=0'),
+          (['--dropout=1'], '--dropout=1.0 .*less than 1'),
+          (['--dropout=nan'], '--dropout=nan'),
+          (['--noise=laplace'], 'noise.*laplace'),
+          (['--noise=skellam', '--bits=31'], '--bits must be an integer from 8 to 30'),
+          (['--noise=skellam', '--bits=28'], 'too wide to draw exactly; lower --bits'),
+          (['--noise=skellam', '--accounting=pld', '--epsilon=1'], "takes Gaussian noise"),
+          (['--norotate'], '--rotate=False is of use with --noise=disc'),
+          (['--clip_quantile=1'], '--clip_quantile=1.0'),
+          (['--algorithm=fedavg', '--clip_quantile=0.5'], '--clip_quantile is of no use'),
+          (['--client_metrics=all'], 'client_metrics.*all'),
           (['--clients_per_round=6001'], '6001 is more than the 6000 clients'),
           (['--learning_rate=0'], '--learning_rate'),
           (['--momentum=1'], '--momentum'),
@@ -145,7 +162,7 @@ class TestComputation:
   def test_bits_and_epsilon_that_can_not_be(self, capsys, data_dir, tmp_path):
     tiny = commands.tiny(data_dir, tmp_path / 'run')[1:]
     assert '--bits=99: `bits` must be' in commands.say(capsys, *tiny, '--bits=99')
-    assert '--epsilon=1e-12: No noise' in commands.say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
+    assert 'No noise multiplier' in commands.say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
     assert '--public_examples=60' in commands.say(capsys, *tiny, '--public_examples=60')
     assert not (tmp_path / 'run').exists()
 
@@ -153,7 +170,9 @@ class TestComputation:
     assert commands.main(['run', '--help']) == 0
     text = capsys.readouterr().out
     by_module = flags.FLAGS.flags_by_module_dict()
-    for name in by_module['tasks.settings'] + by_module['tasks.runtimes']:
+    for name in sum(
+        (by_module[f'tasks.{m}'] for m in ('settings', 'privacy', 'runtimes', 'output')), []
+    ):
       assert text.count(f'  --{name.name}: ') == 1
     for task in settings.TASKS:
       assert f'Only for --task={task}:' in text
@@ -176,15 +195,21 @@ class TestExecution:
     assert printed.count('privacy spent by 3 rounds') == (2 if private else 0)
     rows = commands.rows(out / 'metrics.csv')
     assert [row['round'] for row in rows] == ['0', '1', '2', '3']
-    assert all(row['participants'] == '3' for row in rows[1:])
+    # Twelve clients, and seats for all; FedAvg takes exactly three.
+    assert all(row['participants'] == ('12' if private else '3') for row in rows[1:])
+    assert not [name for name in rows[0] if 'exact' in name]
     assert all(0 <= float(row['test_accuracy']) <= 1 for row in rows)
     if private:
-      spending = accounting.Spending(1.4, 3, 12, 12**-1.1)
-      for row in rows:
-        for name in accounting.OF_EVERY_ROUND:
-          assert float(row[f'epsilon_{name}']) == pytest.approx(
-              spending.epsilon(name, int(row['round']))
-          )
+      spec = accounting.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
+      for t, row in enumerate(rows):
+        assert row['rounds_charged'] == row['round'] == str(t)
+        assert float(row['epsilon']) == pytest.approx(spec.epsilon(rounds=t))
+        assert float(row['epsilon_paper']) == pytest.approx(spec.epsilon('paper', t))
+      record = ledger_lib.read(out / 'privacy_ledger.jsonl')
+      assert record.spec == spec and record.rounds == [0, 1, 2] and not record.seeded
+    else:
+      assert not (out / 'privacy_ledger.jsonl').exists()
+      assert not [name for name in rows[0] if 'epsilon' in name]
     summary = json.loads((out / 'summary.json').read_text())
     assert summary['rounds'] == 3
     assert summary['best_test_accuracy'] == max(
@@ -243,15 +268,60 @@ class TestExecution:
   def test_a_hypothetical_population_is_called_so(self, data_dir, tmp_path, capsys):
     commands.main(commands.tiny(data_dir, tmp_path / 'a', '--population=1000000'))
     printed = capsys.readouterr().out
-    assert 'n = 1,000,000 HYPOTHETICAL' in printed
-    assert 'the data have 12 clients' in ' '.join(printed.split())
-    assert 'at n = 12)' in ' '.join(printed.split())
+    printed = ' '.join(printed.split())
+    assert 'HYPOTHETICAL, for n = 1,000,000 clients, not for the 12 in these data' in printed
+    spec = accounting.PrivacySpec(12, 3, 3, 1.4, 1.0, 10**-6.6)
+    assert f'epsilon = {spec.epsilon():.4g}: HOLDS' in printed
+    row = commands.rows(tmp_path / 'a' / 'metrics.csv')[-1]
+    assert float(row['epsilon']) > 3 * float(row['epsilon_hypothetical'])
 
   def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):
-    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--epsilon=3'))
-    config = json.loads((tmp_path / 'a' / 'config.json').read_text())
-    assert config['epsilon_after_all_rounds']['fixed_size'] == pytest.approx(3, abs=1e-4)
-    assert config['noise_multiplier'] > 1
+    for name, options in (
+        ('a', ['--delta=1e-3']), ('b', ['--delta=1e-3', '--noise=skellam'])
+    ):
+      arguments = ['--epsilon=3', '--rounds=1', *options]
+      commands.main(commands.tiny(data_dir, tmp_path / name, *arguments))
+      config = json.loads((tmp_path / name / 'config.json').read_text())
+      assert config['epsilon_after_all_rounds'] == pytest.approx(3, abs=1e-3)
+      assert config['privacy']['noise_multiplier'] > 0.5
+      row = commands.rows(tmp_path / name / 'metrics.csv')[-1]
+      assert float(row['epsilon']) <= 3
+
+  @pytest.mark.parametrize('noise', ['discrete_gaussian', 'skellam'])
+  def test_integer_noise_halves_the_uplink(self, noise, data_dir, tmp_path, capsys):
+    arguments = ['--seed=1', '--k=50', f'--noise={noise}', '--client_metrics=exact']
+    for name, workers in (('a', 1), ('b', 2)):
+      assert commands.main(commands.tiny(
+          data_dir, tmp_path / name, *arguments, f'--workers={workers}'
+      )) == 0
+    assert commands.story(tmp_path / 'a') == commands.story(tmp_path / 'b')
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert '50 integers modulo 2^16, after a random rotation' in printed
+    assert 'OUTSIDE (epsilon, delta)' in printed
+    summary = json.loads((tmp_path / 'a' / 'summary.json').read_text())
+    assert summary['uplink_megabytes'] == pytest.approx(2 * 50 * 3 * 3 / 12 / 1e6)
+    assert 'SIMULATION' in summary['randomness']
+    rows = commands.rows(tmp_path / 'a' / 'metrics.csv')
+    assert all(row['exact_non_finite_clients'] == '0' for row in rows[1:])
+
+  def test_dropout_and_adaptive_clipping(self, data_dir, tmp_path, capsys):
+    assert commands.main(commands.tiny(
+        data_dir, tmp_path / 'a', '--dropout=0.3', '--min_reporting=8',
+        '--clip_quantile=0.3', '--rounds=8', '--seed=3',
+    )) == 0
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert 'below 8 reports nothing is released' in printed
+    assert 'what --min_reporting costs' in printed
+    assert 'C follows the 0.3 quantile of the norms, within epsilon' in printed
+    rows = commands.rows(tmp_path / 'a' / 'metrics.csv')[1:]
+    assert len({row['participants'] for row in rows}) > 1
+    for row, after in zip(rows, rows[1:]):
+      assert (row['released'] == '1') == (int(row['participants']) >= 8)
+      assert (row['clipping_norm'] == after['clipping_norm']) == (row['released'] == '0')
+    assert {row['released'] for row in rows} == {'0', '1'}
+    # All of them count.
+    spec = accounting.PrivacySpec(12, 3, 8, 1.4, 1.0, 12**-1.1, min_reporting=8)
+    assert float(rows[-1]['epsilon']) == pytest.approx(spec.epsilon())
 
   @pytest.mark.parametrize(
       'runtime, children', [('local', 0), ('tff', 1), ('ray', 3)]
@@ -357,7 +427,7 @@ class TestRealData:
     assert float(rows[0]['test_accuracy']) < 0.2
     # 60 % when this was written; with unmasked or unscaled noise it stays at chance.
     assert float(rows[-1]['test_accuracy']) > 0.5
-    assert all(row['saturated_values'] == '0' for row in rows[1:])
+    assert all(row['released'] == '1' for row in rows[1:])
 
   def test_shakespeare_is_learnt(self, tmp_path):
     out = tmp_path / 'run'

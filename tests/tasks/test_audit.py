@@ -1,0 +1,89 @@
+"""Tests of the command `python -m tasks.audit`: right code stands, wrong code is refuted."""
+
+import math
+import re
+
+import pytest
+import tensorflow as tf
+
+from fedsmp_tff import noise
+from tasks import audit
+
+_SMALL = ('--seed=1', '--releases=8000')
+
+
+def _run(capsys, *arguments):
+  for name in audit._FLAGS:
+    audit._FLAGS[name].unparse()
+  status = audit.main(['audit', *arguments])
+  captured = capsys.readouterr()
+  return status, captured.out, captured.err
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'arguments, sentence',
+      [
+          (['--canaries=4000'], '--canaries=4000 is more than half of --population=6000'),
+          (['--clients_per_round=7000'], '--clients_per_round must be'),
+          (['--delta=2'], '--delta must be in'),
+          (['--noise_multiplier=-1'], 'noise_multiplier'),
+          (['--noise=laplace'], 'noise.*laplace'),
+          (['--part=all'], 'part.*all'),
+          (['stray'], "'stray' is not a flag"),
+      ],
+  )
+  def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
+    status, out, err = _run(capsys, *arguments)
+    assert status == 2 and out == ''
+    assert err.startswith('tasks.audit: ') and err.count('\n') == 1
+    assert re.search(sentence, err), err
+
+  def test_help_names_the_flags(self, capsys):
+    status, out, _ = _run(capsys, '--help')
+    assert status == 0 and all(f'--{n}:' in out for n in ('releases', 'canaries', 'seed'))
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('kind', noise.KINDS)
+  def test_one_release_stands(self, kind, capsys):
+    status, out, _ = _run(
+        capsys, '--part=release', f'--noise={kind}', '--delta=1e-2', *_SMALL
+    )
+    assert status == 0 and 'the claim stands' in out
+    claimed, found = (
+        float(re.search(rf'{word} +epsilon [=>] (\S+)', out)[1])
+        for word in ('claimed', 'audited')
+    )
+    # At sigma = 1.4, by PLD, and for integers by Renyi DP; the truth is 1.478.
+    assert claimed == pytest.approx(1.478 if kind == noise.GAUSSIAN else 1.802, rel=1e-3)
+    assert 0.6 * 1.478 < found < claimed
+
+  @pytest.mark.parametrize('bug', ['share', 'clip'])
+  def test_a_planted_bug_is_refuted(self, bug, capsys, monkeypatch):
+    if bug == 'share':  # C sigma / r instead of C sigma / sqrt(r).
+      monkeypatch.setattr(noise, 'share_stddev', lambda stddev, num: stddev / num)
+    else:
+      monkeypatch.setattr(tf, 'norm', lambda _: tf.constant(1e-3, tf.float64))
+    status, out, _ = _run(capsys, '--part=release', '--delta=1e-2', *_SMALL)
+    assert status == 1 and 'CLAIM REFUTED' in out
+
+  @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
+  def test_a_whole_run_stands(self, sampling, capsys):
+    status, out, _ = _run(
+        capsys, '--part=run', '--seed=1', '--population=300', '--clients_per_round=30',
+        '--rounds=4', '--canaries=150', '--num_values=500', f'--sampling={sampling}',
+    )
+    assert status == 0 and 'the claim stands' in out
+    assert f'a run of 4 rounds, {sampling} sampling of 30 in 300' in out
+    assert math.isfinite(float(re.search(r'audited +epsilon > (\S+)', out)[1]))
+
+  def test_a_run_with_hardly_any_noise_shows(self, capsys):
+    _, out, _ = _run(
+        capsys, '--part=run', '--seed=1', '--population=300', '--clients_per_round=60',
+        '--rounds=3', '--canaries=100', '--num_values=500', '--noise_multiplier=0.2',
+    )
+    # The canaries are there, and what they say is understood.
+    assert float(re.search(r'audited +epsilon > (\S+)', out)[1]) > 0.5
