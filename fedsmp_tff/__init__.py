@@ -27,7 +27,6 @@ if _platform.problem():
 # pylint: disable=g-import-not-at-top
 from fedsmp_tff.accounting import PrivacySpec as PrivacySpec
 from fedsmp_tff.aggregator import FedSmpFactory as FedSmpFactory
-from fedsmp_tff.aggregator import FedSmpState as FedSmpState
 from fedsmp_tff.clipping import AdaptiveClipping as AdaptiveClipping
 from fedsmp_tff.client_training import LocalTraining as LocalTraining
 from fedsmp_tff.client_training import examples_of as examples_of
@@ -37,6 +36,7 @@ from fedsmp_tff.learning_process import build_fedavg as build_fedavg
 from fedsmp_tff.learning_process import build_fedavg_randk as build_fedavg_randk
 from fedsmp_tff.learning_process import build_fedavg_topk as build_fedavg_topk
 from fedsmp_tff.learning_process import tag_client as tag_client
+from fedsmp_tff.masked_sum import FedSmpState as FedSmpState
 from fedsmp_tff.sparsifiers import Dense as Dense
 from fedsmp_tff.sparsifiers import RandK as RandK
 from fedsmp_tff.sparsifiers import Sparsifier as Sparsifier

@@ -1,104 +1,35 @@
 """`PrivacySpec`: one object that makes sampler, noise and epsilon, so that they can't drift apart.
 
-Every round releases a sum over sampled clients of vectors clipped to C, plus noise of
-standard deviation C sigma (`FedSmpFactory`); k and d do not enter. What that guarantees
-depends on how clients are sampled and on what 'one client more or less' means:
-
-  name             sampling            adjacency           sum's sensitivity
-  poisson_pld      Poisson, rate r/n   add or remove one   C
-  fixed_pld        exactly r of n,     replace one         2 C
-                   no replacement
-  poisson_rdp      Poisson, rate r/n   add or remove one   C
-  fixed_rdp        exactly r of n      replace one         2 C
-  fixed_pld_lower  exactly r of n      replace one         2 C
-  paper            Poisson, rate r/n   add or remove one   C
-
-`*_pld` are composed privacy loss distributions; `privacy_loss` says which and why, and
-that `fixed_pld_lower` is a LOWER bound: no accountant of that sampling may say less.
-`*_rdp` are Renyi DP with the conversion of Canonne, Kamath, Steinke (2020): for
-Poisson sampling of Gaussian noise dp-accounting's, with a fixed number of clients Wang, Balle,
-Kasiviswanathan (2019), Theorem 9, at noise multiplier sigma / 2, since replacing a client moves
-a sum by up to 2 C and dp-accounting takes the multiplier relative to that. With integer noise
-(`lattice`) they hold too, by `renyi`, and PLD does not. `paper` is the paper's own
-accounting (Renyi DP, conversion of Lemma 2), which reproduces its tables.
-
 Algorithm 1 samples exactly r of n clients and accounts as if it were Poisson sampling. Here
-the sampler is a choice, and the claim follows from it.
+the sampler is a choice, and the claim follows from it; `accountants` says how.
 
+>>> from fedsmp_tff import accountants
 >>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, seats=6000)
->>> {name: round(spec.epsilon(name), 3) for name in ACCOUNTINGS
+>>> {name: round(spec.epsilon(name), 3) for name in accountants.ACCOUNTINGS
 ...  if name != 'fixed_pld_lower'}  # That one is on another grid, and slower.
 {'poisson_pld': 0.63, 'fixed_pld': 3.743, 'poisson_rdp': 0.744, 'fixed_rdp': 5.352, 'paper': 1.008}
 """
 
-from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import dp_accounting
-from dp_accounting import rdp
-import numpy as np
 from scipy import optimize
-from scipy import stats
 
+from fedsmp_tff import accountants
 from fedsmp_tff import lattice as lattice_lib
 from fedsmp_tff import noise as noise_lib
-from fedsmp_tff import privacy_loss
-from fedsmp_tff import renyi
 from fedsmp_tff import sampling as sampling_lib
 
-POISSON, FIXED = 'poisson', 'fixed'
+POISSON, FIXED = accountants.POISSON, accountants.FIXED
 
-_INTEGER_ORDERS = (*range(2, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
-_TENTHS = tuple(1 + x / 10 for x in range(1, 100))
-_ORDERS = (*_TENTHS, *_INTEGER_ORDERS[_INTEGER_ORDERS.index(11):])
-# The orders of Opacus 0.x, which the paper used.
-_PAPER_ORDERS = (*_TENTHS, *range(12, 64))
 _SIGMA_RANGE = (1e-2, 1e4)
 # Standard deviations of the number of sampled clients that have seats. PLD accounts
 # for truncation at little cost, Renyi DP as a failure, which must be rarer.
 _SPREAD, _INTEGER_NOISE_SPREAD = 5, 7
 _DEFAULT_INTEGER_BITS = 16
-_MOST_STEPS_TO_DELTA = 100
-
-
-class Accounting(NamedTuple):
-  """One way to state epsilon, and what it takes for granted.
-
-  Attributes:
-    title: How it is computed.
-    assumption: Adjacency and sensitivity.
-    sampling: The sampling that it is for: `POISSON` or `FIXED`.
-    guarantees: Whether it is an upper bound, and so a guarantee, for that sampling.
-    any_noise: Whether it can be had for integer noise.
-  """
-
-  title: str
-  assumption: str
-  sampling: str
-  guarantees: bool = True
-  any_noise: bool = False
-
-
-_ONE_MORE = 'add-or-remove-one adjacency, sensitivity C'
-_ANOTHER = 'replace-one adjacency, sensitivity 2C'
-_BY_POISSON = 'Poisson sampling at rate r/n'
-_BY_FIXED = 'exactly r of n clients a round, without replacement'
-
-ACCOUNTINGS = {
-    'poisson_pld': Accounting(f'PLD, {_BY_POISSON}', _ONE_MORE, POISSON),
-    'fixed_pld': Accounting(f'PLD, {_BY_FIXED}', _ANOTHER, FIXED),
-    'poisson_rdp': Accounting(f'RDP, {_BY_POISSON}', _ONE_MORE, POISSON, any_noise=True),
-    'fixed_rdp': Accounting(f'RDP, {_BY_FIXED}', _ANOTHER, FIXED, any_noise=True),
-    'fixed_pld_lower': Accounting(
-        f'LOWER BOUND by PLD, {_BY_FIXED}', _ANOTHER, FIXED, guarantees=False
-    ),
-    'paper': Accounting(
-        f"the paper's: RDP, {_BY_POISSON}, classic conversion", _ONE_MORE, POISSON
-    ),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,12 +147,12 @@ class PrivacySpec:
 
   @property
   def claim(self) -> str:
-    """The tightest of `ACCOUNTINGS` that holds for this sampling and noise."""
+    """The tightest of `accountants.ACCOUNTINGS` that holds for this sampling and noise."""
     return f'{self.sampling}_{"pld" if self.lattice is None else "rdp"}'
 
   def holds(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise."""
-    how = ACCOUNTINGS[accounting]
+    how = accountants.ACCOUNTINGS[accounting]
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
     return (
@@ -278,7 +209,7 @@ class PrivacySpec:
     """epsilon at `delta`; infinite if no finite one can be shown.
 
     Args:
-      accounting: A key of `ACCOUNTINGS`; None: the claim's. One for another sampling
+      accounting: A key of `accountants.ACCOUNTINGS`; None: the claim's. One for another sampling
         gives what that sampling would have, with the same r and n.
       rounds: Rounds that were released, or begun; None: all.
 
@@ -292,16 +223,6 @@ class PrivacySpec:
         self, accounting or self.claim, self.rounds if rounds is None else rounds
     )
 
-  def deltas(self, epsilons: Sequence[float]) -> np.ndarray:
-    """delta of all rounds at each epsilon, at least 0, by PLD; truncation is left out."""
-    name = f'{self.sampling}_pld'
-    untruncated = self
-    if self.sampling == POISSON:
-      untruncated = dataclasses.replace(self, seats=self.population, min_reporting=None)
-    step = privacy_loss.step_of(self.noise_multiplier / _SENSITIVITY[name])
-    one = _ROUND_LOSS[name](untruncated, step)
-    return np.array(privacy_loss.deltas(one, self.rounds, list(epsilons)))
-
   def with_noise_multiplier(self, noise_multiplier: float) -> 'PrivacySpec':
     return dataclasses.replace(self, noise_multiplier=noise_multiplier)
 
@@ -310,7 +231,7 @@ class PrivacySpec:
 
     Args:
       epsilon: The target, positive.
-      accounting: A key of `ACCOUNTINGS`; None: the claim's.
+      accounting: A key of `accountants.ACCOUNTINGS`; None: the claim's.
 
     Raises:
       ValueError: If a number is out of its range, `accounting` is a lower bound, or no
@@ -319,7 +240,7 @@ class PrivacySpec:
     accounting = accounting or self.claim
     if not 0 < epsilon < math.inf:
       raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
-    if accounting in ACCOUNTINGS and not ACCOUNTINGS[accounting].guarantees:
+    if accounting in accountants.ACCOUNTINGS and not accountants.ACCOUNTINGS[accounting].guarantees:
       raise ValueError(
           f'`accounting`={accounting!r} is a lower bound of epsilon; noise that reaches'
           ' a target by it guarantees nothing. Choose another.'
@@ -330,9 +251,9 @@ class PrivacySpec:
       return min(spent, 1e6) - epsilon
 
     low, high = map(math.log, _SIGMA_RANGE)
-    if accounting in _ROUND_LOSS:
+    if accountants.by_privacy_loss(accounting):
       # From an accounting that takes less time; far from its sigma a grid of losses is huge.
-      near, by, factor = self, f'{ACCOUNTINGS[accounting].sampling}_rdp', 1.25
+      near, by, factor = self, f'{accountants.ACCOUNTINGS[accounting].sampling}_rdp', 1.25
       if self.sampling == POISSON and self.seats < self.population:
         near = dataclasses.replace(self, seats=self.population, min_reporting=None)
         by, factor = accounting, 1.0001
@@ -363,184 +284,9 @@ class PrivacySpec:
 
 @functools.lru_cache
 def _epsilon(spec: PrivacySpec, accounting: str, rounds: int) -> float:
-  return epsilon_of_runs([(spec, rounds)], accounting, spec.delta)
+  return accountants.epsilon_of_runs([(spec, rounds)], accounting, spec.delta)
 
 
 def default_delta(population: int) -> float:
   """n^-1.1, as in section 5 of the paper; 1/2 keeps n = 1 in the range of delta."""
   return min(population**-1.1, 0.5)
-
-
-def epsilon_of_runs(
-    runs: Sequence[tuple[PrivacySpec, int]], accounting: str, delta: float
-) -> float:
-  """epsilon of all that some runs released about the same clients, in any order.
-
-  Args:
-    runs: Specifications, each with the rounds that were released, or begun. Their own
-      `delta` and `rounds` don't enter.
-    accounting: A key of `ACCOUNTINGS`.
-    delta: In (0, 1), for all together.
-
-  Returns:
-    epsilon; 0 without rounds, infinite if no finite one can be shown.
-
-  Raises:
-    ValueError: If there is no such accounting, or not for the noise of a run.
-  """
-  if accounting not in ACCOUNTINGS:
-    raise ValueError(
-        f'`accounting` must be one of {list(ACCOUNTINGS)}. Found'
-        f' {accounting!r}.'
-    )
-  runs = [(spec, rounds) for spec, rounds in runs if rounds]
-  if not runs:
-    return 0.0
-  if any(not spec.noise_multiplier for spec, _ in runs):
-    return math.inf
-  if accounting in _ROUND_LOSS:
-    for spec, _ in runs:
-      if spec.lattice is not None:
-        raise ValueError(
-            f'`accounting`={accounting!r} takes Gaussian noise. Found'
-            f' {spec.noise!r}; choose one by Renyi DP.'
-        )
-    # Losses add up on one grid.
-    step = max(
-        privacy_loss.step_of(
-            spec.noise_multiplier / _SENSITIVITY[accounting],
-            lower=not ACCOUNTINGS[accounting].guarantees,
-        )
-        for spec, _ in runs
-    )
-    return privacy_loss.epsilon(
-        [(_ROUND_LOSS[accounting](spec, step), rounds) for spec, rounds in runs], delta
-    )
-  if accounting == 'paper':
-    orders = _PAPER_ORDERS
-    divergence = sum(_gaussian_poisson(s, orders) * rounds for s, rounds in runs)
-    return float(np.nanmin(divergence + math.log(1 / delta) / (np.array(orders) - 1)))
-  integers = any(spec.lattice is not None for spec, _ in runs)
-  orders = _INTEGER_ORDERS if integers else _ORDERS
-  poisson = ACCOUNTINGS[accounting].sampling == POISSON
-  divergence = sum(
-      (_poisson_rdp if poisson else _fixed_rdp)(spec, orders) * rounds
-      for spec, rounds in runs
-  )
-  # How far all releases may be from what the divergences are about.
-  distance = sum(_distance(spec, poisson) * rounds for spec, rounds in runs)
-
-  def at(delta):
-    return float(rdp.compute_epsilon(orders, divergence, delta)[0]) if delta > 0 else math.inf
-
-  # (epsilon, delta) for those makes (epsilon, delta + (1 + e^epsilon) distance) for these.
-  epsilon = at(delta)
-  for _ in range(_MOST_STEPS_TO_DELTA):
-    if math.isinf(epsilon) or not distance:
-      return epsilon
-    again = at(delta - (1 + math.exp(min(epsilon, 700))) * distance)
-    if again <= epsilon:
-      return epsilon
-    epsilon = again * (1 + 1e-9)
-  return math.inf
-
-
-def _distance(spec: PrivacySpec, poisson: bool) -> float:
-  """Total variation between a release and its model: no truncation, exact noise."""
-  truncated = 0.0
-  if poisson and spec.sampling == POISSON:
-    truncated = stats.binom.sf(
-        spec.seats, spec.population, spec.clients_per_round / spec.population
-    )
-  return truncated + (spec.lattice.statistical_distance if spec.lattice else 0.0)
-
-
-@functools.lru_cache
-def _gaussian_poisson(spec: PrivacySpec, orders: tuple) -> np.ndarray:
-  event = dp_accounting.PoissonSampledDpEvent(
-      spec.clients_per_round / spec.population,
-      dp_accounting.GaussianDpEvent(spec.noise_multiplier),
-  )
-  return _divergence(orders, event)
-
-
-@functools.lru_cache
-def _poisson_rdp(spec: PrivacySpec, orders: tuple) -> np.ndarray:
-  """Renyi DP of one round at the orders, but for truncation."""
-  if spec.lattice is None:
-    return _gaussian_poisson(spec, orders)
-  rate = spec.clients_per_round / spec.population
-  return renyi.poisson(spec.lattice.curve(moved=1), rate, orders)
-
-
-@functools.lru_cache
-def _fixed_rdp(spec: PrivacySpec, orders: tuple) -> np.ndarray:
-  """Renyi DP of one round at the orders."""
-  if spec.lattice is not None:
-    rate = spec.clients_per_round / spec.population
-    return renyi.fixed(spec.lattice.curve(moved=2), rate, orders)
-  event = dp_accounting.GaussianDpEvent(spec.noise_multiplier / 2)
-  if spec.clients_per_round < spec.population:
-    event = dp_accounting.SampledWithoutReplacementDpEvent(
-        spec.population, spec.clients_per_round, event
-    )
-  return _divergence(orders, event, dp_accounting.NeighboringRelation.REPLACE_ONE)
-
-
-def _divergence(orders, event, *relation) -> np.ndarray:
-  accountant = rdp.RdpAccountant(orders, *relation).compose(event)
-  return np.array(accountant.rdp)
-
-
-# A round's privacy loss, from a specification and the grid's step.
-_ROUND_LOSS = {
-    'poisson_pld': lambda spec, step: privacy_loss.poisson(
-        spec.noise_multiplier, spec.population, spec.clients_per_round,
-        # For what Poisson sampling would give: no truncation.
-        spec.seats if spec.sampling == POISSON else spec.population,
-        step,
-    ),
-    'fixed_pld': lambda spec, step: privacy_loss.fixed(
-        spec.noise_multiplier, spec.population, spec.clients_per_round, step
-    ),
-    'fixed_pld_lower': lambda spec, step: privacy_loss.fixed_lower(
-        spec.noise_multiplier, spec.population, spec.clients_per_round, step
-    ),
-}
-_SENSITIVITY = {'poisson_pld': 1, 'fixed_pld': 2, 'fixed_pld_lower': 2}
-
-
-def theorem_1(spec: PrivacySpec) -> tuple[float, list[str]]:
-  """The paper's Theorem 1, solved for epsilon, and which of its conditions fail.
-
-  sigma^2 >= 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2 for q = r/n, from the
-  simplified bound of Lemma 5 (3.5 q^2 alpha / sigma^2 a round) at
-  alpha = 1 + 2 log(1/delta) / epsilon. It samples exactly r of n clients, for which
-  neighbours differ by one client replaced and a sum by 2 C, but takes C: to
-  compare with, not to claim.
-
-  Args:
-    spec: sigma, r, n, T and delta.
-
-  Returns:
-    epsilon (infinite without noise), and a sentence for each condition that fails.
-  """
-  sigma, delta = spec.noise_multiplier, spec.delta
-  if sigma == 0:
-    return math.inf, ['sigma^2 >= 0.7']
-  rate = spec.clients_per_round / spec.population
-  scale, log_delta = 7 * rate**2 * spec.rounds / sigma**2, math.log(1 / delta)
-  epsilon = (scale + math.sqrt(scale**2 + 8 * scale * log_delta)) / 2
-  alpha = 1 + 2 * log_delta / epsilon
-  most = 1 + 2 / 3 * sigma**2 * math.log(1 / (rate * alpha * (1 + sigma**2)))
-  unmet = []
-  if epsilon >= 2 * log_delta:
-    unmet.append(f'epsilon < 2 log(1/delta) = {2 * log_delta:.4g}')
-  if sigma**2 < 0.7:
-    unmet.append(f'sigma^2 = {sigma**2:.4g} >= 0.7')
-  if alpha > most:
-    unmet.append(
-        f'alpha = {alpha:.4g} <= 1 + (2/3) sigma^2 log(1 / (q alpha (1 + sigma^2)))'
-        f' = {most:.4g}'
-    )
-  return epsilon, unmet

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from fedsmp_tff import accountants
 from fedsmp_tff import accounting
 from fedsmp_tff import noise
 
@@ -130,7 +131,7 @@ def _inverse_of_trade_off(spec: accounting.PrivacySpec) -> Callable[[float], flo
   same of the complements.
   """
   epsilons = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST_EPSILON, 300)])
-  deltas = spec.deltas(epsilons)
+  deltas = accountants.deltas(spec, epsilons)
   inverse_exp = np.exp(-epsilons)
 
   def inverse(true):

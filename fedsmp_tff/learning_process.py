@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from fedsmp_tff import aggregator
 from fedsmp_tff import client_training
 from fedsmp_tff import flattening
+from fedsmp_tff import masked_sum
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
@@ -143,7 +144,7 @@ def build_fed_smp(
         collections.OrderedDict,
     )
 
-  def with_coordinates(state: aggregator.FedSmpState, weights, hparams):
+  def with_coordinates(state: masked_sum.FedSmpState, weights, hparams):
     def public_update(seed):
       examples = tf.nest.map_structure(
           tf.constant, sparsifier.public_examples

@@ -13,6 +13,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from absl import flags
 from absl import logging
 
+from fedsmp_tff import accountants
 from fedsmp_tff import accounting
 from fedsmp_tff import ledger as ledger_lib
 from fedsmp_tff import noise as noise_lib
@@ -155,7 +156,7 @@ def _account() -> None:
     )
     print(f'n = {n:,}, r = {_R.value:,}, delta = {spec.delta:.4g}' + _known_text() + '\n')
     # What a run may claim first, the paper's own figure last.
-    for name, how in accounting.ACCOUNTINGS.items():
+    for name, how in accountants.ACCOUNTINGS.items():
       if how.any_noise or spec.lattice is None:
         found = _found(name, how, spec)
         if found is not None:
@@ -222,9 +223,9 @@ def _account_for(run_dirs: list[str]) -> None:
   counted = [(record.spec, record.rounds_charged) for _, record in runs]
   print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
   try:
-    for name, how in accounting.ACCOUNTINGS.items():
+    for name, how in accountants.ACCOUNTINGS.items():
       if all(spec.holds(name) for spec in specs):
-        epsilon = accounting.epsilon_of_runs(counted, name, delta)
+        epsilon = accountants.epsilon_of_runs(counted, name, delta)
         print(f'epsilon = {epsilon:.4g}  HOLDS  {name}: {how.title}; {how.assumption}')
   except ValueError as error:
     raise errors.as_flags(error, _NAMES) from None
@@ -246,7 +247,7 @@ def _known_text() -> str:
 
 
 def _found(
-    name: str, how: accounting.Accounting, spec: accounting.PrivacySpec
+    name: str, how: accountants.Accounting, spec: accounting.PrivacySpec
 ) -> Optional[str]:
   """What is asked for, under one accounting; None if it has no answer."""
   if _EPSILON.value is None:
@@ -287,7 +288,7 @@ def _most_rounds(name: str, spec: accounting.PrivacySpec) -> int:
 
 
 def _line(name: str, spec: accounting.PrivacySpec, found: str) -> str:
-  how = accounting.ACCOUNTINGS[name]
+  how = accountants.ACCOUNTINGS[name]
   if how.sampling != spec.sampling:
     verdict = 'not for this sampling'
   elif spec.holds(name):
@@ -298,7 +299,7 @@ def _line(name: str, spec: accounting.PrivacySpec, found: str) -> str:
 
 
 def _theorem_text(spec: accounting.PrivacySpec) -> str:
-  epsilon, unmet = accounting.theorem_1(spec)
+  epsilon, unmet = accountants.theorem_1(spec)
   verdict = 'conditions met' if not unmet else 'CONDITIONS NOT MET'
   text = (
       f'epsilon = {epsilon:<10.4g} {verdict:<24} theorem_1: the paper\'s closed form,'
@@ -318,7 +319,7 @@ def _plot(spec: accounting.PrivacySpec) -> None:
   steps = min(_T.value, 25)
   rounds = sorted({math.ceil(_T.value * (i + 1) / steps) for i in range(steps)})
   figure, axes = pyplot.subplots(figsize=(7, 4), layout='constrained')
-  for name, how in accounting.ACCOUNTINGS.items():
+  for name, how in accountants.ACCOUNTINGS.items():
     if not how.any_noise and spec.lattice is not None:
       continue
     axes.plot(

@@ -7,9 +7,11 @@ from typing import Any, Optional
 
 import numpy as np
 
+from fedsmp_tff import accountants
 from fedsmp_tff import accounting
 from fedsmp_tff import aggregator
 from fedsmp_tff import communication
+from fedsmp_tff import masked_sum
 from tasks import registry
 from tasks import settings as settings_lib
 
@@ -33,7 +35,7 @@ class Plan:
   settings: settings_lib.RunSettings
   data: registry.TaskData
   dim: int
-  mechanism: aggregator.MaskedPrivateSum
+  mechanism: masked_sum.MaskedPrivateSum
   traffic: communication.Communication
   spec: accounting.PrivacySpec
   hypothetical: Optional[accounting.PrivacySpec]
@@ -275,7 +277,7 @@ def privacy_lines(plan: Plan, rounds: int) -> list[str]:
   ]
 
   def line(one, name, verdict):
-    title, assumption, *_ = accounting.ACCOUNTINGS[name]
+    title, assumption, *_ = accountants.ACCOUNTINGS[name]
     epsilon = one.epsilon(name, rounds)
     lines.append(
         _wrapped(f'  epsilon = {epsilon:.4g}: {verdict}; {title}; {assumption}', 4)

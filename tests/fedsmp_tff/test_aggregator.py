@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator
+from fedsmp_tff import masked_sum
 from fedsmp_tff import sparsifiers
 from tests import numpy_reference
 from tests import tiny_models
@@ -44,7 +45,7 @@ class TestComputation:
     assert isinstance(process, tff.templates.AggregationProcess)
     assert not process.is_weighted
     state_type = tff.types.FederatedType(
-        aggregator.FedSmpState(
+        masked_sum.FedSmpState(
             tff.TensorType(np.int32, [5]),
             tff.TensorType(np.int32),
             tff.TensorType(np.int64, [2]),

@@ -12,8 +12,8 @@ import pytest
 import tensorflow_federated as tff
 import tree
 
-from fedsmp_tff import aggregator
 from fedsmp_tff import checkpoints as checkpoints_lib
+from fedsmp_tff import masked_sum
 
 
 def _state(rounds_done, num=5, value=0.0):
@@ -25,7 +25,7 @@ def _state(rounds_done, num=5, value=0.0):
           tff.learning.models.ModelWeights((weights, np.float64(1 / 3)), ()),
           (),
           {'learning_rate': np.float32(0.1)},
-          aggregator.FedSmpState(
+          masked_sum.FedSmpState(
               np.arange(2, dtype=np.int32), np.int32(3), np.array([2**62, 1]), np.float64(0.5)
           ),
           (),

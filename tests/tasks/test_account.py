@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from fedsmp_tff import accountants
 from fedsmp_tff import accounting
 from fedsmp_tff import ledger as ledger_lib
 from tasks import account
@@ -68,8 +69,8 @@ class TestExecution:
         match[2]: (match[1], 'short')
         for match in re.finditer(r'^epsilon = (\S+) +no guarantee says less +(\w+):', out, re.MULTILINE)
     }
-    assert list(accounting.ACCOUNTINGS) == [n for n in lines if n != 'theorem_1']
-    assert list(lines)[0] == 'poisson_pld' and list(accounting.ACCOUNTINGS)[-1] == 'paper'
+    assert list(accountants.ACCOUNTINGS) == [n for n in lines if n != 'theorem_1']
+    assert list(lines)[0] == 'poisson_pld' and list(accountants.ACCOUNTINGS)[-1] == 'paper'
     assert lines['poisson_pld'] == ('0.6303', 'HOLDS')
     assert lines['poisson_rdp'] == ('0.7442', 'HOLDS')
     assert lines['paper'] == ('1.008', 'HOLDS')

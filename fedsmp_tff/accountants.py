@@ -1,0 +1,291 @@
+"""Epsilon of runs under every accounting, each with the assumption that it rests on.
+
+Every round releases a sum over sampled clients of vectors clipped to C, plus noise of
+standard deviation C sigma (`FedSmpFactory`); k and d do not enter. What that guarantees
+depends on how clients are sampled and on what 'one client more or less' means:
+
+  name             sampling            adjacency           sum's sensitivity
+  poisson_pld      Poisson, rate r/n   add or remove one   C
+  fixed_pld        exactly r of n,     replace one         2 C
+                   no replacement
+  poisson_rdp      Poisson, rate r/n   add or remove one   C
+  fixed_rdp        exactly r of n      replace one         2 C
+  fixed_pld_lower  exactly r of n      replace one         2 C
+  paper            Poisson, rate r/n   add or remove one   C
+
+`*_pld` are composed privacy loss distributions; `privacy_loss` says which and why, and
+that `fixed_pld_lower` is a LOWER bound: no accountant of that sampling may say less.
+`*_rdp` are Renyi DP with the conversion of Canonne, Kamath, Steinke (2020): for
+Poisson sampling of Gaussian noise dp-accounting's, with a fixed number of clients Wang, Balle,
+Kasiviswanathan (2019), Theorem 9, at noise multiplier sigma / 2, since replacing a client moves
+a sum by up to 2 C and dp-accounting takes the multiplier relative to that. With integer noise
+(`lattice`) they hold too, by `renyi`, and PLD does not. `paper` is the paper's own
+accounting (Renyi DP, conversion of Lemma 2), which reproduces its tables.
+"""
+
+from collections.abc import Sequence
+import functools
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import dp_accounting
+from dp_accounting import rdp
+import numpy as np
+from scipy import stats
+
+from fedsmp_tff import privacy_loss
+from fedsmp_tff import renyi
+
+if TYPE_CHECKING:
+  from fedsmp_tff.accounting import PrivacySpec
+
+POISSON, FIXED = 'poisson', 'fixed'
+
+_INTEGER_ORDERS = (*range(2, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
+_TENTHS = tuple(1 + x / 10 for x in range(1, 100))
+_ORDERS = (*_TENTHS, *_INTEGER_ORDERS[_INTEGER_ORDERS.index(11):])
+# The orders of Opacus 0.x, which the paper used.
+_PAPER_ORDERS = (*_TENTHS, *range(12, 64))
+_MOST_STEPS_TO_DELTA = 100
+
+
+class Accounting(NamedTuple):
+  """One way to state epsilon, and what it takes for granted.
+
+  Attributes:
+    title: How it is computed.
+    assumption: Adjacency and sensitivity.
+    sampling: The sampling that it is for: `POISSON` or `FIXED`.
+    guarantees: Whether it is an upper bound, and so a guarantee, for that sampling.
+    any_noise: Whether it can be had for integer noise.
+  """
+
+  title: str
+  assumption: str
+  sampling: str
+  guarantees: bool = True
+  any_noise: bool = False
+
+
+_ONE_MORE = 'add-or-remove-one adjacency, sensitivity C'
+_ANOTHER = 'replace-one adjacency, sensitivity 2C'
+_BY_POISSON = 'Poisson sampling at rate r/n'
+_BY_FIXED = 'exactly r of n clients a round, without replacement'
+
+ACCOUNTINGS = {
+    'poisson_pld': Accounting(f'PLD, {_BY_POISSON}', _ONE_MORE, POISSON),
+    'fixed_pld': Accounting(f'PLD, {_BY_FIXED}', _ANOTHER, FIXED),
+    'poisson_rdp': Accounting(f'RDP, {_BY_POISSON}', _ONE_MORE, POISSON, any_noise=True),
+    'fixed_rdp': Accounting(f'RDP, {_BY_FIXED}', _ANOTHER, FIXED, any_noise=True),
+    'fixed_pld_lower': Accounting(
+        f'LOWER BOUND by PLD, {_BY_FIXED}', _ANOTHER, FIXED, guarantees=False
+    ),
+    'paper': Accounting(
+        f"the paper's: RDP, {_BY_POISSON}, classic conversion", _ONE_MORE, POISSON
+    ),
+}
+
+
+def epsilon_of_runs(
+    runs: Sequence[tuple['PrivacySpec', int]], accounting: str, delta: float
+) -> float:
+  """epsilon of all that some runs released about the same clients, in any order.
+
+  Args:
+    runs: Specifications, each with the rounds that were released, or begun. Their own
+      `delta` and `rounds` don't enter.
+    accounting: A key of `ACCOUNTINGS`.
+    delta: In (0, 1), for all together.
+
+  Returns:
+    epsilon; 0 without rounds, infinite if no finite one can be shown.
+
+  Raises:
+    ValueError: If there is no such accounting, or not for the noise of a run.
+  """
+  if accounting not in ACCOUNTINGS:
+    raise ValueError(
+        f'`accounting` must be one of {list(ACCOUNTINGS)}. Found'
+        f' {accounting!r}.'
+    )
+  runs = [(spec, rounds) for spec, rounds in runs if rounds]
+  if not runs:
+    return 0.0
+  if any(not spec.noise_multiplier for spec, _ in runs):
+    return math.inf
+  if by_privacy_loss(accounting):
+    for spec, _ in runs:
+      if spec.lattice is not None:
+        raise ValueError(
+            f'`accounting`={accounting!r} takes Gaussian noise. Found'
+            f' {spec.noise!r}; choose one by Renyi DP.'
+        )
+    # Losses add up on one grid.
+    step = max(
+        privacy_loss.step_of(
+            spec.noise_multiplier / _SENSITIVITY[accounting],
+            lower=not ACCOUNTINGS[accounting].guarantees,
+        )
+        for spec, _ in runs
+    )
+    return privacy_loss.epsilon(
+        [(_ROUND_LOSS[accounting](spec, step), rounds) for spec, rounds in runs], delta
+    )
+  if accounting == 'paper':
+    orders = _PAPER_ORDERS
+    divergence = sum(_gaussian_poisson(s, orders) * rounds for s, rounds in runs)
+    return float(np.nanmin(divergence + math.log(1 / delta) / (np.array(orders) - 1)))
+  integers = any(spec.lattice is not None for spec, _ in runs)
+  orders = _INTEGER_ORDERS if integers else _ORDERS
+  poisson = ACCOUNTINGS[accounting].sampling == POISSON
+  divergence = sum(
+      (_poisson_rdp if poisson else _fixed_rdp)(spec, orders) * rounds
+      for spec, rounds in runs
+  )
+  # How far all releases may be from what the divergences are about.
+  distance = sum(_distance(spec, poisson) * rounds for spec, rounds in runs)
+
+  def at(delta):
+    return float(rdp.compute_epsilon(orders, divergence, delta)[0]) if delta > 0 else math.inf
+
+  # (epsilon, delta) for those makes (epsilon, delta + (1 + e^epsilon) distance) for these.
+  epsilon = at(delta)
+  for _ in range(_MOST_STEPS_TO_DELTA):
+    if math.isinf(epsilon) or not distance:
+      return epsilon
+    again = at(delta - (1 + math.exp(min(epsilon, 700))) * distance)
+    if again <= epsilon:
+      return epsilon
+    epsilon = again * (1 + 1e-9)
+  return math.inf
+
+
+def by_privacy_loss(accounting: str) -> bool:
+  """Whether an accounting composes distributions, which takes time."""
+  return accounting in _ROUND_LOSS
+
+
+def deltas(spec: 'PrivacySpec', epsilons: Sequence[float]) -> np.ndarray:
+  """delta of all rounds at each epsilon, at least 0, by PLD; truncation is left out."""
+  name = f'{spec.sampling}_pld'
+  step = privacy_loss.step_of(spec.noise_multiplier / _SENSITIVITY[name])
+  one = _ROUND_LOSS[name](spec, step, truncated=False)
+  return np.array(privacy_loss.deltas(one, spec.rounds, list(epsilons)))
+
+
+def _distance(spec: 'PrivacySpec', poisson: bool) -> float:
+  """Total variation between a release and its model: no truncation, exact noise."""
+  truncated = 0.0
+  if poisson and spec.sampling == POISSON:
+    truncated = stats.binom.sf(
+        spec.seats, spec.population, spec.clients_per_round / spec.population
+    )
+  return truncated + (spec.lattice.statistical_distance if spec.lattice else 0.0)
+
+
+@functools.lru_cache
+def _gaussian_poisson(spec: 'PrivacySpec', orders: tuple) -> np.ndarray:
+  event = dp_accounting.PoissonSampledDpEvent(
+      spec.clients_per_round / spec.population,
+      dp_accounting.GaussianDpEvent(spec.noise_multiplier),
+  )
+  return _divergence(orders, event)
+
+
+@functools.lru_cache
+def _poisson_rdp(spec: 'PrivacySpec', orders: tuple) -> np.ndarray:
+  """Renyi DP of one round at the orders, but for truncation."""
+  if spec.lattice is None:
+    return _gaussian_poisson(spec, orders)
+  rate = spec.clients_per_round / spec.population
+  return renyi.poisson(spec.lattice.curve(moved=1), rate, orders)
+
+
+@functools.lru_cache
+def _fixed_rdp(spec: 'PrivacySpec', orders: tuple) -> np.ndarray:
+  """Renyi DP of one round at the orders."""
+  if spec.lattice is not None:
+    rate = spec.clients_per_round / spec.population
+    return renyi.fixed(spec.lattice.curve(moved=2), rate, orders)
+  event = dp_accounting.GaussianDpEvent(spec.noise_multiplier / 2)
+  if spec.clients_per_round < spec.population:
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        spec.population, spec.clients_per_round, event
+    )
+  return _divergence(orders, event, dp_accounting.NeighboringRelation.REPLACE_ONE)
+
+
+def _divergence(orders, event, *relation) -> np.ndarray:
+  accountant = rdp.RdpAccountant(orders, *relation).compose(event)
+  return np.array(accountant.rdp)
+
+
+def _poisson_loss(
+    spec: 'PrivacySpec', step: float, truncated: bool = True
+) -> privacy_loss.Round:
+  # What Poisson sampling would give a run with another sampling: no truncation.
+  limited = truncated and spec.sampling == POISSON
+  return privacy_loss.poisson(
+      spec.noise_multiplier, spec.population, spec.clients_per_round,
+      spec.seats if limited else spec.population, step,
+  )
+
+
+def _fixed_loss(
+    spec: 'PrivacySpec', step: float, truncated: bool = True
+) -> privacy_loss.Round:
+  del truncated  # Nothing is.
+  return privacy_loss.fixed(
+      spec.noise_multiplier, spec.population, spec.clients_per_round, step
+  )
+
+
+def _fixed_loss_lower(spec: 'PrivacySpec', step: float) -> privacy_loss.Round:
+  return privacy_loss.fixed_lower(
+      spec.noise_multiplier, spec.population, spec.clients_per_round, step
+  )
+
+
+# A round's privacy loss, from a specification and the grid's step.
+_ROUND_LOSS = {
+    'poisson_pld': _poisson_loss,
+    'fixed_pld': _fixed_loss,
+    'fixed_pld_lower': _fixed_loss_lower,
+}
+_SENSITIVITY = {'poisson_pld': 1, 'fixed_pld': 2, 'fixed_pld_lower': 2}
+
+
+def theorem_1(spec: 'PrivacySpec') -> tuple[float, list[str]]:
+  """The paper's Theorem 1, solved for epsilon, and which of its conditions fail.
+
+  sigma^2 >= 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2 for q = r/n, from the
+  simplified bound of Lemma 5 (3.5 q^2 alpha / sigma^2 a round) at
+  alpha = 1 + 2 log(1/delta) / epsilon. It samples exactly r of n clients, for which
+  neighbours differ by one client replaced and a sum by 2 C, but takes C: to
+  compare with, not to claim.
+
+  Args:
+    spec: sigma, r, n, T and delta.
+
+  Returns:
+    epsilon (infinite without noise), and a sentence for each condition that fails.
+  """
+  sigma, delta = spec.noise_multiplier, spec.delta
+  if sigma == 0:
+    return math.inf, ['sigma^2 >= 0.7']
+  rate = spec.clients_per_round / spec.population
+  scale, log_delta = 7 * rate**2 * spec.rounds / sigma**2, math.log(1 / delta)
+  epsilon = (scale + math.sqrt(scale**2 + 8 * scale * log_delta)) / 2
+  alpha = 1 + 2 * log_delta / epsilon
+  most = 1 + 2 / 3 * sigma**2 * math.log(1 / (rate * alpha * (1 + sigma**2)))
+  unmet = []
+  if epsilon >= 2 * log_delta:
+    unmet.append(f'epsilon < 2 log(1/delta) = {2 * log_delta:.4g}')
+  if sigma**2 < 0.7:
+    unmet.append(f'sigma^2 = {sigma**2:.4g} >= 0.7')
+  if alpha > most:
+    unmet.append(
+        f'alpha = {alpha:.4g} <= 1 + (2/3) sigma^2 log(1 / (q alpha (1 + sigma^2)))'
+        f' = {most:.4g}'
+    )
+  return epsilon, unmet
