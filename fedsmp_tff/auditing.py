@@ -65,7 +65,7 @@ def epsilon_of_one_release(
     high = stats.beta.ppf(1 - each, false + 1, rest) if rest else 1.0
     return math.log((low - delta) / high) if low > delta else 0.0
 
-  thresholds = np.quantile(np.concatenate(pilot), np.linspace(0.5, 0.9999, 400))
+  thresholds = np.quantile(np.concatenate(pilot), np.linspace(0.5, 0.9995, 400))
   threshold = max(thresholds, key=lambda t: bound(t, pilot))
   return Audit(
       max(0.0, bound(threshold, held)),

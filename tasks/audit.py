@@ -75,7 +75,7 @@ _VALUES = _define(
     lower_bound=2,
 )
 _RELEASES = _define(
-    flags.DEFINE_integer, 'releases', 150_000,
+    flags.DEFINE_integer, 'releases', 400_000,
     'Releases with the canary, and as many without.', lower_bound=100,
 )
 _CANARIES = _define(

@@ -230,6 +230,32 @@ class TestExecution:
     assert np.count_nonzero(output.result) == np.count_nonzero(released)
     assert output.measurements['exact_saturated_values'] == 0
 
+  @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian', 'skellam'])
+  def test_every_value_that_leaves_a_client_carries_its_share(self, noise):
+    # One client of nine: what it sends alone. Noise on some values, or a choice among
+    # noisy ones, would show here and not in a sum.
+    dim, seats, sigma = 4000, 9, 1.4
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.Dense(), seats, clipping_norm=0.5, noise_multiplier=sigma,
+        noise=noise, rotate=False, seed=2,
+    )
+    mechanism = factory.mechanism(dim)
+    state = factory.initial_state(dim)
+    sent = mechanism.report(
+        tf.zeros([dim]), state, tf.constant([3, 4], tf.int64)
+    )['values']
+    alone = mechanism.channel.decode_sum(
+        sent, tf.constant(1), tf.constant([0, 0], tf.int64)
+    ).numpy()
+    # In units of C; integers are some hundreds a share.
+    stddev = sigma / 3
+    assert stats.kstest(alone, 'norm', (0, stddev)).pvalue > 1e-3
+    for scale in (2 / 3, 3 / 2):
+      assert stats.kstest(alone, 'norm', (0, scale * stddev)).pvalue < 1e-20
+    assert np.mean(alone == 0) < 0.01
+    # A share has its fourth moment too: nothing is cut off or left out.
+    assert stats.kurtosis(alone) == pytest.approx(0, abs=0.35)
+
   def test_two_rounds_and_two_runs_have_other_noise(self):
     factory = aggregator.FedSmpFactory(
         sparsifiers.Dense(), 2, clipping_norm=1.0, noise_multiplier=1.0, seed=1
