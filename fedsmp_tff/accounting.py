@@ -29,7 +29,6 @@ _SIGMA_RANGE = (1e-2, 1e4)
 # Standard deviations of the number of sampled clients that have seats. PLD accounts
 # for truncation at little cost, Renyi DP as a failure, which must be rarer.
 _SPREAD, _INTEGER_NOISE_SPREAD = 5, 7
-_DEFAULT_INTEGER_BITS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +124,7 @@ class PrivacySpec:
       if self.num_values is None:
         raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
       if self.bits is None:
-        object.__setattr__(self, 'bits', _DEFAULT_INTEGER_BITS)
+        object.__setattr__(self, 'bits', lattice_lib.DEFAULT_BITS)
       _ = self.lattice  # Raises now what it would raise later.
 
   def _default_seats(self) -> int:

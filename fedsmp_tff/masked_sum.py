@@ -16,7 +16,6 @@ from fedsmp_tff import sparsifiers
 # Without clipping nothing bounds a value. Updates of networks stay far below
 # this; the values that reach it are counted.
 _DEFAULT_VALUE_BOUND = 16.0
-_DEFAULT_INTEGER_BITS = 16
 # Beside every client's number, from which seeded processes derive its seed.
 _ROTATION = -(2**62)
 
@@ -107,7 +106,7 @@ class MaskedPrivateSum:
       )
     else:
       self.channel = lattice.Lattice(
-          noise, num_values, _DEFAULT_INTEGER_BITS if bits is None else bits,
+          noise, num_values, lattice.DEFAULT_BITS if bits is None else bits,
           noise_multiplier, clients_per_round, seats, shares, rotate,
       )
     self.max_input = collections.OrderedDict(participants=1)

@@ -19,82 +19,79 @@ from fedsmp_tff import ledger as ledger_lib
 from fedsmp_tff import noise as noise_lib
 from tasks import errors
 from tasks import output
+from tasks import own_flags
 
 _PROGRAM = 'python -m tasks.account'
-# Of their own: tasks.run has flags of the same names.
-_FLAGS = flags.FlagValues()
+_FLAGS = own_flags.OwnFlags(_PROGRAM)
 _MOST_ROUNDS = 10**6
 
 
-def _define(kind, name, default, text, **options):
-  return kind(name=name, default=default, help=text, flag_values=_FLAGS, **options)
-
-
-_SIGMA = _define(
+_SIGMA = _FLAGS.define(
     flags.DEFINE_float, 'noise_multiplier', None,
     'sigma: the noise of a sum over clients has standard deviation sigma C.',
 )
-_R = _define(flags.DEFINE_integer, 'clients_per_round', None, 'r, clients of a round.')
-_N = _define(flags.DEFINE_integer, 'population', None, 'n, from which they are sampled.')
-_T = _define(flags.DEFINE_integer, 'rounds', None, 'T, rounds in all.')
-_DELTA = _define(flags.DEFINE_float, 'delta', None, 'delta (default: n^-1.1).')
-_EPSILON = _define(
+_R = _FLAGS.define(flags.DEFINE_integer, 'clients_per_round', None, 'r, clients of a round.')
+_N = _FLAGS.define(flags.DEFINE_integer, 'population', None, 'n, from which they are sampled.')
+_T = _FLAGS.define(flags.DEFINE_integer, 'rounds', None, 'T, rounds in all.')
+_DELTA = _FLAGS.define(flags.DEFINE_float, 'delta', None, 'delta (default: n^-1.1).')
+_EPSILON = _FLAGS.define(
     flags.DEFINE_float, 'epsilon', None,
     'A target: with --rounds, the sigma that reaches it; with --noise_multiplier, the'
     ' most rounds that stay within it.',
 )
-_SAMPLING = _define(
+_SAMPLING = _FLAGS.define(
     flags.DEFINE_enum, 'sampling', accounting.POISSON,
     'How clients are sampled, and so which figures hold. poisson: each with probability'
     ' r/n; fixed: exactly r of n, as in Algorithm 1.',
     enum_values=[accounting.POISSON, accounting.FIXED],
 )
-_SEATS = _define(
+_SEATS = _FLAGS.define(
     flags.DEFINE_integer, 'seats', None,
     'With Poisson sampling, the most clients that take part in a round (default: no'
     ' limit; tasks.run has one).',
 )
-_NOISE = _define(
+_NOISE = _FLAGS.define(
     flags.DEFINE_enum, 'noise', noise_lib.GAUSSIAN,
     'Kind of noise; integers need --num_values too.', enum_values=list(noise_lib.KINDS),
 )
-_NUM_VALUES = _define(
+_NUM_VALUES = _FLAGS.define(
     flags.DEFINE_integer, 'num_values', None, 'With integer noise: k, values of a client.'
 )
-_BITS = _define(
+_BITS = _FLAGS.define(
     flags.DEFINE_integer, 'bits', None, 'With integer noise: bits of a value (default: 16).'
 )
-_PLOT = _define(
+_PLOT = _FLAGS.define(
     flags.DEFINE_string, 'plot', None, 'A picture of epsilon over rounds to write (PNG).'
 )
-_LEDGER = _define(
+_LEDGER = _FLAGS.define(
     flags.DEFINE_multi_string, 'ledger', [],
     'Instead of numbers: what runs about the same clients have spent together, from the'
     ' privacy ledgers of their --output_dir; more directories may follow as arguments.',
 )
-_HOLDERS = (
-    _SIGMA, _R, _N, _T, _DELTA, _EPSILON, _SAMPLING, _SEATS, _NOISE, _NUM_VALUES, _BITS,
-    _PLOT, _LEDGER,
+
+_USAGE = (
+    f'usage: {_PROGRAM} --noise_multiplier=1.4 --clients_per_round=100'
+    ' --population=6000 --rounds=180',
+    f'       {_PROGRAM} --ledger=RUN_DIR [RUN_DIR...]',
+    '',
+    'Prints epsilon under every accounting, each with what it takes for granted, and',
+    'which of them hold for the sampling in use. With --epsilon: what reaches it.',
+    '',
 )
-_NAMES = [holder.name for holder in _HOLDERS]
 
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   logging.set_verbosity(logging.ERROR)  # dp-accounting's notes on orders it leaves out.
   try:
-    if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
-      print(_help())
+    rest = _FLAGS.parse(argv)
+    if rest is None:
+      print(_FLAGS.help_text(_USAGE))
       return 0
-    try:
-      rest = _FLAGS(argv)[1:]
-    except flags.Error as error:
-      raise errors.InputError(f'{error} (see {_PROGRAM} --help)') from None
     if _LEDGER.value:
       _account_for([*_LEDGER.value, *rest])
       return 0
-    if rest:
-      raise errors.InputError(f'{rest[0]!r} is not a flag; see {_PROGRAM} --help.')
+    _FLAGS.refuse(rest)
     _account()
   except errors.InputError as error:
     print(f'tasks.account: {error}', file=sys.stderr)
@@ -103,22 +100,6 @@ def main(argv: list[str]) -> int:
     print(f'tasks.account: {error}', file=sys.stderr)
     return 1
   return 0
-
-
-def _help() -> str:
-  lines = [
-      f'usage: {_PROGRAM} --noise_multiplier=1.4 --clients_per_round=100'
-      ' --population=6000 --rounds=180',
-      f'       {_PROGRAM} --ledger=RUN_DIR [RUN_DIR...]',
-      '',
-      'Prints epsilon under every accounting, each with what it takes for granted, and',
-      'which of them hold for the sampling in use. With --epsilon: what reaches it.',
-      '',
-  ]
-  for holder in _HOLDERS:
-    text = f'--{holder.name}: {_FLAGS[holder.name].help}'
-    lines.append(flags.text_wrap(text, 90, '      ', '  '))
-  return '\n'.join(lines)
 
 
 def _account() -> None:
@@ -131,7 +112,7 @@ def _account() -> None:
         ' --noise_multiplier, for which it finds the rounds; set one of them.'
     )
   for name in needed:
-    if _FLAGS[name].value is None:
+    if _FLAGS.values[name].value is None:
       raise errors.InputError(f'--{name} is not set; set it (see {_PROGRAM} --help).')
   if _T.value is not None and not 1 <= _T.value <= _MOST_ROUNDS:
     raise errors.InputError(
@@ -162,7 +143,7 @@ def _account() -> None:
         if found is not None:
           print(_line(name, spec, found))
   except ValueError as error:
-    raise errors.as_flags(error, _NAMES) from None
+    raise errors.as_flags(error, _FLAGS.names) from None
   if _EPSILON.value is None:
     print(_theorem_text(spec))
   print(
@@ -180,8 +161,8 @@ def _account() -> None:
 
 def _account_for(run_dirs: list[str]) -> None:
   """What the runs in some directories have spent together."""
-  for name in _NAMES:
-    if _FLAGS[name].present and name not in ('ledger', 'delta'):
+  for name in _FLAGS.names:
+    if _FLAGS.values[name].present and name not in ('ledger', 'delta'):
       raise errors.InputError(f'--{name} is of no use with --ledger; leave one out.')
   runs, seen = [], set()
   for run_dir in run_dirs:
@@ -228,7 +209,7 @@ def _account_for(run_dirs: list[str]) -> None:
         epsilon = accountants.epsilon_of_runs(counted, name, delta)
         print(f'epsilon = {epsilon:.4g}  HOLDS  {name}: {how.title}; {how.assumption}')
   except ValueError as error:
-    raise errors.as_flags(error, _NAMES) from None
+    raise errors.as_flags(error, _FLAGS.names) from None
   print(
       'Counted: every round that was begun, also if it was lost, and again if it was run'
       ' again with other noise.'

@@ -34,10 +34,10 @@ from fedsmp_tff import noise as noise_lib
 from fedsmp_tff import randomness
 from fedsmp_tff import runtime
 from tasks import errors
+from tasks import own_flags
 
 _PROGRAM = 'python -m tasks.audit'
-# Of their own: tasks.run has flags of the same names.
-_FLAGS = flags.FlagValues()
+_FLAGS = own_flags.OwnFlags(_PROGRAM)
 _CLIP = 1.0
 # A canary before the scale and the clip, in units of C: clipped, whatever the scale.
 _LENGTH = 1e3
@@ -47,53 +47,53 @@ _RELEASES_AT_ONCE = 1000
 _RATIO = 0.5
 
 
-def _define(kind, name, default, text, **options):
-  return kind(name=name, default=default, help=text, flag_values=_FLAGS, **options)
-
-
-_PART = _define(
+_PART = _FLAGS.define(
     flags.DEFINE_multi_enum, 'part', ['release', 'run'],
     'What to audit; may be repeated.', enum_values=['release', 'run'],
 )
-_SIGMA = _define(flags.DEFINE_float, 'noise_multiplier', 1.4, 'sigma.', lower_bound=0.0)
-_R = _define(flags.DEFINE_integer, 'clients_per_round', 100, 'r, clients of a round.')
-_N = _define(flags.DEFINE_integer, 'population', 6000, 'n, canaries among them.')
-_T = _define(flags.DEFINE_integer, 'rounds', 180, 'T, rounds of the run.')
-_DELTA = _define(flags.DEFINE_float, 'delta', None, 'delta (default: n^-1.1).')
-_SAMPLING = _define(
+_SIGMA = _FLAGS.define(flags.DEFINE_float, 'noise_multiplier', 1.4, 'sigma.', lower_bound=0.0)
+_R = _FLAGS.define(flags.DEFINE_integer, 'clients_per_round', 100, 'r, clients of a round.')
+_N = _FLAGS.define(flags.DEFINE_integer, 'population', 6000, 'n, canaries among them.')
+_T = _FLAGS.define(flags.DEFINE_integer, 'rounds', 180, 'T, rounds of the run.')
+_DELTA = _FLAGS.define(flags.DEFINE_float, 'delta', None, 'delta (default: n^-1.1).')
+_SAMPLING = _FLAGS.define(
     flags.DEFINE_enum, 'sampling', accounting.POISSON, 'How clients are sampled.',
     enum_values=[accounting.POISSON, accounting.FIXED],
 )
-_NOISE = _define(
+_NOISE = _FLAGS.define(
     flags.DEFINE_enum, 'noise', noise_lib.GAUSSIAN, 'Kind of noise.',
     enum_values=list(noise_lib.KINDS),
 )
-_BITS = _define(flags.DEFINE_integer, 'bits', None, 'Bits of an encoded value.')
-_VALUES = _define(
+_BITS = _FLAGS.define(flags.DEFINE_integer, 'bits', None, 'Bits of an encoded value.')
+_VALUES = _FLAGS.define(
     flags.DEFINE_integer, 'num_values', 4000,
     'k of the run; d is twice as much. Fewer, and canaries disturb one another.',
     lower_bound=2,
 )
-_RELEASES = _define(
+_RELEASES = _FLAGS.define(
     flags.DEFINE_integer, 'releases', 400_000,
     'Releases with the canary, and as many without.', lower_bound=100,
 )
-_CANARIES = _define(
+_CANARIES = _FLAGS.define(
     flags.DEFINE_integer, 'canaries', 1000,
     'Canaries of the run, of which half take part.', lower_bound=10,
 )
-_CONFIDENCE = _define(
+_CONFIDENCE = _FLAGS.define(
     flags.DEFINE_float, 'confidence', 0.95, 'Of the lower bounds.',
     lower_bound=0.5, upper_bound=0.9999,
 )
-_SEED = _define(
+_SEED = _FLAGS.define(
     flags.DEFINE_integer, 'seed', None,
     'Makes canaries, sampling and (release) noise reproducible (default: fresh).',
     lower_bound=0,
 )
-_HOLDERS = (
-    _PART, _SIGMA, _R, _N, _T, _DELTA, _SAMPLING, _NOISE, _BITS, _VALUES, _RELEASES,
-    _CANARIES, _CONFIDENCE, _SEED,
+
+_USAGE = (
+    f'usage: {_PROGRAM} [flags]',
+    '',
+    'Lower confidence bounds on epsilon, from canaries sent through the aggregator, beside',
+    'the claim. Exit status 1 if a bound is above the claim.',
+    '',
 )
 
 
@@ -101,15 +101,11 @@ def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status: 1 if a claim is refuted."""
   logging.set_verbosity(logging.ERROR)
   try:
-    if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
-      print(_help())
+    rest = _FLAGS.parse(argv)
+    if rest is None:
+      print(_FLAGS.help_text(_USAGE))
       return 0
-    try:
-      rest = _FLAGS(argv)[1:]
-    except flags.Error as error:
-      raise errors.InputError(f'{error} (see {_PROGRAM} --help)') from None
-    if rest:
-      raise errors.InputError(f'{rest[0]!r} is not a flag; see {_PROGRAM} --help.')
+    _FLAGS.refuse(rest)
     spec = _spec()
   except errors.InputError as error:
     print(f'tasks.audit: {error}', file=sys.stderr)
@@ -122,23 +118,6 @@ def main(argv: list[str]) -> int:
           if part in _PART.value
       ]
   return int(any(refuted))
-
-
-def _help() -> str:
-  lines = [
-      f'usage: {_PROGRAM} [flags]',
-      '',
-      'Lower confidence bounds on epsilon, from canaries sent through the aggregator, beside',
-      'the claim. Exit status 1 if a bound is above the claim.',
-      '',
-  ]
-  for holder in _HOLDERS:
-    flag = _FLAGS[holder.name]
-    text = f'--{holder.name}: {flag.help}'
-    if flag.default is not None:
-      text += f' (default: {flag.default_as_str})'
-    lines.append(flags.text_wrap(text, 90, '      ', '  '))
-  return '\n'.join(lines)
 
 
 def _spec() -> accounting.PrivacySpec:
@@ -163,7 +142,7 @@ def _spec() -> accounting.PrivacySpec:
         bits=_BITS.value,
     )
   except ValueError as error:
-    raise errors.as_flags(error, [h.name for h in _HOLDERS]) from None
+    raise errors.as_flags(error, _FLAGS.names) from None
 
 
 def _release(spec: accounting.PrivacySpec) -> bool:
@@ -207,7 +186,7 @@ def scores_of_releases(
   mechanism = factory.mechanism(dim)
   state = factory.with_coordinates(factory.initial_state(dim), dim)
   direction = np.ones(values) / np.sqrt(values)
-  update = mechanism_update(direction, state.coordinates.numpy(), dim)
+  update = _canary_update(direction, state.coordinates.numpy(), dim)
   updates = tf.stack(
       [update if canary else tf.zeros([dim])] + [tf.zeros([dim])] * (spec.seats - 1)
   )
@@ -242,7 +221,7 @@ def scores_of_releases(
   return np.concatenate(found)[:num]
 
 
-def mechanism_update(
+def _canary_update(
     direction: np.ndarray, coordinates: np.ndarray, dim: int
 ) -> np.ndarray:
   """The update, float32[dim], of which clients make `direction` times C on the mask."""
@@ -289,7 +268,7 @@ def scores_of_run(
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     coordinates = np.asarray(state.coordinates)
     cohort = [
-        mechanism_update(directions[i], coordinates, dim)
+        _canary_update(directions[i], coordinates, dim)
         if 0 <= i < num_canaries and included[i]
         else nothing
         for i in sampler.sample(t)

@@ -293,8 +293,7 @@ def privacy_lines(plan: Plan, rounds: int) -> list[str]:
   claimed = hypothetical or spec
   line(
       claimed, 'paper',
-      ('not tight' if spec.sampling == accounting.POISSON else "not this run's sampling")
-      + (f', n = {claimed.population:,}' if hypothetical else ''),
+      'to compare' + (f', for n = {claimed.population:,}' if hypothetical else ''),
   )
   text = (
       '  All take for granted: a client is one unit of privacy; participants are honest,'

@@ -35,6 +35,17 @@ def _run(factory, updates, value_type=_VECTOR):
   return state, process.next(state, updates)
 
 
+def _form(process):
+  """The graphs of a round, to see what leaves a client."""
+
+  @tff.federated_computation(*process.next.type_signature.parameter)
+  def state_and_result(state, value):
+    output = process.next(state, value)
+    return output.state, output.result
+
+  return tff.backends.mapreduce.get_map_reduce_form_for_computation(state_and_result)
+
+
 class TestComputation:
 
   def test_types(self):
@@ -83,15 +94,7 @@ class TestComputation:
     )
     process = factory.create(_VECTOR)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
-
-    @tff.federated_computation(*process.next.type_signature.parameter)
-    def state_and_result(state, value):
-      output = process.next(state, value)
-      return output.state, output.result
-
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
-        state_and_result
-    )
+    form = _form(process)
     plain, bitwidth, secure, modular = form.work.type_signature.result
     assert [len(part) for part in (plain, bitwidth, modular)] == [0, 0, 0]
     report = tff.to_type(
@@ -389,15 +392,7 @@ class TestExecution:
     )
     process = factory.create(_VECTOR)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
-
-    @tff.federated_computation(*process.next.type_signature.parameter)
-    def state_and_result(state, value):
-      output = process.next(state, value)
-      return output.state, output.result
-
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
-        state_and_result
-    )
+    form = _form(process)
     plain, bitwidth, secure, modular = form.work.type_signature.result
     assert [len(part) for part in (plain, bitwidth)] == [0, 0]
     assert str(secure) == '<int32>' and str(modular) == '<int32[6]>'

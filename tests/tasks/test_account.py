@@ -13,8 +13,8 @@ _PAPER = ('--clients_per_round=100', '--population=6000')
 
 
 def _run(capsys, *arguments):
-  for name in account._FLAGS:
-    account._FLAGS[name].unparse()
+  for name in account._FLAGS.names:
+    account._FLAGS.values[name].unparse()
   status = account.main(['account', *_PAPER, *arguments])
   captured = capsys.readouterr()
   return status, captured.out, captured.err
@@ -130,8 +130,8 @@ class TestLedger:
     return paths
 
   def _account(self, capsys, *arguments):
-    for name in account._FLAGS:
-      account._FLAGS[name].unparse()
+    for name in account._FLAGS.names:
+      account._FLAGS.values[name].unparse()
     status = account.main(['account', *arguments])
     captured = capsys.readouterr()
     return status, captured.out, captured.err

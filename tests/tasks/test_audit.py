@@ -13,8 +13,8 @@ _SMALL = ('--seed=1', '--releases=8000')
 
 
 def _run(capsys, *arguments):
-  for name in audit._FLAGS:
-    audit._FLAGS[name].unparse()
+  for name in audit._FLAGS.names:
+    audit._FLAGS.values[name].unparse()
   status = audit.main(['audit', *arguments])
   captured = capsys.readouterr()
   return status, captured.out, captured.err
