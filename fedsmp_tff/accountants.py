@@ -47,6 +47,8 @@ _ORDERS = (*_TENTHS, *_INTEGER_ORDERS[_INTEGER_ORDERS.index(11):])
 # The orders of Opacus 0.x, which the paper used.
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))
 _MOST_STEPS_TO_DELTA = 100
+# For many deltas at once; as all upper bounds, they are no less for it.
+_COARSE_STEP = 1e-3
 
 
 class Accounting(NamedTuple):
@@ -169,6 +171,7 @@ def deltas(spec: 'PrivacySpec', epsilons: Sequence[float]) -> np.ndarray:
   """delta of all rounds at each epsilon, at least 0, by PLD; truncation is left out."""
   name = f'{spec.sampling}_pld'
   step = privacy_loss.step_of(spec.noise_multiplier / _SENSITIVITY[name])
+  step = max(step, _COARSE_STEP)
   one = _ROUND_LOSS[name](spec, step, truncated=False)
   return np.array(privacy_loss.deltas(one, spec.rounds, list(epsilons)))
 

@@ -109,10 +109,10 @@ class MaskedPrivateSum:
           noise, num_values, lattice.DEFAULT_BITS if bits is None else bits,
           noise_multiplier, clients_per_round, seats, shares, rotate,
       )
-    self.max_input = collections.OrderedDict(participants=1)
+    self.max_input = collections.OrderedDict()
     if self.channel.modulus is None:
       self.max_input['values'] = self.channel.max_input
-      self.max_input.move_to_end('values', last=False)
+    self.max_input['participants'] = 1
     if client_metrics:
       self.max_input.update(
           exact_clipped_clients=1,

@@ -48,6 +48,8 @@ class OwnFlags:
     Raises:
       InputError: If a flag is unknown or a value not one of its kind.
     """
+    for name in self.names:  # What an earlier command line in this process has set.
+      self.values[name].unparse()
     if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
       return None
     try:

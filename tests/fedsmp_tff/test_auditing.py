@@ -39,18 +39,18 @@ class TestOneRelease:
 
   def test_it_is_too_high_no_more_often_than_it_says(self):
     # Randomized response at epsilon = 1, which the threshold attack meets exactly: the
-    # bound is too high in at most 5 % of trials; 25 of 200 would be 4.9 standard errors.
+    # bound is too high in at most 5 % of trials; 15 of 100 would be 4.6 standard errors.
     rng = np.random.default_rng(1)
     rate = 1 / (1 + math.exp(-1))
     too_high = 0
-    for _ in range(200):
+    for _ in range(100):
       present, absent = rng.random(4000) < rate, rng.random(4000) > rate
       audit = auditing.epsilon_of_one_release(
           present.astype(float), absent.astype(float), 0.0
       )
       too_high += audit.epsilon > 1
       assert audit.epsilon > 0.7
-    assert too_high < 25
+    assert too_high < 15
 
   def test_nothing_betrayed_is_nothing_found(self):
     scores = np.random.default_rng(2).normal(size=(2, 20_000))
@@ -73,7 +73,7 @@ class TestOneRun:
       'spec',
       [
           accounting.PrivacySpec(4, 4, 1, 1.4, 1.0, _DELTA),
-          accounting.PrivacySpec(1000, 100, 10, 1.0, 1.0, _DELTA),
+          accounting.PrivacySpec(1000, 100, 4, 1.4, 1.0, _DELTA),
           # Few rounds and rare clients: far from a Gaussian's trade-off.
           accounting.PrivacySpec(6000, 100, 3, 1.4, 1.0, _DELTA),
       ],
@@ -83,15 +83,15 @@ class TestOneRun:
     truth = spec.epsilon()
     found = [
         auditing.epsilon_of_one_run(*self._scores(rng, spec), spec).epsilon
-        for _ in range(3)
+        for _ in range(2)
     ]
-    # Each is too high with probability 5 % at most; two of three with 1 %; seeded.
-    assert sum(f > truth for f in found) <= 1
+    # Each is too high with probability 5 % at most; seeded.
+    assert max(found) <= truth
     if spec.rounds == 1:
       assert np.median(found) > 0.35 * truth
 
   def test_less_noise_than_was_claimed_is_refuted(self):
-    spec = accounting.PrivacySpec(1000, 200, 15, 1.4, 1.0, _DELTA)
+    spec = accounting.PrivacySpec(400, 200, 4, 1.4, 1.0, _DELTA)
     scores, included = self._scores(np.random.default_rng(3), spec, sigma=0.35)
     audit = auditing.epsilon_of_one_run(scores, included, spec)
     assert audit.epsilon > spec.epsilon()

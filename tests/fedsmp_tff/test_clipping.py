@@ -61,7 +61,7 @@ class TestExecution:
     updates = _updates(norms)
     state = process.initialize()
     before = state.clipping_norm
-    for _ in range(60):
+    for _ in range(40):
       output = process.next(state, updates)
       below = np.mean(norms <= state.clipping_norm)
       # Algorithm 1 of Andrew et al. 2021, without noise.
@@ -112,9 +112,9 @@ class TestExecution:
     factory, votes = _factory(sigma=sigma), []
     process = factory.create(_VECTOR)
     state, zeros = process.initialize(), [np.zeros(_DIM, np.float32)] * _CLIENTS
-    for _ in range(200):
+    for _ in range(80):
       moved = math.log(process.next(state, zeros).state.clipping_norm)
       votes.append(0.5 - 0.5 - moved / 0.2)
     stddev = sigma / adaptive.vote_weight(sigma, _CLIENTS) / _CLIENTS
-    # 200 values: the standard deviation is within 22 % but for 1 in 100,000.
-    assert np.std(votes) == pytest.approx(stddev, rel=0.22)
+    # 80 values: the standard deviation is within 36 % but for 1 in 100,000.
+    assert np.std(votes) == pytest.approx(stddev, rel=0.36)

@@ -9,7 +9,7 @@ from scipy import stats
 from fedsmp_tff import privacy_loss
 
 # The grid of losses: its width in all is far more than losses add up to here.
-_STEP, _SIZE = 2e-5, 2**22
+_STEP, _SIZE = 4e-5, 2**21
 
 
 def _loss(x, sigma, q, means):
@@ -27,7 +27,7 @@ def _loss(x, sigma, q, means):
 
 def _epsilon(sigma, q, rounds, delta, means, up):
   """Composed by FFT; `up` rounds each round's loss up, so that epsilon is no less."""
-  x = np.linspace(-14 * sigma - 2, 14 * sigma + 2, 2_000_001)
+  x = np.linspace(-14 * sigma - 2, 14 * sigma + 2, 1_000_001)
   p_mean = means[0]
   cdf = (1 - q) * stats.norm.cdf(x, 0, sigma) if p_mean is not None else (
       stats.norm.cdf(x, 0, sigma)

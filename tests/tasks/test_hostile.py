@@ -15,7 +15,7 @@ from tasks import fashion_mnist
 from tests import numpy_reference
 from tests import tiny_models
 
-_ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '4'))
+_ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '3'))
 _R, _HOSTILE = 100, 30
 # Labels that no image has: with them a client's training goes wrong in its own way.
 _NAN, _OVERFLOW, _HUGE, _ASCENT = range(10, 14)

@@ -15,7 +15,7 @@ def run_dir(tmp_path):
   path.mkdir()
   config = dict(
       task='fashion_mnist', algorithm='fedsmp_topk', num_kept=5, dim=100,
-      spending={}, noise_multiplier=1.4,
+      privacy=dict(noise_multiplier=1.4),
   )
   (path / 'config.json').write_text(json.dumps(config))
   (path / 'metrics.csv').write_text(
