@@ -476,7 +476,7 @@ class TestChaos:
   def test_killed_at_random_a_run_is_as_if_undisturbed(self, data_dir, tmp_path):
     rng = random.Random(7)
     flags = [
-        '--seed=1', f'--rounds={max(10, _KILLS * 3 // 2)}', '--rounds_per_checkpoint=1',
+        '--seed=1', f'--rounds={max(6, _KILLS * 3 // 2)}', '--rounds_per_checkpoint=1',
         '--public_epochs=200',
     ]
     whole, out = tmp_path / 'whole', tmp_path / 'killed'
