@@ -172,7 +172,7 @@ def deltas(spec: 'PrivacySpec', epsilons: Sequence[float]) -> np.ndarray:
   name = f'{spec.sampling}_pld'
   step = privacy_loss.step_of(spec.noise_multiplier / _SENSITIVITY[name])
   step = max(step, _COARSE_STEP)
-  one = _ROUND_LOSS[name](spec, step, truncated=False)
+  one = _ROUND_LOSS[name](spec.without_truncation(), step)
   return np.array(privacy_loss.deltas(one, spec.rounds, list(epsilons)))
 
 
@@ -223,21 +223,15 @@ def _divergence(orders, event, *relation) -> np.ndarray:
   return np.array(accountant.rdp)
 
 
-def _poisson_loss(
-    spec: 'PrivacySpec', step: float, truncated: bool = True
-) -> privacy_loss.Round:
+def _poisson_loss(spec: 'PrivacySpec', step: float) -> privacy_loss.Round:
   # What Poisson sampling would give a run with another sampling: no truncation.
-  limited = truncated and spec.sampling == POISSON
+  seats = spec.seats if spec.sampling == POISSON else spec.population
   return privacy_loss.poisson(
-      spec.noise_multiplier, spec.population, spec.clients_per_round,
-      spec.seats if limited else spec.population, step,
+      spec.noise_multiplier, spec.population, spec.clients_per_round, seats, step
   )
 
 
-def _fixed_loss(
-    spec: 'PrivacySpec', step: float, truncated: bool = True
-) -> privacy_loss.Round:
-  del truncated  # Nothing is.
+def _fixed_loss(spec: 'PrivacySpec', step: float) -> privacy_loss.Round:
   return privacy_loss.fixed(
       spec.noise_multiplier, spec.population, spec.clients_per_round, step
   )

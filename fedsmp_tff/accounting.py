@@ -222,6 +222,12 @@ class PrivacySpec:
         self, accounting or self.claim, self.rounds if rounds is None else rounds
     )
 
+  def without_truncation(self) -> 'PrivacySpec':
+    """The same with seats for all clients that may be sampled."""
+    if self.sampling == FIXED or self.seats == self.population:
+      return self
+    return dataclasses.replace(self, seats=self.population, min_reporting=None)
+
   def with_noise_multiplier(self, noise_multiplier: float) -> 'PrivacySpec':
     return dataclasses.replace(self, noise_multiplier=noise_multiplier)
 
@@ -253,9 +259,8 @@ class PrivacySpec:
     if accountants.by_privacy_loss(accounting):
       # From an accounting that takes less time; far from its sigma a grid of losses is huge.
       near, by, factor = self, f'{accountants.ACCOUNTINGS[accounting].sampling}_rdp', 1.25
-      if self.sampling == POISSON and self.seats < self.population:
-        near = dataclasses.replace(self, seats=self.population, min_reporting=None)
-        by, factor = accounting, 1.0001
+      if self != self.without_truncation():
+        near, by, factor = self.without_truncation(), accounting, 1.0001
       high = math.log(near.calibrated(epsilon, by).noise_multiplier)
       while excess(high) > 0 and high < math.log(_SIGMA_RANGE[1]):
         high += math.log(factor)

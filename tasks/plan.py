@@ -12,6 +12,7 @@ from fedsmp_tff import accounting
 from fedsmp_tff import aggregator
 from fedsmp_tff import communication
 from fedsmp_tff import masked_sum
+from fedsmp_tff import noise
 from tasks import registry
 from tasks import settings as settings_lib
 
@@ -206,7 +207,7 @@ class Plan:
     if not self.private:
       return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
     spec, sigma = self.spec, self.mechanism.values_noise_multiplier
-    share = sigma / math.sqrt(spec.min_reporting)
+    share = noise.share_stddev(sigma, spec.min_reporting)
     text = (
         f'clip to C = {s.clip:g}; each participant adds {spec.noise} noise of standard'
         f' deviation {share:.4g} C to each kept value, so the sum of'
