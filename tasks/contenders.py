@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
+from tasks import initializers
 from tasks import registry
 
 RATIO = 0.005
@@ -42,7 +43,7 @@ def ours(
   """`build_fed_smp` with the task's settings."""
   settings = task.settings
   process = fedsmp_tff.build_fed_smp(
-      task.build_model(0),
+      task.build_model(initializers.KerasInitializer(0)),
       fedsmp_tff.LocalTraining(
           _optimizer(settings), settings.batch_size, epochs=settings.local_epochs
       ),

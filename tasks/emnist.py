@@ -4,6 +4,8 @@ from absl import flags
 import numpy as np
 import tensorflow_federated as tff
 
+from tasks import errors
+from tasks import initializers
 from tasks import models
 from tasks import registry
 from tasks import tff_data
@@ -32,14 +34,21 @@ _DENSE_UNITS = flags.DEFINE_list(
 )
 
 
-def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
+def _build_model(
+    initializer: initializers.Initializer,
+) -> tff.learning.models.FunctionalModel:
   if _MODEL.value == 'cnn':
     return models.cnn(
         (28, 28, 1),
         models.sizes(_FILTERS),
         models.sizes(_DENSE_UNITS),
         _NUM_CLASSES,
-        seed,
+        initializer,
+    )
+  if initializer.name != 'keras':
+    raise errors.InputError(
+        f'--initializer={initializer.name} is of no use with --emnist_model='
+        f'{_MODEL.value}, which is TFF\'s Keras model; remove one of the two.'
     )
   library = tff.simulation.baselines.emnist.emnist_models
   create = {
@@ -47,7 +56,7 @@ def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
       'tff_2nn': library.create_two_hidden_layer_model,
   }[_MODEL.value]
   return models.from_keras_images(
-      create(only_digits=False, debug_seed=seed), (28, 28, 1)
+      create(only_digits=False, debug_seed=initializer.seed), (28, 28, 1)
   )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tasks import errors
+from tasks import initializers
 from tasks import models
 from tasks import registry
 
@@ -37,13 +38,15 @@ _DENSE_UNITS = flags.DEFINE_list(
 )
 
 
-def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
+def _build_model(
+    initializer: initializers.Initializer,
+) -> tff.learning.models.FunctionalModel:
   return models.cnn(
       _IMAGE_SHAPE,
       models.sizes(_FILTERS),
       models.sizes(_DENSE_UNITS),
       _NUM_CLASSES,
-      seed,
+      initializer,
   )
 
 

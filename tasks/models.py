@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from absl import flags
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import errors
+from tasks import initializers
 from tasks import lstm
 from tasks import pooling
 
@@ -33,17 +33,6 @@ def sizes(flag: flags.FlagHolder) -> tuple[int, ...]:
   return values
 
 
-def _initializer(seed: int):
-  """Keras's default initializers, each draw from a seed of its own."""
-  seeds = iter(np.random.SeedSequence(seed).generate_state(64))
-
-  def draw(initializer_class, shape):
-    initializer = initializer_class(seed=int(next(seeds)) >> 1)
-    return initializer(shape, tf.float32).numpy()
-
-  return draw
-
-
 def _cross_entropy(logits, labels, sample_weight=None):
   """Mean over everything that `labels` labels, as Keras's loss."""
   del sample_weight
@@ -57,7 +46,7 @@ def cnn(
     filters: Sequence[int],
     dense_units: Sequence[int],
     num_classes: int,
-    seed: int,
+    initializer: initializers.Initializer,
 ) -> tff.learning.models.FunctionalModel:
   """5x5 convolutions with 2x2 max-pooling and ReLU, then dense layers, ReLU between.
 
@@ -70,25 +59,20 @@ def cnn(
     filters: Output channels of each convolution.
     dense_units: Units of each hidden dense layer.
     num_classes: Number of logits.
-    seed: Seed of the initial weights (Glorot uniform, biases zero).
+    initializer: Draws the initial weights.
 
   Returns:
     A model of images uint8[B, H, W, C] with labels int32[B].
   """
-  draw = _initializer(seed)
-  glorot = tf.keras.initializers.GlorotUniform
   height, width, channels = image_shape
   weights = []
   for outputs in filters:
-    weights += [
-        draw(glorot, (_KERNEL, _KERNEL, channels, outputs)),
-        np.zeros(outputs, np.float32),
-    ]
+    weights += initializer.dense((_KERNEL, _KERNEL, channels, outputs))
     channels = outputs
     height, width = -(-height // 2), -(-width // 2)
   units = height * width * channels
   for outputs in (*dense_units, num_classes):
-    weights += [draw(glorot, (units, outputs)), np.zeros(outputs, np.float32)]
+    weights += initializer.dense((units, outputs))
     units = outputs
 
   @tf.function
@@ -122,7 +106,7 @@ def character_rnn(
     lstm_units: Sequence[int],
     sequence_length: int,
     padding: int,
-    seed: int,
+    initializer: initializers.Initializer,
     use_keras: bool = False,
 ) -> tff.learning.models.FunctionalModel:
   """Embedding, LSTM layers, and a dense layer of logits for the next character.
@@ -138,7 +122,7 @@ def character_rnn(
     padding: The label that fills up an example. The loss is a mean over the other
       labels, as with TFF's Keras model, which masks padding: short roles would
       teach to predict it otherwise.
-    seed: Seed of the initial weights: Keras's defaults, forget gates at bias 1.
+    initializer: Draws the initial weights.
     use_keras: Whether the LSTM layers are Keras's, which on a GPU run as one kernel
       of cuDNN; if not, they are `lstm.lstm`, faster on processors. The weights are
       the same.
@@ -146,25 +130,12 @@ def character_rnn(
   Returns:
     A model of characters int32[B, T] with the next ones as labels int32[B, T].
   """
-  draw = _initializer(seed)
-  initializers = tf.keras.initializers
-  weights = [
-      draw(initializers.RandomUniform, (vocabulary_size, embedding_size))
-  ]
+  weights = [initializer.embedding((vocabulary_size, embedding_size))]
   inputs = embedding_size
   for units in lstm_units:
-    bias = np.zeros(4 * units, np.float32)
-    bias[units : 2 * units] = 1  # Keras's unit_forget_bias.
-    weights += [
-        draw(initializers.GlorotUniform, (inputs, 4 * units)),
-        draw(initializers.Orthogonal, (units, 4 * units)),
-        bias,
-    ]
+    weights += initializer.lstm(inputs, units)
     inputs = units
-  weights += [
-      draw(initializers.GlorotUniform, (inputs, vocabulary_size)),
-      np.zeros(vocabulary_size, np.float32),
-  ]
+  weights += initializer.dense((inputs, vocabulary_size))
 
   input_spec = (tf.TensorSpec([None, sequence_length], tf.int32),) * 2
 

@@ -100,7 +100,7 @@ class Plan:
     rows = [
         ('task', settings_lib.TASKS[s.task].title),
         ('data', self._data_text()),
-        ('model', f'd = {self.dim:,} parameters'),
+        ('model', self._model_text()),
         ('kept', self._kept_text()),
         ('round', self._round_text()),
         ('traffic', self._traffic_text()),
@@ -126,6 +126,10 @@ class Plan:
     if self.data.public is not None:
       text += f'; {len(self.data.public[0]):,} public ones on the server'
     return text
+
+  def _model_text(self) -> str:
+    whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[self.settings.initializer]
+    return f'd = {self.dim:,} parameters, from {whose} default initial weights'
 
   def _kept_text(self) -> str:
     how = {

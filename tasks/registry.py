@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import errors
+from tasks import initializers
 
 # One client's, or a test set's, examples: x and y, first dimension the examples.
 Examples = tuple[np.ndarray, np.ndarray]
@@ -82,7 +83,7 @@ class Task:
     name: The value of `--task`; its own flags start with it.
     title: A few words for people.
     settings: The paper's settings.
-    build_model: Makes the model; takes the seed of its initial weights.
+    build_model: Makes the model; takes what draws its initial weights.
     num_clients: The number of clients, where it is known before the data are
       loaded; else None.
     load: Loads the data; takes the seed of the partition and the size of the
@@ -94,7 +95,7 @@ class Task:
   name: str
   title: str
   settings: PaperSettings
-  build_model: Callable[[int], tff.learning.models.FunctionalModel]
+  build_model: Callable[[initializers.Initializer], tff.learning.models.FunctionalModel]
   load: Callable[[int, int], TaskData]
   num_clients: Callable[[], Optional[int]] = lambda: None
   is_scored: Callable[[tf.Tensor], tf.Tensor] = lambda labels: tf.ones_like(

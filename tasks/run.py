@@ -30,6 +30,7 @@ import tensorflow as tf
 from fedsmp_tff import checkpoints as checkpoints_lib
 from fedsmp_tff import runtime
 from tasks import errors
+from tasks import initializers
 from tasks import interruption as interruption_lib
 from tasks import output
 from tasks import plan as plan_lib
@@ -87,7 +88,9 @@ def _run(
     task = settings_lib.TASKS[settings.task]
     seeds = seeds_lib.make(settings.seed, out.config)
     _check_clients(settings, task.num_clients())
-    model = task.build_model(seeds.weights)
+    model = task.build_model(
+        initializers.INITIALIZERS[settings.initializer](seeds.weights)
+    )
     dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
     _check_kept(settings, dim)
     specs = None

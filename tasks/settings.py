@@ -9,6 +9,7 @@ from tasks import checks
 from tasks import emnist
 from tasks import errors
 from tasks import fashion_mnist
+from tasks import initializers
 from tasks import interruption
 from tasks import output
 from tasks import privacy
@@ -140,9 +141,13 @@ _LOCAL_STEPS = flags.DEFINE_integer(
 _SERVER_LEARNING_RATE = flags.DEFINE_float(
     'server_learning_rate', 1.0, 'Learning rate of the server\'s SGD.'
 )
+_INITIALIZER = flags.DEFINE_enum(
+    'initializer', 'keras', list(initializers.INITIALIZERS),
+    'Whose default initial weights the model has. The paper\'s code was PyTorch.',
+)
 _group(
     'Training', _LEARNING_RATE, _LEARNING_RATE_DECAY, _LEARNING_RATE_DECAY_ROUNDS,
-    _MOMENTUM, _BATCH_SIZE, _LOCAL_EPOCHS, _LOCAL_STEPS, _SERVER_LEARNING_RATE,
+    _MOMENTUM, _BATCH_SIZE, _LOCAL_EPOCHS, _LOCAL_STEPS, _SERVER_LEARNING_RATE, _INITIALIZER,
 )
 
 _PUBLIC_EXAMPLES = flags.DEFINE_integer(
@@ -213,6 +218,7 @@ class RunSettings:
   local_epochs: Optional[int]
   local_steps: Optional[int]
   server_learning_rate: float
+  initializer: str
   public_examples: Optional[int]
   public_epochs: Optional[int]
   public_steps: Optional[int]
@@ -345,6 +351,7 @@ def from_flags() -> RunSettings:
       ),
       local_steps=_LOCAL_STEPS.value,
       server_learning_rate=_SERVER_LEARNING_RATE.value,
+      initializer=_INITIALIZER.value,
       public_examples=(
           given(_PUBLIC_EXAMPLES, paper.public_examples)
           if algorithm.sparsifier == 'topk'

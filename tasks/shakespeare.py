@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import errors
+from tasks import initializers
 from tasks import models
 from tasks import registry
 from tasks import tff_data
@@ -61,14 +62,16 @@ _LSTM = flags.DEFINE_enum(
 )
 
 
-def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
+def _build_model(
+    initializer: initializers.Initializer,
+) -> tff.learning.models.FunctionalModel:
   return models.character_rnn(
       VOCABULARY_SIZE,
       _EMBEDDING_SIZE.value,
       models.sizes(_LSTM_UNITS),
       _SEQUENCE_LENGTH,
       _PAD,
-      seed,
+      initializer,
       use_keras=_LSTM.value == 'keras'
       or (_LSTM.value == 'auto' and bool(tf.config.list_physical_devices('GPU'))),
   )

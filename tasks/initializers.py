@@ -1,0 +1,96 @@
+"""Initial weights as Keras and as PyTorch draw them by default: part of the protocol here.
+
+A round's noise of sigma C / r is as large as the initial weights of the paper's models, so
+how these are drawn shows in the results. The paper's code was PyTorch.
+"""
+
+from collections.abc import Sequence
+import math
+
+import numpy as np
+import tensorflow as tf
+
+
+class KerasInitializer:
+  """Keras's defaults: Glorot uniform, biases zero, an LSTM's forget gates at bias 1.
+
+  Attributes:
+    seed: The seed; each draw has one of its own, derived from it.
+  """
+
+  name = 'keras'
+
+  def __init__(self, seed: int):
+    self.seed = seed
+    self._seeds = iter(np.random.SeedSequence(seed).generate_state(64))
+
+  def dense(self, shape: Sequence[int]) -> list[np.ndarray]:
+    """Kernel float32[*shape] of a dense layer or convolution, its outputs last; and bias."""
+    kernel = self._draw(tf.keras.initializers.GlorotUniform, shape)
+    return [kernel, np.zeros(shape[-1], np.float32)]
+
+  def embedding(self, shape: Sequence[int]) -> np.ndarray:
+    """Embedding float32[*shape]."""
+    return self._draw(tf.keras.initializers.RandomUniform, shape)
+
+  def lstm(self, inputs: int, units: int) -> list[np.ndarray]:
+    """Kernel float32[I, 4H], recurrent kernel float32[H, 4H], bias float32[4H]."""
+    bias = np.zeros(4 * units, np.float32)
+    bias[units : 2 * units] = 1  # Keras's unit_forget_bias.
+    initializers = tf.keras.initializers
+    return [
+        self._draw(initializers.GlorotUniform, (inputs, 4 * units)),
+        self._draw(initializers.Orthogonal, (units, 4 * units)),
+        bias,
+    ]
+
+  def _draw(self, initializer_class, shape):
+    initializer = initializer_class(seed=int(next(self._seeds)) >> 1)
+    return initializer(shape, tf.float32).numpy()
+
+
+class TorchInitializer:
+  """PyTorch's defaults: uniform in +-1/sqrt(fan in), biases too; embeddings N(0, 1).
+
+  `torch.nn.Linear` and `Conv2d` draw by `kaiming_uniform_(a=sqrt(5))`, which is that bound;
+  `LSTM` has 1/sqrt(units) for all of its weights.
+
+  Attributes:
+    seed: The seed.
+  """
+
+  name = 'torch'
+
+  def __init__(self, seed: int):
+    self.seed = seed
+    self._rng = np.random.default_rng(seed)
+
+  def dense(self, shape: Sequence[int]) -> list[np.ndarray]:
+    """Kernel float32[*shape] of a dense layer or convolution, its outputs last; and bias."""
+    fan_in = math.prod(shape[:-1])
+    return [self._uniform(shape, fan_in), self._uniform(shape[-1:], fan_in)]
+
+  def embedding(self, shape: Sequence[int]) -> np.ndarray:
+    """Embedding float32[*shape]."""
+    return self._rng.standard_normal(shape, np.float32)
+
+  def lstm(self, inputs: int, units: int) -> list[np.ndarray]:
+    """Kernel float32[I, 4H], recurrent kernel float32[H, 4H], bias float32[4H].
+
+    PyTorch's LSTM has two biases, both drawn; here is their sum.
+    """
+    gates = 4 * units
+    return [
+        self._uniform((inputs, gates), units),
+        self._uniform((units, gates), units),
+        self._uniform((gates,), units) + self._uniform((gates,), units),
+    ]
+
+  def _uniform(self, shape, fan_in):
+    bound = 1 / math.sqrt(fan_in)
+    return self._rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+Initializer = KerasInitializer | TorchInitializer
+
+INITIALIZERS = {one.name: one for one in (KerasInitializer, TorchInitializer)}
