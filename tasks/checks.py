@@ -89,6 +89,12 @@ def check_of_use(
     )
 
 
+def check_at_least_one(name: str, value: Optional[int]) -> None:
+  """Raises `InputError` if a flag's value is set, and below 1."""
+  if value is not None and value < 1:
+    raise errors.InputError(f'--{name}={value} is not an integer at least 1; change it.')
+
+
 # Flag: lowest and highest value, and whether the lowest is excluded.
 _RANGES: dict[str, tuple[float, float, bool]] = {
     'p': (0, 1, True),

@@ -19,6 +19,7 @@ import tensorflow as tf
 from fedsmp_tff import accounting
 from fedsmp_tff import failures
 from fedsmp_tff import ledger as ledger_lib
+from tasks import checks
 from tasks import errors
 from tasks import tables
 
@@ -54,10 +55,7 @@ def rounds_per_checkpoint() -> Optional[int]:
     InputError: If it is out of range.
   """
   value = _ROUNDS_PER_CHECKPOINT.value
-  if value is not None and value < 1:
-    raise errors.InputError(
-        f'--rounds_per_checkpoint={value} is not an integer at least 1; change it.'
-    )
+  checks.check_at_least_one('rounds_per_checkpoint', value)
   return value
 
 

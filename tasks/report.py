@@ -1,88 +1,322 @@
-"""`python -m tasks.report RUN_DIR...`: accuracy of runs over rounds and uplink, as a picture."""
+"""`python -m tasks.report RUNS...`: the paper's tables and figures with ours beside, on one page."""
 
+import os
+
+# TensorFlow's notes on its start say nothing about a report.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+# pylint: disable=g-import-not-at-top
+from collections.abc import Sequence
 import csv
-import json
+import dataclasses
+import html
 import pathlib
 import sys
+from typing import Optional
 
 from absl import flags
-import matplotlib
+import tqdm
 
-matplotlib.use('Agg')
-# pylint: disable=g-import-not-at-top
-from matplotlib import pyplot
-import numpy as np
-
+from tasks import drawing
 from tasks import errors
+from tasks import figures
+from tasks import own_flags
+from tasks import paper
+from tasks import results
+from tasks import settings as settings_lib
 
-_OUTPUT = flags.DEFINE_string('output', 'report.png', 'The picture to write (PNG).')
+_PROGRAM = 'python -m tasks.report'
+_MARKDOWN, _HTML, _CSV = 'report.md', 'report.html', 'cells.csv'
+# Flags that say how a run is measured, or that the table's own columns hold.
+_NOT_COMPARED = (
+    'seed', 'p', 'k', 'rounds', 'noise_multiplier', 'epsilon', 'accounting', 'bits',
+    'rounds_per_evaluation', 'eval_examples', 'client_metrics',
+)
+
+_FLAGS = own_flags.OwnFlags(_PROGRAM)
+_OUTPUT = _FLAGS.define(
+    flags.DEFINE_string, 'output', 'report',
+    f'The directory to write: {_MARKDOWN}, {_HTML} (one page, no other file needed), a PNG for'
+    f' each figure, and all figures of the tables as {_CSV}.',
+)
+_ROUNDS = _FLAGS.define(
+    flags.DEFINE_integer, 'rounds', None,
+    'Compares all runs at this round, as if they had ended there: runs of different lengths'
+    ' side by side.', lower_bound=1,
+)
+
+_USAGE = (
+    f'usage: {_PROGRAM} RUNS... [--output=DIRECTORY]',
+    '',
+    'RUNS are directories of runs (--output_dir of tasks.run), or of many (--sweep_dir of',
+    'tasks.sweep). Every number that the paper prints is there with ours beside it; runs that',
+    'differ from the paper in a flag say so, and cells that were not run too.',
+    '',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table of text.
+
+  Attributes:
+    title: One line.
+    header: A title for each column.
+    rows: Texts, as many as the header has.
+    note: A sentence below; '' for none.
+  """
+
+  title: str
+  header: Sequence[str]
+  rows: Sequence[Sequence[str]]
+  note: str = ''
 
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   try:
-    directories = flags.FLAGS(argv)[1:]
-    if not directories:
+    rest = _FLAGS.parse(argv)
+    if rest is None:
+      print(_FLAGS.help_text(_USAGE))
+      return 0
+    if not rest:
       raise errors.InputError('no run directory is named; name one or more.')
-    runs = [_read(pathlib.Path(directory)) for directory in directories]
-    _draw(runs, _OUTPUT.value)
-  except (flags.Error, errors.InputError) as error:
+    output = pathlib.Path(_OUTPUT.value)
+    directories = tqdm.tqdm(results.find(rest), unit='run', disable=None)
+    runs = [results.read(directory, _ROUNDS.value) for directory in directories]
+    _write(output, [run for run in runs if run is not None])
+  except errors.InputError as error:
     print(f'tasks.report: {error}', file=sys.stderr)
     return 2
-  print(f'wrote {_OUTPUT.value}')
+  print(f'wrote {output / _MARKDOWN}, {output / _HTML}, {output / _CSV} and the figures')
   return 0
 
 
-def _read(directory: pathlib.Path) -> tuple[dict, dict[str, np.ndarray]]:
-  """A run's configuration, and the rows of metrics.csv that have an accuracy."""
+def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
+  groups = results.group(runs)
+  by_task = {
+      task: [group for group in groups if group.config['task'] == task]
+      for task in settings_lib.TASKS
+  }
+  tables = _paper_tables(groups) + _other_runs(groups) + _times(groups)
+  drawn = [
+      figure for some in by_task.values() if some for figure in figures.of_task(some)
+  ]
   try:
-    config = json.loads((directory / 'config.json').read_text(encoding='utf-8'))
-    with open(directory / 'metrics.csv', encoding='utf-8', newline='') as file:
-      rows = [row for row in csv.DictReader(file) if row['test_accuracy']]
-    columns = {
-        name: np.array([float(row[name]) for row in rows])
-        for name in ('round', 'test_accuracy', 'uplink_megabytes')
-    }
-  except (OSError, ValueError, KeyError, TypeError) as error:
+    output.mkdir(parents=True, exist_ok=True)
+    for figure in drawn:
+      drawing.save_png(figure, output / f'{figure.name}.png')
+    (output / _MARKDOWN).write_text(_markdown(tables, drawn), encoding='utf-8')
+    (output / _HTML).write_text(_page(tables, drawn), encoding='utf-8')
+    with open(output / _CSV, 'w', encoding='utf-8', newline='') as file:
+      writer = csv.writer(file)
+      for table in tables:
+        writer.writerow(['table', *table.header])
+        writer.writerows([table.title, *row] for row in table.rows)
+  except OSError as error:
     raise errors.InputError(
-        f'{directory} can\'t be read as a run ({type(error).__name__}: {error});'
-        ' name the --output_dir of a run.'
+        f'--output={output} can\'t be written ({error.strerror}); name a directory that can.'
     ) from None
-  return config, columns
 
 
-def _label(config: dict) -> str:
-  label = config['algorithm']
-  if config['num_kept'] < config['dim']:
-    label += f', p = {config["num_kept"] / config["dim"]:.3g}'
-  if config['privacy']:
-    label += f', sigma = {config["privacy"]["noise_multiplier"]:g}'
-  return label
+_HEADER = (
+    'algorithm', 'p', 'sigma', 'paper (best, %)', 'ours: best (%)', 'difference',
+    'ours: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
+    'epsilon, sound', 'uplink, paper (MB)', 'uplink (MB)', 'differs from the paper in',
+)
 
 
-def _draw(runs: list, path: str) -> None:
-  figure, (by_round, by_uplink) = pyplot.subplots(
-      1, 2, figsize=(10, 4), sharey=True, layout='constrained'
+def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
+  """Tables 1 to 9, our runs beside each row."""
+  found = []
+  for number, title in paper.TITLES.items():
+    of_table = [row for row in paper.rows() if row.table == number]
+    lines, num_run = [], 0
+    for row in of_table:
+      ours = [g for g in groups if g.complete and _reproduces(g, row)]
+      num_run += bool(ours)
+      theirs = (row.algorithm, f'{row.p:g}', _text(row.noise_multiplier, '{:g}'))
+      lines += [
+          [*theirs, *_beside(row, group.complete, _differences(group, row))]
+          for group in ours
+      ] or [[
+          *theirs, _accuracy(row.accuracy, row.std), 'not run', '', '', '',
+          _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '',
+      ]]
+    title = f'Table {number}: {title}'
+    note = f'{num_run} of {len(of_table)} cells were run.'
+    if not num_run:
+      lines = []
+      note = f'None of its {len(of_table)} cells were run.'
+    if number == 7:
+      note += (
+          ' The paper\'s header (p = 0.05 to 0.8) does not fit its Table 2; p is as it must be'
+          ' for the row of epsilon = 1.01.'
+      )
+    found.append(Table(title, _HEADER, lines, note))
+  return found
+
+
+def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
+  """Runs that no row of the paper is about, and unfinished ones."""
+  lines = []
+  for group in groups:
+    rows = [row for row in paper.rows() if _reproduces(group, row)]
+    if group.complete is None or not rows:
+      run = group.runs[0]
+      state = '' if group.complete else f'round {run.columns["round"][-1]:.0f} of {run.rounds}'
+      shown = group.complete or group
+      lines.append([
+          group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
+          _text(group.noise_multiplier, '{:.3g}'), *_measured(shown),
+          ', '.join(filter(None, [state, _settings_text(group)])),
+      ])
+  if not lines:
+    return []
+  header = (
+      'task', 'algorithm', 'p', 'sigma', 'best (%)', 'final (%)', 'seeds',
+      'epsilon, paper\'s accounting', 'epsilon, sound', 'uplink (MB)', 'with',
   )
-  for config, columns in runs:
-    accuracy = 100 * columns['test_accuracy']
-    label = f'{_label(config)}: best {accuracy.max():.2f} %'
-    by_round.plot(columns['round'], accuracy, label=label)
-    # Before the first round nothing is sent, and a logarithm has no zero.
-    sent = columns['uplink_megabytes'] > 0
-    by_uplink.plot(columns['uplink_megabytes'][sent], accuracy[sent])
-  by_round.set(xlabel='round', ylabel='test accuracy (%)')
-  by_uplink.set(xlabel='uplink a client (MB, average)', xscale='log')
-  for axes in (by_round, by_uplink):
-    axes.grid(alpha=0.3)
-  by_round.legend(loc='lower right')
-  figure.suptitle(', '.join(dict.fromkeys(config['task'] for config, _ in runs)))
-  try:
-    figure.savefig(path, dpi=120)
-  except (OSError, ValueError) as error:
-    raise errors.InputError(
-        f'--output={path} can\'t be written ({error}); name a .png file that can.'
-    ) from None
+  return [Table('Runs that no row of the paper is about, and unfinished ones', header, lines)]
+
+
+def _times(groups: Sequence[results.Group]) -> list[Table]:
+  lines = [
+      [
+          str(run.path), run.config['task'], figures.label(group), str(run.config['seed']),
+          f'{run.columns["round"][-1]:.0f}', _text(run.seconds and run.seconds / 60, '{:.0f}'),
+      ]
+      for group in groups
+      for run in group.runs
+  ]
+  header = ('run', 'task', 'algorithm', 'seed', 'rounds', 'minutes')
+  return [Table('The runs', header, lines)] if lines else []
+
+
+def _reproduces(group: results.Group, row: paper.Row) -> bool:
+  config = group.config
+  return row.is_of(config['task'], config['algorithm'], group.p, group.noise_multiplier)
+
+
+def _beside(row: paper.Row, group: results.Group, differences: str) -> list[str]:
+  """Our columns beside a row of the paper."""
+  best, final, seeds, epsilon_paper, epsilon, uplink = _measured(group)
+  difference = group.mean_and_std('best')[0] - row.accuracy
+  return [
+      _accuracy(row.accuracy, row.std), best, f'{difference:+.2f}', final, seeds,
+      _text(row.epsilon), epsilon_paper, epsilon, _text(row.uplink_megabytes), uplink,
+      differences,
+  ]
+
+
+def _measured(group: results.Group) -> list[str]:
+  """Best and final accuracy, seeds, epsilon in two accountings, uplink."""
+  return [
+      _accuracy(*group.mean_and_std('best')),
+      _accuracy(*group.mean_and_std('final')),
+      str(len(group.runs)),
+      _text(group.last('epsilon_paper'), '{:.3g}'),
+      _text(group.last('epsilon'), '{:.3g}'),
+      _text(group.last('uplink_megabytes'), '{:.3g}'),
+  ]
+
+
+def _differences(group: results.Group, row: paper.Row) -> str:
+  """In which flags a group's runs differ from the paper's."""
+  theirs, ours = paper.cell(row).identity, group.config['flags']
+  parts = []
+  if group.runs[0].rounds != theirs['rounds']:
+    parts.append(f'{group.runs[0].rounds} rounds, not {theirs["rounds"]:,}')
+  if (
+      row.noise_multiplier is not None
+      and abs(group.noise_multiplier / row.noise_multiplier - 1) > 0.005
+  ):
+    parts.append(f'sigma = {group.noise_multiplier:.3g}')
+  # None is what a run chooses by its data: with the same flags, the same.
+  parts += [
+      f'{name} = {_flag_text(ours.get(name))}'
+      for name, value in theirs.items()
+      if name not in _NOT_COMPARED and ours.get(name) != value
+  ]
+  return ', '.join(parts)
+
+
+def _settings_text(group: results.Group) -> str:
+  """The flags of a run that are not the task's own."""
+  config = group.config
+  defaults = settings_lib.of_command_line(
+      [f'--task={config["task"]}', f'--algorithm={config["algorithm"]}']
+  )
+  return ', '.join(
+      f'{name} = {_flag_text(config["flags"].get(name))}'
+      for name, value in dataclasses.asdict(defaults).items()
+      if name not in (*_NOT_COMPARED, 'task_flags') and config['flags'].get(name) != value
+  )
+
+
+def _flag_text(value) -> str:
+  return ','.join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _accuracy(mean: float, std: Optional[float]) -> str:
+  return f'{mean:.2f}' + (f' ± {std:.2f}' if std is not None else '')
+
+
+def _text(value: Optional[float], form: str = '{}') -> str:
+  return '' if value is None else form.format(value)
+
+
+_ABOUT = (
+    'Best is the best test accuracy over rounds, as the paper reports; final is that of the last'
+    ' round, which a user of the model gets. Means over seeds ± sample standard deviation.'
+    ' "epsilon, sound" holds for how the run sampled its clients (see the README);'
+    ' "paper\'s accounting" is Renyi DP of Poisson sampling, whatever the run did. Losses are of'
+    ' the test set, where the paper\'s Figure 3 has those of training.'
+)
+
+
+def _markdown(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
+  parts = ['# Results beside the paper\'s', _ABOUT]
+  parts += [f'![{figure.title}]({figure.name}.png)' for figure in drawn]
+  for table in tables:
+    parts.append(f'## {table.title}')
+    if table.rows:
+      lines = [table.header, ['---'] * len(table.header), *table.rows]
+      parts.append('\n'.join(f'| {" | ".join(line)} |' for line in lines))
+    if table.note:
+      parts.append(table.note)
+  return '\n\n'.join(parts) + '\n'
+
+
+_STYLE = (
+    'body { font: 15px/1.5 sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em }'
+    ' table { border-collapse: collapse; font-size: 13px }'
+    ' td, th { border: 1px solid #ccc; padding: 2px 6px; text-align: right }'
+    ' td:first-child, td:last-child { text-align: left }'
+    ' .wide { overflow-x: auto }'
+)
+
+
+def _page(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
+  parts = [
+      '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
+      f'<title>Fed-SMP: results</title><style>{_STYLE}</style>',
+      drawing.html_script(),
+      f'</head><body><h1>Results beside the paper\'s</h1><p>{html.escape(_ABOUT)}</p>',
+  ]
+  parts += [drawing.html(figure) for figure in drawn]
+  for table in tables:
+    parts.append(f'<h2>{html.escape(table.title)}</h2>')
+    if table.rows:
+      parts += ['<div class="wide"><table>', _line('th', table.header)]
+      parts += [_line('td', row) for row in table.rows]
+      parts.append('</table></div>')
+    parts.append(f'<p>{html.escape(table.note)}</p>')
+  return '\n'.join([*parts, '</body></html>', ''])
+
+
+def _line(tag: str, texts: Sequence[str]) -> str:
+  return f'<tr>{"".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)}</tr>'
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """The flags of a run, checked, and the task's own settings where none is given."""
 
+from collections.abc import Sequence
 import dataclasses
 from typing import Any, Optional
 
@@ -294,6 +295,21 @@ def _flagfile_of(error: flags.Error, argv: list[str]) -> str:
 
 def _task_flags(task: str) -> list[str]:
   return sorted(n for n in flags.FLAGS if n.startswith(task + '_'))
+
+
+def of_command_line(arguments: Sequence[str]) -> RunSettings:
+  """The settings that a command line makes, whatever flags were parsed before.
+
+  Args:
+    arguments: Flags as tasks.run takes them.
+
+  Raises:
+    InputError: As `parse` and `from_flags`.
+  """
+  for name in flags.FLAGS:
+    flags.FLAGS[name].unparse()
+  parse(['tasks.run', *arguments], 'python -m tasks.run')
+  return from_flags()
 
 
 def from_flags() -> RunSettings:

@@ -36,7 +36,7 @@ def train(
   settings, data = plan.settings, plan.data
   process = fedsmp_tff.build_fed_smp(
       model,
-      _local_training(settings),
+      local_training(settings),
       kept,
       server_optimizer=tff.learning.optimizers.build_sgdm(
           settings.server_learning_rate
@@ -133,9 +133,11 @@ def sparsifier(
   )
 
 
-def _local_training(
+def local_training(
     settings: settings_lib.RunSettings,
 ) -> client_training.LocalTraining:
+  """What clients do in a round."""
+
   def learning_rate(round_num):
     decays = tf.cast(
         round_num // settings.learning_rate_decay_rounds, tf.float32

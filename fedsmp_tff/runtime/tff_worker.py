@@ -29,8 +29,9 @@ _SECONDS_TO_END = 5
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent() -> None:
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+  """Has the kernel send this process a signal when its parent ends; Linux only."""
+  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 class _Worker:
@@ -54,7 +55,7 @@ class _Worker:
         stdout=subprocess.DEVNULL,
         # TensorFlow's start-up notes; errors come back through the stub.
         stderr=subprocess.DEVNULL,
-        preexec_fn=_die_with_parent,
+        preexec_fn=end_with_parent,
         env=environment,
     )
     self._owner = os.getpid()

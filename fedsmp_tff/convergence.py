@@ -1,0 +1,258 @@
+"""Theorem 2: a bound on the gradients that Fed-SMP's weights have, and the k that minimizes it.
+
+The mean over rounds of ||grad f||^2 is at most the sum of three parts: what FedAvg has
+(optimization), what leaving out d - k coordinates adds (compression), and what noise on k
+coordinates adds (privacy). With more coordinates the second falls and the third grows.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import Optional
+
+import numpy as np
+
+RANDK, TOPK = 'randk', 'topk'
+# The appendix's choice in the proof for top-k.
+GAMMA = 1 / 3
+# Of k, on a logarithmic scale, in the search for the best one.
+_RESOLUTION = 0.007
+
+
+@dataclasses.dataclass(frozen=True)
+class Constants:
+  """What Assumptions 1 to 3 of section 4 call constants of the problem.
+
+  Attributes:
+    smoothness: L: gradients of clients' losses are L-Lipschitz.
+    gradient_variance: zeta^2: the variance of a minibatch's gradient around its client's,
+      mean over clients.
+    dissimilarity: beta^2 >= 1, of mean ||grad f_i||^2 <= beta^2 ||grad f||^2 + kappa^2.
+    dissimilarity_offset: kappa^2.
+    initial_gap: e_0 = f(theta^0) - f*.
+  """
+
+  smoothness: float
+  gradient_variance: float
+  dissimilarity: float
+  dissimilarity_offset: float
+  initial_gap: float
+
+  def __post_init__(self):
+    if not 0 < self.smoothness < math.inf:
+      raise ValueError(
+          f'`smoothness` must be greater than 0 and finite. Found {self.smoothness}.'
+      )
+    for name, least in (
+        ('gradient_variance', 0), ('dissimilarity', 1), ('dissimilarity_offset', 0),
+        ('initial_gap', 0),
+    ):
+      if not least <= getattr(self, name) < math.inf:
+        raise ValueError(
+            f'`{name}` must be at least {least} and finite. Found {getattr(self, name)}.'
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+  """What a run is: the numbers in Theorem 2 that a user sets.
+
+  Attributes:
+    dim: d.
+    learning_rate: eta_l, of clients. With momentum mu, which the theorem does not have, a
+      step is longer by 1/(1 - mu).
+    local_steps: tau.
+    rounds: T.
+    clients_per_round: r.
+    clipping_norm: C; no part of the bound depends on it without noise.
+    noise_multiplier: sigma; 0 without privacy.
+  """
+
+  dim: int
+  learning_rate: float
+  local_steps: int
+  rounds: int
+  clients_per_round: int
+  clipping_norm: float
+  noise_multiplier: float
+
+  def __post_init__(self):
+    for name in ('dim', 'local_steps', 'rounds', 'clients_per_round'):
+      if getattr(self, name) < 1:
+        raise ValueError(f'`{name}` must be at least 1. Found {getattr(self, name)}.')
+    for name in ('learning_rate', 'clipping_norm'):
+      if not 0 < getattr(self, name) < math.inf:
+        raise ValueError(
+            f'`{name}` must be greater than 0 and finite. Found {getattr(self, name)}.'
+        )
+    if not 0 <= self.noise_multiplier < math.inf:
+      raise ValueError(
+          '`noise_multiplier` must be at least 0 and finite. Found'
+          f' {self.noise_multiplier}.'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+  """The three parts of the bound on the mean of ||grad f||^2."""
+
+  optimization: float
+  compression: float
+  privacy: float
+
+  @property
+  def total(self) -> float:
+    """Their sum."""
+    return self.optimization + self.compression + self.privacy
+
+
+def compression_variance(sparsifier: str, num_kept: int, dim: int) -> float:
+  """phi_k: how much of ||x||^2 a sparsifier loses at worst, E||S(x) - x||^2 <= phi_k ||x||^2.
+
+  Args:
+    sparsifier: `RANDK`, scaled by d/k: d/k - 1; or `TOPK`: 1 - k/d, which holds for any
+      vector: what top-k loses of a real update can be far less.
+    num_kept: k, from 1 to d.
+    dim: d.
+
+  Raises:
+    ValueError: If `sparsifier` is another one, or k out of range.
+  """
+  if not 1 <= num_kept <= dim:
+    raise ValueError(f'`num_kept` must be from 1 to dim={dim}. Found {num_kept}.')
+  if sparsifier == RANDK:
+    return dim / num_kept - 1
+  if sparsifier == TOPK:
+    return 1 - num_kept / dim
+  raise ValueError(f'`sparsifier` must be {RANDK!r} or {TOPK!r}. Found {sparsifier!r}.')
+
+
+def bound(
+    constants: Constants,
+    training: Training,
+    sparsifier: str,
+    num_kept: int,
+    variance: Optional[float] = None,
+) -> Bound:
+  """Theorem 2's right side.
+
+  Args:
+    constants: Of the problem.
+    training: Of the run.
+    sparsifier: `RANDK` or `TOPK`.
+    num_kept: k, from 1 to d.
+    variance: phi_k, where it was measured; default: `compression_variance`.
+
+  Returns:
+    The parts. They bound what the theorem says only if `violations` returns none; the
+    shape over k is of use beyond that.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  worst = compression_variance(sparsifier, num_kept, training.dim)
+  phi = worst if variance is None else variance
+  if not 0 <= phi < math.inf:
+    raise ValueError(f'`variance` must be at least 0 and finite. Found {phi}.')
+  step = training.learning_rate * training.local_steps
+  kappa2, zeta2 = constants.dissimilarity_offset, constants.gradient_variance
+  smoothness = constants.smoothness
+  extra = 4 * zeta2 / GAMMA if sparsifier == TOPK else 0.0
+  noise = training.clipping_norm * training.noise_multiplier / training.clients_per_round
+  return Bound(
+      optimization=8 * constants.initial_gap / (training.rounds * step)
+      + 8 * step * smoothness * (3 * kappa2 + 2 * zeta2),
+      compression=(8 * step * smoothness * (2 * kappa2 + zeta2) + extra) * phi,
+      privacy=4 * smoothness * num_kept * noise**2 / step,
+  )
+
+
+def largest_learning_rate(
+    constants: Constants,
+    training: Training,
+    sparsifier: str,
+    num_kept: int,
+    variance: Optional[float] = None,
+) -> float:
+  """The largest eta_l that the theorem allows; arguments and errors as of `bound`."""
+  worst = compression_variance(sparsifier, num_kept, training.dim)
+  phi = worst if variance is None else variance
+  slowness = training.local_steps * constants.smoothness
+  beta2 = constants.dissimilarity
+  return min(
+      1 / (24 * slowness * (phi + 1) * beta2),
+      1 / (4 * slowness * math.sqrt(4 * beta2 + 2)),
+      1 / (12 * slowness),
+  )
+
+
+def violations(
+    constants: Constants,
+    training: Training,
+    sparsifier: str,
+    num_kept: int,
+    variance: Optional[float] = None,
+) -> list[str]:
+  """The theorem's conditions that do not hold, a sentence each.
+
+  That no update is clipped (||update|| <= C) is a condition too, and not checked here.
+
+  Args:
+    constants: As of `bound`.
+    training: As of `bound`.
+    sparsifier: As of `bound`.
+    num_kept: As of `bound`.
+    variance: As of `bound`.
+  """
+  found = []
+  largest = largest_learning_rate(constants, training, sparsifier, num_kept, variance)
+  if training.learning_rate > largest:
+    found.append(
+        f'the learning rate {training.learning_rate:g} is above {largest:.3g}, the largest'
+        ' for which Theorem 2 holds'
+    )
+  phi = (
+      compression_variance(sparsifier, num_kept, training.dim)
+      if variance is None else variance
+  )
+  if sparsifier == TOPK and phi > GAMMA:
+    found.append(
+        f'phi_k = {phi:.3g} is above gamma = {GAMMA:.3g}, which the proof for top-k needs'
+        ' (appendix; Theorem 2 does not say it)'
+    )
+  return found
+
+
+def best_compression_ratio(
+    constants: Constants,
+    training: Training,
+    sparsifier: str,
+    variance: Optional[Callable[[int], float]] = None,
+) -> float:
+  """The p = k/d at which the bound is smallest, to 0.7 %.
+
+  For rand-k that is k = sqrt(A d / B), A = 8 eta tau L (2 kappa^2 + zeta^2) and
+  B = 4 L C^2 sigma^2 / (eta tau r^2), as long as it is from 1 to d; L cancels out. For top-k
+  the bound is linear in k as long as phi_k is: its minimum is at one of the ends, so that
+  without a measured `variance` the answer is 1/d or 1.
+
+  Args:
+    constants: Of the problem.
+    training: Of the run.
+    sparsifier: `RANDK` or `TOPK`.
+    variance: phi_k as a function of k, where it was measured; default:
+      `compression_variance`.
+
+  Returns:
+    p in (0, 1].
+
+  Raises:
+    ValueError: As `bound`.
+  """
+  steps = math.ceil(math.log(training.dim) / _RESOLUTION) + 1
+  candidates = np.unique(np.geomspace(1, training.dim, steps).round().astype(np.int64))
+  totals = [
+      bound(constants, training, sparsifier, k, variance and variance(k)).total
+      for k in candidates.tolist()
+  ]
+  return int(candidates[int(np.argmin(totals))]) / training.dim

@@ -1,0 +1,205 @@
+"""Figures of curves, drawn twice: as a PNG for a paper, and in HTML to hover over."""
+
+from collections.abc import Sequence
+import dataclasses
+import os
+from typing import Optional
+
+from matplotlib import figure as mpl_figure
+import numpy as np
+from plotly import graph_objects
+from plotly import offline
+from plotly import subplots
+
+from tasks import errors
+
+# Okabe and Ito's: told apart by those who see few colors, and in grey by lightness.
+_COLORS = (
+    '#0072B2', '#D55E00', '#009E73', '#000000', '#CC79A7', '#56B4E9', '#E69F00', '#8C8C8C',
+)
+_MOST_COLUMNS = 2
+_INCHES = (4.6, 3.4)
+_INCHES_A_LABEL = 0.2
+_DOTS_PER_INCH = 160
+# Characters of a label, where labels stand side by side.
+_LONGEST_IN_COLUMNS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """A line of points.
+
+  Attributes:
+    label: What the legend calls it; '' to leave it out there.
+    x: float[n].
+    y: float[n].
+    spread: Half the height of a band around it, float[n]; None for none.
+    color: Number of its color; curves that belong together share one.
+    style: 'line'; 'points', a line with a mark at each point; 'reference', hollow marks on
+      a dashed line, for what somebody else has measured.
+  """
+
+  label: str
+  x: np.ndarray
+  y: np.ndarray
+  spread: Optional[np.ndarray] = None
+  color: int = 0
+  style: str = 'line'
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+  """Curves in one pair of axes.
+
+  Attributes:
+    title: A few words; '' for none.
+    x_label: What x is, with its unit.
+    y_label: What y is, with its unit.
+    curves: The curves.
+    log_x: Whether x is drawn on a logarithmic scale.
+    log_y: The same of y.
+    bottom: Where the y axis begins; None: where the curves do.
+  """
+
+  title: str
+  x_label: str
+  y_label: str
+  curves: Sequence[Curve]
+  log_x: bool = False
+  bottom: Optional[float] = None
+  log_y: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """Panels under one title.
+
+  Attributes:
+    name: Of its file, without a suffix.
+    title: One line.
+    panels: The panels, two in a row.
+  """
+
+  name: str
+  title: str
+  panels: Sequence[Panel]
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    """Rows and columns of panels."""
+    columns = min(len(self.panels), _MOST_COLUMNS)
+    return -(-len(self.panels) // columns), columns
+
+
+def save_png(figure: Figure, path: os.PathLike[str]) -> None:
+  """Draws a figure.
+
+  Raises:
+    InputError: If the file can't be written.
+  """
+  rows, columns = figure.shape
+  labels = {curve.label for panel in figure.panels for curve in panel.curves}
+  longest = max(map(len, labels))
+  legend_columns = columns if longest <= _LONGEST_IN_COLUMNS else 1
+  width, height = _INCHES
+  height = height * rows + _INCHES_A_LABEL * -(-len(labels) // legend_columns)
+  drawn = mpl_figure.Figure(figsize=(width * columns, height), layout='constrained')
+  all_axes = drawn.subplots(rows, columns, squeeze=False)
+  for panel, axes in zip(figure.panels, all_axes.flat):
+    for curve in panel.curves:
+      color = _color(curve)
+      style = {
+          'line': {},
+          'points': {'marker': 'o', 'markersize': 4},
+          'reference': {'marker': 'o', 'markersize': 5, 'markerfacecolor': 'none',
+                        'linestyle': ':', 'linewidth': 1},
+      }[curve.style]
+      axes.plot(curve.x, curve.y, color=color, label=curve.label or None, **style)
+      if curve.spread is not None and np.any(curve.spread):
+        axes.fill_between(
+            curve.x, curve.y - curve.spread, curve.y + curve.spread, color=color,
+            alpha=0.2, linewidth=0,
+        )
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    if panel.log_x:
+      axes.set_xscale('log')
+    if panel.log_y:
+      axes.set_yscale('log')
+    axes.grid(alpha=0.3)
+    axes.spines[['top', 'right']].set_visible(False)
+    if panel.bottom is not None:
+      axes.set_ylim(bottom=panel.bottom)
+  for axes in all_axes.flat[len(figure.panels):]:
+    axes.set_visible(False)
+  # One legend, below: labels are long, and axes small.
+  handles = {}
+  for axes in all_axes.flat:
+    for handle, label in zip(*axes.get_legend_handles_labels()):
+      handles.setdefault(label, handle)
+  drawn.legend(
+      handles.values(), handles, loc='outside lower center', ncols=legend_columns,
+      fontsize='small', frameon=False,
+  )
+  drawn.suptitle(figure.title)
+  try:
+    drawn.savefig(path, dpi=_DOTS_PER_INCH)
+  except (OSError, ValueError) as error:
+    raise errors.InputError(
+        f'{path} can\'t be written ({error}); name a place where it can.'
+    ) from None
+
+
+def html_script() -> str:
+  """The library's code, as a script element: what `html` returns needs it once in a page."""
+  return f'<script>{offline.get_plotlyjs()}</script>'
+
+
+def html(figure: Figure) -> str:
+  """A figure as an HTML element, whose values show under the pointer."""
+  rows, columns = figure.shape
+  drawn = subplots.make_subplots(
+      rows, columns, subplot_titles=[panel.title for panel in figure.panels]
+  )
+  shown = set()
+  for number, panel in enumerate(figure.panels):
+    place = {'row': number // columns + 1, 'col': number % columns + 1}
+    for curve in panel.curves:
+      color = _color(curve)
+      if curve.spread is not None and np.any(curve.spread):
+        around = np.concatenate([curve.y + curve.spread, (curve.y - curve.spread)[::-1]])
+        drawn.add_trace(
+            graph_objects.Scatter(
+                x=np.concatenate([curve.x, curve.x[::-1]]), y=around, fill='toself',
+                fillcolor=color, opacity=0.2, line_width=0, hoverinfo='skip',
+                legendgroup=curve.label, showlegend=False,
+            ),
+            **place,
+        )
+      drawn.add_trace(
+          graph_objects.Scatter(
+              x=curve.x, y=curve.y, name=curve.label, legendgroup=curve.label,
+              showlegend=bool(curve.label) and curve.label not in shown,
+              mode='lines' if curve.style == 'line' else 'lines+markers',
+              line={'color': color, 'dash': 'dot' if curve.style == 'reference' else 'solid'},
+              marker_symbol='circle-open' if curve.style == 'reference' else 'circle',
+              hovertemplate='%{x:.4g}: %{y:.4g}',
+          ),
+          **place,
+      )
+      shown.add(curve.label)
+    drawn.update_xaxes(
+        title_text=panel.x_label, type='log' if panel.log_x else 'linear', **place
+    )
+    drawn.update_yaxes(
+        title_text=panel.y_label, autorangeoptions_minallowed=panel.bottom,
+        type='log' if panel.log_y else 'linear', **place,
+    )
+  drawn.update_layout(
+      title=figure.title, template='plotly_white', hovermode='closest',
+      height=120 + 380 * rows, legend={'orientation': 'h', 'y': -0.2 / rows},
+  )
+  return drawn.to_html(full_html=False, include_plotlyjs=False)
+
+
+def _color(curve: Curve) -> str:
+  return _COLORS[curve.color % len(_COLORS)]

@@ -1,0 +1,204 @@
+"""The paper's figures from runs: accuracy over rounds and uplink, and all of them over p."""
+
+from collections.abc import Sequence
+import itertools
+from typing import Optional
+
+import numpy as np
+
+from tasks import drawing
+from tasks import paper
+from tasks import results
+from tasks import settings as settings_lib
+
+# With more curves than this in Figure 2, only those that the paper draws.
+_MOST_CURVES = 8
+_PERCENT_BELOW = 25
+_ACCURACY = 'test accuracy (%)'
+_BEST = 'best test accuracy (%)'
+_SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
+# A color for each system, so that figures agree; further curves of one take the next free.
+_ORDER = (
+    'fedsmp_topk', 'fedsmp_randk', 'dp_fedavg', 'fedavg', 'fedavg_topk', 'fedavg_randk',
+)
+
+
+def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
+  """All figures that the runs of one task have points for.
+
+  Args:
+    groups: One or more groups of runs of one task.
+
+  Returns:
+    Figure 2; and Figure 3 and the trade-off between privacy and accuracy, if a system has
+    complete runs at two p.
+  """
+  task = groups[0].config['task']
+  complete = [group.complete for group in groups if group.complete]
+  found = [_over_rounds(task, groups), _over_p(task, complete), _trade_off(task, complete)]
+  return [figure for figure in found if figure is not None]
+
+
+def label(group: results.Group) -> str:
+  """A few words on what a group is."""
+  text = group.config['algorithm']
+  if group.p < 1:
+    text += f', p = {group.p:.3g}'
+  if group.noise_multiplier is not None:
+    text += f', sigma = {group.noise_multiplier:.3g}'
+  return text
+
+
+def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
+  """Figure 2: accuracy over rounds and over the uplink."""
+  if len(groups) > _MOST_CURVES:
+    groups = [group for group in groups if _is_drawn_by_the_paper(group)] or groups
+  groups = sorted(groups, key=lambda group: _ORDER.index(group.config['algorithm']))
+  by_round, by_uplink, lasts = [], [], []
+  for group, name, color in zip(groups, _labels(groups), _colors(groups)):
+    rounds, accuracy, spread = group.curve('test_accuracy')
+    _, uplink, _ = group.curve('uplink_megabytes')
+    lasts.append(100 * accuracy[-1])
+    name += f': best {100 * accuracy.max():.1f} %'
+    by_round.append(drawing.Curve(name, rounds, 100 * accuracy, 100 * spread, color))
+    # Before the first round nothing is sent, and a logarithm has no zero.
+    sent = uplink > 0
+    by_uplink.append(
+        drawing.Curve(
+            '', uplink[sent], 100 * accuracy[sent], 100 * spread[sent], color
+        )
+    )
+  # The first rounds are steep, and tell systems apart least.
+  bottom = max(0.0, min(lasts) - _PERCENT_BELOW)
+  return drawing.Figure(
+      f'{task}_rounds',
+      f'{settings_lib.TASKS[task].title}: accuracy over rounds and uplink',
+      [
+          drawing.Panel('', 'round', _ACCURACY, by_round, bottom=bottom),
+          drawing.Panel(
+              '', 'uplink a client (MB, average)', _ACCURACY, by_uplink, True, bottom
+          ),
+      ],
+  )
+
+
+def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
+  """Figure 3: loss and accuracy over p, with noise and without."""
+  panels = []
+  for kind, title in _SPARSIFIERS.items():
+    losses, accuracies = [], []
+    sigma = settings_lib.TASKS[task].settings.noise_multiplier
+    for color, (algorithm, at_one, noise) in enumerate(
+        [(f'fedsmp_{kind}', 'dp_fedavg', sigma), (f'fedavg_{kind}', 'fedavg', None)]
+    ):
+      some = [
+          group for group in groups
+          if group.config['algorithm'] in (algorithm, at_one)
+          and paper.is_same_sigma(group.noise_multiplier, noise)
+      ]
+      if len({group.p for group in some}) > 1:
+        name = f'{algorithm}; at p = 1 {at_one}'
+        losses.append(_points(name, some, 'final_loss', color))
+        accuracies.append(_points(name, some, 'best', color))
+        accuracies += _papers(task, (algorithm, at_one), noise, color)
+    if losses:
+      panels += [
+          drawing.Panel(title, 'compression ratio p', 'last test loss', losses, True),
+          drawing.Panel(title, 'compression ratio p', _BEST, accuracies, True),
+      ]
+  if not panels:
+    return None
+  name = settings_lib.TASKS[task].title
+  return drawing.Figure(f'{task}_ratio', f'{name}: over p, with noise and without', panels)
+
+
+def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
+  """Tables 4 to 9 as a figure: accuracy over p for each sigma."""
+  panels = []
+  for kind, title in _SPARSIFIERS.items():
+    some = [g for g in groups if g.config['algorithm'] == f'fedsmp_{kind}']
+    curves = []
+    sigmas = sorted({group.noise_multiplier for group in some})
+    for color, sigma in enumerate(sigmas):
+      of_sigma = [group for group in some if group.noise_multiplier == sigma]
+      if len({group.p for group in of_sigma}) > 1:
+        epsilon = of_sigma[0].last('epsilon')
+        name = f'sigma = {sigma:.3g}, epsilon = {epsilon:.3g}'
+        curves.append(_points(name, of_sigma, 'best', color))
+        curves += _papers(task, (f'fedsmp_{kind}',), sigma, color)
+    if curves:
+      panels.append(drawing.Panel(title, 'compression ratio p', _BEST, curves, True))
+  if not panels:
+    return None
+  name = settings_lib.TASKS[task].title
+  return drawing.Figure(f'{task}_trade_off', f'{name}: privacy and accuracy over p', panels)
+
+
+def _points(
+    name: str, groups: Sequence[results.Group], attribute: str, color: int
+) -> drawing.Curve:
+  """A curve over p with a point for each, its groups' mean."""
+  ratios = sorted({group.p for group in groups})
+  means, stds = [], []
+  for p in ratios:
+    runs = [run for group in groups if group.p == p for run in group.runs]
+    mean, std = results.Group(tuple(runs)).mean_and_std(attribute)
+    means.append(mean)
+    stds.append(std or 0.0)
+  return drawing.Curve(
+      name, np.array(ratios), np.array(means), np.array(stds), color, 'points'
+  )
+
+
+def _papers(
+    task: str, algorithms: Sequence[str], sigma: Optional[float], color: int
+) -> list[drawing.Curve]:
+  """The paper's accuracies over p, if it has some."""
+  points = dict(sorted(
+      (row.p, row.accuracy) for row in paper.rows()
+      if row.task == task and row.algorithm in algorithms
+      and paper.is_same_sigma(row.noise_multiplier, sigma)
+  ))
+  if len(points) < 2:
+    return []
+  x, y = np.array(list(points)), np.array(list(points.values()))
+  return [drawing.Curve('the paper', x, y, None, color, 'reference')]
+
+
+def _is_drawn_by_the_paper(group: results.Group) -> bool:
+  settings = settings_lib.TASKS[group.config['task']].settings
+  algorithm = group.config['algorithm']
+  ratio = {
+      'fedsmp_topk': settings.topk_ratio, 'fedsmp_randk': settings.randk_ratio,
+      'dp_fedavg': 1.0, 'fedavg': 1.0,
+  }.get(algorithm)
+  sigma = settings.noise_multiplier if group.noise_multiplier is not None else None
+  return (
+      ratio is not None
+      and paper.is_same_ratio(group.p, ratio)
+      and paper.is_same_sigma(group.noise_multiplier, sigma)
+  )
+
+
+def _labels(groups: Sequence[results.Group]) -> list[str]:
+  """Labels that tell the groups apart: with the flags that differ, where needed."""
+  plain = [label(group) for group in groups]
+  found = []
+  for group, text in zip(groups, plain):
+    alike = [other for other, name in zip(groups, plain) if name == text]
+    names = sorted(
+        name for name in group.config['flags']
+        if len({str(other.config['flags'].get(name)) for other in alike}) > 1
+        and name != 'seed'
+    )
+    found.append(', '.join([text, *(f'{n} = {group.config["flags"][n]}' for n in names)]))
+  return found
+
+
+def _colors(groups: Sequence[results.Group]) -> list[int]:
+  """A system's own color for its first group, and for others what is left."""
+  own = [_ORDER.index(group.config['algorithm']) for group in groups]
+  free = (color for color in itertools.count() if color not in own)
+  return [
+      color if color not in own[:i] else next(free) for i, color in enumerate(own)
+  ]

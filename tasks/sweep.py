@@ -1,0 +1,323 @@
+"""`python -m tasks.sweep --grid=GRID`: the runs of a grid, one after the other, each only once."""
+
+import os
+
+# TensorFlow's notes on its start say nothing about a sweep.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+# pylint: disable=g-import-not-at-top
+from collections.abc import Iterator, Sequence
+import contextlib
+import fcntl
+import json
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+from typing import Any, BinaryIO, Optional
+
+from absl import flags
+import tqdm
+
+from fedsmp_tff.runtime import tff_worker
+from tasks import errors
+from tasks import grids
+from tasks import own_flags
+
+_PROGRAM = 'python -m tasks.sweep'
+_RUN = ('-m', 'tasks.run')
+_SECONDS_BETWEEN_LOOKS = 1.0
+_LOG_TAIL_BYTES = 4096
+_LOCKS, _LOGS = '.locks', 'logs'
+
+_FLAGS = own_flags.OwnFlags(_PROGRAM)
+_GRID = _FLAGS.define(
+    flags.DEFINE_string, 'grid', None,
+    f'What to run: one of {", ".join(grids.names())}, paper/all, or a file of your own'
+    ' (see tasks/grids.py): a line of tasks.run\'s flags a run, --p={0.1,0.2} for both.',
+)
+_SWEEP_DIR = _FLAGS.define(
+    flags.DEFINE_string, 'sweep_dir', 'runs/sweep',
+    'Directory of the runs, a subdirectory each. Several sweeps may share it, at once too.',
+)
+_SEEDS = _FLAGS.define(
+    flags.DEFINE_integer, 'seeds', 5, 'How many seeds each run has: 1, 2, ..., SEEDS.',
+    lower_bound=1,
+)
+_INDEX = _FLAGS.define(
+    flags.DEFINE_integer, 'index', None,
+    'Runs only this one, counted from 0 in the order of --print: the number of a job in an'
+    ' array.', lower_bound=0,
+)
+_PRINT = _FLAGS.define(
+    flags.DEFINE_boolean, 'print', False, 'Prints the command lines, and runs nothing.'
+)
+_STATUS = _FLAGS.define(
+    flags.DEFINE_boolean, 'status', False,
+    'Prints which runs are done, going on, begun or to do, and runs nothing.',
+)
+
+_USAGE = (
+    f'usage: {_PROGRAM} --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
+    '',
+    'Runs what a grid lists and is not done yet, the headline rows of the paper first. The same',
+    'command goes on where it ended; a run that fails is shown, and the others go on. Exit',
+    'status 1 if one has failed. For instance:',
+    f'  {_PROGRAM} --grid=paper/svhn --seeds=1 -- --svhn_dir=DIRECTORY',
+    '',
+)
+
+
+class Sweep:
+  """The runs of a grid in a directory, and who is at them.
+
+  A run's lock is held by the sweep that runs it and by the run itself, so that it is let
+  go when both have ended, however they did.
+
+  Attributes:
+    cells: The runs in their order.
+  """
+
+  def __init__(self, root: str, cells: Sequence[grids.Cell], extra: Sequence[str]):
+    """Checks the flags of every run.
+
+    Args:
+      root: The directory.
+      cells: The runs.
+      extra: Flags that each of them has too.
+
+    Raises:
+      InputError: If a flag is unknown, of no use or out of range.
+    """
+    self._root = pathlib.Path(root)
+    self._extra = tuple(extra)
+    self.cells = cells
+    for number, cell in enumerate(cells):
+      try:
+        self._full(cell).settings  # noqa: B018  (made to be checked)
+      except errors.InputError as error:
+        raise errors.InputError(
+            f'run {number} of the grid ({" ".join(self._full(cell).flags)}): {error}'
+        ) from None
+
+  def command(self, cell: grids.Cell) -> list[str]:
+    """The arguments of Python that run a cell."""
+    directory = f'--output_dir={self._root / cell.name}'
+    return [*_RUN, *self._full(cell).flags, directory]
+
+  def is_done(self, cell: grids.Cell) -> bool:
+    """Whether its run, with these flags, has all of its rounds."""
+    full = self._full(cell)
+    config = _read_json(self._root / cell.name / 'config.json')
+    summary = _read_json(self._root / cell.name / 'summary.json')
+    return (
+        config.get('flags') == full.identity
+        and summary.get('rounds') == full.settings.rounds
+    )
+
+  def status(self, cell: grids.Cell) -> str:
+    """'done', 'going on', 'begun' or 'to do'."""
+    if self.is_done(cell):
+      return 'done'
+    with self.locked(cell) as lock:
+      if lock is None:
+        return 'going on'
+    return 'begun' if (self._root / cell.name / 'config.json').exists() else 'to do'
+
+  @contextlib.contextmanager
+  def locked(self, cell: grids.Cell) -> Iterator[Optional[BinaryIO]]:
+    """Keeps others from a cell; None in place of the lock if another is at it."""
+    path = self._root / _LOCKS / cell.name
+    try:
+      path.parent.mkdir(parents=True, exist_ok=True)
+      lock = open(path, 'ab')
+    except OSError as error:
+      raise errors.InputError(
+          f'--sweep_dir={self._root} can\'t be written ({error.strerror}); name a directory'
+          ' that can.'
+      ) from None
+    with lock:
+      try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        yield None
+        return
+      yield lock
+
+  def start(self, cell: grids.Cell, lock: BinaryIO) -> tuple[subprocess.Popen, pathlib.Path]:
+    """Starts a cell's run; returns its process and its log."""
+    log = self._root / _LOGS / f'{cell.name}.log'
+    log.parent.mkdir(exist_ok=True)
+    with open(log, 'ab') as output:
+      process = subprocess.Popen(
+          [sys.executable, *self.command(cell)],
+          stdin=subprocess.DEVNULL,
+          stdout=output,
+          stderr=output,
+          pass_fds=[lock.fileno()],
+          # Signals of a terminal reach it through this process, once.
+          start_new_session=True,
+          preexec_fn=lambda: tff_worker.end_with_parent(signal.SIGTERM),
+      )
+    return process, log
+
+  def _full(self, cell: grids.Cell) -> grids.Cell:
+    return grids.Cell.of((*cell.flags, *self._extra))
+
+
+def main(argv: list[str]) -> int:
+  """Runs the command; returns its exit status: 1 if a run has failed."""
+  try:
+    extra = []
+    if '--' in argv:
+      argv, extra = argv[: argv.index('--')], argv[argv.index('--') + 1 :]
+    rest = _FLAGS.parse(argv)
+    if rest is None:
+      print(_FLAGS.help_text(_USAGE))
+      return 0
+    _FLAGS.refuse(rest)
+    if _GRID.value is None:
+      raise errors.InputError(
+          f'--grid is not set; set it to a file, or to one of {", ".join(grids.names())}.'
+      )
+    cells = grids.with_seeds(grids.read(_GRID.value), range(1, _SEEDS.value + 1))
+    if _INDEX.value is not None:
+      if _INDEX.value >= len(cells):
+        raise errors.InputError(
+            f'--index={_INDEX.value} is not one of the {len(cells)} runs, which count from 0;'
+            ' lower it.'
+        )
+      cells = [cells[_INDEX.value]]
+    sweep = Sweep(_SWEEP_DIR.value, cells, extra)
+    if _PRINT.value:
+      for cell in cells:
+        print(shlex.join(['python', *sweep.command(cell)]))
+      return 0
+    if _STATUS.value:
+      for number, cell in enumerate(cells):
+        print(f'{number:4d} {sweep.status(cell):8s} {cell.name}')
+      return 0
+    return _run(sweep)
+  except errors.InputError as error:
+    print(f'tasks.sweep: {error}', file=sys.stderr)
+    return 2
+
+
+def _run(sweep: Sweep) -> int:
+  """Runs what is not done; returns the exit status."""
+  counts = {'done': 0, 'done before': 0, 'going on elsewhere': 0}
+  failed = {}
+  bar = tqdm.tqdm(total=len(sweep.cells), unit='run', dynamic_ncols=True, disable=None)
+  with bar, _Signals() as signals:
+    for number, cell in enumerate(sweep.cells, 1):
+      with sweep.locked(cell) as lock:
+        if lock is None:
+          counts['going on elsewhere'] += 1
+        # Looked at behind the lock: another sweep may just have ended it.
+        elif sweep.is_done(cell):
+          counts['done before'] += 1
+        else:
+          _say(bar, f'[{number}/{len(sweep.cells)}] {cell.name}')
+          process, log = sweep.start(cell, lock)
+          with signals.handed_to(process):
+            status = _wait(process, log, bar, cell)
+          if status and signals.number is None:
+            failed[cell.name] = log
+            _say(bar, f'FAILED: {_failure(status, log)}')
+          elif not status:
+            counts['done'] += 1
+      if signals.number is not None:
+        name = signal.Signals(signals.number).name
+        _say(bar, f'ended by {name}; the same command goes on from here.')
+        return 128 + signals.number
+      bar.update()
+  print(', '.join(f'{count} {what}' for what, count in counts.items() if count or what == 'done'))
+  for name, log in failed.items():
+    print(f'failed: {name}, see {log}')
+  return int(bool(failed))
+
+
+class _Signals:
+  """Hands SIGTERM and SIGINT on to the run that is going on, which ends in its own way.
+
+  Attributes:
+    number: The first signal that came; None if none did.
+  """
+
+  def __init__(self):
+    self.number = None
+    self._child = None
+    self._before = {}
+
+  def __enter__(self) -> '_Signals':
+    for number in (signal.SIGTERM, signal.SIGINT):
+      # A shell's background job has SIGINT ignored, and stays so.
+      if signal.getsignal(number) is not signal.SIG_IGN:
+        self._before[number] = signal.signal(number, self._hand_on)
+    return self
+
+  def __exit__(self, *unused_error) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
+
+  @contextlib.contextmanager
+  def handed_to(self, child: subprocess.Popen) -> Iterator[None]:
+    """In this block, signals go to this process; one that came just before does too."""
+    self._child = child
+    if self.number is not None:
+      child.send_signal(self.number)
+    try:
+      yield
+    finally:
+      self._child = None
+
+  def _hand_on(self, number: int, unused_frame) -> None:
+    self.number = self.number or number
+    if self._child is not None:
+      self._child.send_signal(number)
+
+
+def _wait(
+    process: subprocess.Popen, log: pathlib.Path, bar: tqdm.tqdm, cell: grids.Cell
+) -> int:
+  """Waits for a run, and shows how far it is; returns its exit status."""
+  while True:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      return process.wait(_SECONDS_BETWEEN_LOOKS)
+    if not bar.disable:
+      rounds = [line for line in _last_lines(log) if line.startswith('round ')]
+      bar.set_postfix_str(f'{cell.name}: {rounds[-1] if rounds else "begins"}')
+
+
+def _last_lines(log: pathlib.Path) -> list[str]:
+  with open(log, 'rb') as file:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+    return file.read().decode(errors='replace').splitlines()
+
+
+def _failure(status: int, log: pathlib.Path) -> str:
+  """Why a run has failed, as it said itself if it did."""
+  said = [line for line in _last_lines(log) if line.strip()]
+  how = f'killed by {signal.Signals(-status).name}' if status < 0 else f'exit status {status}'
+  return f'{how}: {said[-1] if said else "it said nothing"}'
+
+
+def _say(bar: tqdm.tqdm, text: str) -> None:
+  if bar.disable:
+    print(text, flush=True)
+  else:
+    bar.write(text)
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  """What a JSON file holds; nothing if it is missing or can't be read."""
+  try:
+    content = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError):
+    return {}
+  return content if isinstance(content, dict) else {}
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv))

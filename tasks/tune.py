@@ -1,0 +1,236 @@
+"""`python -m tasks.tune --task=TASK`: which p to take, by Theorem 2 and public data alone."""
+
+import os
+
+# TensorFlow's notes on its start say nothing about a run.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+# pylint: disable=g-import-not-at-top
+import json
+import pathlib
+import sys
+
+from absl import flags
+from absl import logging
+import numpy as np
+import tqdm
+
+from fedsmp_tff import convergence
+from fedsmp_tff import estimation
+from tasks import checks
+from tasks import drawing
+from tasks import errors
+from tasks import initializers
+from tasks import paper
+from tasks import seeds as seeds_lib
+from tasks import settings as settings_lib
+from tasks import training
+
+_PROGRAM = 'python -m tasks.tune'
+_NAME = 'bound'
+
+_OUTPUT = flags.DEFINE_string(
+    'tune_dir', 'tune',
+    f'Directory for the bound over p as a picture ({_NAME}.png) and all figures'
+    f' ({_NAME}.json).',
+)
+_ROUNDS = flags.DEFINE_integer(
+    'tune_rounds', 10, 'Rounds on public data, from which the constants are estimated.'
+)
+_CLIENT_EXAMPLES = flags.DEFINE_integer(
+    'client_examples', None,
+    'Examples of a client, to cut the public ones into (default: --batch_size). That real'
+    ' clients have so many must be no secret.',
+)
+_CURVES = ('optimization', 'compression', 'privacy', 'total')
+
+
+def main(argv: list[str]) -> int:
+  """Runs the command; returns its exit status."""
+  logging.set_verbosity(logging.ERROR)
+  try:
+    if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
+      print(_help())
+      return 0
+    settings_lib.parse(argv, _PROGRAM)
+    settings = settings_lib.from_flags()
+    for name, holder in (('tune_rounds', _ROUNDS), ('client_examples', _CLIENT_EXAMPLES)):
+      checks.check_at_least_one(name, holder.value)
+    _tune(settings)
+  except errors.InputError as error:
+    print(f'tasks.tune: {error}', file=sys.stderr)
+    return 2
+  return 0
+
+
+def _help() -> str:
+  own = [
+      flags.text_wrap(
+          f'--{one.name}: {flags.FLAGS[one.name].help}'
+          + ('' if one.default is None else f' (default: {one.default})'),
+          90, '      ', '  ',
+      )
+      for one in (_CLIENT_EXAMPLES, _ROUNDS, _OUTPUT)
+  ]
+  return '\n'.join([
+      f'usage: {_PROGRAM} --task=TASK [flags of tasks.run]',
+      '',
+      'Estimates what Theorem 2 calls constants from a few rounds on public data, and prints',
+      'the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
+      'settings are those of a run with the same flags (see python -m tasks.run --help).',
+      'Nothing of a client is used, so it costs no privacy.',
+      '',
+      *own,
+  ])
+
+
+def _tune(settings: settings_lib.RunSettings) -> None:
+  task = settings_lib.TASKS[settings.task]
+  if settings.clip is None:
+    raise errors.InputError(
+        f'--algorithm={settings.algorithm} adds no noise, so that p = 1 is best; choose one that'
+        ' does.'
+    )
+  if settings.noise_multiplier is None:
+    raise errors.InputError(
+        f'--epsilon={settings.epsilon} needs k to be known; set --noise_multiplier, which'
+        ' python -m tasks.account finds for an epsilon.'
+    )
+  output = pathlib.Path(_OUTPUT.value)
+  try:
+    output.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise errors.InputError(
+        f'--tune_dir={output} can\'t be written ({error.strerror}); name a directory that can.'
+    ) from None
+  seeds = seeds_lib.make(settings.seed, None)
+  model = task.build_model(
+      initializers.INITIALIZERS[settings.initializer](seeds.weights)
+  )
+  num_public = settings.public_examples or task.settings.public_examples
+  data = task.load(seeds.partition, num_public)
+  size = _CLIENT_EXAMPLES.value or settings.batch_size
+  print(
+      f'{settings.task}: {num_public:,} public examples, half of them as clients of {size};'
+      f' {_ROUNDS.value} rounds',
+      flush=True,
+  )
+  try:
+    found = estimation.estimate(
+        model, data.public, training.local_training(settings), size, _ROUNDS.value,
+        seeds.partition,
+        lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
+    )
+  except ValueError as error:
+    raise errors.as_flags(error, ['client_examples']) from None
+  steps = settings.local_steps or settings.local_epochs * -(-size // settings.batch_size)
+  run = convergence.Training(
+      dim=found.dim,
+      # Momentum makes a step so much longer; the theorem has none.
+      learning_rate=settings.learning_rate / (1 - settings.momentum),
+      local_steps=steps,
+      rounds=settings.rounds,
+      clients_per_round=settings.clients_per_round,
+      clipping_norm=settings.clip,
+      noise_multiplier=settings.noise_multiplier,
+  )
+  _say(settings, found, run, output)
+
+
+def _say(
+    settings: settings_lib.RunSettings,
+    found: estimation.Estimate,
+    run: convergence.Training,
+    output: pathlib.Path,
+) -> None:
+  c = found.constants
+  print(
+      f'  L = {c.smoothness:.4g}, zeta^2 = {c.gradient_variance:.4g}, beta^2 ='
+      f' {c.dissimilarity:.4g}, kappa^2 = {c.dissimilarity_offset:.4g}, f(theta^0) ='
+      f' {c.initial_gap:.4g}\n'
+      f'  d = {run.dim:,}, step eta_l/(1 - momentum) = {run.learning_rate:.4g}, tau ='
+      f' {run.local_steps}, T = {run.rounds}, r = {run.clients_per_round}, C ='
+      f' {run.clipping_norm:g}, sigma = {run.noise_multiplier:g}\n'
+  )
+  panels, suggested = [], {}
+  for kind, name, variance in (
+      (convergence.RANDK, 'rand-k', None),
+      (convergence.TOPK, 'top-k', found.topk_variance),
+  ):
+    p = convergence.best_compression_ratio(c, run, kind, variance)
+    suggested[kind] = p
+    print(f'{name}: p = {p:.3g} ({_of_the_paper(settings.task, kind)})')
+    if kind == convergence.TOPK:
+      worst = convergence.best_compression_ratio(c, run, kind)
+      print(
+          '  by what top-k was measured to lose; by its worst case, 1 - k/d, as in the theorem,'
+          f' p = {worst:.3g}'
+      )
+    num_kept = max(1, round(p * run.dim))
+    for sentence in convergence.violations(
+        c, run, kind, num_kept, variance and variance(num_kept)
+    ):
+      print(f'  beyond the theorem: {sentence}')
+    if kind == convergence.RANDK:
+      clips = min(1.0, (found.update_norm / run.clipping_norm) ** 2)
+      print(
+          f'  the median update has norm {found.update_norm:.3g}, and rand-k scales by d/k: below'
+          f' p = {clips:.2g} half of them would be clipped at C = {run.clipping_norm:g}, which'
+          ' the theorem does not have'
+      )
+    panels.append(_panel(name, p, c, run, kind, variance))
+  print(
+      '\nThe bound takes for granted that no update is clipped, and what it bounds is the'
+      '\ngradient, not the accuracy: take p as where to begin.'
+  )
+  figure = drawing.Figure(_NAME, f'{settings.task}: Theorem 2\'s bound over p', panels)
+  drawing.save_png(figure, output / f'{_NAME}.png')
+  values = {
+      'task': settings.task,
+      'suggested_compression_ratio': suggested,
+      'constants': vars(c),
+      'training': vars(run),
+      'update_norm': found.update_norm,
+      'topk': {'kept': found.kept.tolist(), 'lost': found.lost.tolist()},
+  }
+  (output / f'{_NAME}.json').write_text(json.dumps(values, indent=2) + '\n', encoding='utf-8')
+  print(f'wrote {output}/{_NAME}.png and {_NAME}.json')
+
+
+def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
+  kept = np.unique(np.geomspace(1, run.dim, 200).round().astype(int))
+  bounds = [
+      convergence.bound(constants, run, kind, k, variance and variance(k))
+      for k in kept.tolist()
+  ]
+  curves = [
+      drawing.Curve(
+          part, kept / run.dim, np.array([getattr(one, part) for one in bounds]), color=color
+      )
+      for color, part in enumerate(_CURVES)
+  ]
+  at_best = bounds[int(np.argmin(np.abs(kept / run.dim - best)))].total
+  curves.append(
+      drawing.Curve('smallest', np.array([best]), np.array([at_best]), None, 3, 'points')
+  )
+  return drawing.Panel(
+      f'{name}: p = {best:.3g}', 'compression ratio p',
+      'bound on the mean of ||gradient||²', curves, log_x=True, log_y=True,
+  )
+
+
+def _of_the_paper(task: str, kind: str) -> str:
+  """What the paper measured to be best, for comparison."""
+  measured = [
+      row for row in paper.rows()
+      if row.task == task and row.algorithm == f'fedsmp_{kind}' and row.table <= 3
+  ]
+  if not measured:
+    return 'the paper has none'
+  best = max(measured, key=lambda row: row.accuracy)
+  others = ', '.join(f'{row.p:g}' for row in measured)
+  return f'the paper measured {others}, and {best.p:g} was best'
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv))
