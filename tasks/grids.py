@@ -9,6 +9,7 @@ run of one paragraph, seed by seed, before the next begins.
 from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
+import hashlib
 import pathlib
 import re
 import shlex
@@ -22,6 +23,7 @@ _ROOT = pathlib.Path(__file__).parent / 'experiments'
 _SUFFIX = '.grid'
 _EVERY = 'all'
 _UNSAFE = re.compile(r'[^A-Za-z0-9_.,=+-]')
+_LONGEST_NAME = 160
 _FIRST = ('--task', '--algorithm')
 
 
@@ -42,16 +44,23 @@ class Cell:
 
   @property
   def name(self) -> str:
-    """A directory's name, one for each set of flags whatever their order."""
+    """A directory's name, one for each set of flags whatever their order.
+
+    As in a run's identity, where the data are is left out.
+    """
     first, rest = [], []
     for flag in self.flags:
       name, _, value = flag.partition('=')
       if name in _FIRST:
         first.append((_FIRST.index(name), value))
-      else:
+      elif not name.endswith('_dir'):
         rest.append(flag.lstrip('-'))
     parts = [value for _, value in sorted(first)] + sorted(rest)
-    return _UNSAFE.sub('_', '-'.join(parts))
+    name = _UNSAFE.sub('_', '-'.join(parts))
+    if len(name) > _LONGEST_NAME:  # File systems take 255 bytes.
+      digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
+      name = f'{name[:_LONGEST_NAME]}-{digest}'
+    return name
 
   @functools.cached_property
   def settings(self) -> settings_lib.RunSettings:

@@ -7,6 +7,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
 import json
+import math
 import pathlib
 import sys
 
@@ -42,6 +43,8 @@ _CLIENT_EXAMPLES = flags.DEFINE_integer(
     'Examples of a client, to cut the public ones into (default: --batch_size). That real'
     ' clients have so many must be no secret.',
 )
+# Where the picture begins.
+_LEAST_RATIO = 1e-4
 _CURVES = ('optimization', 'compression', 'privacy', 'total')
 
 
@@ -159,7 +162,7 @@ def _say(
   ):
     p = convergence.best_compression_ratio(c, run, kind, variance)
     suggested[kind] = p
-    print(f'{name}: p = {p:.3g} ({_of_the_paper(settings.task, kind)})')
+    print(f'{name}: p = {p:.3g} ({_of_the_paper(settings.task, kind, p)})')
     if kind == convergence.TOPK:
       worst = convergence.best_compression_ratio(c, run, kind)
       print(
@@ -198,14 +201,17 @@ def _say(
 
 
 def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
-  kept = np.unique(np.geomspace(1, run.dim, 200).round().astype(int))
+  least = max(1.0, _LEAST_RATIO * run.dim)
+  kept = np.unique(np.geomspace(least, run.dim, 200).round().astype(int))
   bounds = [
       convergence.bound(constants, run, kind, k, variance and variance(k))
       for k in kept.tolist()
   ]
   curves = [
       drawing.Curve(
-          part, kept / run.dim, np.array([getattr(one, part) for one in bounds]), color=color
+          part, kept / run.dim,
+          # A logarithm has no zero, where nothing is left out.
+          np.array([getattr(one, part) or math.nan for one in bounds]), color=color,
       )
       for color, part in enumerate(_CURVES)
   ]
@@ -219,17 +225,20 @@ def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
   )
 
 
-def _of_the_paper(task: str, kind: str) -> str:
-  """What the paper measured to be best, for comparison."""
+def _of_the_paper(task: str, kind: str, p: float) -> str:
+  """What the paper measured near p and where it was best, for comparison."""
   measured = [
       row for row in paper.rows()
       if row.task == task and row.algorithm == f'fedsmp_{kind}' and row.table <= 3
   ]
   if not measured:
-    return 'the paper has none'
+    return 'the paper does not have this task'
   best = max(measured, key=lambda row: row.accuracy)
-  others = ', '.join(f'{row.p:g}' for row in measured)
-  return f'the paper measured {others}, and {best.p:g} was best'
+  nearest = min(measured, key=lambda row: abs(math.log(row.p / p)))
+  return (
+      f'the paper measured {nearest.accuracy:.2f} % at {nearest.p:g}, the nearest of its p, and'
+      f' at best {best.accuracy:.2f} % at {best.p:g}'
+  )
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tasks import contenders
 from tasks import fashion_mnist
+from tasks import initializers
 from tasks import registry
 
 
@@ -26,7 +27,7 @@ class TestExecution:
   def test_flops_are_those_of_the_model_s_weights(self):
     # Of each kernel: a multiply-add a weight and output position; 14x14 and 28x28
     # positions for the convolutions, one for the dense layers.
-    weights = fashion_mnist.TASK.build_model(0).initial_weights[0]
+    weights = fashion_mnist.TASK.build_model(initializers.KerasInitializer(0)).initial_weights[0]
     kernels = [w.size for w in weights if w.ndim > 1]
     forward = np.dot(kernels, [28 * 28, 14 * 14, 1, 1])
     by_inputs = np.dot(kernels[1:], [14 * 14, 1, 1])

@@ -7,7 +7,18 @@ import pytest
 
 from tasks import emnist
 from tasks import errors
+from tasks import initializers
 from tests import small_data
+
+
+class TestComputation:
+
+  def test_tffs_models_are_keras(self, set_flags):
+    set_flags('--emnist_model=tff_2nn')
+    with pytest.raises(
+        errors.InputError, match='--initializer=torch is of no use with --emnist_model=tff_2nn'
+    ):
+      emnist.TASK.build_model(initializers.TorchInitializer(0))
 
 
 class TestExecution:

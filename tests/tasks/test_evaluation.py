@@ -6,13 +6,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import evaluation
+from tasks import initializers
 from tasks import models
 
 _NUM = 605  # Two whole batches of 250 and a part of one.
 
 
 def _model_and_weights():
-  model = models.cnn((6, 6, 1), (2,), (5,), 10, seed=0)
+  model = models.cnn((6, 6, 1), (2,), (5,), 10, initializers.KerasInitializer(0))
   return model, tff.learning.models.ModelWeights(*model.initial_weights)
 
 

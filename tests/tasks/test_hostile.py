@@ -12,6 +12,7 @@ from fedsmp_tff import program
 from fedsmp_tff import sampling
 from tasks import evaluation
 from tasks import fashion_mnist
+from tasks import initializers
 from tests import numpy_reference
 from tests import tiny_models
 
@@ -158,7 +159,7 @@ class TestRealData:
   )
   def test_fashion_mnist_is_learnt_with_30_of_100_hostile(self, tmp_path):
     data = fashion_mnist.TASK.load(1, 1000)
-    model = _with_hostile_labels(fashion_mnist.TASK.build_model(1))
+    model = _with_hostile_labels(fashion_mnist.TASK.build_model(initializers.KerasInitializer(1)))
     training = fedsmp_tff.LocalTraining(
         tff.learning.optimizers.build_sgdm(0.125, 0.5), 10, epochs=10,
         learning_rate_fn=lambda t: 0.125 * 0.99 ** tf.cast(t, tf.float32),

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from tasks import errors
 from tasks import evaluation
+from tasks import initializers
 from tasks import lstm
 from tasks import models
 from tasks import pooling
@@ -19,6 +20,9 @@ from tasks import settings
 def parsed_flags():
   if not flags.FLAGS.is_parsed():
     flags.FLAGS(['test'])
+
+
+_initializer = initializers.KerasInitializer
 
 
 def _size(model):
@@ -38,11 +42,11 @@ class TestComputation:
       ],
   )
   def test_parameter_counts(self, task, parameters):
-    assert _size(settings.TASKS[task].build_model(0)) == parameters
+    assert _size(settings.TASKS[task].build_model(_initializer(0))) == parameters
 
   def test_initial_weights_follow_the_seed(self):
     build = settings.TASKS['shakespeare'].build_model
-    one, again, other = (build(s).initial_weights[0] for s in (1, 1, 2))
+    one, again, other = (build(_initializer(s)).initial_weights[0] for s in (1, 1, 2))
     np.testing.assert_array_equal(one[1], again[1])
     assert not np.array_equal(one[1], other[1])
 
@@ -61,7 +65,7 @@ class TestComputation:
 class TestExecution:
 
   def test_cnn_equals_keras(self):
-    model = models.cnn((11, 9, 2), (3, 4), (7, 6), 5, seed=0)
+    model = models.cnn((11, 9, 2), (3, 4), (7, 6), 5, initializer=_initializer(0))
     keras_model = tf.keras.Sequential([
         tf.keras.layers.InputLayer((11, 9, 2)),
         tf.keras.layers.Conv2D(3, 5, padding='same'),
@@ -84,7 +88,7 @@ class TestExecution:
     )
 
   def test_rnn_equals_keras(self):
-    model = models.character_rnn(12, 3, (5, 4), 7, padding=0, seed=0)
+    model = models.character_rnn(12, 3, (5, 4), 7, padding=0, initializer=_initializer(0))
     keras_model = tf.keras.Sequential([
         tf.keras.layers.Embedding(12, 3, input_length=7),
         tf.keras.layers.LSTM(5, return_sequences=True),
@@ -109,7 +113,7 @@ class TestExecution:
     )
     trained = []
     for use_keras in (False, True):
-      model = models.character_rnn(12, 3, (5, 4), 7, 0, seed=0, use_keras=use_keras)
+      model = models.character_rnn(12, 3, (5, 4), 7, 0, initializer=_initializer(0), use_keras=use_keras)
       process = fedsmp_tff.build_fedavg(
           model,
           fedsmp_tff.LocalTraining(

@@ -1,49 +1,145 @@
-"""Tests of the picture of runs."""
+"""Tests of `python -m tasks.report`: the paper beside ours, as text, pictures and a page."""
 
-import json
+import csv
+import html.parser
 
 import matplotlib.image
 import numpy as np
 import pytest
 
 from tasks import report
+from tests.tasks import commands
+from tests.tasks import runs_on_disk
+
+
+def _write(root, name, accuracies, **options):
+  return runs_on_disk.write(root / name, accuracies=accuracies, **options)
+
+
+def _cells(output):
+  """Rows of cells.csv by the title of their table, as dictionaries."""
+  found = {}
+  with open(output / 'cells.csv', encoding='utf-8', newline='') as file:
+    for line in csv.reader(file):
+      if line[0] == 'table':
+        header = line[1:]
+      else:
+        found.setdefault(line[0], []).append(dict(zip(header, line[1:])))
+  return found
 
 
 @pytest.fixture
-def run_dir(tmp_path):
-  path = tmp_path / 'run'
-  path.mkdir()
-  config = dict(
-      task='fashion_mnist', algorithm='fedsmp_topk', num_kept=5, dim=100,
-      privacy=dict(noise_multiplier=1.4),
-  )
-  (path / 'config.json').write_text(json.dumps(config))
-  (path / 'metrics.csv').write_text(
-      'round,test_accuracy,uplink_megabytes\n0,0.1,0\n1,,0.1\n2,0.5,0.2\n'
-  )
-  return path
+def as_the_paper():
+  return dict(sampling='fixed', initializer='torch')
 
 
 class TestExecution:
 
-  def test_draws(self, run_dir, tmp_path, capsys):
-    path = tmp_path / 'a.png'
-    assert report.main(['report', str(run_dir), f'--output={path}']) == 0
-    assert str(path) in capsys.readouterr().out
-    image = matplotlib.image.imread(path)
-    assert image.shape[:2] == (480, 1200) and np.std(image) > 0
+  def test_ours_beside_the_papers(self, tmp_path, capsys, as_the_paper):
+    # 180 rounds, of which only the last but one and the last are measured.
+    for seed, best in ((1, 0.81), (2, 0.83)):
+      accuracies = [0.1, *[None] * 178, best, 0.8]
+      _write(tmp_path / 'runs', str(seed), accuracies, seed=seed, **as_the_paper)
+    output = tmp_path / 'out'
+    assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
+    assert str(output / 'report.html') in capsys.readouterr().out
+    cells = _cells(output)
+    (row,) = (
+        row for row in cells['Table 1: Fashion-MNIST']
+        if (row['algorithm'], row['p']) == ('fedsmp_topk', '0.005')
+    )
+    assert row['paper (best, %)'] == '80.76 ± 0.27'
+    assert row['ours: best (%)'] == '82.00 ± 1.41' and row['difference'] == '+1.24'
+    assert row['ours: final (%)'] == '80.00 ± 0.00' and row['seeds'] == '2'
+    assert row["epsilon, paper's table"] == '1.01'
+    assert row["epsilon, paper's accounting"] == '36' and row['epsilon, sound'] == '18'
+    assert row['uplink, paper (MB)'] == '0.1' and row['uplink (MB)'] == '0.009'
+    assert row['differs from the paper in'] == ''
+    # The same runs are a cell of Table 5; the other cells are shown as not run.
+    assert any(r['ours: best (%)'] == '82.00 ± 1.41' for r in cells[
+        'Table 5: Fashion-MNIST, top-k, over epsilon'
+    ])
+    others = [r for r in cells['Table 1: Fashion-MNIST'] if r is not row]
+    assert len(others) == 15 and all(r['ours: best (%)'] == 'not run' for r in others)
+    text = (output / 'report.md').read_text()
+    assert '1 of 16 cells were run.' in text and 'None of its 16 cells were run.' in text
+    assert '82.00 ± 1.41' in text and 'Table 9' in text
 
-  @pytest.mark.parametrize('damage', ['', 'round\n1\n', 'round,test_accuracy\n1,x\n'])
-  def test_what_is_no_run(self, run_dir, damage, capsys):
-    (run_dir / 'metrics.csv').write_text(damage)
-    if not damage:
-      (run_dir / 'metrics.csv').unlink()
-    assert report.main(['report', str(run_dir)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f'tasks.report: {run_dir}') and said.count('\n') == 1
+  def test_what_differs_from_the_paper_is_said(self, tmp_path, as_the_paper):
+    _write(tmp_path / 'runs', 'a', [0.1, 0.8], seed=1, clip=0.5, sampling='poisson')
+    _write(tmp_path / 'runs', 'b', [0.1, 0.7], seed=1, noise_multiplier=1.45, **as_the_paper)
+    output = tmp_path / 'out'
+    assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
+    ours = [
+        row for row in _cells(output)['Table 1: Fashion-MNIST'] if row['seeds']
+    ]
+    assert [row['differs from the paper in'] for row in ours] == [
+        '1 rounds, not 180, clip = 0.5, sampling = poisson, initializer = keras',
+        '1 rounds, not 180, sigma = 1.45',
+    ]
 
-  def test_nothing_named_and_nowhere_to_write(self, run_dir, capsys):
-    assert report.main(['report']) == 2
-    assert 'no run directory is named' in capsys.readouterr().err
-    assert report.main(['report', str(run_dir), '--output=/dev/null/a.png']) == 2
-    assert "--output=/dev/null/a.png can't be written" in capsys.readouterr().err
+  def test_unfinished_runs_and_those_of_no_row(self, tmp_path):
+    _write(tmp_path / 'runs', 'a', [0.1, 0.8], rounds=7)
+    _write(tmp_path / 'runs', 'b', [0.1, 0.4], algorithm='fedavg_topk', clients_per_round=50)
+    _write(tmp_path / 'runs', 'c', [])
+    output = tmp_path / 'out'
+    assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
+    cells = _cells(output)
+    rows = next(some for title, some in cells.items() if title.startswith('Runs that no row'))
+    assert [row['with'] for row in rows] == ['round 1 of 7', 'clients_per_round = 50']
+    assert 'Table 1: Fashion-MNIST' not in cells  # Nothing of it was run.
+    assert len(cells['The runs']) == 2
+    # At a round that both have, both are complete.
+    argv = ['report', str(tmp_path / 'runs'), f'--output={output}', '--rounds=1']
+    assert report.main(argv) == 0
+    assert any(row['seeds'] for row in _cells(output)['Table 1: Fashion-MNIST'])
+
+  def test_pictures_and_a_page_that_needs_no_other_file(self, tmp_path):
+    for algorithm in ('fedsmp_topk', 'fedavg_topk'):
+      for p in (0.005, 0.1):
+        _write(tmp_path / 'runs', f'{algorithm}{p}', [0.1, p], algorithm=algorithm, p=p)
+    output = tmp_path / 'out'
+    assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
+    names = ['fashion_mnist_ratio.png', 'fashion_mnist_rounds.png', 'fashion_mnist_trade_off.png']
+    assert sorted(path.name for path in output.glob('*.png')) == names
+    for name in names:
+      assert np.std(matplotlib.image.imread(output / name)) > 0.01
+    page = (output / 'report.html').read_text()
+    assert page.count('Plotly.newPlot(') >= 3
+
+    class Links(html.parser.HTMLParser):
+      found = []
+
+      def handle_starttag(self, tag, attrs):
+        self.found += [value for name, value in attrs if name in ('src', 'href')]
+
+    Links().feed(page)
+    assert not Links.found
+
+  def test_reads_what_tasks_run_writes(self, tmp_path, data_dir):
+    run_dir = tmp_path / 'run'
+    assert commands.main(commands.tiny(data_dir, run_dir, '--algorithm=dp_fedavg')) == 0
+    output = tmp_path / 'out'
+    assert report.main(['report', str(run_dir), f'--output={output}']) == 0
+    (row,) = (r for r in _cells(output)['Table 1: Fashion-MNIST'] if r['seeds'])
+    last = commands.rows(run_dir / 'metrics.csv')[-1]
+    assert row['ours: final (%)'] == f'{100 * float(last["test_accuracy"]):.2f}'
+    assert row['epsilon, sound'] == f'{float(last["epsilon"]):.3g}'
+    assert row["epsilon, paper's accounting"] == f'{float(last["epsilon_paper"]):.3g}'
+    assert 'clients_per_round = 3' in row['differs from the paper in']
+
+  def test_one_sentence_and_status_2(self, tmp_path, capsys):
+    run_dir = _write(tmp_path, 'run', [0.1, 0.2])
+    for arguments, sentence in (
+        ([], 'no run directory is named'),
+        ([str(tmp_path / 'nowhere')], 'nowhere holds no run'),
+        ([str(run_dir), '--output=/dev/null/a'], "--output=/dev/null/a can't be written"),
+        ([str(run_dir), '--rounds=0'], 'rounds'),
+    ):
+      assert report.main(['report', *arguments]) == 2
+      said = capsys.readouterr().err
+      assert said.startswith('tasks.report: ') and said.count('\n') == 1 and sentence in said
+
+  def test_help(self, capsys):
+    assert report.main(['report', '--help']) == 0
+    assert '--rounds:' in capsys.readouterr().out

@@ -1,0 +1,113 @@
+"""Tests of which curves the figures hold."""
+
+import pytest
+
+from tasks import drawing
+from tasks import errors
+from tasks import figures
+from tasks import results
+from tests.tasks import runs_on_disk
+
+
+@pytest.fixture
+def groups(tmp_path):
+
+  def make(*runs):
+    made = [
+        results.read(runs_on_disk.write(tmp_path / str(i), **options))
+        for i, options in enumerate(runs)
+    ]
+    return results.group(made)
+
+  return make
+
+
+def _figure(found, name):
+  return next(figure for figure in found if figure.name == f'fashion_mnist_{name}')
+
+
+class TestComputation:
+
+  def test_accuracy_over_rounds_and_uplink(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.6], seed=1), dict(accuracies=[0.1, 0.8], seed=2),
+        dict(accuracies=[0.2, 0.5, 0.4], algorithm='fedavg'),
+    ))
+    (figure,) = found  # One p only: nothing to draw over it.
+    by_round, by_uplink = figure.panels
+    assert [curve.label for curve in by_round.curves] == [
+        'fedsmp_topk, p = 0.005, sigma = 1.4: best 70.0 %', 'fedavg: best 50.0 %'
+    ]
+    one, other = by_round.curves
+    assert one.x.tolist() == [0, 1] and one.y == pytest.approx([10, 70])
+    assert one.spread == pytest.approx([0, 200**0.5])
+    assert other.y == pytest.approx([20, 50, 40]) and one.color != other.color
+    # Without the round before which nothing was sent.
+    assert by_uplink.log_x and by_uplink.curves[1].x == pytest.approx([0.01, 0.02])
+    assert by_round.bottom == 15  # 25 points below the worst of the last.
+
+  def test_with_many_runs_the_curves_of_the_paper(self, groups):
+    many = [dict(accuracies=[0.1, 0.5], p=p) for p in (0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8)]
+    many += [dict(accuracies=[0.1, 0.5], p=p, algorithm='fedsmp_randk') for p in (0.1, 0.4)]
+    many += [dict(accuracies=[0.1, 0.5], algorithm=name) for name in ('dp_fedavg', 'fedavg')]
+    labels = [
+        curve.label.split(':')[0]
+        for curve in _figure(figures.of_task(groups(*many)), 'rounds').panels[0].curves
+    ]
+    assert labels == [
+        'fedsmp_topk, p = 0.005, sigma = 1.4', 'fedsmp_randk, p = 0.4, sigma = 1.4',
+        'dp_fedavg, sigma = 1.4', 'fedavg',
+    ]
+
+  def test_runs_that_differ_in_a_flag_are_told_apart(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.5], clip=0.5),
+    ))
+    labels = [curve.label for curve in found[0].panels[0].curves]
+    assert [label.split(', ')[-1] for label in labels] == [
+        'clip = 1.0: best 50.0 %', 'clip = 0.5: best 50.0 %'
+    ]
+    assert len({curve.color for curve in found[0].panels[0].curves}) == 2
+
+  def test_over_p_with_and_without_noise(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1),
+        dict(accuracies=[0.1, 0.7, 0.65], algorithm='dp_fedavg'),
+        dict(accuracies=[0.1, 0.2], p=0.1, algorithm='fedavg_topk'),
+        dict(accuracies=[0.1, 0.3], p=0.005, noise_multiplier=2.5),
+    ))
+    loss, accuracy = _figure(found, 'ratio').panels
+    (ours,) = loss.curves  # Without noise there is a single p.
+    assert ours.x == pytest.approx([0.005, 0.1, 1], rel=1e-4)
+    assert ours.y == pytest.approx([0.5, 0.4, 0.35])
+    ours, papers = accuracy.curves
+    assert ours.y == pytest.approx([50, 60, 70])  # The best over rounds.
+    assert papers.style == 'reference' and papers.x.tolist() == [
+        0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8, 1
+    ]
+    assert papers.y[1] == 80.76 and papers.y[-1] == 72.72
+
+  def test_trade_off_has_a_curve_for_each_sigma(self, groups):
+    found = figures.of_task(groups(*[
+        dict(accuracies=[0.1, 0.5], p=p, noise_multiplier=sigma, algorithm='fedsmp_randk')
+        for sigma in (1.0, 2.5) for p in (0.005, 0.1)
+    ]))
+    (panel,) = _figure(found, 'trade_off').panels
+    assert [curve.label for curve in panel.curves] == [
+        'sigma = 1, epsilon = 0.1', 'the paper', 'sigma = 2.5, epsilon = 0.1', 'the paper'
+    ]
+    assert panel.curves[3].y.tolist() == [51.72, 59.08, 74.54, 52.69, 29.26]
+
+  def test_unfinished_runs_are_no_points_over_p(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1, rounds=5)
+    ))
+    assert [figure.name for figure in found] == ['fashion_mnist_rounds']
+
+
+class TestExecution:
+
+  def test_nowhere_to_write(self, groups):
+    (figure,) = figures.of_task(groups(dict(accuracies=[0.1, 0.5])))
+    with pytest.raises(errors.InputError, match="/dev/null/a.png can't be written"):
+      drawing.save_png(figure, '/dev/null/a.png')

@@ -1,0 +1,164 @@
+"""Tests of `python -m tasks.sweep`: real processes, interrupted, and two at once."""
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tasks import sweep
+from tests.tasks import commands
+
+_WAIT = 180
+
+
+@pytest.fixture
+def write_grid(tmp_path, data_dir):
+
+  def make(*lines):
+    path = tmp_path / 'my.grid'
+    common = [a for a in commands.tiny(data_dir, '', '--algorithm=fedsmp_randk')[1:]
+              if 'output_dir' not in a and 'algorithm' not in a]
+    path.write_text('\n'.join([f'all: {" ".join(common)}', *lines]))
+    return f'--grid={path}'
+
+  return make
+
+
+def _main(capsys, *arguments):
+  status = sweep.main(['sweep', *arguments])
+  captured = capsys.readouterr()
+  return status, captured.out, captured.err
+
+
+def _start(*arguments):
+  return subprocess.Popen(
+      [sys.executable, '-m', 'tasks.sweep', *arguments], text=True,
+      env={**os.environ, 'PYTHONPATH': os.getcwd()},
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+  )
+
+
+def _until(what):
+  end = time.monotonic() + _WAIT
+  while not what():
+    assert time.monotonic() < end
+    time.sleep(0.05)
+
+
+def _rounds(run_dir):
+  try:
+    with open(run_dir / 'metrics.csv', encoding='utf-8') as file:
+      return [int(row['round']) for row in csv.DictReader(file)]
+  except FileNotFoundError:
+    return []
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'arguments, sentence',
+      [
+          ([], '--grid is not set; set it to a file, or to one of paper/emnist'),
+          (['--grid=none'], "--grid=none can't be read"),
+          (['--grid=paper/fashion_mnist', '--index=300'], '--index=300 is not one of the 300'),
+          (['--grid=paper/fashion_mnist', '--seeds=0'], 'seeds'),
+          (['--grid=paper/fashion_mnist', 'stray'], "'stray' is not a flag"),
+          (
+              ['--grid=paper/fashion_mnist', '--', '--raunds=1'],
+              "run 0 of the grid .*Unknown command line flag 'raunds'",
+          ),
+          (
+              ['--grid=paper/fashion_mnist', '--', '--p=0.5'],
+              r'run 2 of the grid .*--p is of no use with --algorithm=dp_fedavg',
+          ),
+          (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
+      ],
+  )
+  def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
+    status, out, err = _main(capsys, *arguments)
+    assert status == 2 and out == ''
+    assert err.startswith('tasks.sweep: ') and err.count('\n') == 1
+    assert re.search(sentence, err), err
+
+  def test_help_names_the_flags_and_grids(self, capsys):
+    status, out, _ = _main(capsys, '--help')
+    assert status == 0 and 'paper/shakespeare' in out
+    assert all(f'--{n}:' in out for n in ('grid', 'seeds', 'index', 'print', 'status'))
+
+  def test_prints_plain_commands(self, capsys, write_grid, tmp_path):
+    grid = write_grid('--algorithm=fedsmp_randk --p={0.1,0.5}')
+    where = (f'--sweep_dir={tmp_path / "runs"}', '--seeds=2', '--print')
+    status, out, _ = _main(capsys, grid, *where, '--', '--rounds=2')
+    lines = out.splitlines()
+    assert status == 0 and len(lines) == 4 and not (tmp_path / 'runs').exists()
+    assert all(line.startswith('python -m tasks.run --task=fashion_mnist') for line in lines)
+    assert all('--rounds=2' in line and '--rounds=3' not in line for line in lines)
+    assert len({line.split('--output_dir=')[1] for line in lines}) == 4
+    status, out, _ = _main(capsys, grid, *where, '--index=2', '--', '--rounds=2')
+    assert out.splitlines() == [lines[2]]
+
+
+@pytest.mark.slow
+class TestExecution:
+
+  def test_two_at_once_and_one_that_fails(self, write_grid, tmp_path):
+    grid = write_grid(
+        '--algorithm=fedsmp_randk --p=0.5',
+        f'--algorithm=fedavg --fashion_mnist_dir={tmp_path}',  # No images are there.
+        '--algorithm=dp_fedavg',
+    )
+    root = tmp_path / 'runs'
+    both = [_start(grid, f'--sweep_dir={root}', '--seeds=1') for _ in range(2)]
+    said = [one.communicate(timeout=_WAIT) for one in both]
+    logs = {log.stem: log.read_text() for log in (root / 'logs').iterdir()}
+    for name, log in logs.items():
+      # Begun once and ended once, by one of them; what failed may be tried by both.
+      if '-fedavg-' in name:
+        assert 'tasks.run: Fashion-MNIST: ' in log and 'does not exist' in log
+      else:
+        assert log.count('\noutput: ') == 2 and log.count('3 of 3 rounds done') == 1
+        assert _rounds(root / name) == [0, 1, 2, 3]
+    assert len(logs) == 3
+    done = [int(out.splitlines()[-2 if 'failed' in out else -1].split()[0]) for out, _ in said]
+    assert sum(done) == 2
+    failed = [out for out, _ in said if 'FAILED: exit status 2: tasks.run: Fashion-M' in out]
+    assert failed and sorted(one.returncode for one in both) == [int(len(failed) == 2), 1]
+
+  def test_interrupted_twice_and_started_again(self, write_grid, tmp_path, capsys):
+    grid = write_grid(
+        '--algorithm=dp_fedavg --rounds=2', '--algorithm=fedsmp_randk --p=0.5 --rounds=25'
+    )
+    arguments = (grid, f'--sweep_dir={tmp_path / "runs"}', '--seeds=1')
+    status, out, _ = _main(capsys, *arguments, '--print')
+    first, second = (
+        tmp_path / 'runs' / line.split('--output_dir=')[1].split('/')[-1].strip("'")
+        for line in out.splitlines()
+    )
+    process = None
+    for number in (signal.SIGTERM, signal.SIGKILL):
+      seen = len(_rounds(second))
+      process = _start(*arguments)
+      _until(lambda seen=seen: len(_rounds(second)) > seen + 2)
+      (run,) = psutil.Process(process.pid).children()
+      process.send_signal(number)
+      process.communicate(timeout=_WAIT)
+      # The run was told, has ended in its own way, and nothing is left.
+      _until(lambda run=run: not run.is_running())
+      assert process.returncode == (143 if number == signal.SIGTERM else -9)
+      summary = (first / 'summary.json').stat()
+    status, out, _ = _main(capsys, *arguments, '--status')
+    assert [line.split()[1] for line in out.splitlines()] == ['done', 'begun']
+    # A round that was abandoned is run again; none is there twice.
+    assert _rounds(second) == [*range(len(_rounds(second)))]
+    status, out, _ = _main(capsys, *arguments)
+    assert status == 0 and out.splitlines()[-1] == '1 done, 1 done before'
+    assert _rounds(second) == [*range(26)]
+    assert (first / 'summary.json').stat() == summary
+    log = (tmp_path / 'runs' / 'logs' / f'{second.name}.log').read_text()
+    assert log.count('goes on after round') == 2
