@@ -1,0 +1,80 @@
+"""Tests of `python -m tasks.tune`: a suggestion from public data, and what it refuses."""
+
+import json
+
+from absl.testing import flagsaver
+import matplotlib.image
+import numpy as np
+import pytest
+
+from tasks import tune
+from tests.tasks import commands
+
+
+def _run(capsys, *arguments):
+  with flagsaver.flagsaver():
+    status = tune.main(['tune', *arguments])
+  captured = capsys.readouterr()
+  return status, captured.out, captured.err
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'arguments, sentence',
+      [
+          ([], '--task is not set'),
+          (['--task=fashion_mnist', '--algorithm=fedavg'], 'adds no noise'),
+          (['--task=fashion_mnist', '--epsilon=1'], '--epsilon=1.0 needs k to be known'),
+          (['--task=fashion_mnist', '--tune_rounds=0'], '--tune_rounds=0 is not an integer'),
+          (['--task=fashion_mnist', '--client_examples=0'], '--client_examples=0 is not'),
+          (['--task=fashion_mnist', '--p=2'], '--p=2.0 is not a number'),
+          (['--task=fashion_mnist', '--tune_dir=/dev/null/x'], "x can't be written"),
+      ],
+  )
+  def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
+    status, out, err = _run(capsys, *arguments)
+    assert status == 2 and out == ''
+    assert err.startswith('tasks.tune: ') and err.count('\n') == 1 and sentence in err
+
+  def test_help_names_its_own_flags(self, capsys):
+    status, out, _ = _run(capsys, '--help')
+    assert status == 0
+    assert all(f'--{name}:' in out for name in ('client_examples', 'tune_rounds', 'tune_dir'))
+
+
+class TestExecution:
+
+  @pytest.fixture
+  def arguments(self, data_dir, tmp_path):
+    tiny = commands.tiny(data_dir, tmp_path, '--public_examples=24')
+    kept = [a for a in tiny[1:] if 'output_dir' not in a and a != '--public_examples=8']
+    return [
+        *kept, '--seed=1', '--tune_rounds=2', '--client_examples=3',
+        f'--tune_dir={tmp_path / "tune"}',
+    ]
+
+  def test_suggests_p_from_public_data(self, capsys, arguments, tmp_path):
+    status, out, _ = _run(capsys, *arguments)
+    assert status == 0
+    values = json.loads((tmp_path / 'tune' / 'bound.json').read_text())
+    for kind, name in (('randk', 'rand-k'), ('topk', 'top-k')):
+      p = values['suggested_compression_ratio'][kind]
+      assert 0 < p <= 1 and f'{name}: p = {p:.3g} (the paper measured' in out
+    assert values['training']['local_steps'] == 1  # One epoch of three examples.
+    assert values['training']['learning_rate'] == pytest.approx(0.125 / (1 - 0.5))
+    assert values['constants']['smoothness'] > 0
+    assert np.std(matplotlib.image.imread(tmp_path / 'tune' / 'bound.png')) > 0.01
+
+  def test_more_noise_keeps_fewer_coordinates(self, capsys, arguments, tmp_path):
+    found = []
+    for sigma in (0.01, 1000):
+      assert _run(capsys, *arguments, f'--noise_multiplier={sigma}')[0] == 0
+      values = json.loads((tmp_path / 'tune' / 'bound.json').read_text())
+      found.append(values['suggested_compression_ratio'])
+    for kind in ('randk', 'topk'):
+      assert found[0][kind] > found[1][kind]
+
+  def test_too_few_public_examples(self, capsys, arguments):
+    status, _, err = _run(capsys, *arguments, '--client_examples=20')
+    assert status == 2 and '--client_examples=20 makes 0 clients of half of the 24' in err
