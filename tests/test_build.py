@@ -16,7 +16,11 @@ def _targets():
     call = getattr(node, 'value', None)
     if not isinstance(call, ast.Call) or not call.func.id.startswith('py_'):
       continue
-    given = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    given = {
+        k.arg: ast.literal_eval(k.value)
+        for k in call.keywords
+        if k.arg != 'data'  # A glob, of what is not Python.
+    }
     assert given['name'] not in found
     found[given['name']] = call.func.id, given['srcs'], given.get('deps', [])
   return found
