@@ -131,10 +131,11 @@ def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
   found = []
   for number, title in paper.TITLES.items():
     of_table = [row for row in paper.rows() if row.table == number]
-    lines, num_run = [], 0
+    lines, num_run, hypothetical = [], 0, False
     for row in of_table:
       ours = [g for g in groups if g.complete and _reproduces(g, row)]
       num_run += bool(ours)
+      hypothetical |= any(g.last('epsilon_hypothetical') is not None for g in ours)
       theirs = (row.algorithm, f'{row.p:g}', _text(row.noise_multiplier, '{:g}'))
       lines += [
           [*theirs, *_beside(row, group.complete, _differences(group, row))]
@@ -148,6 +149,11 @@ def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
     if not num_run:
       lines = []
       note = f'None of its {len(of_table)} cells were run.'
+    if hypothetical:
+      note += (
+          ' The paper\'s accounting is of the hypothetical number of clients that the paper'
+          ' assumes, the sound figure of those in the data.'
+      )
     if number == 7:
       note += (
           ' The paper\'s header (p = 0.05 to 0.8) does not fit its Table 2; p is as it must be'
