@@ -93,12 +93,12 @@ class Sweep:
     self._root = pathlib.Path(root)
     self._extra = tuple(extra)
     self.cells = cells
-    for number, cell in enumerate(cells):
+    for cell in map(self._full, cells):
       try:
-        self._full(cell).settings  # noqa: B018  (made to be checked)
+        cell.settings  # noqa: B018  (made to be checked)
       except errors.InputError as error:
         raise errors.InputError(
-            f'run {number} of the grid ({" ".join(self._full(cell).flags)}): {error}'
+            f'the run with {" ".join(cell.flags)}: {error}'
         ) from None
 
   def command(self, cell: grids.Cell) -> list[str]:
@@ -128,28 +128,24 @@ class Sweep:
   @contextlib.contextmanager
   def locked(self, cell: grids.Cell) -> Iterator[Optional[BinaryIO]]:
     """Keeps others from a cell; None in place of the lock if another is at it."""
-    path = self._root / _LOCKS / cell.name
-    try:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      lock = open(path, 'ab')
-    except OSError as error:
-      raise errors.InputError(
-          f'--sweep_dir={self._root} can\'t be written ({error.strerror}); name a directory'
-          ' that can.'
-      ) from None
-    with lock:
+    with self._open(pathlib.Path(_LOCKS, cell.name)) as lock:
       try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
         yield None
         return
+      except OSError as error:
+        print(
+            f'tasks.sweep: {self._root} can\'t be locked ({error.strerror}): see to it that'
+            ' no other sweep uses it.',
+            file=sys.stderr,
+        )
       yield lock
 
   def start(self, cell: grids.Cell, lock: BinaryIO) -> tuple[subprocess.Popen, pathlib.Path]:
     """Starts a cell's run; returns its process and its log."""
-    log = self._root / _LOGS / f'{cell.name}.log'
-    log.parent.mkdir(exist_ok=True)
-    with open(log, 'ab') as output:
+    log = pathlib.Path(_LOGS, f'{cell.name}.log')
+    with self._open(log) as output:
       process = subprocess.Popen(
           [sys.executable, *self.command(cell)],
           stdin=subprocess.DEVNULL,
@@ -160,7 +156,18 @@ class Sweep:
           start_new_session=True,
           preexec_fn=lambda: tff_worker.end_with_parent(signal.SIGTERM),
       )
-    return process, log
+    return process, self._root / log
+
+  def _open(self, path: pathlib.Path) -> BinaryIO:
+    """Opens a file below the directory, to append to."""
+    try:
+      (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+      return open(self._root / path, 'ab')
+    except OSError as error:
+      raise errors.InputError(
+          f'--sweep_dir={self._root} can\'t be written ({error.strerror}); name a directory'
+          ' that can.'
+      ) from None
 
   def _full(self, cell: grids.Cell) -> grids.Cell:
     return grids.Cell.of((*cell.flags, *self._extra))

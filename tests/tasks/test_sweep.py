@@ -71,11 +71,11 @@ class TestComputation:
           (['--grid=paper/fashion_mnist', 'stray'], "'stray' is not a flag"),
           (
               ['--grid=paper/fashion_mnist', '--', '--raunds=1'],
-              "run 0 of the grid .*Unknown command line flag 'raunds'",
+              "the run with --task=fashion_mnist .*: Unknown command line flag 'raunds'",
           ),
           (
               ['--grid=paper/fashion_mnist', '--', '--p=0.5'],
-              r'run 2 of the grid .*--p is of no use with --algorithm=dp_fedavg',
+              r'--algorithm=dp_fedavg --seed=1 --p=0.5: --p is of no use with --algorithm=dp_fedavg',
           ),
           (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
       ],
