@@ -50,14 +50,25 @@ def main(arguments):
     return run.main(arguments)
 
 
-def say(capsys, *arguments):
-  """Runs a command that must be refused; returns the one sentence it says."""
-  status = main(['run', *arguments])
+def of_module(capsys, module, *arguments):
+  """A command, by its module, in this process: its exit status, stdout and stderr."""
+  with flagsaver.flagsaver():
+    status = module.main([module.__name__, *arguments])
   captured = capsys.readouterr()
-  assert status == 2
-  assert captured.out == ''
-  assert captured.err.startswith('tasks.run: ') and captured.err.count('\n') == 1
-  return captured.err
+  return status, captured.out, captured.err
+
+
+def refused(capsys, module, *arguments):
+  """Runs a command that must be refused; returns the one sentence it says."""
+  status, out, said = of_module(capsys, module, *arguments)
+  assert status == 2 and 'epsilon' not in out  # No plan, and no result.
+  assert said.startswith(f'{module.__name__}: ') and said.count('\n') == 1
+  return said
+
+
+def say(capsys, *arguments):
+  """The same of tasks.run."""
+  return refused(capsys, run, *arguments)
 
 
 def story(out):

@@ -8,14 +8,13 @@ import tensorflow as tf
 
 from fedsmp_tff import noise
 from tasks import audit
+from tests.tasks import commands
 
 _SMALL = ('--seed=1', '--releases=8000')
 
 
 def _run(capsys, *arguments):
-  status = audit.main(['audit', *arguments])
-  captured = capsys.readouterr()
-  return status, captured.out, captured.err
+  return commands.of_module(capsys, audit, *arguments)
 
 
 class TestComputation:
@@ -33,9 +32,7 @@ class TestComputation:
       ],
   )
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
-    status, out, err = _run(capsys, *arguments)
-    assert status == 2 and out == ''
-    assert err.startswith('tasks.audit: ') and err.count('\n') == 1
+    err = commands.refused(capsys, audit, *arguments)
     assert re.search(sentence, err), err
 
   def test_help_names_the_flags(self, capsys):

@@ -136,9 +136,7 @@ class TestExecution:
         ([str(run_dir), '--output=/dev/null/a'], "--output=/dev/null/a can't be written"),
         ([str(run_dir), '--rounds=0'], 'rounds'),
     ):
-      assert report.main(['report', *arguments]) == 2
-      said = capsys.readouterr().err
-      assert said.startswith('tasks.report: ') and said.count('\n') == 1 and sentence in said
+      assert sentence in commands.refused(capsys, report, *arguments)
 
   def test_help(self, capsys):
     assert report.main(['report', '--help']) == 0

@@ -31,9 +31,7 @@ def write_grid(tmp_path, data_dir):
 
 
 def _main(capsys, *arguments):
-  status = sweep.main(['sweep', *arguments])
-  captured = capsys.readouterr()
-  return status, captured.out, captured.err
+  return commands.of_module(capsys, sweep, *arguments)
 
 
 def _start(*arguments):
@@ -81,9 +79,7 @@ class TestComputation:
       ],
   )
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
-    status, out, err = _main(capsys, *arguments)
-    assert status == 2 and out == ''
-    assert err.startswith('tasks.sweep: ') and err.count('\n') == 1
+    err = commands.refused(capsys, sweep, *arguments)
     assert re.search(sentence, err), err
 
   def test_help_names_the_flags_and_grids(self, capsys):
