@@ -65,6 +65,15 @@ def _wait_for_rounds(command, out, rounds):
     time.sleep(0.02)
 
 
+def _wait_for_the_first_round(command, out):
+  """Until it has begun: its entry in the ledger comes just before."""
+  ledger = out / 'privacy_ledger.jsonl'
+  while not ledger.exists() or len(ledger.read_bytes().splitlines()) < 2:
+    assert command.poll() is None, command.communicate()
+    time.sleep(0.02)
+  time.sleep(0.5)
+
+
 _SEEDED = ('--seed=1', '--rounds_per_checkpoint=1')
 
 
@@ -378,8 +387,7 @@ class TestSignals:
     )
     arguments.remove('--local_epochs=1')
     command = commands.command(arguments)
-    _wait_for_rounds(command, out, 0)
-    time.sleep(1)
+    _wait_for_the_first_round(command, out)
     command.send_signal(signal.SIGTERM)
     # A client takes far longer than that, and nobody waits for it.
     printed, err = command.communicate(timeout=10)
@@ -396,8 +404,7 @@ class TestSignals:
     )
     arguments.remove('--local_epochs=1')
     command = commands.command(arguments)
-    _wait_for_rounds(command, out, 0)
-    time.sleep(1)  # The first round has begun, and does not end.
+    _wait_for_the_first_round(command, out)  # Which does not end.
     others = psutil.Process(command.pid).children(recursive=True)
     assert bool(others) == (runtime != 'local')
     command.send_signal(signal.SIGTERM)

@@ -419,7 +419,9 @@ class TestRealData:
   )
   def test_fashion_mnist_is_learnt(self, tmp_path):
     out = tmp_path / 'run'
-    arguments = ['--task=fashion_mnist', '--p=0.005', '--rounds=5', '--seed=1']
+    arguments = [
+        '--task=fashion_mnist', '--p=0.005', '--rounds=4', '--seed=1', '--public_examples=300'
+    ]
     assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
     rows = commands.rows(out / 'metrics.csv')
     assert float(rows[0]['test_accuracy']) < 0.2
@@ -429,7 +431,7 @@ class TestRealData:
 
   def test_shakespeare_is_learnt(self, tmp_path):
     out = tmp_path / 'run'
-    arguments = ['--task=shakespeare', '--algorithm=fedavg_topk', '--rounds=4']
+    arguments = ['--task=shakespeare', '--algorithm=fedavg_topk', '--rounds=4', '--public_examples=100']
     smaller = ['--shakespeare_lstm_units=64,64', '--eval_examples=200', '--seed=1']
     assert commands.main(['run', *arguments, *smaller, f'--output_dir={out}']) == 0
     losses = [float(r['test_loss']) for r in commands.rows(out / 'metrics.csv') if r['test_loss']]

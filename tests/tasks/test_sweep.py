@@ -128,7 +128,7 @@ class TestExecution:
 
   def test_interrupted_twice_and_started_again(self, write_grid, tmp_path, capsys):
     grid = write_grid(
-        '--algorithm=dp_fedavg --rounds=2', '--algorithm=fedsmp_randk --p=0.5 --rounds=25'
+        '--algorithm=fedavg --rounds=1', '--algorithm=fedsmp_randk --p=0.5 --rounds=14'
     )
     arguments = (grid, f'--sweep_dir={tmp_path / "runs"}', '--seeds=1')
     status, out, _ = _main(capsys, *arguments, '--print')
@@ -140,7 +140,7 @@ class TestExecution:
     for number in (signal.SIGTERM, signal.SIGKILL):
       seen = len(_rounds(second))
       process = _start(*arguments)
-      _until(lambda seen=seen: len(_rounds(second)) > seen + 2)
+      _until(lambda seen=seen: len(_rounds(second)) > seen + 1)
       (run,) = psutil.Process(process.pid).children()
       process.send_signal(number)
       process.communicate(timeout=_WAIT)
@@ -154,7 +154,7 @@ class TestExecution:
     assert _rounds(second) == [*range(len(_rounds(second)))]
     status, out, _ = _main(capsys, *arguments)
     assert status == 0 and out.splitlines()[-1] == '1 done, 1 done before'
-    assert _rounds(second) == [*range(26)]
+    assert _rounds(second) == [*range(15)]
     assert (first / 'summary.json').stat() == summary
     log = (tmp_path / 'runs' / 'logs' / f'{second.name}.log').read_text()
     assert log.count('goes on after round') == 2
