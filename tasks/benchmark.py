@@ -46,6 +46,7 @@ from fedsmp_tff.runtime import graphs
 from tasks import contenders
 from tasks import errors
 from tasks import fashion_mnist
+from tasks import own_flags
 from tasks import registry
 from tasks import shakespeare
 
@@ -62,6 +63,7 @@ _JSON = flags.DEFINE_string('json', None, 'JSON file for the measurements.')
 _SIZE = flags.DEFINE_integer(
     'size', 100, 'For --part=one_size, which --part=clients starts: clients a round.', 1
 )
+_OWN = (_PART, _REPEATS, _JSON, _SIZE)
 
 _PUBLIC = 1000
 _DIM, _LARGE_DIM, _AGGREGATED = 1_663_370, 50_000_000, 20
@@ -261,6 +263,9 @@ def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   logging.set_verbosity(logging.ERROR)
   try:
+    if own_flags.asks_for_help(argv):
+      print(__doc__, *(own_flags.help_of(flags.FLAGS[one.name]) for one in _OWN), sep='\n')
+      return 0
     flags.FLAGS(argv)
     graphs.use_one_thread_an_operation()
     parts = {

@@ -1,4 +1,4 @@
-"""Flags of a command that has some of the same names as tasks.run's, which are global."""
+"""Flags of a command that has some of the same names as tasks.run's; and any flag's help."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -6,6 +6,20 @@ from typing import Any, Optional
 from absl import flags
 
 from tasks import errors
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+  """Whether a command line has a flag for help."""
+  return any(argument in ('--help', '-h', '-help') for argument in argv[1:])
+
+
+def help_of(flag: flags.Flag) -> str:
+  """A flag's name, meaning and default, as wrapped lines of a help page."""
+  # DEFINE_enum repeats its values in the help text.
+  text = f'--{flag.name}: ' + flag.help.replace('\n', ' ')
+  if flag.default not in (None, []):
+    text += f' (default: {flag.default_as_str})'
+  return flags.text_wrap(text, 90, '      ', '  ')
 
 
 class OwnFlags:
@@ -33,14 +47,7 @@ class OwnFlags:
 
   def help_text(self, lines: Sequence[str]) -> str:
     """The given lines, and every flag with its meaning and default."""
-    lines = list(lines)
-    for name in self.names:
-      flag = self.values[name]
-      text = f'--{name}: {flag.help}'
-      if flag.default not in (None, []):
-        text += f' (default: {flag.default_as_str})'
-      lines.append(flags.text_wrap(text, 90, '      ', '  '))
-    return '\n'.join(lines)
+    return '\n'.join([*lines, *(help_of(self.values[name]) for name in self.names)])
 
   def parse(self, argv: Sequence[str]) -> Optional[list[str]]:
     """Parses a command line; returns what is no flag, or None if help is asked for.
@@ -50,7 +57,7 @@ class OwnFlags:
     """
     for name in self.names:  # What an earlier command line in this process has set.
       self.values[name].unparse()
-    if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
+    if asks_for_help(argv):
       return None
     try:
       return self.values(argv)[1:]

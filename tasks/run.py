@@ -33,6 +33,7 @@ from tasks import errors
 from tasks import initializers
 from tasks import interruption as interruption_lib
 from tasks import output
+from tasks import own_flags
 from tasks import plan as plan_lib
 from tasks import privacy
 from tasks import resuming
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   logging.set_verbosity(logging.ERROR)
   try:
-    if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
+    if own_flags.asks_for_help(argv):
       print(settings_lib.help_text(_PROGRAM))
       return 0
     settings_lib.parse(argv, _PROGRAM)

@@ -13,6 +13,7 @@ from tasks import fashion_mnist
 from tasks import initializers
 from tasks import interruption
 from tasks import output
+from tasks import own_flags
 from tasks import privacy
 from tasks import runtimes
 from tasks import shakespeare
@@ -245,14 +246,7 @@ def help_text(program: str) -> str:
   for name in TASKS:
     groups[f'Only for --task={name}'] = _task_flags(name)
   for title, names in groups.items():
-    lines += ['', f'{title}:']
-    for name in names:
-      flag = flags.FLAGS[name]
-      # DEFINE_enum repeats its values in the help text.
-      text = flag.help.replace('\n', ' ')
-      if flag.default is not None:
-        text += f' (default: {flag.default_as_str})'
-      lines.append(flags.text_wrap(f'--{name}: {text}', 90, '      ', '  '))
+    lines += ['', f'{title}:', *(own_flags.help_of(flags.FLAGS[name]) for name in names)]
   lines += ['', 'Flags from a file, one a line: --flagfile=FILE']
   return '\n'.join(lines)
 

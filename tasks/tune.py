@@ -22,6 +22,7 @@ from tasks import checks
 from tasks import drawing
 from tasks import errors
 from tasks import initializers
+from tasks import own_flags
 from tasks import paper
 from tasks import seeds as seeds_lib
 from tasks import settings as settings_lib
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   logging.set_verbosity(logging.ERROR)
   try:
-    if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
+    if own_flags.asks_for_help(argv):
       print(_help())
       return 0
     settings_lib.parse(argv, _PROGRAM)
@@ -68,12 +69,7 @@ def main(argv: list[str]) -> int:
 
 def _help() -> str:
   own = [
-      flags.text_wrap(
-          f'--{one.name}: {flags.FLAGS[one.name].help}'
-          + ('' if one.default is None else f' (default: {one.default})'),
-          90, '      ', '  ',
-      )
-      for one in (_CLIENT_EXAMPLES, _ROUNDS, _OUTPUT)
+      own_flags.help_of(flags.FLAGS[one.name]) for one in (_CLIENT_EXAMPLES, _ROUNDS, _OUTPUT)
   ]
   return '\n'.join([
       f'usage: {_PROGRAM} --task=TASK [flags of tasks.run]',

@@ -1,10 +1,9 @@
 """Tests that the README's snippet runs and its commands exist."""
 
+import importlib
 import pathlib
 import re
 import subprocess
-
-from tasks import run
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _README = (_ROOT / 'README.md').read_text(encoding='utf-8')
@@ -28,12 +27,20 @@ def test_make_has_the_commands():
     assert done.returncode == 0, target
 
 
+def _help_flags(capsys, command):
+  module = importlib.import_module(f'tasks.{command}')
+  assert module.main([command, '--help']) == 0
+  return set(re.findall(r'--([a-z_]+)', capsys.readouterr().out)) | {'help', 'flagfile'}
+
+
 def test_its_flags_exist(capsys):
-  assert run.main(['run', '--help']) == 0
-  known = {'help'} | set(re.findall(r'--([a-z_]+)', capsys.readouterr().out))
-  lines = re.findall(r'tasks\.run .*', _README)
-  assert lines
-  for line in lines:
+  of_run = _help_flags(capsys, 'run')
+  # Of these, what every run takes, too.
+  takes = {'sweep': of_run, 'tune': of_run}
+  found = re.findall(r'tasks\.([a-z]+) ([^`\n]*--[^`\n]*)', _README)
+  assert {'run', 'sweep', 'report', 'tune', 'account', 'benchmark'} <= {c for c, _ in found}
+  for command, line in found:
+    known = _help_flags(capsys, command) | takes.get(command, set())
     for flag in re.findall(r'--([a-z_]+)', line):
       assert flag in known, line
 
