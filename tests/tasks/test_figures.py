@@ -85,7 +85,8 @@ class TestComputation:
     assert papers.style == 'reference' and papers.x.tolist() == [
         0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8, 1
     ]
-    assert papers.y[1] == 80.76 and papers.y[-1] == 72.72
+    # At 0.8 Table 5 has another figure than Table 1, which goes first.
+    assert papers.y[1] == 80.76 and papers.y[-2:].tolist() == [79.77, 72.72]
 
   def test_trade_off_has_a_curve_for_each_sigma(self, groups):
     found = figures.of_task(groups(*[
