@@ -150,10 +150,7 @@ def bound(
   Raises:
     ValueError: If an argument is out of range.
   """
-  worst = compression_variance(sparsifier, num_kept, training.dim)
-  phi = worst if variance is None else variance
-  if not 0 <= phi < math.inf:
-    raise ValueError(f'`variance` must be at least 0 and finite. Found {phi}.')
+  phi = _phi(training, sparsifier, num_kept, variance)
   step = training.learning_rate * training.local_steps
   kappa2, zeta2 = constants.dissimilarity_offset, constants.gradient_variance
   smoothness = constants.smoothness
@@ -175,8 +172,7 @@ def largest_learning_rate(
     variance: Optional[float] = None,
 ) -> float:
   """The largest eta_l that the theorem allows; arguments and errors as of `bound`."""
-  worst = compression_variance(sparsifier, num_kept, training.dim)
-  phi = worst if variance is None else variance
+  phi = _phi(training, sparsifier, num_kept, variance)
   slowness = training.local_steps * constants.smoothness
   beta2 = constants.dissimilarity
   return min(
@@ -211,16 +207,24 @@ def violations(
         f'the learning rate {training.learning_rate:g} is above {largest:.3g}, the largest'
         ' for which Theorem 2 holds'
     )
-  phi = (
-      compression_variance(sparsifier, num_kept, training.dim)
-      if variance is None else variance
-  )
+  phi = _phi(training, sparsifier, num_kept, variance)
   if sparsifier == TOPK and phi > GAMMA:
     found.append(
         f'phi_k = {phi:.3g} is above gamma = {GAMMA:.3g}, which the proof for top-k needs'
         ' (appendix; Theorem 2 does not say it)'
     )
   return found
+
+
+def _phi(
+    training: Training, sparsifier: str, num_kept: int, variance: Optional[float]
+) -> float:
+  """phi_k as measured, or else at worst; raises as `bound`."""
+  worst = compression_variance(sparsifier, num_kept, training.dim)
+  phi = worst if variance is None else variance
+  if not 0 <= phi < math.inf:
+    raise ValueError(f'`variance` must be at least 0 and finite. Found {phi}.')
+  return phi
 
 
 def best_compression_ratio(

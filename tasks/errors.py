@@ -1,6 +1,8 @@
 """What a command says, in one sentence and without a traceback, when it can't go on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+import contextlib
+from typing import Any
 
 
 class InputError(Exception):
@@ -17,3 +19,15 @@ def as_flags(error: ValueError, names: Iterable[str]) -> InputError:
   for name in names:
     text = text.replace(f'`{name}`', f'--{name}')
   return InputError(f'{text}; change it.')
+
+
+@contextlib.contextmanager
+def writing_to(flag: str, directory: Any) -> Iterator[None]:
+  """In this block, what can't be written in a flag's directory is an `InputError`."""
+  try:
+    yield
+  except OSError as error:
+    raise InputError(
+        f'--{flag}={directory} can\'t be written ({error.strerror}); name a directory that'
+        ' can.'
+    ) from None

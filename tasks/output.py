@@ -89,15 +89,10 @@ class RunDirectory:
     }
     self._events = None
     self._begun = False
-    try:
+    with errors.writing_to('output_dir', path):
       self._made = not self.path.exists()
       self.path.mkdir(parents=True, exist_ok=True)
       self._lock = open(self.path / _LOCK, 'a+', encoding='utf-8')
-    except OSError as error:
-      raise errors.InputError(
-          f'--output_dir={path} can\'t be written ({error.strerror}); name a'
-          ' directory that can.'
-      ) from None
     self._take_lock()
     try:
       self.config = None if overwrite else self._read_config()

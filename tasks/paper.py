@@ -15,7 +15,7 @@ from tasks import grids
 
 _DIRECTORY = pathlib.Path(__file__).parent / 'experiments' / 'paper'
 _GRID = 'paper/{}'
-# The number of a table, and of the table of the same task whose rows come first.
+# What each table is about.
 TITLES = {
     1: 'Fashion-MNIST',
     2: 'SVHN',

@@ -102,7 +102,7 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
   drawn = [
       figure for some in by_task.values() if some for figure in figures.of_task(some)
   ]
-  try:
+  with errors.writing_to('output', output):
     output.mkdir(parents=True, exist_ok=True)
     for figure in drawn:
       drawing.save_png(figure, output / f'{figure.name}.png')
@@ -113,10 +113,6 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
       for table in tables:
         writer.writerow(['table', *table.header])
         writer.writerows([table.title, *row] for row in table.rows)
-  except OSError as error:
-    raise errors.InputError(
-        f'--output={output} can\'t be written ({error.strerror}); name a directory that can.'
-    ) from None
 
 
 _HEADER = (
@@ -238,7 +234,6 @@ def _differences(group: results.Group, row: paper.Row) -> str:
       and abs(group.noise_multiplier / row.noise_multiplier - 1) > 0.005
   ):
     parts.append(f'sigma = {group.noise_multiplier:.3g}')
-  # None is what a run chooses by its data: with the same flags, the same.
   parts += [
       f'{name} = {_flag_text(ours.get(name))}'
       for name, value in theirs.items()

@@ -30,7 +30,6 @@ import tensorflow as tf
 from fedsmp_tff import checkpoints as checkpoints_lib
 from fedsmp_tff import runtime
 from tasks import errors
-from tasks import initializers
 from tasks import interruption as interruption_lib
 from tasks import output
 from tasks import own_flags
@@ -89,9 +88,7 @@ def _run(
     task = settings_lib.TASKS[settings.task]
     seeds = seeds_lib.make(settings.seed, out.config)
     _check_clients(settings, task.num_clients())
-    model = task.build_model(
-        initializers.INITIALIZERS[settings.initializer](seeds.weights)
-    )
+    model = training.model(settings, seeds)
     dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
     _check_kept(settings, dim)
     specs = None

@@ -160,14 +160,9 @@ class Sweep:
 
   def _open(self, path: pathlib.Path) -> BinaryIO:
     """Opens a file below the directory, to append to."""
-    try:
+    with errors.writing_to('sweep_dir', self._root):
       (self._root / path).parent.mkdir(parents=True, exist_ok=True)
       return open(self._root / path, 'ab')
-    except OSError as error:
-      raise errors.InputError(
-          f'--sweep_dir={self._root} can\'t be written ({error.strerror}); name a directory'
-          ' that can.'
-      ) from None
 
   def _full(self, cell: grids.Cell) -> grids.Cell:
     return grids.Cell.of((*cell.flags, *self._extra))

@@ -13,6 +13,7 @@ from fedsmp_tff import ledger as ledger_lib
 from fedsmp_tff import program
 from tasks import errors
 from tasks import evaluation
+from tasks import initializers
 from tasks import interruption as interruption_lib
 from tasks import output
 from tasks import plan as plan_lib
@@ -89,6 +90,14 @@ def _mechanism(
       client_metrics=settings.client_metrics == 'exact',
       seed=seeds.process,
   )
+
+
+def model(
+    settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
+) -> tff.learning.models.FunctionalModel:
+  """The task's model, with the run's initial weights."""
+  initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
+  return settings_lib.TASKS[settings.task].build_model(initializer)
 
 
 def factory(

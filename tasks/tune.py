@@ -21,7 +21,6 @@ from fedsmp_tff import estimation
 from tasks import checks
 from tasks import drawing
 from tasks import errors
-from tasks import initializers
 from tasks import own_flags
 from tasks import paper
 from tasks import seeds as seeds_lib
@@ -96,16 +95,10 @@ def _tune(settings: settings_lib.RunSettings) -> None:
         ' python -m tasks.account finds for an epsilon.'
     )
   output = pathlib.Path(_OUTPUT.value)
-  try:
+  with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise errors.InputError(
-        f'--tune_dir={output} can\'t be written ({error.strerror}); name a directory that can.'
-    ) from None
   seeds = seeds_lib.make(settings.seed, None)
-  model = task.build_model(
-      initializers.INITIALIZERS[settings.initializer](seeds.weights)
-  )
+  model = training.model(settings, seeds)
   num_public = settings.public_examples or task.settings.public_examples
   data = task.load(seeds.partition, num_public)
   size = _CLIENT_EXAMPLES.value or settings.batch_size
@@ -192,7 +185,10 @@ def _say(
       'update_norm': found.update_norm,
       'topk': {'kept': found.kept.tolist(), 'lost': found.lost.tolist()},
   }
-  (output / f'{_NAME}.json').write_text(json.dumps(values, indent=2) + '\n', encoding='utf-8')
+  with errors.writing_to('tune_dir', output):
+    (output / f'{_NAME}.json').write_text(
+        json.dumps(values, indent=2) + '\n', encoding='utf-8'
+    )
   print(f'wrote {output}/{_NAME}.png and {_NAME}.json')
 
 
