@@ -135,15 +135,17 @@ def _account() -> None:
         num_values=_NUM_VALUES.value,
         bits=_BITS.value,
     )
-    print(f'n = {n:,}, r = {_R.value:,}, delta = {spec.delta:.4g}' + _known_text() + '\n')
     # What a run may claim first, the paper's own figure last.
-    for name, how in accountants.ACCOUNTINGS.items():
-      if how.any_noise or spec.lattice is None:
-        found = _found(name, how, spec)
-        if found is not None:
-          print(_line(name, spec, found))
+    lines = [
+        _line(name, spec, found)
+        for name, how in accountants.ACCOUNTINGS.items()
+        if how.any_noise or spec.lattice is None
+        if (found := _found(name, how, spec)) is not None
+    ]
   except ValueError as error:
     raise errors.as_flags(error, _FLAGS.names) from None
+  print(f'n = {n:,}, r = {_R.value:,}, delta = {spec.delta:.4g}' + _known_text() + '\n')
+  print(*lines, sep='\n')
   if _EPSILON.value is None:
     print(_theorem_text(spec))
   print(
