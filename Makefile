@@ -11,7 +11,7 @@ run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --p=0.05 $(ARGS)
 
 test: $(INSTALLED)
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # npm's @bazel/buildifier is used where npx is; ruff always.
 lint: $(INSTALLED)

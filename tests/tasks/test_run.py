@@ -28,19 +28,22 @@ def _ray_node(ip, *arguments):
 
   Each node has an address of its own: of two on one, the driver joins either.
   """
-  before = set(psutil.pids())
+  mark = {'NODE_OF_TEST': f'{os.getpid()} {ip}'}  # Inherited; other tests may run now.
   subprocess.run(
       [
           os.path.join(os.path.dirname(sys.executable), 'ray'), 'start', '--num-cpus=1',
           f'--node-ip-address={ip}', '--disable-usage-stats', *arguments,
       ],
       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+      env={**os.environ, **mark},
   )
   started = []
-  for pid in set(psutil.pids()) - before:
-    with contextlib.suppress(psutil.NoSuchProcess):  # Some end soon.
-      started.append(psutil.Process(pid))
-  return [process for process in started if '/ray/' in _command_line(process)]
+  for process in psutil.process_iter():
+    # Some end soon, some are not ours to look into.
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+      if process.environ().items() >= mark.items():
+        started.append(process)
+  return started
 
 
 def _command_line(process):
@@ -398,7 +401,6 @@ class TestRayNodes:
         time.sleep(0.05)
       while not clients_of_the_other_node():
         assert command.poll() is None
-      # Not all of `other`: a process of the first node may have started meanwhile.
       _kill([raylet])
       assert len(commands.rows(out / 'timings.csv')) < 5  # It is not over yet.
       printed, err = command.communicate(timeout=300)
