@@ -139,6 +139,9 @@ def _points(
     name: str, groups: Sequence[results.Group], attribute: str, color: int
 ) -> drawing.Curve:
   """A curve over p with a point for each, its groups' mean."""
+  rounds = sorted({run.rounds for group in groups for run in group.runs})
+  if rounds != [settings_lib.TASKS[groups[0].config['task']].settings.rounds]:
+    name += f'; {" or ".join(f"{t:,}" for t in rounds)} rounds'
   ratios = sorted({group.p for group in groups})
   means, stds = [], []
   for p in ratios:
@@ -165,7 +168,8 @@ def _papers(
     return []
   x = np.array(sorted(points))
   y = np.array([points[p] for p in x])
-  return [drawing.Curve('the paper', x, y, None, color, 'reference')]
+  name = f'the paper, {settings_lib.TASKS[task].settings.rounds:,} rounds'
+  return [drawing.Curve(name, x, y, None, color, 'reference')]
 
 
 def _is_drawn_by_the_paper(group: results.Group) -> bool:

@@ -208,7 +208,7 @@ def _load_tff() -> tuple[list[registry.Examples], list[registry.Examples]]:
 
 TASK = registry.Task(
     name='shakespeare',
-    title='next character in Shakespeare\'s plays, LSTM',
+    title='Next character in Shakespeare\'s plays, LSTM',
     settings=registry.PaperSettings(
         rounds=1000,
         clients_per_round=10,

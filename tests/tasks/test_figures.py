@@ -95,7 +95,9 @@ class TestComputation:
     ]))
     (panel,) = _figure(found, 'trade_off').panels
     assert [curve.label for curve in panel.curves] == [
-        'sigma = 1, epsilon = 0.1', 'the paper', 'sigma = 2.5, epsilon = 0.1', 'the paper'
+        # Of other lengths: both say so.
+        'sigma = 1, epsilon = 0.1; 1 rounds', 'the paper, 180 rounds',
+        'sigma = 2.5, epsilon = 0.1; 1 rounds', 'the paper, 180 rounds',
     ]
     assert panel.curves[3].y.tolist() == [51.72, 59.08, 74.54, 52.69, 29.26]
 
