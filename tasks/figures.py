@@ -17,6 +17,10 @@ _PERCENT_BELOW = 25
 _ACCURACY = 'test accuracy (%)'
 _BEST = 'best test accuracy (%)'
 _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
+# What may differ between the points of a curve over p.
+_NOT_ALONG_A_CURVE = (
+    *results.NOT_COMPARED, 'algorithm', 'public_examples', 'public_epochs', 'public_steps',
+)
 # A color for each system, so that figures agree; further curves of one take the next free.
 _ORDER = (
     'fedsmp_topk', 'fedsmp_randk', 'dp_fedavg', 'fedavg', 'fedavg_topk', 'fedavg_randk',
@@ -97,10 +101,12 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
           if group.config['algorithm'] in (algorithm, at_one)
           and paper.is_same_sigma(group.noise_multiplier, noise)
       ]
-      if len({group.p for group in some}) > 1:
-        name = f'{algorithm}; at p = 1 {at_one}'
-        losses.append(_points(name, some, 'final_loss', color))
-        accuracies.append(_points(name, some, 'best', color))
+      found = _over_several_p(some)
+      for i, (text, alike) in enumerate(found.items()):
+        name = f'{algorithm}; at p = 1 {at_one}{text}'
+        losses.append(_points(name, alike, 'final_loss', color + 2 * i))
+        accuracies.append(_points(name, alike, 'best', color + 2 * i))
+      if found:
         accuracies += _papers(task, (algorithm, at_one), noise, color)
     if losses:
       panels += [
@@ -122,10 +128,12 @@ def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.F
     sigmas = sorted({group.noise_multiplier for group in some})
     for color, sigma in enumerate(sigmas):
       of_sigma = [group for group in some if group.noise_multiplier == sigma]
-      if len({group.p for group in of_sigma}) > 1:
-        epsilon = of_sigma[0].last('epsilon')
-        name = f'sigma = {sigma:.3g}, epsilon = {epsilon:.3g}'
-        curves.append(_points(name, of_sigma, 'best', color))
+      found = _over_several_p(of_sigma)
+      for i, (text, alike) in enumerate(found.items()):
+        epsilon = alike[0].last('epsilon')
+        name = f'sigma = {sigma:.3g}, epsilon = {epsilon:.3g}{text}'
+        curves.append(_points(name, alike, 'best', color + i * len(sigmas)))
+      if found:
         curves += _papers(task, (f'fedsmp_{kind}',), sigma, color)
     if curves:
       panels.append(drawing.Panel(title, 'compression ratio p', _BEST, curves, True))
@@ -133,6 +141,22 @@ def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.F
     return None
   name = settings_lib.TASKS[task].title
   return drawing.Figure(f'{task}_trade_off', f'{name}: privacy and accuracy over p', panels)
+
+
+def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:
+  """Groups at two p or more that are alike in all other flags, by what tells them apart."""
+  found = {}
+  for group in groups:
+    flags = group.config['flags']
+    found.setdefault(
+        tuple((n, str(flags[n])) for n in sorted(flags) if n not in _NOT_ALONG_A_CURVE), []
+    ).append(group)
+  found = {key: alike for key, alike in found.items() if len({g.p for g in alike}) > 1}
+  same = set.intersection(*map(set, found)) if found else set()
+  return {
+      ''.join(f', {name} = {value}' for name, value in key if (name, value) not in same): alike
+      for key, alike in found.items()
+  }
 
 
 def _points(

@@ -27,11 +27,6 @@ from tasks import settings as settings_lib
 
 _PROGRAM = 'python -m tasks.report'
 _MARKDOWN, _HTML, _CSV = 'report.md', 'report.html', 'cells.csv'
-# Flags that say how a run is measured, or that the table's own columns hold.
-_NOT_COMPARED = (
-    'seed', 'p', 'k', 'rounds', 'noise_multiplier', 'epsilon', 'accounting', 'bits',
-    'rounds_per_evaluation', 'eval_examples', 'client_metrics',
-)
 
 _FLAGS = own_flags.OwnFlags(_PROGRAM)
 _OUTPUT = _FLAGS.define(
@@ -237,7 +232,7 @@ def _differences(group: results.Group, row: paper.Row) -> str:
   parts += [
       f'{name} = {_flag_text(ours.get(name))}'
       for name, value in theirs.items()
-      if name not in _NOT_COMPARED and ours.get(name) != value
+      if name not in results.NOT_COMPARED and ours.get(name) != value
   ]
   return ', '.join(parts)
 
@@ -251,7 +246,7 @@ def _settings_text(group: results.Group) -> str:
   return ', '.join(
       f'{name} = {_flag_text(config["flags"].get(name))}'
       for name, value in dataclasses.asdict(defaults).items()
-      if name not in (*_NOT_COMPARED, 'task_flags') and config['flags'].get(name) != value
+      if name not in (*results.NOT_COMPARED, 'task_flags') and config['flags'].get(name) != value
   )
 
 

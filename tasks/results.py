@@ -15,6 +15,11 @@ from tasks import tables
 CONFIG, METRICS = 'config.json', 'metrics.csv'
 # What a run's metrics are read for; the others are not in every run.
 _ALWAYS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
+# Flags that say how a run is measured, or that tables and figures have places for.
+NOT_COMPARED = (
+    'seed', 'p', 'k', 'rounds', 'noise_multiplier', 'epsilon', 'accounting', 'bits',
+    'rounds_per_evaluation', 'eval_examples', 'client_metrics',
+)
 _EPSILONS = ('epsilon', 'epsilon_hypothetical', 'epsilon_paper')
 
 

@@ -101,6 +101,27 @@ class TestComputation:
     ]
     assert panel.curves[3].y.tolist() == [51.72, 59.08, 74.54, 52.69, 29.26]
 
+  def test_a_curve_over_p_is_of_one_setting(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1),
+        dict(accuracies=[0.1, 0.7], algorithm='dp_fedavg'),
+        dict(accuracies=[0.1, 0.8], algorithm='dp_fedavg', clip=0.4),
+    ))
+    _, accuracy = _figure(found, 'ratio').panels
+    ours, _ = accuracy.curves  # Of C = 0.4 there is a single p.
+    assert ours.y == pytest.approx([50, 60, 70])
+
+  def test_two_settings_are_two_curves_over_p(self, groups):
+    found = figures.of_task(groups(*[
+        dict(accuracies=[0.1, clip], p=p, clip=clip) for clip in (0.4, 1.0) for p in (0.005, 0.1)
+    ]))
+    _, accuracy = _figure(found, 'ratio').panels
+    assert [curve.y.tolist() for curve in accuracy.curves[:2]] == [[40, 40], [100, 100]]
+    assert [curve.label.split(', ')[-1] for curve in accuracy.curves[:2]] == [
+        'clip = 0.4; 1 rounds', 'clip = 1.0; 1 rounds'
+    ]
+    assert accuracy.curves[0].color != accuracy.curves[1].color
+
   def test_unfinished_runs_are_no_points_over_p(self, groups):
     found = figures.of_task(groups(
         dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1, rounds=5)
