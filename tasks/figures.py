@@ -145,17 +145,17 @@ def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.F
 
 def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:
   """Groups at two p or more that are alike in all other flags, by what tells them apart."""
-  found = {}
+  by_setting = {}
   for group in groups:
-    flags = group.config['flags']
-    found.setdefault(
-        tuple((n, str(flags[n])) for n in sorted(flags) if n not in _NOT_ALONG_A_CURVE), []
-    ).append(group)
-  found = {key: alike for key, alike in found.items() if len({g.p for g in alike}) > 1}
-  same = set.intersection(*map(set, found)) if found else set()
+    setting = tuple(
+        (name, str(value)) for name, value in sorted(group.config['flags'].items())
+        if name not in _NOT_ALONG_A_CURVE
+    )
+    by_setting.setdefault(setting, []).append(group)
+  found = [alike for alike in by_setting.values() if len({g.p for g in alike}) > 1]
+  firsts = [alike[0] for alike in found]
   return {
-      ''.join(f', {name} = {value}' for name, value in key if (name, value) not in same): alike
-      for key, alike in found.items()
+      _apart(first, firsts, _NOT_ALONG_A_CURVE): alike for first, alike in zip(firsts, found)
   }
 
 
@@ -217,13 +217,19 @@ def _labels(groups: Sequence[results.Group]) -> list[str]:
   found = []
   for group, text in zip(groups, plain):
     alike = [other for other, name in zip(groups, plain) if name == text]
-    names = sorted(
-        name for name in group.config['flags']
-        if len({str(other.config['flags'].get(name)) for other in alike}) > 1
-        and name != 'seed'
-    )
-    found.append(', '.join([text, *(f'{n} = {group.config["flags"][n]}' for n in names)]))
+    found.append(text + _apart(group, alike, ('seed',)))
   return found
+
+
+def _apart(
+    group: results.Group, others: Sequence[results.Group], left_out: Sequence[str]
+) -> str:
+  """', flag = value' for each flag in which these groups are not all alike."""
+  return ''.join(
+      f', {name} = {value}' for name, value in sorted(group.config['flags'].items())
+      if name not in left_out
+      and len({str(other.config['flags'].get(name)) for other in others}) > 1
+  )
 
 
 def _colors(groups: Sequence[results.Group]) -> list[int]:

@@ -139,12 +139,16 @@ class TestCheckpoints:
     process = psutil.Process()
     with checkpoints_lib.Checkpoints(tmp_path / 'warm') as c:
       c.save(_state(0))
-    # Python's threads: TensorFlow's own come when they are needed, and stay.
-    threads, files = threading.active_count(), process.num_fds()
-    with checkpoints_lib.Checkpoints(tmp_path / 'a', rounds_per_checkpoint=1) as c:
-      for t in range(3):
-        c.save(_state(t))
+    threads, native, files = (
+        threading.active_count(), process.num_threads(), process.num_fds()
+    )
+    for i in range(10):
+      with checkpoints_lib.Checkpoints(tmp_path / str(i), rounds_per_checkpoint=1) as c:
+        for t in range(3):
+          c.save(_state(t))
     assert threading.active_count() <= threads and process.num_fds() == files
+    # TensorFlow's own come when they are needed, and stay: not one with each checkpoints.
+    assert process.num_threads() < native + 10
 
 
 class TestDamage:
