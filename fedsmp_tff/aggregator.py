@@ -1,6 +1,6 @@
 """The masked private sum, as one flat TFF aggregator."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 import math
 from typing import Optional
 
@@ -8,10 +8,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import clipping
+from fedsmp_tff import filters
 from fedsmp_tff import flattening
 from fedsmp_tff import masked_sum
 from fedsmp_tff import noise as noise_lib
+from fedsmp_tff import preconditioning
+from fedsmp_tff import prediction as prediction_lib
 from fedsmp_tff import randomness
+from fedsmp_tff import server_choices
 from fedsmp_tff import sparsifiers
 
 
@@ -71,6 +75,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       value_bound: Optional[float] = None,
       adaptive_clipping: Optional[clipping.AdaptiveClipping] = None,
       client_metrics: bool = False,
+      preconditioner: Optional[preconditioning.Preconditioner] = None,
+      prediction: Optional[prediction_lib.Prediction] = None,
+      server_filter: Optional[filters.Filter] = None,
       seed: Optional[int] = None,
   ):
     """Initializes the factory.
@@ -95,6 +102,10 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
         (times d/k for `RandK`).
       adaptive_clipping: How C changes over rounds, from `clipping_norm` on; None: not.
       client_metrics: Whether to sum the exact counts.
+      preconditioner: Chooses factors on the k values, before the clip; None: none.
+      prediction: Guesses what clients subtract before the clip; None: nothing.
+      server_filter: Makes an update of a release and those before it; None: the release
+        is the update.
       seed: Of the masks, which are public; None: a fresh one at `initialize`.
         Noise never depends on it here.
 
@@ -131,11 +142,12 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
           f'{noise_multiplier}.'
       )
     for name, value in (
-        ('noise_multiplier', noise_multiplier), ('adaptive_clipping', adaptive_clipping)
+        ('noise_multiplier', noise_multiplier), ('adaptive_clipping', adaptive_clipping),
+        ('preconditioner', preconditioner), ('prediction', prediction),
     ):
       if value and clipping_norm is None:
         raise ValueError(
-            f'`{name}`={value} needs a `clipping_norm`, to which the noise is scaled.'
+            f'`{name}`={value} needs a `clipping_norm`, which bounds what a client sends.'
             ' Found None.'
         )
     if noise not in noise_lib.KINDS:
@@ -160,6 +172,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
         adaptive_clipping=adaptive_clipping,
         client_metrics=client_metrics,
     )
+    self._post_processing = dict(
+        preconditioner=preconditioner, prediction=prediction, server_filter=server_filter
+    )
     self._seed = seed
     self.mechanism(dim=2**31 - 1)  # Raises now what it would raise in `create`.
 
@@ -171,49 +186,20 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     """The mechanism for vectors of `dim` coordinates."""
     return masked_sum.MaskedPrivateSum(dim, self._sparsifier, **self._options)
 
-  def initial_state(self, dim: int) -> masked_sum.FedSmpState:
-    """The state before round 0, its coordinates not chosen yet (zeros)."""
+  def choices(self, sizes: Sequence[int]) -> server_choices.ServerChoices:
+    """What the server chooses for a model of tensors of `sizes` elements."""
+    return server_choices.ServerChoices(
+        self._sparsifier, sizes, **self._post_processing
+    )
+
+  def initial_state(self, sizes: Sequence[int]) -> masked_sum.FedSmpState:
+    """The state before round 0, nothing chosen yet (zeros)."""
     if self._seed is None:
       seed = randomness.fresh_seed()
     else:
       seed = randomness.fold_in(tf.zeros([2], tf.int64), self._seed)
-    return masked_sum.FedSmpState(
-        coordinates=tf.zeros(
-            [self._sparsifier.num_coordinates(dim)], tf.int32
-        ),
-        round_num=tf.constant(0),
-        seed=tf.ensure_shape(seed, [2]),
-        clipping_norm=tf.constant(
-            math.inf if self._clipping_norm is None else self._clipping_norm,
-            tf.float64,
-        ),
-    )
-
-  def with_coordinates(
-      self,
-      state: masked_sum.FedSmpState,
-      dim: int,
-      public_update_fn: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
-  ) -> masked_sum.FedSmpState:
-    """`state` with the coordinates of its round chosen.
-
-    Args:
-      state: The state at the start of a round.
-      dim: d.
-      public_update_fn: For `TopK`: maps a seed int64[2] to the update [d] on
-        public data from the round's weights.
-
-    Returns:
-      The state.
-    """
-    seed = randomness.fold_in(state.seed, state.round_num)
-    if isinstance(self._sparsifier, sparsifiers.TopK):
-      coordinates = self._sparsifier.select(public_update_fn(seed))
-    elif isinstance(self._sparsifier, sparsifiers.RandK):
-      coordinates = self._sparsifier.select(dim, seed)
-    else:
-      coordinates = state.coordinates
-    return state._replace(coordinates=coordinates)
+    clipping_norm = math.inf if self._clipping_norm is None else self._clipping_norm
+    return self.choices(sizes).initial_state(seed, clipping_norm)
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """See `tff.aggregators.UnweightedAggregationFactory.create`.
@@ -232,12 +218,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       )
     flattener = flattening.Flattener(value_type)
     mechanism = self.mechanism(flattener.dim)
+    choices = self.choices(flattener.sizes)
 
     @tff.tensorflow.computation
     def initial_state():
-      return self.with_coordinates(
-          self.initial_state(flattener.dim), flattener.dim
-      )
+      return choices.choose(self.initial_state(flattener.sizes))
 
     @tff.federated_computation
     def init_fn():
@@ -245,7 +230,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
 
     state_type = initial_state.type_signature.result
 
-    @tff.tensorflow.computation(value_type, state_type)
+    @tff.tensorflow.computation(state_type)
+    def message_to_clients(state):
+      return state.message()
+
+    @tff.tensorflow.computation(value_type, message_to_clients.type_signature.result)
     def report(value, state):
       return mechanism.report(
           flattener.flatten(value), state, randomness.fresh_seed()
@@ -253,16 +242,17 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
 
     @tff.tensorflow.computation(state_type, report.type_signature.result)
     def finish(state, total):
-      mean, state, measurements = mechanism.finish(total, state)
-      state = self.with_coordinates(state, flattener.dim)
-      return state, flattener.unflatten(mean), measurements
+      release, state, measurements = mechanism.finish(total, state)
+      update, state = choices.update(release, measurements['released'] > 0, state)
+      return choices.choose(state), flattener.unflatten(update), measurements
 
     @tff.federated_computation(
         tff.FederatedType(state_type, tff.SERVER),
         tff.FederatedType(value_type, tff.CLIENTS),
     )
     def next_fn(state, value):
-      reports = tff.federated_map(report, (value, tff.federated_broadcast(state)))
+      message = tff.federated_broadcast(tff.federated_map(message_to_clients, state))
+      reports = tff.federated_map(report, (value, message))
       total = mechanism.secure_sum(reports)
       new_state, mean, measurements = tff.federated_map(finish, (state, total))
       return tff.templates.MeasuredProcessOutput(new_state, mean, measurements)

@@ -134,6 +134,7 @@ def build_fed_smp(
   weights_type = initial_weights.type_signature.result
   flattener = flattening.Flattener(weights_type.trainable)
   mechanism = factory.mechanism(flattener.dim)
+  choices = factory.choices(flattener.sizes)
   example_type = tff.types.tensorflow_to_type(
       client_training.element_spec(model)
   )
@@ -144,7 +145,7 @@ def build_fed_smp(
         collections.OrderedDict,
     )
 
-  def with_coordinates(state: masked_sum.FedSmpState, weights, hparams):
+  def with_choices(state: masked_sum.FedSmpState, weights, hparams):
     def public_update(seed):
       examples = tf.nest.map_structure(
           tf.constant, sparsifier.public_examples
@@ -155,7 +156,7 @@ def build_fed_smp(
           )
       )
 
-    return factory.with_coordinates(state, flattener.dim, public_update)
+    return choices.choose(state, public_update)
 
   def initial_state_fn(weights):
     specs = tff.types.type_to_tf_tensor_specs(weights_type.trainable)
@@ -164,8 +165,8 @@ def build_fed_smp(
         global_model_weights=weights,
         distributor=(),
         client_work=hparams,
-        aggregator=with_coordinates(
-            factory.initial_state(flattener.dim), weights, hparams
+        aggregator=with_choices(
+            factory.initial_state(flattener.sizes), weights, hparams
         ),
         finalizer=server_optimizer.initialize(specs),
     )
@@ -182,7 +183,7 @@ def build_fed_smp(
 
   @tff.tensorflow.computation(state_type)
   def message_to_clients(state):
-    return state.global_model_weights, state.client_work, state.aggregator
+    return state.global_model_weights, state.client_work, state.aggregator.message()
 
   @tff.tensorflow.computation(
       data_type, message_to_clients.type_signature.result
@@ -217,11 +218,14 @@ def build_fed_smp(
 
   @tff.tensorflow.computation(state_type, client_report.type_signature.result)
   def finish_round(state, total):
-    mean, aggregation, measurements = mechanism.finish(total, state.aggregator)
+    release, aggregation, measurements = mechanism.finish(total, state.aggregator)
+    update, aggregation = choices.update(
+        release, measurements['released'] > 0, aggregation
+    )
     finalizer, trainable = server_optimizer.next(
         state.finalizer,
         state.global_model_weights.trainable,
-        flattener.unflatten(mean),
+        flattener.unflatten(update),
     )
     weights = tff.learning.models.ModelWeights(
         trainable, state.global_model_weights.non_trainable
@@ -234,7 +238,7 @@ def build_fed_smp(
             global_model_weights=weights,
             distributor=(),
             client_work=hparams,
-            aggregator=with_coordinates(aggregation, weights, hparams),
+            aggregator=with_choices(aggregation, weights, hparams),
             finalizer=finalizer,
         ),
         collections.OrderedDict(aggregator=measurements),
@@ -263,7 +267,7 @@ def build_fed_smp(
     return state._replace(
         global_model_weights=weights,
         # Top-k coordinates are a function of the weights.
-        aggregator=with_coordinates(
+        aggregator=with_choices(
             state.aggregator, weights, state.client_work
         ),
     )

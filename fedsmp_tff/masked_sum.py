@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from fedsmp_tff import clipping
 from fedsmp_tff import lattice
 from fedsmp_tff import noise as noise_lib
+from fedsmp_tff import post_processing
 from fedsmp_tff import randomness
 from fedsmp_tff import reals
 from fedsmp_tff import sparsifiers
@@ -29,12 +30,23 @@ class FedSmpState(NamedTuple):
     round_num: int32, rounds that ended.
     seed: int64[2], from which every round's public random choices derive.
     clipping_norm: float64, this round's C; infinite without clipping.
+    factors: float32[k], with which clients multiply their values before the clip; float32[0]
+      for none.
+    guess: float32[k], which they subtract before that; float32[0] for none.
+    memory: What `server_choices.ServerChoices` remembers of releases; not sent to clients.
   """
 
   coordinates: Any
   round_num: Any
   seed: Any
   clipping_norm: Any
+  factors: Any
+  guess: Any
+  memory: Any
+
+  def message(self) -> 'FedSmpState':
+    """What of it clients need."""
+    return self._replace(memory=())
 
 
 class MaskedPrivateSum:
@@ -155,6 +167,13 @@ class MaskedPrivateSum:
         self._sparsifier.gather(update, state.coordinates), tf.float64
     )
     kept *= self._scale
+    # Who holds no data sends zero, whatever is guessed: else to join would move the sum by 2 C.
+    absent = tf.reduce_all(kept == 0)
+    if state.guess.shape[0]:
+      kept -= tf.cast(state.guess, tf.float64)
+    if state.factors.shape[0]:
+      kept *= tf.cast(state.factors, tf.float64)
+    kept = tf.where(absent, tf.zeros_like(kept), kept)
     # A NaN norm compares false, so the clip alone would let it through.
     finite = tf.reduce_all(tf.math.is_finite(kept))
     kept = tf.where(finite, kept, tf.zeros_like(kept))
@@ -184,16 +203,18 @@ class MaskedPrivateSum:
 
   def finish(
       self, total: collections.OrderedDict[str, tf.Tensor], state: FedSmpState
-  ) -> tuple[tf.Tensor, FedSmpState, collections.OrderedDict[str, tf.Tensor]]:
-    """The mean over the fixed r of clients, float64[d], zero off the mask.
+  ) -> tuple[
+      post_processing.Release, FedSmpState, collections.OrderedDict[str, tf.Tensor]
+  ]:
+    """The mean over the fixed r of clients at the kept coordinates.
 
     Args:
       total: The secure sum of the reports.
       state: The round's.
 
     Returns:
-      The mean (zero if fewer than `min_reporting` reported); the state of the next
-      round, but for its coordinates; and the measurements (`FedSmpFactory`).
+      The release (zeros if fewer than `min_reporting` reported); the state of the next
+      round, but for what `ServerChoices` chooses; and the measurements (`FedSmpFactory`).
     """
     participants = total['participants']
     if self._min_reporting is None:
@@ -234,27 +255,39 @@ class MaskedPrivateSum:
     if self._private:
       values *= state.clipping_norm
     mean = values / self._clients_per_round
+    stddev = self._noise_stddev(participants, state.clipping_norm)
     measurements = total.copy()
     del measurements['values']
     measurements['released'] = tf.cast(released, tf.int32)
     if self._private:
       measurements['clipping_norm'] = state.clipping_norm
     if self._noise_multiplier:
-      measurements['signal_to_noise'] = self._signal_to_noise(
-          mean, participants, state.clipping_norm
-      )
+      # The released mean's energy over that of its noise, less 1: all of it public.
+      energy = self.num_kept * stddev**2
+      measurements['signal_to_noise'] = tf.maximum(tf.reduce_sum(mean**2) / energy - 1, 0.0)
+    stddev = tf.fill([self.num_kept], stddev)
+    if state.factors.shape[0]:
+      factors = tf.cast(state.factors, tf.float64)
+      mean, stddev = mean / factors, stddev / factors
+    if state.guess.shape[0]:
+      guess = tf.cast(state.guess, tf.float64)
+      mean += tf.where(released, guess, tf.zeros_like(guess))
+    coordinates = state.coordinates
+    if not self._sparsifier.num_coordinates(self.dim):
+      coordinates = tf.range(self.dim)
     return (
-        self._sparsifier.scatter(mean, state.coordinates, self.dim),
+        post_processing.Release(coordinates, mean, stddev),
         state._replace(round_num=state.round_num + 1, clipping_norm=next_norm),
         measurements,
     )
 
-  def _signal_to_noise(self, mean, participants, clipping_norm) -> tf.Tensor:
-    """The released mean's energy over that of its noise, less 1: all of it public."""
-    stddev = clipping_norm * self.values_noise_multiplier / self._clients_per_round
+  def _noise_stddev(self, participants, clipping_norm) -> tf.Tensor:
+    """Of the noise in the mean of the clipped values, each of them."""
+    if not self._noise_multiplier:
+      return tf.constant(0.0, tf.float64)
     shares = tf.cast(participants, tf.float64) / (self._min_reporting or self._seats)
-    noise_energy = self.num_kept * stddev**2 * shares
-    return tf.maximum(tf.reduce_sum(mean**2) / noise_energy - 1, 0.0)
+    stddev = clipping_norm * self.values_noise_multiplier / self._clients_per_round
+    return stddev * tf.sqrt(shares)
 
   def secure_sum(self, reports: tff.Value) -> tff.Value:
     """The secure sum of reports, within a `tff.federated_computation`."""

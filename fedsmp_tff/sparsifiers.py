@@ -45,7 +45,7 @@ class Sparsifier(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kept(Sparsifier):
+class Kept(Sparsifier):
   """How many coordinates are kept: a share of d, or a number.
 
   Attributes:
@@ -83,7 +83,7 @@ class _Kept(Sparsifier):
 
 
 @dataclasses.dataclass(frozen=True)
-class RandK(_Kept):
+class RandK(Kept):
   """k coordinates uniformly at random; kept values are scaled by d/k.
 
   Definition 6 and SelectRandk of Algorithm 1. The scale makes the sparsified
@@ -106,7 +106,7 @@ class RandK(_Kept):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TopK(_Kept):
+class TopK(Kept):
   """The k coordinates that an update on public data moves most; not scaled.
 
   SelectTopk of Algorithm 1. The server trains on the public data from the

@@ -184,7 +184,7 @@ def scores_of_releases(
   dim = round(values / _RATIO)
   factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=values), **spec.mechanism())
   mechanism = factory.mechanism(dim)
-  state = factory.with_coordinates(factory.initial_state(dim), dim)
+  state = factory.choices([dim]).choose(factory.initial_state([dim]))
   direction = np.ones(values) / np.sqrt(values)
   update = _canary_update(direction, state.coordinates.numpy(), dim)
   updates = tf.stack(
@@ -205,8 +205,8 @@ def scores_of_releases(
       total = tf.nest.map_structure(lambda *parts: tf.add_n(parts), *reports)
       if mechanism.channel.modulus is not None:
         total['values'] %= mechanism.channel.modulus
-      mean, _, _ = mechanism.finish(total, state)
-      released = tf.gather(mean, state.coordinates) * spec.clients_per_round
+      release, _, _ = mechanism.finish(total, state)
+      released = release.values * spec.clients_per_round
       return tf.reduce_sum(released * direction) / _CLIP
 
     return tf.map_fn(

@@ -51,12 +51,12 @@ class TestMechanism:
         adaptive_clipping=fedsmp_tff.AdaptiveClipping() if adaptive else None,
     )
     mechanism = factory.mechanism(_DIM)
-    state = factory.initial_state(_DIM)
+    state = factory.initial_state([_DIM])
     if name == 'topk':
       coordinates = _SPARSIFIERS[name].select(tf.linspace(1.0, 2.0, _DIM))
       state = state._replace(coordinates=coordinates)
     else:
-      state = factory.with_coordinates(state, _DIM)
+      state = factory.choices([_DIM]).choose(state)
     others = np.random.default_rng(1).normal(size=(_SEATS - 1, _DIM)).astype(np.float32)
 
     @tf.function
@@ -68,8 +68,8 @@ class TestMechanism:
       total = tf.nest.map_structure(lambda *parts: tf.add_n(parts), *reports)
       if mechanism.channel.modulus is not None:
         total['values'] %= mechanism.channel.modulus
-      mean, after, _ = mechanism.finish(total, state)
-      return mean, after.clipping_norm, reports[0]['values']
+      release, after, _ = mechanism.finish(total, state)
+      return release.values, after.clipping_norm, reports[0]['values']
 
     zero = np.zeros(_DIM, np.float32)
     found = [release(u) for u in [zero, *_hostile()]]

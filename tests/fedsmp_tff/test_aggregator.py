@@ -61,6 +61,9 @@ class TestComputation:
             tff.TensorType(np.int32),
             tff.TensorType(np.int64, [2]),
             tff.TensorType(np.float64),
+            tff.TensorType(np.float32, [0]),
+            tff.TensorType(np.float32, [0]),
+            collections.OrderedDict(),
         ),
         tff.SERVER,
     )
@@ -243,7 +246,7 @@ class TestExecution:
         noise=noise, rotate=False, seed=2,
     )
     mechanism = factory.mechanism(dim)
-    state = factory.initial_state(dim)
+    state = factory.initial_state([dim])
     sent = mechanism.report(
         tf.zeros([dim]), state, tf.constant([3, 4], tf.int64)
     )['values']

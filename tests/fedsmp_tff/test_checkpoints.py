@@ -27,7 +27,9 @@ def _state(rounds_done, num=5, value=0.0):
           (),
           {'learning_rate': np.float32(0.1)},
           masked_sum.FedSmpState(
-              np.arange(2, dtype=np.int32), np.int32(3), np.array([2**62, 1]), np.float64(0.5)
+              np.arange(2, dtype=np.int32), np.int32(3), np.array([2**62, 1]), np.float64(0.5),
+              np.ones(2, np.float32), np.zeros(0, np.float32),
+              {'server_filter': (np.arange(4, dtype=np.float32),)},
           ),
           (),
       ),

@@ -1,0 +1,148 @@
+"""Filters: what a server makes of a release before it moves the weights."""
+
+import abc
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from fedsmp_tff import post_processing
+
+
+class Filter(post_processing.PostProcessing):
+  """Makes an update of a release and those before it.
+
+  A filter knows which coordinates a round kept: on others, nothing was heard, which is
+  something else than a zero. They neither move nor forget.
+
+  Privacy: see `post_processing.PostProcessing`; its outcome moves the weights, no more.
+  """
+
+  @abc.abstractmethod
+  def values(
+      self, memory: Any, sizes: Sequence[int], release: post_processing.Release
+  ) -> tf.Tensor:
+    """The update float64[k] at the release's coordinates.
+
+    Args:
+      memory: As `next` returned it for this release.
+      sizes: Elements of each of the model's tensors.
+      release: The release.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class LowPass(Filter):
+  """A first-order low-pass filter of each coordinate (DOPPLER, arXiv 2408.13460).
+
+  m <- decay m + (1 - decay) (x + x') / 2, with x' the coordinate's release before; what
+  moves the weights is m over what a constant 1 would have made of it so far, so that there
+  is no bias towards zero in the beginning. Noise is independent from round to round and
+  the signal changes slowly, so that its low frequencies have more signal.
+
+  Attributes:
+    decay: In [0, 1).
+  """
+
+  decay: float = 0.9
+
+  def __post_init__(self):
+    _check_decay(self.decay)
+
+  def initialize(self, sizes: Sequence[int]) -> Any:
+    zeros = tf.zeros([sum(sizes)])
+    return (zeros, zeros, zeros)
+
+  def next(self, memory: Any, release: post_processing.Release) -> Any:
+    mean, gain, before = (tf.gather(vector, release.coordinates) for vector in memory)
+    values = tf.cast(release.values, tf.float32)
+    first = gain == 0
+    share = (1 - self.decay) / 2
+    both = tf.where(first, 0.0, share * before) + share * values
+    return _updated(
+        memory, release.coordinates,
+        self.decay * mean + both,
+        self.decay * gain + share * tf.where(first, 1.0, 2.0),
+        values,
+    )
+
+  def values(
+      self, memory: Any, sizes: Sequence[int], release: post_processing.Release
+  ) -> tf.Tensor:
+    mean, gain, _ = (tf.gather(vector, release.coordinates) for vector in memory)
+    return tf.cast(mean / gain, tf.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Momentum(Filter):
+  """Heavy-ball momentum of each coordinate over the rounds that kept it: v <- decay v + x.
+
+  Attributes:
+    decay: In [0, 1).
+  """
+
+  decay: float = 0.9
+
+  def __post_init__(self):
+    _check_decay(self.decay)
+
+  def initialize(self, sizes: Sequence[int]) -> Any:
+    return (tf.zeros([sum(sizes)]),)
+
+  def next(self, memory: Any, release: post_processing.Release) -> Any:
+    (velocity,) = memory
+    velocity = self.decay * tf.gather(velocity, release.coordinates)
+    return _updated(
+        memory, release.coordinates, velocity + tf.cast(release.values, tf.float32)
+    )
+
+  def values(
+      self, memory: Any, sizes: Sequence[int], release: post_processing.Release
+  ) -> tf.Tensor:
+    return tf.cast(tf.gather(memory[0], release.coordinates), tf.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shrinkage(Filter):
+  """Draws each value towards zero by the share of it that is noise (Wiener's filter).
+
+  x <- x e / (e + s^2), with e the coordinate's energy by all releases so far, this one
+  included (`post_processing.Energies`), and s the noise's standard deviation.
+
+  Attributes:
+    decay: What is left, a round later, of what a release said; in [0, 1).
+    prior_visits: See `post_processing.Energies.estimate`; positive.
+  """
+
+  decay: float = 0.9
+  prior_visits: float = 3.0
+
+  def __post_init__(self):
+    _check_decay(self.decay)
+
+  def initialize(self, sizes: Sequence[int]) -> Any:
+    return post_processing.Energies.none(sizes)
+
+  def next(self, memory: Any, release: post_processing.Release) -> Any:
+    return memory.after(release, self.decay)
+
+  def values(
+      self, memory: Any, sizes: Sequence[int], release: post_processing.Release
+  ) -> tf.Tensor:
+    estimate = memory.estimate(sizes, self.prior_visits)
+    energy = tf.cast(tf.gather(estimate, release.coordinates), tf.float64)
+    energy = tf.maximum(energy, 0.0)
+    return release.values * tf.math.divide_no_nan(energy, energy + release.stddev**2)
+
+
+def _updated(memory, coordinates, *values):
+  where = coordinates[:, tf.newaxis]
+  return tuple(
+      tf.tensor_scatter_nd_update(vector, where, new) for vector, new in zip(memory, values)
+  )
+
+
+def _check_decay(decay):
+  if not 0 <= decay < 1:
+    raise ValueError(f'`decay` must be at least 0 and less than 1. Found {decay}.')

@@ -1,0 +1,128 @@
+"""What the server chooses for a round, from past releases, public data and chance alone."""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Optional
+
+import tensorflow as tf
+
+from fedsmp_tff import filters
+from fedsmp_tff import masked_sum
+from fedsmp_tff import post_processing
+from fedsmp_tff import preconditioning
+from fedsmp_tff import prediction as prediction_lib
+from fedsmp_tff import randomness
+from fedsmp_tff import released_topk
+from fedsmp_tff import sparsifiers
+
+
+class ServerChoices:
+  """A round's coordinates, factors and guess; and the update that a release becomes.
+
+  Nothing here sees a client's data: the arguments are releases, public data and public
+  randomness. See `post_processing.PostProcessing` for why that costs no privacy.
+  """
+
+  def __init__(
+      self,
+      sparsifier: sparsifiers.Sparsifier,
+      sizes: Sequence[int],
+      *,
+      preconditioner: Optional[preconditioning.Preconditioner],
+      prediction: Optional[prediction_lib.Prediction],
+      server_filter: Optional[filters.Filter],
+  ):
+    self._sparsifier = sparsifier
+    self._sizes = list(sizes)
+    self._dim = sum(sizes)
+    self._preconditioner = preconditioner
+    self._prediction = prediction
+    self._filter = server_filter
+    self._remembering = collections.OrderedDict(
+        (name, one)
+        for name, one in (
+            ('sparsifier', sparsifier),
+            ('preconditioner', preconditioner),
+            ('prediction', prediction),
+            ('server_filter', server_filter),
+        )
+        if isinstance(one, post_processing.PostProcessing)
+    )
+
+  def initial_state(
+      self, seed: tf.Tensor, clipping_norm: float
+  ) -> masked_sum.FedSmpState:
+    """The state before round 0, nothing chosen yet (zeros)."""
+    num_kept = self._sparsifier.num_kept(self._dim)
+    return masked_sum.FedSmpState(
+        coordinates=tf.zeros([self._sparsifier.num_coordinates(self._dim)], tf.int32),
+        round_num=tf.constant(0),
+        seed=tf.ensure_shape(seed, [2]),
+        clipping_norm=tf.constant(clipping_norm, tf.float64),
+        factors=tf.zeros([num_kept if self._preconditioner else 0]),
+        guess=tf.zeros([num_kept if self._prediction else 0]),
+        memory=collections.OrderedDict(
+            (name, one.initialize(self._sizes)) for name, one in self._remembering.items()
+        ),
+    )
+
+  def update(
+      self, release: post_processing.Release, released: tf.Tensor, state: masked_sum.FedSmpState
+  ) -> tuple[tf.Tensor, masked_sum.FedSmpState]:
+    """What moves the weights, float64[d], and the state that remembers the release.
+
+    Args:
+      release: The round's.
+      released: Whether there is one; if not, nothing moves and nothing is remembered.
+      state: The state after the round.
+    """
+    memory = collections.OrderedDict(
+        (name, one.next(state.memory[name], release))
+        for name, one in self._remembering.items()
+    )
+    values = release.values
+    if self._filter is not None:
+      values = self._filter.values(memory['server_filter'], self._sizes, release)
+      values = tf.where(released, values, tf.zeros_like(values))
+    memory = tf.nest.map_structure(
+        lambda new, old: tf.where(released, new, old), memory, state.memory
+    )
+    return (
+        self._sparsifier.scatter(values, state.coordinates, self._dim),
+        state._replace(memory=memory),
+    )
+
+  def choose(
+      self,
+      state: masked_sum.FedSmpState,
+      public_update_fn: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
+  ) -> masked_sum.FedSmpState:
+    """`state` with its round's coordinates, factors and guess chosen.
+
+    Args:
+      state: The state at the start of a round.
+      public_update_fn: For `TopK`: maps a seed int64[2] to the update [d] on
+        public data from the round's weights.
+    """
+    seed = randomness.fold_in(state.seed, state.round_num)
+    kept = self._sparsifier
+    if isinstance(kept, sparsifiers.TopK):
+      coordinates = kept.select(public_update_fn(seed))
+    elif isinstance(kept, sparsifiers.RandK):
+      coordinates = kept.select(self._dim, seed)
+    elif isinstance(kept, released_topk.ReleasedTopK):
+      coordinates = kept.select(state.memory['sparsifier'], self._sizes, seed)
+    else:
+      coordinates = state.coordinates
+    state = state._replace(coordinates=coordinates)
+    if not kept.num_coordinates(self._dim):
+      coordinates = tf.range(self._dim)
+    if self._preconditioner:
+      factors = self._preconditioner.factors(
+          state.memory['preconditioner'], self._sizes, coordinates
+      )
+      state = state._replace(factors=factors)
+    if self._prediction:
+      guess = self._prediction.guess(state.memory['prediction'], coordinates)
+      state = state._replace(guess=guess)
+    return state
