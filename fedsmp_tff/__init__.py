@@ -30,6 +30,9 @@ from fedsmp_tff.aggregator import FedSmpFactory as FedSmpFactory
 from fedsmp_tff.clipping import AdaptiveClipping as AdaptiveClipping
 from fedsmp_tff.client_training import LocalTraining as LocalTraining
 from fedsmp_tff.client_training import examples_of as examples_of
+from fedsmp_tff.filters import LowPass as LowPass
+from fedsmp_tff.filters import Momentum as Momentum
+from fedsmp_tff.filters import Shrinkage as Shrinkage
 from fedsmp_tff.learning_process import build_dp_fedavg as build_dp_fedavg
 from fedsmp_tff.learning_process import build_fed_smp as build_fed_smp
 from fedsmp_tff.learning_process import build_fedavg as build_fedavg
@@ -37,6 +40,9 @@ from fedsmp_tff.learning_process import build_fedavg_randk as build_fedavg_randk
 from fedsmp_tff.learning_process import build_fedavg_topk as build_fedavg_topk
 from fedsmp_tff.learning_process import tag_client as tag_client
 from fedsmp_tff.masked_sum import FedSmpState as FedSmpState
+from fedsmp_tff.preconditioning import Preconditioner as Preconditioner
+from fedsmp_tff.prediction import Prediction as Prediction
+from fedsmp_tff.released_topk import ReleasedTopK as ReleasedTopK
 from fedsmp_tff.sparsifiers import Dense as Dense
 from fedsmp_tff.sparsifiers import RandK as RandK
 from fedsmp_tff.sparsifiers import Sparsifier as Sparsifier

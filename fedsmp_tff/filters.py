@@ -57,7 +57,7 @@ class LowPass(Filter):
   def next(self, memory: Any, release: post_processing.Release) -> Any:
     mean, gain, before = (tf.gather(vector, release.coordinates) for vector in memory)
     values = tf.cast(release.values, tf.float32)
-    first = gain == 0
+    first = tf.equal(gain, 0.0)  # `==` compares identities in TFF's graphs.
     share = (1 - self.decay) / 2
     both = tf.where(first, 0.0, share * before) + share * values
     return _updated(

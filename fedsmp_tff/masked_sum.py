@@ -168,7 +168,7 @@ class MaskedPrivateSum:
     )
     kept *= self._scale
     # Who holds no data sends zero, whatever is guessed: else to join would move the sum by 2 C.
-    absent = tf.reduce_all(kept == 0)
+    absent = tf.reduce_all(tf.equal(kept, 0.0))  # `==` compares identities in TFF's graphs.
     if state.guess.shape[0]:
       kept -= tf.cast(state.guess, tf.float64)
     if state.factors.shape[0]:

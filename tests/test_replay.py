@@ -14,8 +14,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
+from fedsmp_tff import filters
 from fedsmp_tff import noise
+from fedsmp_tff import post_processing
 from fedsmp_tff import randomness
+from fedsmp_tff import server_choices
 from tests import tiny_models
 
 _DIM, _SEATS, _CLIP = 24, 5, 0.7
@@ -41,10 +44,11 @@ def _hostile():
 
 class TestMechanism:
 
+  @pytest.mark.parametrize('shaped', [False, True])
   @pytest.mark.parametrize('adaptive', [False, True])
   @pytest.mark.parametrize('kind', noise.KINDS)
   @pytest.mark.parametrize('name', _SPARSIFIERS)
-  def test_releases_are_within_the_sensitivity(self, name, kind, adaptive):
+  def test_releases_are_within_the_sensitivity(self, name, kind, adaptive, shaped):
     factory = fedsmp_tff.FedSmpFactory(
         _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, seats=_SEATS,
         noise=kind, seed=4,
@@ -57,6 +61,13 @@ class TestMechanism:
       state = state._replace(coordinates=coordinates)
     else:
       state = factory.choices([_DIM]).choose(state)
+    factors = 1.0
+    if shaped:
+      # Of any size: C bounds what is left after them.
+      rng = np.random.default_rng(2)
+      factors = rng.uniform(0.1, 10, mechanism.num_kept).astype(np.float32)
+      guess = rng.normal(size=mechanism.num_kept).astype(np.float32)
+      state = state._replace(factors=tf.constant(factors), guess=tf.constant(guess))
     others = np.random.default_rng(1).normal(size=(_SEATS - 1, _DIM)).astype(np.float32)
 
     @tf.function
@@ -69,7 +80,7 @@ class TestMechanism:
       if mechanism.channel.modulus is not None:
         total['values'] %= mechanism.channel.modulus
       release, after, _ = mechanism.finish(total, state)
-      return release.values, after.clipping_norm, reports[0]['values']
+      return release.values * factors, after.clipping_norm, reports[0]['values']
 
     zero = np.zeros(_DIM, np.float32)
     found = [release(u) for u in [zero, *_hostile()]]
@@ -104,6 +115,25 @@ class TestMechanism:
       assert norms.max() / norms.min() <= math.exp(0.2 * (1 / 3 + 2 * slack)) + 1e-6
     else:
       assert len({float(norm) for _, norm, _ in found}) == 1
+
+
+class _Recording(filters.Filter):
+  """A filter that also remembers the last release, for a test to see."""
+
+  def __init__(self, recorded: filters.Filter, num_kept: int):
+    self._recorded = recorded
+    self._num_kept = num_kept
+
+  def initialize(self, sizes):
+    zeros = tf.zeros([self._num_kept], tf.float64)
+    nothing = post_processing.Release(tf.cast(zeros, tf.int32), zeros, zeros)
+    return self._recorded.initialize(sizes), nothing
+
+  def next(self, memory, release):
+    return self._recorded.next(memory[0], release), release
+
+  def values(self, memory, sizes, release):
+    return self._recorded.values(memory[0], sizes, release)
 
 
 class TestProcess:
@@ -152,3 +182,114 @@ class TestProcess:
     assert np.linalg.norm(found[0] - found[1]) > 0.9 * 0.05 / 3
     # What is not finite counts as not there.
     np.testing.assert_allclose(found[4], found[0], atol=1e-7)
+
+
+_POST_PROCESSING = {
+    'released top-k': (fedsmp_tff.ReleasedTopK(num=4), {}),
+    'momentum': (fedsmp_tff.RandK(num=4), {'server_filter': filters.Momentum()}),
+    'low-pass': (fedsmp_tff.RandK(num=4), {'server_filter': filters.LowPass()}),
+    'shrinkage': (fedsmp_tff.RandK(num=4), {'server_filter': filters.Shrinkage()}),
+    'preconditioner': (fedsmp_tff.RandK(num=4), {'preconditioner': fedsmp_tff.Preconditioner()}),
+    'prediction': (fedsmp_tff.Dense(), {'prediction': fedsmp_tff.Prediction()}),
+    'all': (
+        fedsmp_tff.ReleasedTopK(num=4),
+        {
+            'server_filter': filters.LowPass(),
+            'preconditioner': fedsmp_tff.Preconditioner(),
+            'prediction': fedsmp_tff.Prediction(),
+        },
+    ),
+}
+
+
+class TestPostProcessing:
+
+  @pytest.mark.parametrize('name', _POST_PROCESSING)
+  def test_releases_alone_tell_the_run(self, name):
+    # Whoever has the first state and the releases has all choices and weights that follow:
+    # nothing else of a client went in.
+    sparsifier, options = _POST_PROCESSING[name]
+    num_kept = sparsifier.num_kept(10)
+    options = {'server_filter': None, 'preconditioner': None, 'prediction': None, **options}
+    recording = _Recording(options['server_filter'] or filters.Momentum(0.0), num_kept)
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        sparsifier, clients_per_round=3, clipping_norm=0.3, noise_multiplier=0.5,
+        **{**options, 'server_filter': recording},
+    )
+    sizes = [8, 2]
+    choices = server_choices.ServerChoices(sparsifier, sizes, **options)
+    state = process.initialize()
+    replayed = state.aggregator._replace(memory=choices.initial_state(
+        tf.constant([0, 0], tf.int64), 0.3
+    ).memory)
+    weights = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
+    for _ in range(4):
+      clients = [
+          tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(6, seed=i))
+          for i in range(3)
+      ]
+      state = process.next(state, clients).state
+      release = post_processing.Release(*state.aggregator.memory['server_filter'][1])
+      np.testing.assert_array_equal(
+          release.coordinates,
+          np.arange(10) if name == 'prediction' else replayed.coordinates,
+      )
+      replayed = replayed._replace(round_num=replayed.round_num + 1)
+      update, replayed = choices.update(release, tf.constant(True), replayed)
+      replayed = choices.choose(replayed)
+      weights = weights - np.asarray(update, np.float32)
+      for field in ('coordinates', 'factors', 'guess'):
+        np.testing.assert_allclose(
+            getattr(state.aggregator, field), getattr(replayed, field), rtol=1e-5, atol=1e-7
+        )
+      found = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
+      np.testing.assert_allclose(found, weights, atol=1e-6)
+    # They do differ from what they would be without.
+    assert len(state.aggregator.guess) + len(state.aggregator.factors) == num_kept * (
+        ('prediction' in name or name == 'all') + (name in ('preconditioner', 'all'))
+    )
+
+  def test_who_holds_no_data_sends_zero_whatever_is_guessed(self):
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        fedsmp_tff.Dense(), clients_per_round=3, clipping_norm=0.3, noise_multiplier=0.0,
+        prediction=fedsmp_tff.Prediction(), preconditioner=fedsmp_tff.Preconditioner(),
+    )
+    state = process.initialize()
+    guess = np.arange(10, dtype=np.float32)
+    state = state._replace(aggregator=state.aggregator._replace(guess=guess))
+    x, y = tiny_models.regression_examples(6)
+    nobody = tf.data.Dataset.from_tensor_slices((x[:0], y[:0]))
+    after = process.next(state, [nobody] * 3).state
+    moved = [
+        (a - b).ravel()
+        for a, b in zip(state.global_model_weights.trainable, after.global_model_weights.trainable)
+    ]
+    # The mean of nobody's differences from the guess is zero, not a clipped -guess.
+    np.testing.assert_allclose(np.concatenate(moved), guess, atol=1e-4)
+
+  def test_what_was_not_released_is_not_remembered(self):
+    sparsifier = fedsmp_tff.ReleasedTopK(num=4)
+    options = _POST_PROCESSING['all'][1]
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        sparsifier, clients_per_round=3, min_reporting=3, clipping_norm=0.3,
+        noise_multiplier=0.5, **options,
+    )
+    clients = [
+        tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(6, seed=i))
+        for i in range(3)
+    ]
+    before = process.next(process.initialize(), clients).state
+    after = process.next(before, clients[:2]).state
+    for one, other in (
+        (before.aggregator.memory, after.aggregator.memory),
+        (before.global_model_weights, after.global_model_weights),
+    ):
+      for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
+        np.testing.assert_array_equal(a, b)
+    assert np.any(before.aggregator.guess) and after.aggregator.round_num == 2

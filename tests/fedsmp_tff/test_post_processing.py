@@ -1,0 +1,258 @@
+"""Tests of what the server makes of releases: masks, factors, guesses, filtered updates."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedsmp_tff import filters
+from fedsmp_tff import post_processing
+from fedsmp_tff import preconditioning
+from fedsmp_tff import prediction
+from fedsmp_tff import released_topk
+
+_SIZES = [4, 6]
+_DIM = sum(_SIZES)
+
+
+def _releases(num=6, k=4, seed=0):
+  rng = np.random.default_rng(seed)
+  return [
+      post_processing.Release(
+          np.sort(rng.permutation(_DIM)[:k]).astype(np.int32),
+          rng.normal(size=k),
+          rng.uniform(0.1, 0.5, size=k),
+      )
+      for _ in range(num)
+  ]
+
+
+def _remembered(option, releases):
+  memory = option.initialize(_SIZES)
+  for release in releases:
+    memory = option.next(memory, release)
+  return memory
+
+
+def _energies_by_hand(releases, decay, prior_visits):
+  total, visits = np.zeros(_DIM), np.zeros(_DIM)
+  for release in releases:
+    total *= decay
+    visits *= decay
+    for j, value, stddev in zip(*release):
+      total[j] += value**2 - stddev**2
+      visits[j] += 1
+  prior = np.zeros(_DIM)
+  for part in (slice(0, 4), slice(4, 10)):
+    heard = visits[part].sum()
+    everywhere = total.sum() / visits.sum() if visits.sum() else 0
+    prior[part] = total[part].sum() / heard if heard else everywhere
+  return (total + prior_visits * prior) / (visits + prior_visits)
+
+
+class TestEnergies:
+
+  @pytest.mark.parametrize('num', [0, 1, 5])
+  def test_as_by_hand(self, num):
+    memory = post_processing.Energies.none(_SIZES)
+    releases = _releases(num, k=3)
+    for release in releases:
+      memory = memory.after(release, 0.8)
+    np.testing.assert_allclose(
+        memory.estimate(_SIZES, 2.0), _energies_by_hand(releases, 0.8, 2.0), rtol=1e-5
+    )
+
+  def test_noise_alone_has_no_energy(self):
+    # Mean of 4000 squares of N(0, s^2) less s^2: stddev s^2 sqrt(2/4000) = 0.022 s^2, so
+    # within five of them but for a chance of 6e-7; were the noise taken for 2/3 or 3/2
+    # of what it is, it would be 0.56 s^2 above, or 1.25 s^2 below.
+    rng = np.random.default_rng(1)
+    stddev = np.full(4000, 0.3)
+    memory = post_processing.Energies.none([4000])
+    for scale, off in ((1, 0), (2 / 3, 0.56), (3 / 2, -1.25)):
+      found = memory.after(
+          post_processing.Release(
+              np.arange(4000, dtype=np.int32), 0.3 * rng.normal(size=4000), scale * stddev
+          ),
+          1.0,
+      )
+      assert np.mean(found.total) / 0.09 == pytest.approx(off, abs=0.12)
+
+
+class TestReleasedTopK:
+
+  @pytest.mark.parametrize(
+      'options, sentence',
+      [
+          ({'decay': 0}, '`decay` must be more than 0'),
+          ({'decay': math.nan}, '`decay`'),
+          ({'explore': -0.1}, '`explore` must be at least 0'),
+          ({'explore': 1.5}, '`explore`'),
+          ({'prior_visits': 0}, '`prior_visits`'),
+          ({'num': None}, 'Exactly one of'),
+      ],
+  )
+  def test_what_is_refused(self, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+      released_topk.ReleasedTopK(**{'num': 3, **options})
+
+  def test_the_largest_energies_are_kept(self):
+    option = released_topk.ReleasedTopK(num=3, explore=0.0)
+    values = np.array([0.1, 5, 0.2, 0.1, 0.3, 0.1, 4, 0.2, 3, 0.1])
+    release = post_processing.Release(np.arange(_DIM, dtype=np.int32), values, np.full(_DIM, 0.1))
+    memory = option.next(option.initialize(_SIZES), release)
+    for seed in range(5):
+      kept = option.select(memory, _SIZES, tf.constant([seed, 0], tf.int64))
+      assert kept.dtype == tf.int32 and list(kept.numpy()) == [1, 6, 8]
+
+  @pytest.mark.parametrize('num, explore', [(1, 0.5), (4, 0.5), (10, 0.3), (5, 1.0)])
+  def test_k_distinct_ascending_coordinates(self, num, explore):
+    option = released_topk.ReleasedTopK(num=num, explore=explore)
+    for releases in ([], _releases(4)):
+      kept = option.select(
+          _remembered(option, releases), _SIZES, tf.constant([7, 1], tf.int64)
+      ).numpy()
+      assert len(set(kept)) == num and np.all(np.diff(kept) > 0)
+      assert kept.min() >= 0 and kept.max() < _DIM
+
+  def test_exploration_goes_by_tensors(self):
+    # Before any release both tensors have half of it: of 4000 draws of one coordinate
+    # 2000 with stddev sqrt(1000) = 32, within five of them. After a release that finds all
+    # energy in the second, it has three quarters: 3000 with stddev 27.
+    option = released_topk.ReleasedTopK(num=1, explore=1.0)
+    loud = post_processing.Release(
+        np.arange(_DIM, dtype=np.int32), np.repeat([0.0, 1.0], _SIZES), np.zeros(_DIM)
+    )
+
+    @tf.function
+    def draws(memory):
+      return tf.map_fn(
+          lambda i: option.select(memory, _SIZES, tf.stack([i, 5]))[0],
+          tf.range(4000, dtype=tf.int64), fn_output_signature=tf.int32,
+      )
+
+    for releases, share in (([], 0.5), ([loud], 0.75)):
+      counts = np.bincount(draws(_remembered(option, releases)), minlength=_DIM)
+      assert counts[4:].sum() == pytest.approx(4000 * share, abs=160)
+      # Alike within a tensor; stddev of one coordinate's count is at most sqrt(500) = 22.
+      for part in (counts[:4], counts[4:]):
+        np.testing.assert_allclose(part, part.mean(), atol=110)
+
+
+class TestPreconditioner:
+
+  @pytest.mark.parametrize(
+      'options', [{'decay': 0}, {'prior_visits': math.inf}, {'exponent': -1}, {'exponent': 2}]
+  )
+  def test_what_is_refused(self, options):
+    with pytest.raises(ValueError, match=f'`{next(iter(options))}` must be'):
+      preconditioning.Preconditioner(**options)
+
+  def test_nothing_before_the_first_release(self):
+    option = preconditioning.Preconditioner()
+    factors = option.factors(option.initialize(_SIZES), _SIZES, np.array([1, 7]))
+    np.testing.assert_array_equal(factors, [1, 1])
+
+  def test_least_noise_for_the_same_norm(self):
+    option = preconditioning.Preconditioner(prior_visits=1e-6)
+    values = np.array([1, 2, 3, 4, 1, 1, 1, 6, 2, 0.5])
+    everywhere = np.arange(_DIM, dtype=np.int32)
+    memory = option.next(
+        option.initialize(_SIZES), post_processing.Release(everywhere, values, np.zeros(_DIM))
+    )
+    factors = option.factors(memory, _SIZES, everywhere).numpy()
+    assert np.sum((factors * values) ** 2) == pytest.approx(np.sum(values**2), rel=1e-5)
+    # By Cauchy and Schwarz.
+    least = np.sum(np.abs(values)) ** 2 / (_DIM * np.sum(values**2))
+    assert np.mean(factors**-2.0) == pytest.approx(least, rel=1e-4)
+
+  def test_factors_are_bounded(self):
+    option = preconditioning.Preconditioner(exponent=1.0, prior_visits=1e-6)
+    values = np.array([1e-9, 1e9] + [1.0] * 8)
+    everywhere = np.arange(_DIM, dtype=np.int32)
+    release = post_processing.Release(everywhere, values, np.full(_DIM, 1e-3))
+    factors = option.factors(_remembered(option, [release]), _SIZES, everywhere).numpy()
+    assert np.all(np.isfinite(factors)) and factors.min() > 0
+    assert factors.max() / factors.min() <= 100 * (1 + 1e-5)
+
+
+class TestPrediction:
+
+  @pytest.mark.parametrize('options', [{'decay': 1}, {'share': -1}, {'share': math.nan}])
+  def test_what_is_refused(self, options):
+    with pytest.raises(ValueError, match=f'`{next(iter(options))}` must be'):
+      prediction.Prediction(**options)
+
+  def test_as_by_hand(self):
+    option, releases = prediction.Prediction(decay=0.7, share=0.6), _releases()
+    expected = np.zeros(_DIM)
+    for j in range(_DIM):
+      heard = [value for r in releases for i, value in zip(r.coordinates, r.values) if i == j]
+      weights = 0.7 ** np.arange(len(heard))[::-1]
+      expected[j] = 0.6 * np.dot(weights, heard) / weights.sum() if heard else 0
+    everywhere = np.arange(_DIM)
+    guess = option.guess(_remembered(option, releases), everywhere)
+    np.testing.assert_allclose(guess, expected, rtol=1e-5, atol=1e-6)
+
+
+class TestFilters:
+
+  @pytest.mark.parametrize('kind', [filters.LowPass, filters.Momentum, filters.Shrinkage])
+  def test_what_is_refused(self, kind):
+    for decay in (1, -0.1, math.nan):
+      with pytest.raises(ValueError, match='`decay` must be'):
+        kind(decay=decay)
+
+  def _by_release(self, option, releases):
+    memory = option.initialize(_SIZES)
+    for release in releases:
+      memory = option.next(memory, release)
+      yield release, option.values(memory, _SIZES, release).numpy()
+
+  def test_momentum_as_by_hand(self):
+    velocity = np.zeros(_DIM)
+    for release, values in self._by_release(filters.Momentum(0.6), _releases()):
+      j = release.coordinates
+      velocity[j] = 0.6 * velocity[j] + release.values  # Others don't forget.
+      np.testing.assert_allclose(values, velocity[j], rtol=1e-5)
+
+  def test_low_pass_as_by_hand(self):
+    heard = [[] for _ in range(_DIM)]
+    for release, values in self._by_release(filters.LowPass(0.6), _releases(12)):
+      for i, (j, value) in enumerate(zip(release.coordinates, release.values)):
+        heard[j].append(value)
+
+        def filtered(x):
+          mean = 0.0
+          for now, before in zip(x, [0.0, *x]):
+            mean = 0.6 * mean + 0.4 * (now + before) / 2
+          return mean
+
+        expected = filtered(heard[j]) / filtered([1.0] * len(heard[j]))
+        assert values[i] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+  def test_low_pass_leaves_a_constant_as_it_is_and_noise_less(self):
+    rng = np.random.default_rng(0)
+    everywhere = np.arange(_DIM, dtype=np.int32)
+    constant = [post_processing.Release(everywhere, np.full(_DIM, 0.3), np.zeros(_DIM))] * 4
+    for _, values in self._by_release(filters.LowPass(0.9), constant):
+      np.testing.assert_allclose(values, 0.3, rtol=1e-5)
+    noise = [
+        post_processing.Release(everywhere, rng.normal(size=_DIM), np.ones(_DIM))
+        for _ in range(200)
+    ]
+    late = [values for _, values in self._by_release(filters.LowPass(0.9), noise)][100:]
+    # Variance (1 - decay) / 2 of white noise after y = decay y + (1 - decay) (x + x') / 2:
+    # 0.05, of 1000 values that are about ten rounds alike: a relative error of 14 %.
+    assert np.var(late) == pytest.approx(0.05, rel=0.6)
+
+  def test_shrinkage_as_by_hand(self):
+    releases = _releases()
+    for t, (release, values) in enumerate(
+        self._by_release(filters.Shrinkage(0.8, 2.0), releases)
+    ):
+      energy = _energies_by_hand(releases[: t + 1], 0.8, 2.0)[release.coordinates]
+      energy = np.maximum(energy, 0)
+      expected = release.values * energy / (energy + release.stddev**2)
+      np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-7)
