@@ -1,6 +1,6 @@
 """The masked private sum, as one flat TFF aggregator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import math
 from typing import Optional
 
@@ -74,6 +74,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       rotate: bool = True,
       value_bound: Optional[float] = None,
       adaptive_clipping: Optional[clipping.AdaptiveClipping] = None,
+      clipping_schedule: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
       client_metrics: bool = False,
       preconditioner: Optional[preconditioning.Preconditioner] = None,
       prediction: Optional[prediction_lib.Prediction] = None,
@@ -101,6 +102,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       value_bound: Without clipping: largest magnitude of an encoded value; None: 16
         (times d/k for `RandK`).
       adaptive_clipping: How C changes over rounds, from `clipping_norm` on; None: not.
+      clipping_schedule: Maps a round's number (int32 scalar, from 0) to a positive factor on
+        `clipping_norm` in that round; None: 1. Noise is scaled to the round's C, so that
+        epsilon is the same. Not with `adaptive_clipping`.
       client_metrics: Whether to sum the exact counts.
       preconditioner: Chooses factors on the k values, before the clip; None: none.
       prediction: Guesses what clients subtract before the clip; None: nothing.
@@ -143,6 +147,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       )
     for name, value in (
         ('noise_multiplier', noise_multiplier), ('adaptive_clipping', adaptive_clipping),
+        ('clipping_schedule', clipping_schedule),
         ('preconditioner', preconditioner), ('prediction', prediction),
     ):
       if value and clipping_norm is None:
@@ -150,6 +155,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
             f'`{name}`={value} needs a `clipping_norm`, which bounds what a client sends.'
             ' Found None.'
         )
+    if adaptive_clipping and clipping_schedule:
+      raise ValueError(
+          '`clipping_schedule` and `adaptive_clipping` both set C; set one of them. Found'
+          f' {clipping_schedule} and {adaptive_clipping}.'
+      )
     if noise not in noise_lib.KINDS:
       raise ValueError(f'`noise` must be one of {noise_lib.KINDS}. Found {noise!r}.')
     if value_bound is not None and clipping_norm is not None:
@@ -158,7 +168,6 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
           f' by itself. Found {clipping_norm}.'
       )
     self._sparsifier = sparsifier
-    self._clipping_norm = clipping_norm
     self._options = dict(
         clients_per_round=clients_per_round,
         clipping_norm=clipping_norm,
@@ -170,6 +179,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
         rotate=rotate,
         value_bound=value_bound,
         adaptive_clipping=adaptive_clipping,
+        clipping_schedule=clipping_schedule,
         client_metrics=client_metrics,
     )
     self._post_processing = dict(
@@ -198,7 +208,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       seed = randomness.fresh_seed()
     else:
       seed = randomness.fold_in(tf.zeros([2], tf.int64), self._seed)
-    clipping_norm = math.inf if self._clipping_norm is None else self._clipping_norm
+    clipping_norm = self.mechanism(sum(sizes)).clipping_norm(tf.constant(0))
     return self.choices(sizes).initial_state(seed, clipping_norm)
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:

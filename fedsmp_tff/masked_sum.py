@@ -1,6 +1,8 @@
 """The mechanism: one client's report and the round's release (DP-spar to aggregate of Algorithm 1)."""
 
 import collections
+from collections.abc import Callable
+import math
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
@@ -87,6 +89,7 @@ class MaskedPrivateSum:
       rotate: bool,
       value_bound: Optional[float],
       adaptive_clipping: Optional[clipping.AdaptiveClipping],
+      clipping_schedule: Optional[Callable[[tf.Tensor], tf.Tensor]],
       client_metrics: bool,
   ):
     self.dim = dim
@@ -99,6 +102,8 @@ class MaskedPrivateSum:
     self._seats = seats
     self._min_reporting = min_reporting
     self._adaptive = adaptive_clipping
+    self._clipping_norm = clipping_norm
+    self._schedule = clipping_schedule
     self._client_metrics = client_metrics
     self._value_weight = 1.0
     if adaptive_clipping is not None:
@@ -146,6 +151,13 @@ class MaskedPrivateSum:
   def values_noise_multiplier(self) -> float:
     """Of the k values alone: more than sigma if C adapts, since votes take a part."""
     return self._noise_multiplier / self._value_weight
+
+  def clipping_norm(self, round_num: tf.Tensor) -> tf.Tensor:
+    """C of a round, float64, where it does not adapt; infinite without clipping."""
+    norm = tf.constant(self._clipping_norm if self._private else math.inf, tf.float64)
+    if self._schedule is not None:
+      norm *= tf.cast(self._schedule(round_num), tf.float64)
+    return norm
 
   def report(
       self, update: tf.Tensor, state: FedSmpState, noise_seed: tf.Tensor
@@ -245,12 +257,12 @@ class MaskedPrivateSum:
           total['values'], participants, _public_seed(state)
       )
     values = tf.where(released, values, tf.zeros_like(values))
-    next_norm = state.clipping_norm
+    next_norm = self.clipping_norm(state.round_num + 1)
     if self._adaptive is not None:
       mean_vote = values[-1] / (self._vote_weight * self._clients_per_round)
       values = values[:-1] / self._value_weight
       next_norm = tf.where(
-          released, self._adaptive.next(next_norm, mean_vote), next_norm
+          released, self._adaptive.next(state.clipping_norm, mean_vote), state.clipping_norm
       )
     if self._private:
       values *= state.clipping_norm

@@ -50,7 +50,7 @@ class ServerChoices:
     )
 
   def initial_state(
-      self, seed: tf.Tensor, clipping_norm: float
+      self, seed: tf.Tensor, clipping_norm: tf.Tensor
   ) -> masked_sum.FedSmpState:
     """The state before round 0, nothing chosen yet (zeros)."""
     num_kept = self._sparsifier.num_kept(self._dim)
@@ -58,7 +58,7 @@ class ServerChoices:
         coordinates=tf.zeros([self._sparsifier.num_coordinates(self._dim)], tf.int32),
         round_num=tf.constant(0),
         seed=tf.ensure_shape(seed, [2]),
-        clipping_norm=tf.constant(clipping_norm, tf.float64),
+        clipping_norm=tf.cast(clipping_norm, tf.float64),
         factors=tf.zeros([num_kept if self._preconditioner else 0]),
         guess=tf.zeros([num_kept if self._prediction else 0]),
         memory=collections.OrderedDict(

@@ -13,9 +13,10 @@ from tasks import errors
 # What an algorithm may have no use for, so that setting it is an error.
 _ONLY_SPARSE = ('p', 'k')
 _ONLY_TOPK = ('public_examples', 'public_epochs', 'public_steps')
+_ONLY_RELEASED = ('explore',)
 _ONLY_PRIVATE = (
     'noise_multiplier', 'epsilon', 'accounting', 'clip', 'delta', 'population', 'noise',
-    'clip_quantile',
+    'clip_quantile', 'precondition', 'predict', 'clip_schedule',
 )
 
 
@@ -34,7 +35,7 @@ def check_of_use(
     task: The task.
     flags_of_others: The names of the flags of each other task.
     algorithm: The algorithm.
-    sparsifier: Its sparsifier: 'randk', 'topk' or None.
+    sparsifier: Its sparsifier: 'randk', 'topk', 'released' or None.
     private: Whether it clips and adds noise.
     sampling: How clients are sampled.
     noise: The kind of noise.
@@ -54,6 +55,8 @@ def check_of_use(
     useless += _ONLY_SPARSE
   if sparsifier != 'topk':
     useless += _ONLY_TOPK
+  if sparsifier != 'released':
+    useless += _ONLY_RELEASED
   if not private:
     useless += _ONLY_PRIVATE
   for flag in useless:
@@ -67,6 +70,7 @@ def check_of_use(
       ('noise_multiplier', 'epsilon'),
       ('local_epochs', 'local_steps'),
       ('public_epochs', 'public_steps'),
+      ('clip_schedule', 'clip_quantile'),
   ):
     if flags.FLAGS[one].present and flags.FLAGS[other].present:
       raise errors.InputError(
@@ -75,6 +79,7 @@ def check_of_use(
       )
   for flag, needed, met in (
       ('seats', '--sampling=poisson', sampling == accounting.POISSON),
+      ('server_filter_decay', '--server_filter', flags.FLAGS['server_filter'].present),
       ('rotate', '--noise=discrete_gaussian or skellam', noise != noise_lib.GAUSSIAN),
   ):
     if flags.FLAGS[flag].present and not met:
@@ -119,6 +124,10 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     'local_epochs': (1, math.inf, False),
     'local_steps': (1, math.inf, False),
     'server_learning_rate': (0, math.inf, True),
+    'explore': (0, 1, False),
+    'precondition': (0, 1, True),
+    'predict': (0, 1, True),
+    'server_filter_decay': (0, 1, False),
     'public_examples': (1, math.inf, False),
     'public_epochs': (1, math.inf, False),
     'public_steps': (1, math.inf, False),
@@ -126,7 +135,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     'eval_examples': (1, math.inf, False),
 }
 # These end below their highest value.
-_OPEN_ABOVE = ('delta', 'momentum', 'dropout', 'clip_quantile')
+_OPEN_ABOVE = ('delta', 'momentum', 'dropout', 'clip_quantile', 'server_filter_decay')
 
 
 def check_ranges(settings: dict[str, Any]) -> None:

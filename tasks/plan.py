@@ -13,6 +13,7 @@ from fedsmp_tff import aggregator
 from fedsmp_tff import communication
 from fedsmp_tff import masked_sum
 from fedsmp_tff import noise
+from tasks import post_processing
 from tasks import registry
 from tasks import settings as settings_lib
 
@@ -97,6 +98,7 @@ class Plan:
   def text(self) -> str:
     """The page."""
     s = self.settings
+    post = post_processing.text(s)
     rows = [
         ('task', settings_lib.TASKS[s.task].title),
         ('data', self._data_text()),
@@ -106,6 +108,7 @@ class Plan:
         ('traffic', self._traffic_text()),
         ('encoding', self._encoding_text()),
         ('mechanism', self._mechanism_text()),
+        *([('server', post)] if post else []),
         ('metrics', self._metrics_text()),
         ('randomness', self.randomness()),
         ('simulated', self._simulated_text()),
@@ -137,6 +140,8 @@ class Plan:
         'randk': 'random coordinates, new ones each round, the same for all clients',
         'topk': 'top coordinates of an update on the public examples, the same for'
                 ' all clients',
+        'released': 'those that move most by past releases, some at random; the same for'
+                    ' all clients',
     }[settings_lib.ALGORITHMS[self.settings.algorithm].sparsifier]
     k = self.mechanism.num_kept
     return f'k = {k:,} (p = {k / self.dim:.4g}): {how}'

@@ -37,15 +37,18 @@ def check_identity(path: Any, config: dict[str, Any], flags: dict[str, Any]) -> 
     flags: What `identity` returns for this command.
   """
   theirs = config['flags']
-  differ = sorted(
-      n for n in {*theirs, *flags} if theirs.get(n) != flags.get(n)
-  )
+  differ = differing(theirs, flags)
   if differ:
     raise errors.InputError(
         f'--output_dir={path} holds a run with {_command_line(theirs, differ)}, not'
         f' {_command_line(flags, differ)}; give it the same flags to go on, name'
         ' another directory, or begin anew with --overwrite.'
     )
+
+
+def differing(theirs: dict[str, Any], flags: dict[str, Any]) -> list[str]:
+  """The flags in which two identities differ; one that is not set may be missing, too."""
+  return sorted(n for n in {*theirs, *flags} if theirs.get(n) != flags.get(n))
 
 
 def check_data(path: Any, config: dict[str, Any], fingerprint_now: str) -> None:

@@ -14,6 +14,7 @@ from tasks import initializers
 from tasks import interruption
 from tasks import output
 from tasks import own_flags
+from tasks import post_processing
 from tasks import privacy
 from tasks import runtimes
 from tasks import shakespeare
@@ -27,10 +28,10 @@ TASKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-  """One of the six systems of the paper.
+  """One of the six systems of the paper, or of ours.
 
   Attributes:
-    sparsifier: 'randk', 'topk' or None for all coordinates.
+    sparsifier: 'randk', 'topk', 'released' or None for all coordinates.
     private: Whether clients clip and add noise.
   """
 
@@ -41,6 +42,7 @@ class Algorithm:
 ALGORITHMS = {
     'fedsmp_topk': Algorithm('topk', True),
     'fedsmp_randk': Algorithm('randk', True),
+    'fedsmp_released': Algorithm('released', True),
     'dp_fedavg': Algorithm(None, True),
     'fedavg': Algorithm(None, False),
     'fedavg_randk': Algorithm('randk', False),
@@ -71,7 +73,8 @@ _ALGORITHM = flags.DEFINE_enum(
     'fedsmp_topk',
     list(ALGORITHMS),
     'Which of the paper\'s systems: fedsmp_*: k shared coordinates, clipped and'
-    ' noised; dp_fedavg: the same on all coordinates; fedavg*: without privacy.',
+    ' noised; dp_fedavg: the same on all coordinates; fedavg*: without privacy. Not in the'
+    ' paper: fedsmp_released, the top k of past releases, without public data.',
 )
 _P = flags.DEFINE_float(
     'p',
@@ -177,6 +180,7 @@ _EVAL_EXAMPLES = flags.DEFINE_integer(
     'Test examples of such a measurement; the last one takes all. 0: all'
     f' ({_of_tasks("eval_examples")}).',
 )
+_GROUPS['Post-processing of releases (none changes epsilon)'] = list(post_processing.NAMES)
 _group('Measuring', _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES)
 _GROUPS['Output, going on after a crash'] = [*output.NAMES, *interruption.NAMES]
 _GROUPS['Where it runs'] = list(runtimes.NAMES)
@@ -221,6 +225,13 @@ class RunSettings:
   local_steps: Optional[int]
   server_learning_rate: float
   initializer: str
+  explore: Optional[float]
+  precondition: Optional[float]
+  predict: Optional[float]
+  server_filter: Optional[str]
+  server_filter_decay: Optional[float]
+  server_optimizer: Optional[str]
+  clip_schedule: Optional[str]
   public_examples: Optional[int]
   public_epochs: Optional[int]
   public_steps: Optional[int]
@@ -330,7 +341,8 @@ def from_flags() -> RunSettings:
 
   p, k = _P.value, _K.value
   if algorithm.sparsifier and k is None:
-    p = given(_P, getattr(paper, f'{algorithm.sparsifier}_ratio'))
+    ratio = 'randk' if algorithm.sparsifier == 'randk' else 'topk'
+    p = given(_P, getattr(paper, f'{ratio}_ratio'))
   settings = RunSettings(
       task=_TASK.value,
       algorithm=_ALGORITHM.value,
@@ -362,6 +374,7 @@ def from_flags() -> RunSettings:
       local_steps=_LOCAL_STEPS.value,
       server_learning_rate=_SERVER_LEARNING_RATE.value,
       initializer=_INITIALIZER.value,
+      **post_processing.from_flags(),
       public_examples=(
           given(_PUBLIC_EXAMPLES, paper.public_examples)
           if algorithm.sparsifier == 'topk'

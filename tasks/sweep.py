@@ -24,6 +24,7 @@ from fedsmp_tff.runtime import tff_worker
 from tasks import errors
 from tasks import grids
 from tasks import own_flags
+from tasks import resuming
 
 _PROGRAM = 'python -m tasks.sweep'
 _RUN = ('-m', 'tasks.run')
@@ -112,7 +113,7 @@ class Sweep:
     config = _read_json(self._root / cell.name / 'config.json')
     summary = _read_json(self._root / cell.name / 'summary.json')
     return (
-        config.get('flags') == full.identity
+        not resuming.differing(config.get('flags', {}), full.identity)
         and summary.get('rounds') == full.settings.rounds
     )
 

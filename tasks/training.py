@@ -17,6 +17,7 @@ from tasks import initializers
 from tasks import interruption as interruption_lib
 from tasks import output
 from tasks import plan as plan_lib
+from tasks import post_processing
 from tasks import progress as progress_lib
 from tasks import registry
 from tasks import seeds as seeds_lib
@@ -39,9 +40,7 @@ def train(
       model,
       local_training(settings),
       kept,
-      server_optimizer=tff.learning.optimizers.build_sgdm(
-          settings.server_learning_rate
-      ),
+      server_optimizer=post_processing.server_optimizer(settings),
       dropout=settings.dropout,
       **_mechanism(settings, plan.spec, seeds),
   )
@@ -89,6 +88,7 @@ def _mechanism(
       adaptive_clipping=adaptive,
       client_metrics=settings.client_metrics == 'exact',
       seed=seeds.process,
+      **post_processing.mechanism(settings, local_training(settings)),
   )
 
 
@@ -133,6 +133,9 @@ def sparsifier(
     return fedsmp_tff.Dense()
   if kind == 'randk':
     return fedsmp_tff.RandK(settings.p, settings.k)
+  if kind == 'released':
+    options = {} if settings.explore is None else {'explore': settings.explore}
+    return fedsmp_tff.ReleasedTopK(settings.p, settings.k, **options)
   return fedsmp_tff.TopK(
       settings.p,
       settings.k,
