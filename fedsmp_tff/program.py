@@ -22,6 +22,7 @@ class RoundReport:
     rounds_done: Rounds that ended, this one included; 0 before the first.
     rounds_charged: Rounds that count for privacy: the same, and those that were begun
       and lost.
+    weights: The model's, after it.
     metrics: The process's own metrics; None before the first round.
     evaluation: What the evaluation returned; None if there was none.
     round_seconds: Time that the round took.
@@ -30,6 +31,7 @@ class RoundReport:
 
   rounds_done: int
   rounds_charged: int
+  weights: Any
   metrics: Optional[Any] = None
   evaluation: Optional[Any] = None
   round_seconds: float = 0.0
@@ -130,15 +132,16 @@ def run(
   def report(rounds_done, metrics, seconds):
     last = rounds_done == rounds
     start = time.monotonic()
+    weights = process.get_model_weights(state)
     evaluation = None
     if last or rounds_done % rounds_per_evaluation == 0:
-      evaluation = evaluate(process.get_model_weights(state), last)
+      evaluation = evaluate(weights, last)
     evaluation_seconds = time.monotonic() - start
     charged = rounds_done if ledger is None else ledger.rounds_charged(rounds_done)
     for reporter in reporters:
       reporter(
           RoundReport(
-              rounds_done, charged, metrics, evaluation, seconds, evaluation_seconds
+              rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds
           )
       )
     return program_state(rounds_done, state)

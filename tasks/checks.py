@@ -128,6 +128,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     'precondition': (0, 1, True),
     'predict': (0, 1, True),
     'server_filter_decay': (0, 1, False),
+    'average_decay': (0, 1, False),
     'public_examples': (1, math.inf, False),
     'public_epochs': (1, math.inf, False),
     'public_steps': (1, math.inf, False),
@@ -135,7 +136,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     'eval_examples': (1, math.inf, False),
 }
 # These end below their highest value.
-_OPEN_ABOVE = ('delta', 'momentum', 'dropout', 'clip_quantile', 'server_filter_decay')
+_OPEN_ABOVE = ('delta', 'momentum', 'dropout', 'clip_quantile', 'server_filter_decay', 'average_decay')
 
 
 def check_ranges(settings: dict[str, Any]) -> None:

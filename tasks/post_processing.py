@@ -56,9 +56,14 @@ _CLIP_SCHEDULE = flags.DEFINE_enum(
     'learning_rate: C falls with the clients\' learning rate, and the noise with it (default:'
     ' C stays).',
 )
+_AVERAGE_DECAY = flags.DEFINE_float(
+    'average_decay', None,
+    'Of the exponential average of the weights that is measured beside the last ones, in [0, 1)'
+    ' (default: 0.95).',
+)
 _ALL = (
     _EXPLORE, _PRECONDITION, _PREDICT, _SERVER_FILTER, _SERVER_FILTER_DECAY,
-    _SERVER_OPTIMIZER, _CLIP_SCHEDULE,
+    _SERVER_OPTIMIZER, _CLIP_SCHEDULE, _AVERAGE_DECAY,
 )
 NAMES = tuple(holder.name for holder in _ALL)
 
@@ -94,6 +99,11 @@ def server_optimizer(settings: Any) -> tff.learning.optimizers.Optimizer:
   """What applies updates to the weights."""
   build = _OPTIMIZERS[settings.server_optimizer or 'sgd']
   return build(settings.server_learning_rate)
+
+
+def average_decay(settings: Any) -> float:
+  """Of the exponential average."""
+  return 0.95 if settings.average_decay is None else settings.average_decay
 
 
 def text(settings: Any) -> Optional[str]:

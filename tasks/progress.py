@@ -10,6 +10,7 @@ import tqdm
 
 from fedsmp_tff import ledger as ledger_lib
 from fedsmp_tff import program
+from tasks import averages as averages_lib
 from tasks import output
 from tasks import plan as plan_lib
 
@@ -24,10 +25,21 @@ class MetricsWriter(program.Reporter):
       plan: plan_lib.Plan,
       out: output.RunDirectory,
       ledger: Optional[ledger_lib.Ledger],
+      averages: averages_lib.Averages,
   ):
+    """Initializes.
+
+    Args:
+      plan: The run's plan.
+      out: Where the tables are.
+      ledger: What was spent; None without privacy.
+      averages: Hears of each round before this reporter does.
+    """
     self._plan = plan
     self._out = out
     self._ledger = ledger
+    self._averages = averages
+    self._of_averages = {}
     self._rounds = 0
     self._best_accuracy = self._accuracy = self._loss = math.nan
     self._best_round = 0
@@ -40,6 +52,10 @@ class MetricsWriter(program.Reporter):
       # Written so that the first, which follows a NaN, is the best.
       if not self._accuracy <= self._best_accuracy:
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
+    self._of_averages = {
+        f'test_accuracy_{name}': one.accuracy
+        for name, one in self._averages.measured.items()
+    }
     public = report.metrics['aggregator'] if report.metrics else {}
     # First what is not a result: a row of metrics tells that the round is complete.
     self._out.add_timings({
@@ -52,6 +68,10 @@ class MetricsWriter(program.Reporter):
         'test_loss': measured and measured.loss,
         'test_accuracy': measured and measured.accuracy,
         'best_test_accuracy': self._best_accuracy,
+        **{
+            f'test_accuracy_{name}': self._of_averages.get(f'test_accuracy_{name}')
+            for name in averages_lib.NAMES
+        },
         **self._charged(report),
         'uplink_megabytes': self._plan.uplink_megabytes(report.rounds_done),
         # One number each.
@@ -110,6 +130,7 @@ class MetricsWriter(program.Reporter):
         'best_round': self._best_round,
         'final_test_accuracy': self._accuracy,
         'final_test_loss': self._loss,
+        **{f'final_{name}': accuracy for name, accuracy in self._of_averages.items()},
         **self._spent(),
         'uplink_megabytes': self._plan.uplink_megabytes(self._rounds),
         'randomness': self._plan.randomness(),
@@ -186,6 +207,14 @@ def summary_text(
       f'  accuracy   best {100 * summary["best_test_accuracy"]:.2f} % (round'
       f' {summary["best_round"]}), final'
       f' {100 * summary["final_test_accuracy"]:.2f} %',
+      *[
+          f'             {100 * summary[name]:.2f} % of the weights\' {text}'
+          for name, text in (
+              ('final_test_accuracy_exponential', 'exponential average'),
+              ('final_test_accuracy_tail', 'mean over the second half'),
+          )
+          if name in summary
+      ],
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
       f'  time       {minutes}',
   ]

@@ -232,6 +232,7 @@ class RunSettings:
   server_filter_decay: Optional[float]
   server_optimizer: Optional[str]
   clip_schedule: Optional[str]
+  average_decay: Optional[float]
   public_examples: Optional[int]
   public_epochs: Optional[int]
   public_steps: Optional[int]

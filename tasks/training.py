@@ -11,6 +11,7 @@ from fedsmp_tff import checkpoints as checkpoints_lib
 from fedsmp_tff import client_training
 from fedsmp_tff import ledger as ledger_lib
 from fedsmp_tff import program
+from tasks import averages as averages_lib
 from tasks import errors
 from tasks import evaluation
 from tasks import initializers
@@ -49,8 +50,16 @@ def train(
   some_test = evaluation.shards_of(
       data.test, settings.eval_examples, seeds.evaluation
   )
+
+  def measured(weights, last):
+    return measure(weights, all_test if last else some_test)
+
+  averages = averages_lib.Averages(
+      model, settings.rounds, post_processing.average_decay(settings), measured,
+      settings.rounds_per_evaluation,
+  )
   progress = progress_lib.Progress(plan)
-  writer = progress_lib.MetricsWriter(plan, out, ledger)
+  writer = progress_lib.MetricsWriter(plan, out, ledger, averages)
   try:
     with interruption.rounds():
       weights, stopped_by = program.run(
@@ -58,9 +67,9 @@ def train(
           _ClientData(data, tagged=settings.seed is not None),
           plan.spec.sampler(seeds.sampling),
           settings.rounds,
-          lambda weights, last: measure(weights, all_test if last else some_test),
+          measured,
           settings.rounds_per_evaluation,
-          [writer, progress],
+          [averages, writer, progress],
           checkpoints=checkpoints,
           ledger=ledger,
           between_rounds=interruption.check,

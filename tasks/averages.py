@@ -1,0 +1,71 @@
+"""Averages of a run's weights over rounds, and how good they are: at no cost in epsilon."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import averaging
+from fedsmp_tff import program
+from tasks import evaluation
+
+# Averages change slowly: one in so many measurements of the last weights, and the last.
+_MEASUREMENTS = 10
+NAMES = ('exponential', 'tail')
+
+
+class Averages(program.Reporter):
+  """An exponential average and the mean over the second half, measured at times.
+
+  Attributes:
+    measured: The last round's measurements by the average's name; empty if there are none.
+  """
+
+  def __init__(
+      self,
+      model: tff.learning.models.FunctionalModel,
+      rounds: int,
+      decay: float,
+      measure: Callable[[Any, bool], evaluation.Evaluation],
+      rounds_per_evaluation: int,
+  ):
+    kinds = (averaging.ExponentialAverage(decay), averaging.TailAverage(rounds // 2))
+    self._averages = dict(zip(NAMES, kinds))
+    self._zeros = tf.nest.map_structure(np.zeros_like, list(model.initial_weights[0]))
+    self._non_trainable = model.initial_weights[1]
+    self._rounds = rounds
+    self._measure = measure
+    self._every = _MEASUREMENTS * rounds_per_evaluation
+    self.measured = {}
+
+  def __call__(self, report: program.RoundReport) -> None:
+    self.measured = {}
+    if not report.rounds_done:
+      return  # Initial weights are no result.
+    last = report.rounds_done == self._rounds
+    for name, average in self._averages.items():
+      average.add(list(report.weights.trainable))
+      if last or report.rounds_done % self._every == 0:
+        self.measured[name] = self._measure(self.weights(name), last)
+
+  def weights(self, name: str) -> tff.learning.models.ModelWeights:
+    """An average, as the model's weights."""
+    return tff.learning.models.ModelWeights(
+        self._averages[name].mean, self._non_trainable
+    )
+
+  def state(self) -> Any:
+    return {
+        name: {
+            'num': np.int64(average.num),
+            'mean': self._zeros if average.mean is None else average.mean,
+        }
+        for name, average in self._averages.items()
+    }
+
+  def restore(self, rounds_done: int, state: Any) -> None:
+    for name, average in self._averages.items():
+      average.num = int(state[name]['num'])
+      average.mean = list(state[name]['mean']) if average.num else None
