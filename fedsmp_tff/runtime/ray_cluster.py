@@ -1,6 +1,5 @@
 """Clients on a Ray cluster: an actor for each processor or GPU that Ray gives."""
 
-import atexit
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
@@ -273,21 +272,6 @@ def _actor_class() -> type:
   return Actor
 
 
-def _drop_default_context() -> None:
-  """Takes TFF's own default context down while Python is whole.
-
-  Left to the end of Python its destructor finds, with Ray loaded, modules that are gone,
-  and a traceback is printed.
-  """
-  tff.framework.set_default_context(_NoContext())
-
-
-class _NoContext(tff.framework.SyncContext):
-
-  def invoke(self, comp, arg):
-    raise RuntimeError('Python is ending.')
-
-
 def _check_reachable(address: str) -> None:
   """Raises `ConnectionError` if nobody answers; Ray would try for many minutes."""
   host, _, port = address.rpartition(':')
@@ -340,7 +324,6 @@ def ray_context(
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
   import ray  # pylint: disable=g-import-not-at-top
 
-  atexit.register(_drop_default_context)
   graphs.use_one_thread_an_operation()
   options = {'address': address or 'local'}
   if address is None:

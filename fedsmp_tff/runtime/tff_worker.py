@@ -177,3 +177,14 @@ def tff_context(
       yield context
   finally:
     worker.end()
+
+
+class _NoContext(tff.framework.SyncContext):
+
+  def invoke(self, comp, arg):
+    raise RuntimeError('Python is ending.')
+
+
+# TFF's own default context is taken down while Python is whole. Left to the end of Python,
+# its destructor may find modules that are gone, and a traceback is printed.
+atexit.register(lambda: tff.framework.set_default_context(_NoContext()))
