@@ -134,6 +134,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     'public_steps': (1, math.inf, False),
     'rounds_per_evaluation': (1, math.inf, False),
     'eval_examples': (1, math.inf, False),
+    'held_out': (1, math.inf, False),
 }
 # These end below their highest value.
 _OPEN_ABOVE = ('delta', 'momentum', 'dropout', 'clip_quantile', 'server_filter_decay', 'average_decay')

@@ -124,7 +124,7 @@ class Plan:
     text = (
         f'{self.data.source}; {self.num_clients:,} clients with {sizes.sum():,}'
         f' examples ({sizes.min()} to {sizes.max()}, median {np.median(sizes):g});'
-        f' {len(self.data.test[0]):,} test examples'
+        f' {len(self.data.test[0]):,} {"test" if not self.settings.held_out else "held-out"} examples'
     )
     if self.data.public is not None:
       text += f'; {len(self.data.public[0]):,} public ones on the server'

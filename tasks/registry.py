@@ -31,6 +31,16 @@ class TaskData:
   public: Optional[Examples]
   source: str
 
+  def held_out(self, num: int) -> 'TaskData':
+    """The same with the last `num` public examples in place of the test set."""
+    x, y = self.public
+    return dataclasses.replace(
+        self,
+        test=(x[-num:], y[-num:]),
+        public=(x[:-num], y[:-num]) if num < len(x) else None,
+        source=f'{self.source}; {num:,} of them HELD OUT in place of the test set',
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class PaperSettings:

@@ -96,7 +96,10 @@ def _run(
       specs = privacy.specs(
           settings, task.num_clients(), training.num_kept(settings, dim)
       )
-    data = task.load(seeds.partition, settings.public_examples or 0)
+    held_out = settings.held_out or 0
+    data = task.load(seeds.partition, (settings.public_examples or 0) + held_out)
+    if held_out:
+      data = data.held_out(held_out)
     _check_clients(settings, len(data.clients))
     fingerprint = resuming.fingerprint(data)
     if out.config is not None:

@@ -181,7 +181,12 @@ _EVAL_EXAMPLES = flags.DEFINE_integer(
     f' ({_of_tasks("eval_examples")}).',
 )
 _GROUPS['Post-processing of releases (none changes epsilon)'] = list(post_processing.NAMES)
-_group('Measuring', _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES)
+_HELD_OUT = flags.DEFINE_integer(
+    'held_out', None,
+    'Measure on so many examples that are taken out of the training data, not on the test set:'
+    ' to choose flags without it (default: the test set).',
+)
+_group('Measuring', _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES, _HELD_OUT)
 _GROUPS['Output, going on after a crash'] = [*output.NAMES, *interruption.NAMES]
 _GROUPS['Where it runs'] = list(runtimes.NAMES)
 
@@ -238,6 +243,7 @@ class RunSettings:
   public_steps: Optional[int]
   rounds_per_evaluation: int
   eval_examples: Optional[int]
+  held_out: Optional[int]
   task_flags: dict[str, Any]
 
 
@@ -387,6 +393,7 @@ def from_flags() -> RunSettings:
           _ROUNDS_PER_EVALUATION, paper.rounds_per_evaluation
       ),
       eval_examples=given(_EVAL_EXAMPLES, paper.eval_examples) or None,
+      held_out=_HELD_OUT.value,
       task_flags={n: flags.FLAGS[n].value for n in _task_flags(_TASK.value)},
   )
   checks.check_ranges(dataclasses.asdict(settings))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator
@@ -118,3 +119,45 @@ class TestExecution:
     stddev = sigma / adaptive.vote_weight(sigma, _CLIENTS) / _CLIENTS
     # 80 values: the standard deviation is within 36 % but for 1 in 100,000.
     assert np.std(votes) == pytest.approx(stddev, rel=0.36)
+
+
+class TestSchedule:
+
+  def _processes(self, sigma):
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.Dense(), 4, clipping_norm=2.0, noise_multiplier=sigma, seed=1,
+        clipping_schedule=lambda round_num: 0.5 ** tf.cast(round_num, tf.float32),
+    )
+    return factory.create(tff.TensorType(np.float32, [4000]))
+
+  def test_the_noise_follows_it(self):
+    # 4000 values' standard deviation is known to 1.1 %, five of which are 6 %.
+    process = self._processes(1.5)
+    state = process.initialize()
+    for norm in (2.0, 1.0, 0.5):
+      assert state.clipping_norm == norm
+      output = process.next(state, [np.zeros(4000, np.float32)] * 4)
+      assert np.std(output.result) == pytest.approx(norm * 1.5 / 4, rel=0.06)
+      assert output.measurements['clipping_norm'] == norm
+      state = output.state
+
+  def test_the_clip_follows_it(self):
+    process = self._processes(0.0)
+    state = process.initialize()
+    clients = [np.full(4000, 1e6, np.float32)] + [np.zeros(4000, np.float32)] * 3
+    for norm in (2.0, 1.0, 0.5):
+      output = process.next(state, clients)
+      assert 4 * np.linalg.norm(output.result) == pytest.approx(norm, abs=1e-4)
+      state = output.state
+
+  def test_not_with_adaptive_clipping(self):
+    with pytest.raises(ValueError, match='both set C'):
+      aggregator.FedSmpFactory(
+          sparsifiers.Dense(), 2, clipping_norm=1.0, noise_multiplier=1.0,
+          clipping_schedule=lambda round_num: 1.0,
+          adaptive_clipping=clipping.AdaptiveClipping(),
+      )
+    with pytest.raises(ValueError, match='`clipping_schedule`.*needs a `clipping_norm`'):
+      aggregator.FedSmpFactory(
+          sparsifiers.Dense(), 2, clipping_schedule=lambda round_num: 1.0
+      )
