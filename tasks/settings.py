@@ -16,6 +16,7 @@ from tasks import output
 from tasks import own_flags
 from tasks import post_processing
 from tasks import privacy
+from tasks import recipes
 from tasks import runtimes
 from tasks import shakespeare
 from tasks import svhn
@@ -97,7 +98,13 @@ _SEED = flags.DEFINE_integer(
     ' SIMULATION ONLY, the noise: who knows the seed can remove it. Default: none,'
     ' everything is fresh.',
 )
-_group('What to run', _TASK, _ALGORITHM, _P, _K, _ROUNDS, _CLIENTS_PER_ROUND, _SEED)
+_RECIPE = flags.DEFINE_string(
+    'recipe', None,
+    'Flags that were found to go well together for the task, by name; those that are given'
+    ' beside it win. best: the most accuracy for an --epsilon. They are files:'
+    ' tasks/experiments/recipes/TASK/NAME.flags.',
+)
+_group('What to run', _TASK, _RECIPE, _ALGORITHM, _P, _K, _ROUNDS, _CLIENTS_PER_ROUND, _SEED)
 
 _NOISE_MULTIPLIER = flags.DEFINE_float(
     'noise_multiplier', None,
@@ -281,6 +288,10 @@ def parse(argv: list[str], program: str) -> None:
   """
   try:
     rest = flags.FLAGS(argv)[1:]
+    if _RECIPE.value is not None and _TASK.value is not None:
+      recipe = recipes.file_of(_TASK.value, _RECIPE.value)
+      # What is given beside it comes later, and wins.
+      rest = flags.FLAGS([argv[0], f'--flagfile={recipe}', *argv[1:]])[1:]
   except flags.Error as error:
     text = str(error).removeprefix('ERROR:: ')
     raise errors.InputError(
