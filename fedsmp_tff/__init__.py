@@ -42,6 +42,7 @@ from fedsmp_tff.learning_process import tag_client as tag_client
 from fedsmp_tff.masked_sum import FedSmpState as FedSmpState
 from fedsmp_tff.preconditioning import Preconditioner as Preconditioner
 from fedsmp_tff.prediction import Prediction as Prediction
+from fedsmp_tff.released_topk import HybridTopK as HybridTopK
 from fedsmp_tff.released_topk import ReleasedTopK as ReleasedTopK
 from fedsmp_tff.sparsifiers import Dense as Dense
 from fedsmp_tff.sparsifiers import RandK as RandK

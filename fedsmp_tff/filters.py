@@ -111,7 +111,7 @@ class Shrinkage(Filter):
   included (`post_processing.Energies`), and s the noise's standard deviation.
 
   Attributes:
-    decay: What is left, a round later, of what a release said; in [0, 1).
+    decay: What is left, a round later, of what a release said; in (0, 1].
     prior_visits: See `post_processing.Energies.estimate`; positive.
   """
 
@@ -119,7 +119,7 @@ class Shrinkage(Filter):
   prior_visits: float = 3.0
 
   def __post_init__(self):
-    _check_decay(self.decay)
+    post_processing.check_memory(self.decay, self.prior_visits)
 
   def initialize(self, sizes: Sequence[int]) -> Any:
     return post_processing.Energies.none(sizes)

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Sequence
+import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -97,3 +98,11 @@ class Energies(NamedTuple):
     means = tf.where(visits > 0, tf.math.divide_no_nan(totals, visits), overall)
     prior = tf.repeat(means, sizes)
     return (self.total + prior_visits * prior) / (self.visits + prior_visits)
+
+
+def check_memory(decay: float, prior_visits: float) -> None:
+  """Raises `ValueError` if what an option does with `Energies` is out of range."""
+  if not 0 < decay <= 1:
+    raise ValueError(f'`decay` must be more than 0 and at most 1. Found {decay}.')
+  if not 0 < prior_visits < math.inf:
+    raise ValueError(f'`prior_visits` must be positive and finite. Found {prior_visits}.')

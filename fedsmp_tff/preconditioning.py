@@ -37,12 +37,7 @@ class Preconditioner(post_processing.PostProcessing):
   exponent: float = 0.5
 
   def __post_init__(self):
-    if not 0 < self.decay <= 1:
-      raise ValueError(f'`decay` must be more than 0 and at most 1. Found {self.decay}.')
-    if not 0 < self.prior_visits < float('inf'):
-      raise ValueError(
-          f'`prior_visits` must be positive and finite. Found {self.prior_visits}.'
-      )
+    post_processing.check_memory(self.decay, self.prior_visits)
     if not 0 <= self.exponent <= 1:
       raise ValueError(f'`exponent` must be from 0 to 1. Found {self.exponent}.')
 

@@ -1,4 +1,4 @@
-"""ReleasedTopK: the k coordinates that past releases say move most, without public data."""
+"""Top k by past releases: without public data (ReleasedTopK), or beside them (HybridTopK)."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -40,14 +40,9 @@ class ReleasedTopK(sparsifiers.Kept, post_processing.PostProcessing):
 
   def __post_init__(self):
     super().__post_init__()
-    for name, low, most in (('decay', 'more than 0', 1), ('explore', 'at least 0', 1)):
-      value = getattr(self, name)
-      if not (0 < value or name == 'explore' and value == 0) or value > most:
-        raise ValueError(f'`{name}` must be {low} and at most {most}. Found {value}.')
-    if not 0 < self.prior_visits < float('inf'):
-      raise ValueError(
-          f'`prior_visits` must be positive and finite. Found {self.prior_visits}.'
-      )
+    post_processing.check_memory(self.decay, self.prior_visits)
+    if not 0 <= self.explore <= 1:
+      raise ValueError(f'`explore` must be from 0 to 1. Found {self.explore}.')
 
   def initialize(self, sizes: Sequence[int]) -> post_processing.Energies:
     return post_processing.Energies.none(sizes)
@@ -93,3 +88,62 @@ class ReleasedTopK(sparsifiers.Kept, post_processing.PostProcessing):
     share = tf.math.divide_no_nan(energies, tf.reduce_sum(energies))
     equal = 1 / len(sizes)
     return tf.math.log(_EQUAL_SHARE * equal + (1 - _EQUAL_SHARE) * share) - tf.math.log(counts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HybridTopK(sparsifiers.TopK, post_processing.PostProcessing):
+  """The top k by an update on public data and by past releases together; not scaled.
+
+  A coordinate's score is its share of the public update's energy and its share of the
+  energy that releases tell, weighted. Public data know a coordinate before it was ever kept, and
+  releases know the clients' data where public ones are of another kind.
+
+  Privacy: a function of past releases and of public data (`post_processing.PostProcessing`).
+
+  Attributes:
+    released_weight: Of the releases' share, in [0, 1].
+    decay: See `ReleasedTopK`.
+    prior_visits: See `ReleasedTopK`.
+  """
+
+  released_weight: float = 0.5
+  decay: float = 0.95
+  prior_visits: float = 3.0
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not 0 <= self.released_weight <= 1:
+      raise ValueError(
+          f'`released_weight` must be from 0 to 1. Found {self.released_weight}.'
+      )
+    post_processing.check_memory(self.decay, self.prior_visits)
+
+  def initialize(self, sizes: Sequence[int]) -> post_processing.Energies:
+    return post_processing.Energies.none(sizes)
+
+  def next(
+      self, memory: post_processing.Energies, release: post_processing.Release
+  ) -> post_processing.Energies:
+    return memory.after(release, self.decay)
+
+  def select_by_both(
+      self, public_update: tf.Tensor, memory: post_processing.Energies, sizes: Sequence[int]
+  ) -> tf.Tensor:
+    """Coordinates int32[k], ascending, of the next round.
+
+    Args:
+      public_update: [d], on public data from the round's weights.
+      memory: Of all releases so far.
+      sizes: Elements of each of the model's tensors.
+    """
+    public = _shares(tf.cast(public_update, tf.float32) ** 2)
+    released = _shares(tf.maximum(memory.estimate(sizes, self.prior_visits), 0.0))
+    # `select` ranks by magnitude.
+    return self.select(
+        (1 - self.released_weight) * public + self.released_weight * released
+    )
+
+
+def _shares(energies: tf.Tensor) -> tf.Tensor:
+  energies = tf.where(tf.math.is_finite(energies), energies, tf.zeros_like(energies))
+  return tf.math.divide_no_nan(energies, tf.reduce_sum(energies))

@@ -106,7 +106,11 @@ class ServerChoices:
     """
     seed = randomness.fold_in(state.seed, state.round_num)
     kept = self._sparsifier
-    if isinstance(kept, sparsifiers.TopK):
+    if isinstance(kept, released_topk.HybridTopK):
+      coordinates = kept.select_by_both(
+          public_update_fn(seed), state.memory['sparsifier'], self._sizes
+      )
+    elif isinstance(kept, sparsifiers.TopK):
       coordinates = kept.select(public_update_fn(seed))
     elif isinstance(kept, sparsifiers.RandK):
       coordinates = kept.select(self._dim, seed)

@@ -12,7 +12,7 @@ from tasks import errors
 
 # What an algorithm may have no use for, so that setting it is an error.
 _ONLY_SPARSE = ('p', 'k')
-_ONLY_TOPK = ('public_examples', 'public_epochs', 'public_steps')
+_ONLY_TOPK = ('public_examples', 'public_epochs', 'public_steps', 'released_weight')
 _ONLY_RELEASED = ('explore',)
 _ONLY_PRIVATE = (
     'noise_multiplier', 'epsilon', 'accounting', 'clip', 'delta', 'population', 'noise',
@@ -125,6 +125,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     'local_steps': (1, math.inf, False),
     'server_learning_rate': (0, math.inf, True),
     'explore': (0, 1, False),
+    'released_weight': (0, 1, False),
     'precondition': (0, 1, True),
     'predict': (0, 1, True),
     'server_filter_decay': (0, 1, False),

@@ -26,6 +26,11 @@ _EXPLORE = flags.DEFINE_float(
     'Only with --algorithm=fedsmp_released: the share of the k coordinates that are drawn at'
     ' random, in [0, 1] (default: 0.1).',
 )
+_RELEASED_WEIGHT = flags.DEFINE_float(
+    'released_weight', None,
+    'Only with *_topk: the weight of past releases beside the public examples in the choice of'
+    ' coordinates, in [0, 1] (default: 0).',
+)
 _PRECONDITION = flags.DEFINE_float(
     'precondition', None,
     'Multiply the k values before the clip by their past releases\' magnitude to the power of'
@@ -62,7 +67,7 @@ _AVERAGE_DECAY = flags.DEFINE_float(
     ' (default: 0.95).',
 )
 _ALL = (
-    _EXPLORE, _PRECONDITION, _PREDICT, _SERVER_FILTER, _SERVER_FILTER_DECAY,
+    _EXPLORE, _RELEASED_WEIGHT, _PRECONDITION, _PREDICT, _SERVER_FILTER, _SERVER_FILTER_DECAY,
     _SERVER_OPTIMIZER, _CLIP_SCHEDULE, _AVERAGE_DECAY,
 )
 NAMES = tuple(holder.name for holder in _ALL)
@@ -110,6 +115,8 @@ def text(settings: Any) -> Optional[str]:
   """What is on, for the plan; None if nothing is."""
   s = settings
   parts = []
+  if s.released_weight:
+    parts.append(f'coordinates by past releases too, of weight {s.released_weight:g}')
   if s.precondition is not None:
     parts.append(
         f'values times magnitude^-{s.precondition:g} before the clip, undone after'
@@ -126,7 +133,7 @@ def text(settings: Any) -> Optional[str]:
     parts.append(f'{s.server_optimizer} on the server')
   if not parts:
     return None
-  return '; '.join(parts) + '. All of it from releases: epsilon is the same'
+  return '; '.join(parts) + '. All of it from releases, public data and the schedule: epsilon is the same'
 
 
 def _filter_decay(settings: Any) -> float:

@@ -238,6 +238,7 @@ class RunSettings:
   server_learning_rate: float
   initializer: str
   explore: Optional[float]
+  released_weight: Optional[float]
   precondition: Optional[float]
   predict: Optional[float]
   server_filter: Optional[str]

@@ -145,13 +145,12 @@ def sparsifier(
   if kind == 'released':
     options = {} if settings.explore is None else {'explore': settings.explore}
     return fedsmp_tff.ReleasedTopK(settings.p, settings.k, **options)
-  return fedsmp_tff.TopK(
-      settings.p,
-      settings.k,
-      data.public,
-      settings.public_epochs,
-      settings.public_steps,
-  )
+  public = (data.public, settings.public_epochs, settings.public_steps)
+  if settings.released_weight:
+    return fedsmp_tff.HybridTopK(
+        settings.p, settings.k, *public, released_weight=settings.released_weight
+    )
+  return fedsmp_tff.TopK(settings.p, settings.k, *public)
 
 
 def local_training(

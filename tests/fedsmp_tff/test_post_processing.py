@@ -87,7 +87,7 @@ class TestReleasedTopK:
       [
           ({'decay': 0}, '`decay` must be more than 0'),
           ({'decay': math.nan}, '`decay`'),
-          ({'explore': -0.1}, '`explore` must be at least 0'),
+          ({'explore': -0.1}, '`explore` must be from 0 to 1'),
           ({'explore': 1.5}, '`explore`'),
           ({'prior_visits': 0}, '`prior_visits`'),
           ({'num': None}, 'Exactly one of'),
@@ -138,6 +138,27 @@ class TestReleasedTopK:
       # Alike within a tensor; stddev of one coordinate's count is at most sqrt(500) = 22.
       for part in (counts[:4], counts[4:]):
         np.testing.assert_allclose(part, part.mean(), atol=110)
+
+
+class TestHybridTopK:
+
+  def _option(self, **options):
+    public = (np.zeros((1, 1)), np.zeros(1))
+    return released_topk.HybridTopK(num=2, public_examples=public, **options)
+
+  def test_what_is_refused(self):
+    for options in ({'released_weight': 1.1}, {'decay': 0}, {'prior_visits': -1}):
+      with pytest.raises(ValueError, match=f'`{next(iter(options))}` must be'):
+        self._option(**options)
+
+  @pytest.mark.parametrize('weight, kept', [(0.0, [0, 1]), (0.5, [0, 8]), (1.0, [8, 9])])
+  def test_weighs_shares_of_energy(self, weight, kept):
+    option = self._option(released_weight=weight, prior_visits=1e-6)
+    public = np.array([5, -3, 0.1, 0, 0, 0, 0, 0, 0, np.nan])
+    values = np.array([0, 0, 0.1, 0.2, 0, 0, 0, 0, 80, 50.0])
+    release = post_processing.Release(np.arange(_DIM, dtype=np.int32), values, np.zeros(_DIM))
+    found = option.select_by_both(public, _remembered(option, [release]), _SIZES)
+    assert list(found.numpy()) == kept
 
 
 class TestPreconditioner:
@@ -200,7 +221,7 @@ class TestFilters:
 
   @pytest.mark.parametrize('kind', [filters.LowPass, filters.Momentum, filters.Shrinkage])
   def test_what_is_refused(self, kind):
-    for decay in (1, -0.1, math.nan):
+    for decay in (1.1, -0.1, math.nan):
       with pytest.raises(ValueError, match='`decay` must be'):
         kind(decay=decay)
 
