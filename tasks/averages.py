@@ -48,13 +48,15 @@ class Averages(program.Reporter):
     for name, average in self._averages.items():
       average.add(list(report.weights.trainable))
       if last or report.rounds_done % self._every == 0:
-        self.measured[name] = self._measure(self.weights(name), last)
+        self.measured[name] = self._measure(self.weights()[name], last)
 
-  def weights(self, name: str) -> tff.learning.models.ModelWeights:
-    """An average, as the model's weights."""
-    return tff.learning.models.ModelWeights(
-        self._averages[name].mean, self._non_trainable
-    )
+  def weights(self) -> dict[str, tff.learning.models.ModelWeights]:
+    """The averages by their names, as the model's weights; none before the first round."""
+    return {
+        name: tff.learning.models.ModelWeights(average.mean, self._non_trainable)
+        for name, average in self._averages.items()
+        if average.num
+    }
 
   def state(self) -> Any:
     return {

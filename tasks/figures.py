@@ -24,6 +24,7 @@ _NOT_ALONG_A_CURVE = (
 # A color for each system, so that figures agree; further curves of one take the next free.
 _ORDER = (
     'fedsmp_topk', 'fedsmp_randk', 'dp_fedavg', 'fedavg', 'fedavg_topk', 'fedavg_randk',
+    'fedsmp_released',
 )
 
 

@@ -30,8 +30,8 @@ _CHECKPOINTS, _EVENTS, _LOCK = 'checkpoints', 'events.out.tfevents.*', '.lock'
 
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', None,
-    'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz,'
-    ' privacy_ledger.jsonl, checkpoints and TensorBoard events (default: runs/TASK-ALGORITHM-TIME). If it'
+    'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz'
+    ' (and of their averages), privacy_ledger.jsonl, checkpoints and TensorBoard events (default: runs/TASK-ALGORITHM-TIME). If it'
     ' holds a run with the same flags, that one goes on.',
 )
 _OVERWRITE = flags.DEFINE_boolean(
@@ -155,8 +155,10 @@ class RunDirectory:
     if self._overwrite:
       with _writing(self.path):
         # The configuration first: without it the other files are no run.
-        for name in (_CONFIG, _SUMMARY, _WEIGHTS):
-          (self.path / name).unlink(missing_ok=True)
+        for path in (
+            self.path / _CONFIG, self.path / _SUMMARY, *self.path.glob('weights*.npz')
+        ):
+          path.unlink(missing_ok=True)
         self._remove_rows()
         if self.checkpoints.exists():
           shutil.rmtree(self.checkpoints)
@@ -239,14 +241,20 @@ class RunDirectory:
         for row in self._tables[_TIMINGS].rows()
     )
 
-  def write_weights(self, weights: Any) -> None:
-    """Trainable and non-trainable weights, in order, as arrays of an .npz file."""
+  def write_weights(self, weights: Any, average: Optional[str] = None) -> None:
+    """Trainable and non-trainable weights, in order, as arrays of an .npz file.
+
+    Args:
+      weights: A `ModelWeights`.
+      average: The name of the average that they are; None: the last weights.
+    """
     arrays = {
         f'{kind}_{position}': np.asarray(array)
         for kind in ('trainable', 'non_trainable')
         for position, array in enumerate(tf.nest.flatten(getattr(weights, kind)))
     }
-    self._replace(_WEIGHTS, lambda file: np.savez(file, **arrays))
+    name = f'weights_{average}.npz' if average else _WEIGHTS
+    self._replace(name, lambda file: np.savez(file, **arrays))
 
   def _take_lock(self) -> None:
     try:

@@ -16,7 +16,10 @@ def asks_for_help(argv: Sequence[str]) -> bool:
 def help_of(flag: flags.Flag) -> str:
   """A flag's name, meaning and default, as wrapped lines of a help page."""
   # DEFINE_enum repeats its values in the help text.
-  text = f'--{flag.name}: ' + flag.help.replace('\n', ' ')
+  text = flag.help.replace('\n', ' ')
+  if isinstance(flag, flags.EnumFlag):  # Room for a line to break.
+    text = text.replace('|', ' | ', len(flag.parser.enum_values) - 1)
+  text = f'--{flag.name}: {text}'
   if flag.default not in (None, []):
     text += f' (default: {flag.default_as_str})'
   return flags.text_wrap(text, 90, '      ', '  ')

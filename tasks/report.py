@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import csv
 import dataclasses
 import html
+import math
 import pathlib
 import sys
 from typing import Optional
@@ -17,6 +18,7 @@ from typing import Optional
 from absl import flags
 import tqdm
 
+from tasks import averages
 from tasks import drawing
 from tasks import errors
 from tasks import figures
@@ -166,13 +168,15 @@ def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
       lines.append([
           group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
           _text(group.noise_multiplier, '{:.3g}'), *_measured(shown),
+          *(_accuracy(*shown.mean_and_std(name)) for name in averages.NAMES),
           ', '.join(filter(None, [state, _settings_text(group)])),
       ])
   if not lines:
     return []
   header = (
       'task', 'algorithm', 'p', 'sigma', 'best (%)', 'final (%)', 'seeds',
-      'epsilon, paper\'s accounting', 'epsilon, sound', 'uplink (MB)', 'with',
+      'epsilon, paper\'s accounting', 'epsilon, sound', 'uplink (MB)',
+      'final, exponential average (%)', 'final, second half\'s mean (%)', 'with',
   )
   return [Table('Runs that no row of the paper is about, and unfinished ones', header, lines)]
 
@@ -255,6 +259,8 @@ def _flag_text(value) -> str:
 
 
 def _accuracy(mean: float, std: Optional[float]) -> str:
+  if math.isnan(mean):
+    return ''
   return f'{mean:.2f}' + (f' ± {std:.2f}' if std is not None else '')
 
 

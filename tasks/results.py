@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 from typing import Any, Optional
 
 import numpy as np
 
+from tasks import averages
 from tasks import errors
 from tasks import tables
 
@@ -20,6 +22,7 @@ NOT_COMPARED = (
     'seed', 'p', 'k', 'rounds', 'noise_multiplier', 'epsilon', 'accounting', 'bits',
     'rounds_per_evaluation', 'eval_examples', 'client_metrics',
 )
+_AVERAGES = tuple(f'test_accuracy_{name}' for name in averages.NAMES)
 _EPSILONS = ('epsilon', 'epsilon_hypothetical', 'epsilon_paper')
 
 
@@ -56,6 +59,16 @@ class Run:
   def final(self) -> float:
     """The last accuracy, in percent."""
     return 100 * float(self.columns['test_accuracy'][-1])
+
+  @property
+  def exponential(self) -> float:
+    """The last accuracy of the weights' exponential average, in percent; NaN if not measured."""
+    return 100 * (self.last('test_accuracy_exponential') or math.nan)
+
+  @property
+  def tail(self) -> float:
+    """The last accuracy of the mean over the second half, in percent; NaN if not measured."""
+    return 100 * (self.last('test_accuracy_tail') or math.nan)
 
   @property
   def final_loss(self) -> float:
@@ -167,8 +180,8 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
     if not rows:
       return None
     columns = {
-        name: np.array([float(row[name]) for row in rows])
-        for name in (*_ALWAYS, *_EPSILONS)
+        name: np.array([float(row[name] or math.nan) for row in rows])
+        for name in (*_ALWAYS, *_AVERAGES, *_EPSILONS)
         if name in _ALWAYS or name in rows[0]
     }
     seconds = sum(
@@ -188,7 +201,11 @@ def group(runs: Sequence[Run]) -> list[Group]:
   """Runs of the same flags together, in the order of the first of each."""
   groups: dict[str, list[Run]] = {}
   for run in runs:
-    flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}
+    # A flag that did not exist when a run was made is one that is not set.
+    flags = {
+        name: value for name, value in run.config['flags'].items()
+        if name != 'seed' and value is not None
+    }
     groups.setdefault(json.dumps([flags, run.rounds], sort_keys=True), []).append(run)
   return [
       Group(tuple(sorted(some, key=lambda run: run.config['seed'] or 0)))

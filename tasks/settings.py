@@ -260,7 +260,7 @@ def help_text(program: str) -> str:
   lines = [
       f'usage: {program} --task=TASK [flags]',
       '',
-      'Trains a model with Fed-SMP or one of its five siblings, prints the plan and',
+      'Trains a model with Fed-SMP or a system to compare it with, prints the plan and',
       'what it spent, and writes the run to --output_dir. For instance:',
       f'  {program} --task=shakespeare --p=0.05',
       f'  {program} --task=fashion_mnist --algorithm=fedsmp_randk --p=0.4 --seed=1',

@@ -78,6 +78,8 @@ def train(
     progress.close()
   summary = writer.summary()
   out.write_weights(weights)
+  for name, average in averages.weights().items():
+    out.write_weights(average, name)
   out.write_summary(summary)
   print(progress_lib.summary_text(plan, summary, out.seconds()))
   print(f'output: {out.path}', flush=True)

@@ -24,7 +24,7 @@ def tiny(data_dir, output_dir, *arguments):
   return [
       'run', *_TINY, f'--fashion_mnist_dir={data_dir}',
       f'--output_dir={output_dir}', '--public_examples=8' if not any(
-          'randk' in a or 'fedavg' in a for a in arguments
+          other in a for a in arguments for other in ('randk', 'fedavg', 'released')
       ) else '--batch_size=5', *arguments,
   ]
 

@@ -122,6 +122,22 @@ class TestComputation:
           (['--algorithm=fedavg_topk', '--clip=1'], '--clip is of no use'),
           (['--algorithm=fedavg', '--delta=0.1'], '--delta is of no use'),
           (['--algorithm=fedsmp_randk', '--public_steps=1'], '--public_steps is of no'),
+          (['--explore=0.1'], '--explore is of no use with --algorithm=fedsmp_topk'),
+          (['--algorithm=fedsmp_released', '--explore=2'], r'--explore=2\.0 .*at most 1'),
+          (['--algorithm=fedsmp_released', '--public_steps=1'], '--public_steps is of no use'),
+          (['--algorithm=fedsmp_randk', '--released_weight=1'], '--released_weight is of no'),
+          (['--released_weight=-1'], r'--released_weight=-1\.0 '),
+          (['--precondition=0'], r'--precondition=0\.0 .*greater than 0'),
+          (['--predict=1.5'], r'--predict=1\.5 .*at most 1'),
+          (['--algorithm=fedavg', '--predict=0.5'], '--predict is of no use'),
+          (['--server_filter=mean'], 'server_filter.*mean'),
+          (['--server_filter_decay=0.5'], '--server_filter_decay=0.5 is of use with --server_filter only'),
+          (['--server_filter=low_pass', '--server_filter_decay=1'], 'decay=1.0 .*less than 1'),
+          (['--server_optimizer=lion'], 'server_optimizer.*lion'),
+          (['--clip_schedule=learning_rate', '--clip_quantile=0.5'], 'exclude each other'),
+          (['--average_decay=1'], r'--average_decay=1\.0 .*less than 1'),
+          (['--held_out=0'], '--held_out=0 .*at least 1'),
+          (['--recipe=worst'], '--recipe=worst is not a recipe of --task=fashion_mnist'),
           (['--output_dir=/dev/null/x'], '--output_dir=/dev/null/x can\'t be written'),
           (['--fashion_mnist_dir=/none'], '/none/train-images-idx3-ubyte.gz does not'),
           (['--runtime=tpu'], 'runtime.*tpu'),
@@ -173,10 +189,9 @@ class TestComputation:
     assert commands.main(['run', '--help']) == 0
     text = capsys.readouterr().out
     by_module = flags.FLAGS.flags_by_module_dict()
-    for name in sum(
-        (by_module[f'tasks.{m}'] for m in ('settings', 'privacy', 'runtimes', 'output')), []
-    ):
-      assert text.count(f'  --{name.name}: ') == 1
+    for module in ('settings', 'privacy', 'post_processing', 'runtimes', 'output'):
+      for flag in by_module[f'tasks.{module}']:
+        assert text.count(f'  --{flag.name}: ') == 1
     for task in settings.TASKS:
       assert f'Only for --task={task}:' in text
 
