@@ -191,6 +191,22 @@ _POST_PROCESSING = {
     'shrinkage': (fedsmp_tff.RandK(num=4), {'server_filter': filters.Shrinkage()}),
     'preconditioner': (fedsmp_tff.RandK(num=4), {'preconditioner': fedsmp_tff.Preconditioner()}),
     'prediction': (fedsmp_tff.Dense(), {'prediction': fedsmp_tff.Prediction()}),
+    'hybrid top-k': (
+        fedsmp_tff.HybridTopK(
+            num=4, public_examples=tiny_models.regression_examples(6, seed=50),
+            released_weight=0.5,
+        ),
+        {},
+    ),
+    'clipping schedule': (fedsmp_tff.RandK(num=4), {'clipping_schedule': lambda t: 0.5 ** tf.cast(t, tf.float32)}),
+    **{
+        name: (fedsmp_tff.RandK(num=4), {'server_optimizer': build(0.1)})
+        for name, build in (
+            ('adagrad', tff.learning.optimizers.build_adagrad),
+            ('adam', tff.learning.optimizers.build_adam),
+            ('yogi', tff.learning.optimizers.build_yogi),
+        )
+    },
     'all': (
         fedsmp_tff.ReleasedTopK(num=4),
         {
@@ -210,22 +226,35 @@ class TestPostProcessing:
     # nothing else of a client went in.
     sparsifier, options = _POST_PROCESSING[name]
     num_kept = sparsifier.num_kept(10)
-    options = {'server_filter': None, 'preconditioner': None, 'prediction': None, **options}
-    recording = _Recording(options['server_filter'] or filters.Momentum(0.0), num_kept)
+    optimizer = options.get('server_optimizer', tff.learning.optimizers.build_sgdm(1.0))
+    recording = _Recording(options.get('server_filter', filters.Momentum(0.0)), num_kept)
+    model = tiny_models.linear_regression()
+    training = fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2)
     process = fedsmp_tff.build_fed_smp(
-        tiny_models.linear_regression(),
-        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
-        sparsifier, clients_per_round=3, clipping_norm=0.3, noise_multiplier=0.5,
-        **{**options, 'server_filter': recording},
+        model, training, sparsifier, clients_per_round=3, clipping_norm=0.3,
+        noise_multiplier=0.5, **{**options, 'server_filter': recording},
     )
     sizes = [8, 2]
-    choices = server_choices.ServerChoices(sparsifier, sizes, **options)
+    choices = server_choices.ServerChoices(
+        sparsifier, sizes,
+        **{key: options.get(key) for key in ('preconditioner', 'prediction', 'server_filter')},
+    )
+
+    def public_update(seed):
+      trainable = [tf.constant(weights[:8].reshape([4, 2])), tf.constant(weights[8:])]
+      trained = sparsifier.local_training(training).train(
+          model, tff.learning.models.ModelWeights(trainable, ()),
+          tuple(map(tf.constant, sparsifier.public_examples)), state.client_work, seed,
+      )
+      return tf.concat([tf.reshape(part, [-1]) for part in tf.nest.flatten(trained)], 0)
+
     state = process.initialize()
     replayed = state.aggregator._replace(memory=choices.initial_state(
         tf.constant([0, 0], tf.int64), 0.3
     ).memory)
     weights = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
-    for _ in range(4):
+    finalizer = optimizer.initialize(tf.TensorSpec([10]))
+    for round_num in range(4):
       clients = [
           tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(6, seed=i))
           for i in range(3)
@@ -238,8 +267,14 @@ class TestPostProcessing:
       )
       replayed = replayed._replace(round_num=replayed.round_num + 1)
       update, replayed = choices.update(release, tf.constant(True), replayed)
-      replayed = choices.choose(replayed)
-      weights = weights - np.asarray(update, np.float32)
+      finalizer, weights = optimizer.next(
+          finalizer, tf.constant(weights), tf.cast(update, tf.float32)
+      )
+      weights = weights.numpy()
+      replayed = choices.choose(replayed, public_update)
+      if 'clipping_schedule' in options:
+        assert state.aggregator.clipping_norm == pytest.approx(0.3 * 0.5 ** (round_num + 1))
+        assert release.stddev == pytest.approx(0.3 * 0.5**round_num * 0.5 / 3, rel=1e-6)
       for field in ('coordinates', 'factors', 'guess'):
         np.testing.assert_allclose(
             getattr(state.aggregator, field), getattr(replayed, field), rtol=1e-5, atol=1e-7
