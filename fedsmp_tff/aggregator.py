@@ -84,8 +84,8 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      sparsifier: Chooses the coordinates: `RandK` or `Dense` (`TopK` only in
-        `fedsmp_tff.build_fed_smp`).
+      sparsifier: Chooses the coordinates: `RandK`, `ReleasedTopK` or `Dense` (`TopK` and
+        `HybridTopK`, which need the model, only in `fedsmp_tff.build_fed_smp`).
       clients_per_round: r, by which sums are divided: clients in every round, or
         expected, with Poisson sampling.
       clipping_norm: C, the L2 norm to which a client's k values are clipped; None

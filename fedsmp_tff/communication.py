@@ -4,6 +4,7 @@ import dataclasses
 
 _WEIGHT_BYTES = 4
 _COORDINATE_BYTES = 4
+_SHAPING_BYTES = 4
 # A round's masks could be sent as the seed and round number they derive from.
 _SEED_BYTES = 20
 _MEGABYTE = 10**6
@@ -17,13 +18,16 @@ class Communication:
     dim: d, weights sent down.
     num_integers: Integers sent up: k, or so.
     num_coordinates: Coordinates sent down; 0 if all are kept.
-    integer_bits: Bits of one of them: 32, 64, or fewer modulo 2^bits.
+    integer_bits: Bits of an integer sent up: 32, 64, or fewer modulo 2^bits.
+    num_shaping: Numbers sent down that shape the values before the clip: k factors, a guess
+      of k values, or both.
   """
 
   dim: int
   num_integers: int
   num_coordinates: int
   integer_bits: int
+  num_shaping: int = 0
 
   @property
   def uplink_bytes(self) -> int:
@@ -32,13 +36,17 @@ class Communication:
 
   @property
   def downlink_bytes(self) -> int:
-    """The weights and the list of kept coordinates, to a client in a round."""
-    return self.dim * _WEIGHT_BYTES + self.num_coordinates * _COORDINATE_BYTES
+    """The weights, the list of kept coordinates and what shapes, to a client in a round."""
+    return self._dense_bytes + self.num_coordinates * _COORDINATE_BYTES
 
   @property
   def downlink_bytes_with_seed(self) -> int:
     """As `downlink_bytes`, with the seed of a random mask instead of its list."""
-    return self.dim * _WEIGHT_BYTES + _SEED_BYTES
+    return self._dense_bytes + _SEED_BYTES
+
+  @property
+  def _dense_bytes(self) -> int:
+    return self.dim * _WEIGHT_BYTES + self.num_shaping * _SHAPING_BYTES
 
   def uplink_megabytes(
       self, rounds: int, clients_per_round: int, population: int

@@ -72,7 +72,7 @@ def build_fed_smp(
       stay as they are. For a Keras model:
       `tff.learning.models.functional_model_from_keras`.
     training: How a client trains.
-    sparsifier: `RandK`, `TopK` or `Dense`.
+    sparsifier: `RandK`, `TopK`, `ReleasedTopK`, `HybridTopK` or `Dense`.
     clients_per_round: r; `next` takes exactly that many clients, or `seats`, if that is
       among the `mechanism_options`. A client without examples sends its noise alone.
     clipping_norm: C; None for no differential privacy.

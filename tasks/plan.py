@@ -271,6 +271,9 @@ def make(
           integer_bits=(
               8 * channel.dtype.size if channel.modulus is None else channel.bits
           ),
+          num_shaping=mechanism.num_kept * sum(
+              value is not None for value in (settings.precondition, settings.predict)
+          ),
       ),
       spec=spec,
       hypothetical=hypothetical,

@@ -5,8 +5,8 @@ import pytest
 from fedsmp_tff import communication
 
 
-def _of(dim, kept, coordinates=0, bits=32):
-  return communication.Communication(dim, kept, coordinates, bits)
+def _of(dim, kept, coordinates=0, bits=32, shaping=0):
+  return communication.Communication(dim, kept, coordinates, bits, shaping)
 
 
 class TestExecution:
@@ -38,6 +38,8 @@ class TestExecution:
     assert traffic.downlink_bytes == 4000 + 200
     assert traffic.downlink_bytes_with_seed == 4000 + 20
     assert _of(1000, 1000).downlink_bytes == 4000
+    # Factors and a guess of 50 values.
+    assert _of(1000, 50, coordinates=50, shaping=100).downlink_bytes == 4000 + 200 + 400
     assert _of(1000, 50, bits=64).uplink_bytes == 400
     assert _of(1000, 50, bits=16).uplink_bytes == 100
     # The last byte may be part empty.
