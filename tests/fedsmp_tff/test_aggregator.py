@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator
 from fedsmp_tff import masked_sum
+from fedsmp_tff import released_topk
 from fedsmp_tff import sparsifiers
 from tests import numpy_reference
 from tests import tiny_models
@@ -552,6 +553,49 @@ class TestComposition:
     self._check_stock(
         tff.learning.algorithms.build_unweighted_fed_prox, proximal_strength=0.5
     )
+
+  def test_masks_of_past_releases_in_stock_fed_avg(self):
+    model = tiny_models.linear_regression()
+    process = tff.learning.algorithms.build_unweighted_fed_avg(
+        lambda: tff.learning.models.model_from_functional(model),
+        client_optimizer_fn=tff.learning.optimizers.build_sgdm(self._LEARNING_RATE),
+        model_aggregator=aggregator.FedSmpFactory(
+            released_topk.ReleasedTopK(num=4, explore=0.0, prior_visits=2.0), self._CLIENTS,
+            clipping_norm=0.7, noise_multiplier=0.0,
+        ),
+        metrics_aggregator=tff.learning.metrics.secure_sum_then_finalize,
+    )
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+    state = process.initialize()
+    clients = [
+        tf.data.Dataset.from_tensor_slices(
+            tiny_models.regression_examples(6, seed=i)
+        ).batch(6)
+        for i in range(self._CLIENTS)
+    ]
+    total, visits, tensor_of = np.zeros(10), np.zeros(10), np.repeat([0, 1], [8, 2])
+    for _ in range(5):
+      weights, kept = process.get_model_weights(state), state.aggregator.coordinates
+      state = process.next(state, clients).state
+      moved = np.concatenate([
+          (b - a).ravel()
+          for b, a in zip(weights.trainable, process.get_model_weights(state).trainable)
+      ])
+      assert set(np.flatnonzero(moved)) == set(kept)
+      total, visits = 0.95 * total, 0.95 * visits
+      total[kept] += moved[kept] ** 2
+      visits[kept] += 1
+      prior = np.full(10, total.sum() / visits.sum())
+      for tensor in range(2):
+        if visits[tensor_of == tensor].any():
+          prior[tensor_of == tensor] = (
+              total[tensor_of == tensor].sum() / visits[tensor_of == tensor].sum()
+          )
+      energy = (total + 2 * prior) / (visits + 2)
+      # Equal ones are ordered by chance, which moves an energy by 1 % at most.
+      np.testing.assert_allclose(
+          np.sort(energy[state.aggregator.coordinates]), np.sort(energy)[-4:], rtol=0.011
+      )
 
   def test_a_computation_of_the_users_own(self):
     process = self._factory().create(_VECTOR)
