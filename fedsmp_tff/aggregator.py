@@ -1,6 +1,6 @@
 """The masked private sum, as one flat TFF aggregator."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import math
 from typing import Optional
 
@@ -12,6 +12,7 @@ from fedsmp_tff import filters
 from fedsmp_tff import flattening
 from fedsmp_tff import masked_sum
 from fedsmp_tff import noise as noise_lib
+from fedsmp_tff import post_processing
 from fedsmp_tff import preconditioning
 from fedsmp_tff import prediction as prediction_lib
 from fedsmp_tff import randomness
@@ -196,20 +197,21 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     """The mechanism for vectors of `dim` coordinates."""
     return masked_sum.MaskedPrivateSum(dim, self._sparsifier, **self._options)
 
-  def choices(self, sizes: Sequence[int]) -> server_choices.ServerChoices:
-    """What the server chooses for a model of tensors of `sizes` elements."""
+  def choices(self, shapes: post_processing.Shapes) -> server_choices.ServerChoices:
+    """What the server chooses for a model of tensors of these shapes."""
     return server_choices.ServerChoices(
-        self._sparsifier, sizes, **self._post_processing
+        self._sparsifier, shapes, **self._post_processing
     )
 
-  def initial_state(self, sizes: Sequence[int]) -> masked_sum.FedSmpState:
+  def initial_state(self, shapes: post_processing.Shapes) -> masked_sum.FedSmpState:
     """The state before round 0, nothing chosen yet (zeros)."""
     if self._seed is None:
       seed = randomness.fresh_seed()
     else:
       seed = randomness.fold_in(tf.zeros([2], tf.int64), self._seed)
-    clipping_norm = self.mechanism(sum(sizes)).clipping_norm(tf.constant(0))
-    return self.choices(sizes).initial_state(seed, clipping_norm)
+    dim = sum(map(math.prod, shapes))
+    clipping_norm = self.mechanism(dim).clipping_norm(tf.constant(0))
+    return self.choices(shapes).initial_state(seed, clipping_norm)
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """See `tff.aggregators.UnweightedAggregationFactory.create`.
@@ -228,11 +230,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       )
     flattener = flattening.Flattener(value_type)
     mechanism = self.mechanism(flattener.dim)
-    choices = self.choices(flattener.sizes)
+    choices = self.choices(flattener.shapes)
 
     @tff.tensorflow.computation
     def initial_state():
-      return choices.choose(self.initial_state(flattener.sizes))
+      return choices.choose(self.initial_state(flattener.shapes))
 
     @tff.federated_computation
     def init_fn():

@@ -1,12 +1,13 @@
 """Filters: what a server makes of a release before it moves the weights."""
 
 import abc
-from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any
 
 import tensorflow as tf
 
+from fedsmp_tff import energies as energies_lib
 from fedsmp_tff import post_processing
 
 
@@ -21,13 +22,13 @@ class Filter(post_processing.PostProcessing):
 
   @abc.abstractmethod
   def values(
-      self, memory: Any, sizes: Sequence[int], release: post_processing.Release
+      self, memory: Any, shapes: post_processing.Shapes, release: post_processing.Release
   ) -> tf.Tensor:
     """The update float64[k] at the release's coordinates.
 
     Args:
       memory: As `next` returned it for this release.
-      sizes: Elements of each of the model's tensors.
+      shapes: Of the model's tensors.
       release: The release.
     """
 
@@ -50,8 +51,8 @@ class LowPass(Filter):
   def __post_init__(self):
     _check_decay(self.decay)
 
-  def initialize(self, sizes: Sequence[int]) -> Any:
-    zeros = tf.zeros([sum(sizes)])
+  def initialize(self, shapes: post_processing.Shapes) -> Any:
+    zeros = tf.zeros([sum(map(math.prod, shapes))])
     return (zeros, zeros, zeros)
 
   def next(self, memory: Any, release: post_processing.Release) -> Any:
@@ -68,7 +69,7 @@ class LowPass(Filter):
     )
 
   def values(
-      self, memory: Any, sizes: Sequence[int], release: post_processing.Release
+      self, memory: Any, shapes: post_processing.Shapes, release: post_processing.Release
   ) -> tf.Tensor:
     mean, gain, _ = (tf.gather(vector, release.coordinates) for vector in memory)
     return tf.cast(mean / gain, tf.float64)
@@ -87,8 +88,8 @@ class Momentum(Filter):
   def __post_init__(self):
     _check_decay(self.decay)
 
-  def initialize(self, sizes: Sequence[int]) -> Any:
-    return (tf.zeros([sum(sizes)]),)
+  def initialize(self, shapes: post_processing.Shapes) -> Any:
+    return (tf.zeros([sum(map(math.prod, shapes))]),)
 
   def next(self, memory: Any, release: post_processing.Release) -> Any:
     (velocity,) = memory
@@ -98,39 +99,31 @@ class Momentum(Filter):
     )
 
   def values(
-      self, memory: Any, sizes: Sequence[int], release: post_processing.Release
+      self, memory: Any, shapes: post_processing.Shapes, release: post_processing.Release
   ) -> tf.Tensor:
     return tf.cast(tf.gather(memory[0], release.coordinates), tf.float64)
 
 
 @dataclasses.dataclass(frozen=True)
-class Shrinkage(Filter):
+class Shrinkage(energies_lib.RemembersEnergies, Filter):
   """Draws each value towards zero by the share of it that is noise (Wiener's filter).
 
   x <- x e / (e + s^2), with e the coordinate's energy by all releases so far, this one
-  included (`post_processing.Energies`), and s the noise's standard deviation.
+  included (`energies.Energies`), and s the noise's standard deviation.
 
   Attributes:
     decay: What is left, a round later, of what a release said; in (0, 1].
-    prior_visits: See `post_processing.Energies.estimate`; positive.
   """
 
   decay: float = 0.9
-  prior_visits: float = 3.0
 
   def __post_init__(self):
-    post_processing.check_memory(self.decay, self.prior_visits)
-
-  def initialize(self, sizes: Sequence[int]) -> Any:
-    return post_processing.Energies.none(sizes)
-
-  def next(self, memory: Any, release: post_processing.Release) -> Any:
-    return memory.after(release, self.decay)
+    self.check_decay()
 
   def values(
-      self, memory: Any, sizes: Sequence[int], release: post_processing.Release
+      self, memory: Any, shapes: post_processing.Shapes, release: post_processing.Release
   ) -> tf.Tensor:
-    estimate = memory.estimate(sizes, self.prior_visits)
+    estimate = memory.estimate(shapes)
     energy = tf.cast(tf.gather(estimate, release.coordinates), tf.float64)
     energy = tf.maximum(energy, 0.0)
     return release.values * tf.math.divide_no_nan(energy, energy + release.stddev**2)

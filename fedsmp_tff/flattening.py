@@ -12,8 +12,8 @@ class Flattener:
   """Flattens and unflattens values of one TFF type.
 
   Attributes:
-    sizes: Elements of each tensor.
-    dim: d, their sum.
+    shapes: Of the tensors.
+    dim: d, all their elements.
   """
 
   def __init__(self, value_type: tff.Type):
@@ -37,8 +37,9 @@ class Flattener:
       )
     self._type = value_type
     self._leaves = leaf_types(value_type)
-    self.sizes = [math.prod(leaf.shape) for leaf in self._leaves]
-    self.dim = sum(self.sizes)
+    self.shapes = [tuple(leaf.shape) for leaf in self._leaves]
+    self._sizes = list(map(math.prod, self.shapes))
+    self.dim = sum(self._sizes)
     if not 0 < self.dim < 2**31:
       raise TypeError(
           '`value_type` must have from 1 to 2^31 - 1 elements in all, which int32'
@@ -62,7 +63,7 @@ class Flattener:
 
   def unflatten(self, vector: tf.Tensor) -> Any:
     """The structure whose tensors, of their own types, make up `vector` [d]."""
-    parts = tf.split(vector, self.sizes)
+    parts = tf.split(vector, self._sizes)
     leaves = iter([
         tf.cast(tf.reshape(part, leaf.shape), leaf.dtype)
         for part, leaf in zip(parts, self._leaves)

@@ -134,7 +134,7 @@ def build_fed_smp(
   weights_type = initial_weights.type_signature.result
   flattener = flattening.Flattener(weights_type.trainable)
   mechanism = factory.mechanism(flattener.dim)
-  choices = factory.choices(flattener.sizes)
+  choices = factory.choices(flattener.shapes)
   example_type = tff.types.tensorflow_to_type(
       client_training.element_spec(model)
   )
@@ -166,7 +166,7 @@ def build_fed_smp(
         distributor=(),
         client_work=hparams,
         aggregator=with_choices(
-            factory.initial_state(flattener.sizes), weights, hparams
+            factory.initial_state(flattener.shapes), weights, hparams
         ),
         finalizer=server_optimizer.initialize(specs),
     )

@@ -2,10 +2,10 @@
 
 import abc
 from collections.abc import Sequence
-import math
 from typing import Any, NamedTuple
 
-import tensorflow as tf
+# The shapes of a model's tensors, in order; they have d elements in all.
+Shapes = Sequence[Sequence[int]]
 
 
 class Release(NamedTuple):
@@ -38,71 +38,13 @@ class PostProcessing(abc.ABC):
   """
 
   @abc.abstractmethod
-  def initialize(self, sizes: Sequence[int]) -> Any:
+  def initialize(self, shapes: Shapes) -> Any:
     """The memory before any release.
 
     Args:
-      sizes: Elements of each of the model's tensors, in order; they sum up to d.
+      shapes: Of the model's tensors.
     """
 
   @abc.abstractmethod
   def next(self, memory: Any, release: Release) -> Any:
     """The memory after one more release."""
-
-
-class Energies(NamedTuple):
-  """Memory of each coordinate's energy, the mean square of its values without noise.
-
-  Attributes:
-    total: float32[d], a decayed sum of what releases say of it.
-    visits: float32[d], how many said something, decayed alike.
-  """
-
-  total: Any
-  visits: Any
-
-  @classmethod
-  def none(cls, sizes: Sequence[int]) -> 'Energies':
-    """Of no releases."""
-    return cls(tf.zeros([sum(sizes)]), tf.zeros([sum(sizes)]))
-
-  def after(self, release: Release, decay: float) -> 'Energies':
-    """With one more release, the older ones multiplied by `decay`.
-
-    A released value's square less the noise's variance is an unbiased estimate of the
-    square of the value without noise; it may be negative.
-    """
-    said = tf.cast(release.values**2 - release.stddev**2, tf.float32)
-    where = release.coordinates[:, tf.newaxis]
-    return Energies(
-        tf.tensor_scatter_nd_add(decay * self.total, where, said),
-        tf.tensor_scatter_nd_add(decay * self.visits, where, tf.ones_like(said)),
-    )
-
-  def of_tensors(self, sizes: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Totals and visits, float32[len(sizes)] each, of the model's tensors."""
-    return tuple(
-        tf.stack([tf.reduce_sum(part) for part in tf.split(vector, sizes)])
-        for vector in self
-    )
-
-  def estimate(self, sizes: Sequence[int], prior_visits: float) -> tf.Tensor:
-    """The energy of each coordinate, float32[d]; it may be negative.
-
-    One coordinate's releases are mostly noise, so that they are drawn towards the mean
-    of its tensor: as if `prior_visits` more releases had said that mean. A coordinate
-    that no round kept has its tensor's mean, and in a tensor that none did the mean of all.
-    """
-    totals, visits = self.of_tensors(sizes)
-    overall = tf.math.divide_no_nan(tf.reduce_sum(totals), tf.reduce_sum(visits))
-    means = tf.where(visits > 0, tf.math.divide_no_nan(totals, visits), overall)
-    prior = tf.repeat(means, sizes)
-    return (self.total + prior_visits * prior) / (self.visits + prior_visits)
-
-
-def check_memory(decay: float, prior_visits: float) -> None:
-  """Raises `ValueError` if what an option does with `Energies` is out of range."""
-  if not 0 < decay <= 1:
-    raise ValueError(f'`decay` must be more than 0 and at most 1. Found {decay}.')
-  if not 0 < prior_visits < math.inf:
-    raise ValueError(f'`prior_visits` must be positive and finite. Found {prior_visits}.')

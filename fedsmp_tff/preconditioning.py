@@ -1,10 +1,10 @@
 """Scale, then privatize: public factors that put less noise where values are small."""
 
-from collections.abc import Sequence
 import dataclasses
 
 import tensorflow as tf
 
+from fedsmp_tff import energies as energies_lib
 from fedsmp_tff import post_processing
 
 # Factors stay within this of one another's mean, whatever the estimates are.
@@ -12,14 +12,14 @@ _MOST = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Preconditioner(post_processing.PostProcessing):
+class Preconditioner(energies_lib.RemembersEnergies):
   """Multiplies the k values by public factors before the clip and undoes it afterwards.
 
   After arXiv 2507.01129 (scale then privatize). With factors a, the noise on value j is
   C sigma / (r a_j). Among factors that leave the clients' norm, sum a_j^2 x_j^2, as it is,
   the noise's energy is least for a_j^2 proportional to 1 / |x_j|; the least is
   (sum |x_j|)^2 / (k sum x_j^2) of what it is without factors. |x_j| is estimated from
-  past releases (`post_processing.Energies`), and the factors are scaled so that
+  past releases (`energies.Energies`), and the factors are scaled so that
   sum a_j^2 x_j^2 = sum x_j^2 for the estimates: C keeps its meaning.
 
   Privacy: the factors are a function of past releases, and the clip to C comes after they
@@ -27,33 +27,23 @@ class Preconditioner(post_processing.PostProcessing):
 
   Attributes:
     decay: What is left, a round later, of what a release said; in (0, 1].
-    prior_visits: See `post_processing.Energies.estimate`; positive.
     exponent: a_j is proportional to |x_j|^-exponent; 0 for no factors, 1/2 for the
       least noise, 1 for equal values. In [0, 1].
   """
 
   decay: float = 0.95
-  prior_visits: float = 3.0
   exponent: float = 0.5
 
   def __post_init__(self):
-    post_processing.check_memory(self.decay, self.prior_visits)
+    self.check_decay()
     if not 0 <= self.exponent <= 1:
       raise ValueError(f'`exponent` must be from 0 to 1. Found {self.exponent}.')
 
-  def initialize(self, sizes: Sequence[int]) -> post_processing.Energies:
-    return post_processing.Energies.none(sizes)
-
-  def next(
-      self, memory: post_processing.Energies, release: post_processing.Release
-  ) -> post_processing.Energies:
-    return memory.after(release, self.decay)
-
   def factors(
-      self, memory: post_processing.Energies, sizes: Sequence[int], coordinates: tf.Tensor
+      self, memory: energies_lib.Energies, shapes: post_processing.Shapes, coordinates: tf.Tensor
   ) -> tf.Tensor:
     """Positive factors float32[k] of the coordinates int32[k]; ones before any release."""
-    energies = tf.gather(memory.estimate(sizes, self.prior_visits), coordinates)
+    energies = tf.gather(memory.estimate(shapes), coordinates)
     mean = tf.reduce_mean(tf.maximum(energies, 0.0))
     relative = tf.math.divide_no_nan(energies, mean)
     # |x|^-exponent is energy^(-exponent / 2).

@@ -1,7 +1,7 @@
 """Prediction: a public guess of the update, which clients need not send again."""
 
-from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -44,8 +44,9 @@ class Prediction(post_processing.PostProcessing):
     if not 0 <= self.share <= 1:
       raise ValueError(f'`share` must be from 0 to 1. Found {self.share}.')
 
-  def initialize(self, sizes: Sequence[int]) -> _Means:
-    return _Means(tf.zeros([sum(sizes)]), tf.zeros([sum(sizes)]))
+  def initialize(self, shapes: post_processing.Shapes) -> _Means:
+    dim = sum(map(math.prod, shapes))
+    return _Means(tf.zeros([dim]), tf.zeros([dim]))
 
   def next(self, memory: _Means, release: post_processing.Release) -> _Means:
     values = tf.cast(release.values, tf.float32)

@@ -1,7 +1,8 @@
 """What the server chooses for a round, from past releases, public data and chance alone."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+import math
 from typing import Optional
 
 import tensorflow as tf
@@ -26,15 +27,15 @@ class ServerChoices:
   def __init__(
       self,
       sparsifier: sparsifiers.Sparsifier,
-      sizes: Sequence[int],
+      shapes: post_processing.Shapes,
       *,
       preconditioner: Optional[preconditioning.Preconditioner],
       prediction: Optional[prediction_lib.Prediction],
       server_filter: Optional[filters.Filter],
   ):
     self._sparsifier = sparsifier
-    self._sizes = list(sizes)
-    self._dim = sum(sizes)
+    self._shapes = list(shapes)
+    self._dim = sum(map(math.prod, shapes))
     self._preconditioner = preconditioner
     self._prediction = prediction
     self._filter = server_filter
@@ -62,7 +63,7 @@ class ServerChoices:
         factors=tf.zeros([num_kept if self._preconditioner else 0]),
         guess=tf.zeros([num_kept if self._prediction else 0]),
         memory=collections.OrderedDict(
-            (name, one.initialize(self._sizes)) for name, one in self._remembering.items()
+            (name, one.initialize(self._shapes)) for name, one in self._remembering.items()
         ),
     )
 
@@ -82,7 +83,7 @@ class ServerChoices:
     )
     values = release.values
     if self._filter is not None:
-      values = self._filter.values(memory['server_filter'], self._sizes, release)
+      values = self._filter.values(memory['server_filter'], self._shapes, release)
       values = tf.where(released, values, tf.zeros_like(values))
     memory = tf.nest.map_structure(
         lambda new, old: tf.where(released, new, old), memory, state.memory
@@ -108,14 +109,14 @@ class ServerChoices:
     kept = self._sparsifier
     if isinstance(kept, released_topk.HybridTopK):
       coordinates = kept.select_by_both(
-          public_update_fn(seed), state.memory['sparsifier'], self._sizes
+          public_update_fn(seed), state.memory['sparsifier'], self._shapes
       )
     elif isinstance(kept, sparsifiers.TopK):
       coordinates = kept.select(public_update_fn(seed))
     elif isinstance(kept, sparsifiers.RandK):
       coordinates = kept.select(self._dim, seed)
     elif isinstance(kept, released_topk.ReleasedTopK):
-      coordinates = kept.select(state.memory['sparsifier'], self._sizes, seed)
+      coordinates = kept.select(state.memory['sparsifier'], self._shapes, seed)
     else:
       coordinates = state.coordinates
     state = state._replace(coordinates=coordinates)
@@ -123,7 +124,7 @@ class ServerChoices:
       coordinates = tf.range(self._dim)
     if self._preconditioner:
       factors = self._preconditioner.factors(
-          state.memory['preconditioner'], self._sizes, coordinates
+          state.memory['preconditioner'], self._shapes, coordinates
       )
       state = state._replace(factors=factors)
     if self._prediction:

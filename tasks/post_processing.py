@@ -28,8 +28,9 @@ _EXPLORE = flags.DEFINE_float(
 )
 _RELEASED_WEIGHT = flags.DEFINE_float(
     'released_weight', None,
-    'Only with *_topk: the weight of past releases beside the public examples in the choice of'
-    ' coordinates, in [0, 1] (default: 0).',
+    'Only with *_topk: choose coordinates by past releases beside the public examples, with this'
+    ' weight, in [0, 1], and by rows and columns of layers; 0: the latter alone (default: by each'
+    ' coordinate\'s own public update, as in the paper).',
 )
 _PRECONDITION = flags.DEFINE_float(
     'precondition', None,
@@ -115,8 +116,11 @@ def text(settings: Any) -> Optional[str]:
   """What is on, for the plan; None if nothing is."""
   s = settings
   parts = []
-  if s.released_weight:
-    parts.append(f'coordinates by past releases too, of weight {s.released_weight:g}')
+  if s.released_weight is not None:
+    parts.append(
+        f'coordinates by past releases too, of weight {s.released_weight:g}, and by rows and'
+        ' columns of layers'
+    )
   if s.precondition is not None:
     parts.append(
         f'values times magnitude^-{s.precondition:g} before the clip, undone after'

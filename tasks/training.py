@@ -148,7 +148,7 @@ def sparsifier(
     options = {} if settings.explore is None else {'explore': settings.explore}
     return fedsmp_tff.ReleasedTopK(settings.p, settings.k, **options)
   public = (data.public, settings.public_epochs, settings.public_steps)
-  if settings.released_weight:
+  if settings.released_weight is not None:
     return fedsmp_tff.HybridTopK(
         settings.p, settings.k, *public, released_weight=settings.released_weight
     )
