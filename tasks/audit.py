@@ -184,7 +184,7 @@ def scores_of_releases(
   dim = round(values / _RATIO)
   factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=values), **spec.mechanism())
   mechanism = factory.mechanism(dim)
-  state = factory.choices([dim]).choose(factory.initial_state([dim]))
+  state = factory.choices([(dim,)]).choose(factory.initial_state([(dim,)]))
   direction = np.ones(values) / np.sqrt(values)
   update = _canary_update(direction, state.coordinates.numpy(), dim)
   updates = tf.stack(

@@ -1,5 +1,7 @@
 """The paper's algorithm read into NumPy, independently of the library, for comparison."""
 
+import math
+
 import numpy as np
 
 
@@ -45,3 +47,66 @@ def linear_regression_update(
     w = w - learning_rate * velocity_w
     b = b - learning_rate * velocity_b
   return weights[0] - w, weights[1] - b
+
+
+def energies(releases, shapes, decay):
+  """`fedsmp_tff.energies` in plain loops, for arrays of one or two axes.
+
+  Args:
+    releases: Of (coordinates, values, stddev), the oldest first.
+    shapes: Of the model's tensors.
+    decay: Of the older ones, with each release.
+
+  Returns:
+    Totals, visits, and the estimates of all coordinates.
+  """
+  dim = sum(map(math.prod, shapes))
+  total, visits, noise = np.zeros(dim), np.zeros(dim), 0.0
+  for release in releases:
+    total *= decay
+    visits *= decay
+    noise *= decay
+    for j, value, stddev in zip(*release):
+      total[j] += value**2 - stddev**2
+      visits[j] += 1
+      noise += stddev**2
+  if not visits.any():
+    return total, visits, np.zeros(dim)
+  s2 = noise / visits.sum()
+  mean = max(total.sum() / visits.sum(), s2 * math.sqrt(2 / visits.sum()))
+
+  def factor(of_group, expected, seen, level):
+    if expected == 0:
+      return 1.0
+    variance = 2 * seen * s2**2 + (4 * s2 + 2 * level) * expected
+    weight = expected**2 / (expected**2 + variance)
+    return max(1 + weight * (of_group / expected - 1), 0.02)
+
+  prior, start = [], 0
+  for shape in shapes:
+    part = slice(start, start + math.prod(shape))
+    start = part.stop
+    t, n = total[part].reshape(shape), visits[part].reshape(shape)
+    level = mean * factor(t.sum(), mean * n.sum(), n.sum(), mean)
+    if len(shape) == 1:
+      prior += [level] * shape[0]
+      continue
+    num_rows, num_columns = shape
+    columns = [1.0] * num_columns
+    for _ in range(3):
+      rows = [
+          factor(t[i].sum(), level * np.dot(n[i], columns), n[i].sum(), level)
+          for i in range(num_rows)
+      ]
+      rows = [num_rows * row / sum(rows) for row in rows]
+      columns = [
+          factor(t[:, j].sum(), level * np.dot(n[:, j], rows), n[:, j].sum(), level)
+          for j in range(num_columns)
+      ]
+      columns = [num_columns * column / sum(columns) for column in columns]
+    prior += [level * row * column for row in rows for column in columns]
+  estimates = []
+  for e, n, x in zip(prior, visits, total):
+    weight = n * e**2 / (n * e**2 + s2 * (s2 + 2 * e)) if n else 0.0
+    estimates.append(e + weight * ((x / n if n else 0.0) - e))
+  return total, visits, np.array(estimates)

@@ -55,12 +55,12 @@ class TestMechanism:
         adaptive_clipping=fedsmp_tff.AdaptiveClipping() if adaptive else None,
     )
     mechanism = factory.mechanism(_DIM)
-    state = factory.initial_state([_DIM])
+    state = factory.initial_state([(_DIM,)])
     if name == 'topk':
       coordinates = _SPARSIFIERS[name].select(tf.linspace(1.0, 2.0, _DIM))
       state = state._replace(coordinates=coordinates)
     else:
-      state = factory.choices([_DIM]).choose(state)
+      state = factory.choices([(_DIM,)]).choose(state)
     factors = 1.0
     if shaped:
       # Of any size: C bounds what is left after them.
@@ -124,16 +124,16 @@ class _Recording(filters.Filter):
     self._recorded = recorded
     self._num_kept = num_kept
 
-  def initialize(self, sizes):
+  def initialize(self, shapes):
     zeros = tf.zeros([self._num_kept], tf.float64)
     nothing = post_processing.Release(tf.cast(zeros, tf.int32), zeros, zeros)
-    return self._recorded.initialize(sizes), nothing
+    return self._recorded.initialize(shapes), nothing
 
   def next(self, memory, release):
     return self._recorded.next(memory[0], release), release
 
-  def values(self, memory, sizes, release):
-    return self._recorded.values(memory[0], sizes, release)
+  def values(self, memory, shapes, release):
+    return self._recorded.values(memory[0], shapes, release)
 
 
 class TestProcess:
@@ -234,9 +234,9 @@ class TestPostProcessing:
         model, training, sparsifier, clients_per_round=3, clipping_norm=0.3,
         noise_multiplier=0.5, **{**options, 'server_filter': recording},
     )
-    sizes = [8, 2]
+    shapes = [(4, 2), (2,)]
     choices = server_choices.ServerChoices(
-        sparsifier, sizes,
+        sparsifier, shapes,
         **{key: options.get(key) for key in ('preconditioner', 'prediction', 'server_filter')},
     )
 

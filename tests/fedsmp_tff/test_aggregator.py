@@ -247,7 +247,7 @@ class TestExecution:
         noise=noise, rotate=False, seed=2,
     )
     mechanism = factory.mechanism(dim)
-    state = factory.initial_state([dim])
+    state = factory.initial_state([(dim,)])
     sent = mechanism.report(
         tf.zeros([dim]), state, tf.constant([3, 4], tf.int64)
     )['values']
@@ -560,7 +560,7 @@ class TestComposition:
         lambda: tff.learning.models.model_from_functional(model),
         client_optimizer_fn=tff.learning.optimizers.build_sgdm(self._LEARNING_RATE),
         model_aggregator=aggregator.FedSmpFactory(
-            released_topk.ReleasedTopK(num=4, explore=0.0, prior_visits=2.0), self._CLIENTS,
+            released_topk.ReleasedTopK(num=4, explore=0.0), self._CLIENTS,
             clipping_norm=0.7, noise_multiplier=0.0,
         ),
         metrics_aggregator=tff.learning.metrics.secure_sum_then_finalize,
@@ -573,7 +573,7 @@ class TestComposition:
         ).batch(6)
         for i in range(self._CLIENTS)
     ]
-    total, visits, tensor_of = np.zeros(10), np.zeros(10), np.repeat([0, 1], [8, 2])
+    releases = []
     for _ in range(5):
       weights, kept = process.get_model_weights(state), state.aggregator.coordinates
       state = process.next(state, clients).state
@@ -582,16 +582,8 @@ class TestComposition:
           for b, a in zip(weights.trainable, process.get_model_weights(state).trainable)
       ])
       assert set(np.flatnonzero(moved)) == set(kept)
-      total, visits = 0.95 * total, 0.95 * visits
-      total[kept] += moved[kept] ** 2
-      visits[kept] += 1
-      prior = np.full(10, total.sum() / visits.sum())
-      for tensor in range(2):
-        if visits[tensor_of == tensor].any():
-          prior[tensor_of == tensor] = (
-              total[tensor_of == tensor].sum() / visits[tensor_of == tensor].sum()
-          )
-      energy = (total + 2 * prior) / (visits + 2)
+      releases.append((kept, moved[kept], np.zeros(4)))
+      _, _, energy = numpy_reference.energies(releases, [(4, 2), (2,)], 0.95)
       # Equal ones are ordered by chance, which moves an energy by 1 % at most.
       np.testing.assert_allclose(
           np.sort(energy[state.aggregator.coordinates]), np.sort(energy)[-4:], rtol=0.011

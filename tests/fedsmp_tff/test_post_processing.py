@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fedsmp_tff import energies
 from fedsmp_tff import filters
 from fedsmp_tff import post_processing
 from fedsmp_tff import preconditioning
 from fedsmp_tff import prediction
 from fedsmp_tff import released_topk
+from tests import numpy_reference
 
-_SIZES = [4, 6]
-_DIM = sum(_SIZES)
+_SHAPES = [(4,), (2, 3)]
+_DIM = 10
 
 
 def _releases(num=6, k=4, seed=0):
@@ -29,39 +31,62 @@ def _releases(num=6, k=4, seed=0):
 
 
 def _remembered(option, releases):
-  memory = option.initialize(_SIZES)
+  memory = option.initialize(_SHAPES)
   for release in releases:
     memory = option.next(memory, release)
   return memory
 
 
-def _energies_by_hand(releases, decay, prior_visits):
-  total, visits = np.zeros(_DIM), np.zeros(_DIM)
-  for release in releases:
-    total *= decay
-    visits *= decay
-    for j, value, stddev in zip(*release):
-      total[j] += value**2 - stddev**2
-      visits[j] += 1
-  prior = np.zeros(_DIM)
-  for part in (slice(0, 4), slice(4, 10)):
-    heard = visits[part].sum()
-    everywhere = total.sum() / visits.sum() if visits.sum() else 0
-    prior[part] = total[part].sum() / heard if heard else everywhere
-  return (total + prior_visits * prior) / (visits + prior_visits)
+def _rank_one(rng, rows, columns):
+  """Values whose energies are near to a product of heavy-tailed factors."""
+  scale = np.outer(np.exp(rng.normal(size=rows)), np.exp(rng.normal(size=columns)))
+  return (scale * rng.normal(size=scale.shape)).ravel()
 
 
 class TestEnergies:
 
   @pytest.mark.parametrize('num', [0, 1, 5])
-  def test_as_by_hand(self, num):
-    memory = post_processing.Energies.none(_SIZES)
+  @pytest.mark.parametrize('noisy', [False, True])
+  def test_as_by_hand(self, num, noisy):
+    memory = energies.Energies.none(_SHAPES)
     releases = _releases(num, k=3)
+    if not noisy:
+      releases = [release._replace(stddev=np.zeros(3)) for release in releases]
     for release in releases:
       memory = memory.after(release, 0.8)
-    np.testing.assert_allclose(
-        memory.estimate(_SIZES, 2.0), _energies_by_hand(releases, 0.8, 2.0), rtol=1e-5
-    )
+    total, visits, estimates = numpy_reference.energies(releases, _SHAPES, 0.8)
+    np.testing.assert_allclose(memory.total, total, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(memory.visits, visits, rtol=1e-5)
+    np.testing.assert_allclose(memory.estimate(_SHAPES), estimates, rtol=1e-4, atol=1e-6)
+
+  @pytest.mark.parametrize('stddev', [0.0, 0.3, 3.0])
+  def test_rows_and_columns_tell_of_coordinates_never_kept(self, stddev):
+    # A tenth of the coordinates has been kept once: of the energy in the others, the tenth
+    # with the largest estimates must hold well over the tenth that chance has, the less so
+    # the more noise there is.
+    rng = np.random.default_rng(5)
+    values = _rank_one(rng, 100, 80)
+    kept = np.sort(rng.permutation(8000)[:800])
+    found = energies.Energies.none([(100, 80)]).after(
+        post_processing.Release(
+            kept.astype(np.int32), values[kept] + stddev * rng.normal(size=800),
+            np.full(800, stddev),
+        ),
+        1.0,
+    ).estimate([(100, 80)]).numpy()
+    others = np.setdiff1d(np.arange(8000), kept)
+    best = others[np.argsort(-found[others])[:720]]
+    share = np.sum(values[best] ** 2) / np.sum(values[others] ** 2)
+    assert share > {0.0: 0.5, 0.3: 0.5, 3.0: 0.3}[stddev]
+
+  def test_noise_of_known_size_alone_makes_all_alike(self):
+    # Nothing but noise: whatever the estimates are, they must not pick out who was lucky.
+    rng = np.random.default_rng(6)
+    kept = np.arange(4000, dtype=np.int32)
+    release = post_processing.Release(kept, rng.normal(size=4000), np.ones(4000))
+    found = energies.Energies.none([(100, 80)]).after(release, 1.0).estimate([(100, 80)]).numpy()
+    # 1 is the noise's variance; a naive estimate, x^2 - 1, has standard deviation sqrt(2).
+    assert np.std(found) < 0.05 and np.all(np.isfinite(found))
 
   def test_noise_alone_has_no_energy(self):
     # Mean of 4000 squares of N(0, s^2) less s^2: stddev s^2 sqrt(2/4000) = 0.022 s^2, so
@@ -69,7 +94,7 @@ class TestEnergies:
     # of what it is, it would be 0.56 s^2 above, or 1.25 s^2 below.
     rng = np.random.default_rng(1)
     stddev = np.full(4000, 0.3)
-    memory = post_processing.Energies.none([4000])
+    memory = energies.Energies.none([(4000,)])
     for scale, off in ((1, 0), (2 / 3, 0.56), (3 / 2, -1.25)):
       found = memory.after(
           post_processing.Release(
@@ -89,7 +114,6 @@ class TestReleasedTopK:
           ({'decay': math.nan}, '`decay`'),
           ({'explore': -0.1}, '`explore` must be from 0 to 1'),
           ({'explore': 1.5}, '`explore`'),
-          ({'prior_visits': 0}, '`prior_visits`'),
           ({'num': None}, 'Exactly one of'),
       ],
   )
@@ -101,9 +125,9 @@ class TestReleasedTopK:
     option = released_topk.ReleasedTopK(num=3, explore=0.0)
     values = np.array([0.1, 5, 0.2, 0.1, 0.3, 0.1, 4, 0.2, 3, 0.1])
     release = post_processing.Release(np.arange(_DIM, dtype=np.int32), values, np.full(_DIM, 0.1))
-    memory = option.next(option.initialize(_SIZES), release)
+    memory = option.next(option.initialize(_SHAPES), release)
     for seed in range(5):
-      kept = option.select(memory, _SIZES, tf.constant([seed, 0], tf.int64))
+      kept = option.select(memory, _SHAPES, tf.constant([seed, 0], tf.int64))
       assert kept.dtype == tf.int32 and list(kept.numpy()) == [1, 6, 8]
 
   @pytest.mark.parametrize('num, explore', [(1, 0.5), (4, 0.5), (10, 0.3), (5, 1.0)])
@@ -111,7 +135,7 @@ class TestReleasedTopK:
     option = released_topk.ReleasedTopK(num=num, explore=explore)
     for releases in ([], _releases(4)):
       kept = option.select(
-          _remembered(option, releases), _SIZES, tf.constant([7, 1], tf.int64)
+          _remembered(option, releases), _SHAPES, tf.constant([7, 1], tf.int64)
       ).numpy()
       assert len(set(kept)) == num and np.all(np.diff(kept) > 0)
       assert kept.min() >= 0 and kept.max() < _DIM
@@ -122,13 +146,13 @@ class TestReleasedTopK:
     # energy in the second, it has three quarters: 3000 with stddev 27.
     option = released_topk.ReleasedTopK(num=1, explore=1.0)
     loud = post_processing.Release(
-        np.arange(_DIM, dtype=np.int32), np.repeat([0.0, 1.0], _SIZES), np.zeros(_DIM)
+        np.arange(_DIM, dtype=np.int32), np.repeat([0.0, 1.0], [4, 6]), np.zeros(_DIM)
     )
 
     @tf.function
     def draws(memory):
       return tf.map_fn(
-          lambda i: option.select(memory, _SIZES, tf.stack([i, 5]))[0],
+          lambda i: option.select(memory, _SHAPES, tf.stack([i, 5]))[0],
           tf.range(4000, dtype=tf.int64), fn_output_signature=tf.int32,
       )
 
@@ -147,24 +171,45 @@ class TestHybridTopK:
     return released_topk.HybridTopK(num=2, public_examples=public, **options)
 
   def test_what_is_refused(self):
-    for options in ({'released_weight': 1.1}, {'decay': 0}, {'prior_visits': -1}):
+    for options in ({'released_weight': 1.1}, {'decay': 0}, {'smoothing': -1}):
       with pytest.raises(ValueError, match=f'`{next(iter(options))}` must be'):
         self._option(**options)
 
   @pytest.mark.parametrize('weight, kept', [(0.0, [0, 1]), (0.5, [0, 8]), (1.0, [8, 9])])
   def test_weighs_shares_of_energy(self, weight, kept):
-    option = self._option(released_weight=weight, prior_visits=1e-6)
+    option = self._option(released_weight=weight, smoothing=0.0)
     public = np.array([5, -3, 0.1, 0, 0, 0, 0, 0, 0, np.nan])
     values = np.array([0, 0, 0.1, 0.2, 0, 0, 0, 0, 80, 50.0])
     release = post_processing.Release(np.arange(_DIM, dtype=np.int32), values, np.zeros(_DIM))
-    found = option.select_by_both(public, _remembered(option, [release]), _SIZES)
+    found = option.select_by_both(public, _remembered(option, [release]), _SHAPES)
     assert list(found.numpy()) == kept
+
+
+  @pytest.mark.parametrize('smoothing', [0.0, 0.75, 1.0])
+  def test_public_energies_are_smoothed_by_rows_and_columns(self, smoothing):
+    # Of a 3 by 4 layer and a bias of 2; energies sum up to 1.
+    rng = np.random.default_rng(3)
+    update = rng.normal(size=14)
+    energy = update**2 / np.sum(update**2)
+    layer = energy[:12].reshape(3, 4)
+    product = np.outer(layer.sum(1), layer.sum(0)) / layer.sum()
+    expected = np.concatenate([
+        ((1 - smoothing) * layer + smoothing * product).ravel(), energy[12:]
+    ])
+    public = (np.zeros((1, 1)), np.zeros(1))
+    shapes = [(3, 4), (2,)]
+    for num in range(1, 14):
+      option = released_topk.HybridTopK(
+          num=num, public_examples=public, released_weight=0.0, smoothing=smoothing
+      )
+      found = option.select_by_both(update, option.initialize(shapes), shapes)
+      assert set(found.numpy()) == set(np.argsort(-expected)[:num])
 
 
 class TestPreconditioner:
 
   @pytest.mark.parametrize(
-      'options', [{'decay': 0}, {'prior_visits': math.inf}, {'exponent': -1}, {'exponent': 2}]
+      'options', [{'decay': 0}, {'exponent': -1}, {'exponent': 2}]
   )
   def test_what_is_refused(self, options):
     with pytest.raises(ValueError, match=f'`{next(iter(options))}` must be'):
@@ -172,28 +217,28 @@ class TestPreconditioner:
 
   def test_nothing_before_the_first_release(self):
     option = preconditioning.Preconditioner()
-    factors = option.factors(option.initialize(_SIZES), _SIZES, np.array([1, 7]))
+    factors = option.factors(option.initialize(_SHAPES), _SHAPES, np.array([1, 7]))
     np.testing.assert_array_equal(factors, [1, 1])
 
   def test_least_noise_for_the_same_norm(self):
-    option = preconditioning.Preconditioner(prior_visits=1e-6)
+    option = preconditioning.Preconditioner()
     values = np.array([1, 2, 3, 4, 1, 1, 1, 6, 2, 0.5])
     everywhere = np.arange(_DIM, dtype=np.int32)
     memory = option.next(
-        option.initialize(_SIZES), post_processing.Release(everywhere, values, np.zeros(_DIM))
+        option.initialize(_SHAPES), post_processing.Release(everywhere, values, np.zeros(_DIM))
     )
-    factors = option.factors(memory, _SIZES, everywhere).numpy()
+    factors = option.factors(memory, _SHAPES, everywhere).numpy()
     assert np.sum((factors * values) ** 2) == pytest.approx(np.sum(values**2), rel=1e-5)
     # By Cauchy and Schwarz.
     least = np.sum(np.abs(values)) ** 2 / (_DIM * np.sum(values**2))
     assert np.mean(factors**-2.0) == pytest.approx(least, rel=1e-4)
 
   def test_factors_are_bounded(self):
-    option = preconditioning.Preconditioner(exponent=1.0, prior_visits=1e-6)
+    option = preconditioning.Preconditioner(exponent=1.0)
     values = np.array([1e-9, 1e9] + [1.0] * 8)
     everywhere = np.arange(_DIM, dtype=np.int32)
     release = post_processing.Release(everywhere, values, np.full(_DIM, 1e-3))
-    factors = option.factors(_remembered(option, [release]), _SIZES, everywhere).numpy()
+    factors = option.factors(_remembered(option, [release]), _SHAPES, everywhere).numpy()
     assert np.all(np.isfinite(factors)) and factors.min() > 0
     assert factors.max() / factors.min() <= 100 * (1 + 1e-5)
 
@@ -226,10 +271,10 @@ class TestFilters:
         kind(decay=decay)
 
   def _by_release(self, option, releases):
-    memory = option.initialize(_SIZES)
+    memory = option.initialize(_SHAPES)
     for release in releases:
       memory = option.next(memory, release)
-      yield release, option.values(memory, _SIZES, release).numpy()
+      yield release, option.values(memory, _SHAPES, release).numpy()
 
   def test_momentum_as_by_hand(self):
     velocity = np.zeros(_DIM)
@@ -271,9 +316,9 @@ class TestFilters:
   def test_shrinkage_as_by_hand(self):
     releases = _releases()
     for t, (release, values) in enumerate(
-        self._by_release(filters.Shrinkage(0.8, 2.0), releases)
+        self._by_release(filters.Shrinkage(0.8), releases)
     ):
-      energy = _energies_by_hand(releases[: t + 1], 0.8, 2.0)[release.coordinates]
-      energy = np.maximum(energy, 0)
+      estimates = numpy_reference.energies(releases[: t + 1], _SHAPES, 0.8)[2]
+      energy = np.maximum(estimates[release.coordinates], 0)
       expected = release.values * energy / (energy + release.stddev**2)
       np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-7)
