@@ -15,6 +15,11 @@ Perturbation" (d weights, k kept coordinates, r clients a round):
   9. epsilon follows from sigma, the sampling of clients and the number of rounds;
   10. k does not enter it: fewer coordinates, less noise, the same guarantee.
 
+Beyond it: what the server makes of past releases, public data and the schedule costs no
+epsilon (`PostProcessing`): masks without public data (`ReleasedTopK`) or by both
+(`HybridTopK`), factors before the clip (`Preconditioner`), guesses (`Prediction`), filtered
+updates (`Filter`), averages of the weights (`averaging`).
+
 Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to compose
 the aggregator into a process of your own.
 """
@@ -30,6 +35,7 @@ from fedsmp_tff.aggregator import FedSmpFactory as FedSmpFactory
 from fedsmp_tff.clipping import AdaptiveClipping as AdaptiveClipping
 from fedsmp_tff.client_training import LocalTraining as LocalTraining
 from fedsmp_tff.client_training import examples_of as examples_of
+from fedsmp_tff.filters import Filter as Filter
 from fedsmp_tff.filters import LowPass as LowPass
 from fedsmp_tff.filters import Momentum as Momentum
 from fedsmp_tff.filters import Shrinkage as Shrinkage
@@ -40,6 +46,8 @@ from fedsmp_tff.learning_process import build_fedavg_randk as build_fedavg_randk
 from fedsmp_tff.learning_process import build_fedavg_topk as build_fedavg_topk
 from fedsmp_tff.learning_process import tag_client as tag_client
 from fedsmp_tff.masked_sum import FedSmpState as FedSmpState
+from fedsmp_tff.post_processing import PostProcessing as PostProcessing
+from fedsmp_tff.post_processing import Release as Release
 from fedsmp_tff.preconditioning import Preconditioner as Preconditioner
 from fedsmp_tff.prediction import Prediction as Prediction
 from fedsmp_tff.released_topk import HybridTopK as HybridTopK
