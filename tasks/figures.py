@@ -57,7 +57,9 @@ def label(group: results.Group) -> str:
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
   """Figure 2: accuracy over rounds and over the uplink."""
   if len(groups) > _MOST_CURVES:
-    groups = [group for group in groups if _is_drawn_by_the_paper(group)] or groups
+    groups = [group for group in groups if _is_drawn_by_the_paper(group)] or sorted(
+        groups, key=lambda group: group.mean_and_std('final')[0]
+    )[-_MOST_CURVES:]
   groups = sorted(groups, key=lambda group: _ORDER.index(group.config['algorithm']))
   by_round, by_uplink, lasts = [], [], []
   for group, name, color in zip(groups, _labels(groups), _colors(groups)):

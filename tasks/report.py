@@ -196,7 +196,8 @@ def _times(groups: Sequence[results.Group]) -> list[Table]:
 
 def _reproduces(group: results.Group, row: paper.Row) -> bool:
   config = group.config
-  return row.is_of(config['task'], config['algorithm'], group.p, group.noise_multiplier)
+  # What is measured on examples held out is beside no test accuracy.
+  return not config['flags'].get('held_out') and row.is_of(config['task'], config['algorithm'], group.p, group.noise_multiplier)
 
 
 def _beside(row: paper.Row, group: results.Group, differences: str) -> list[str]:
