@@ -52,9 +52,9 @@ class Energies(NamedTuple):
     One coordinate's releases are mostly noise, and most coordinates were never kept. So
     each is drawn towards what its tensor's rows and columns say: in a layer's weights
     energy is near to a product of one factor for each input and one for each output (as
-    Adafactor takes it, arXiv 1804.04235), and there are few of those. How far it is drawn is empirical Bayes, from how
-    far the noise may be off: to the data where they are clear, to the group's mean where
-    they are not. Tensors alike are drawn towards the mean of all.
+    Adafactor takes it, arXiv 1804.04235), and there are few of those. How far it is drawn
+    is empirical Bayes, from the known noise: little where the data are clear, all the way
+    where they are not. Tensors' levels are drawn to the mean of all, and factors to 1, alike.
 
     Args:
       shapes: Of the model's tensors, in order.
@@ -110,8 +110,8 @@ class _Fit:
   def _factor(self, total, expected, visits, level):
     """By how much a group of coordinates exceeds what is expected of it, drawn towards 1.
 
-    Before the data a factor is as likely to be off by itself. What it is from them is off
-    by the noise, and by how much energies differ within the group.
+    A factor's standard deviation before the data is taken to be its mean. What it is from
+    them is off by the noise, and by how much energies differ within the group.
     """
     # The variance of (x + noise)^2 is 2 v^2 + 4 v x^2, that of x^2 about its mean 2 mean^2.
     v = self._variance
