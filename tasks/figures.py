@@ -1,6 +1,6 @@
 """The paper's figures from runs: accuracy over rounds and uplink, and all of them over p."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import itertools
 from typing import Optional
 
@@ -14,8 +14,8 @@ from tasks import settings as settings_lib
 # With more curves than this in Figure 2, only those that the paper draws.
 _MOST_CURVES = 8
 _PERCENT_BELOW = 25
-_ACCURACY = 'test accuracy (%)'
-_BEST = 'best test accuracy (%)'
+_ACCURACY = 'accuracy (%)'
+_BEST = 'best accuracy (%)'
 _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
 # What may differ between the points of a curve over p.
 _NOT_ALONG_A_CURVE = (
@@ -157,9 +157,8 @@ def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.G
     by_setting.setdefault(setting, []).append(group)
   found = [alike for alike in by_setting.values() if len({g.p for g in alike}) > 1]
   firsts = [alike[0] for alike in found]
-  return {
-      _apart(first, firsts, _NOT_ALONG_A_CURVE): alike for first, alike in zip(firsts, found)
-  }
+  names = _differing(firsts, _NOT_ALONG_A_CURVE)
+  return {_values(first, names): alike for first, alike in zip(firsts, found)}
 
 
 def _points(
@@ -216,22 +215,27 @@ def _is_drawn_by_the_paper(group: results.Group) -> bool:
 
 def _labels(groups: Sequence[results.Group]) -> list[str]:
   """Labels that tell the groups apart: with the flags that differ, where needed."""
-  plain = [label(group) for group in groups]
-  found = []
-  for group, text in zip(groups, plain):
-    alike = [other for other, name in zip(groups, plain) if name == text]
-    found.append(text + _apart(group, alike, ('seed',)))
-  return found
+  by_label = {}
+  for group in groups:
+    by_label.setdefault(label(group), []).append(group)
+  names = set().union(*(_differing(alike, ('seed',)) for alike in by_label.values()))
+  return [label(group) + _values(group, names) for group in groups]
 
 
-def _apart(
-    group: results.Group, others: Sequence[results.Group], left_out: Sequence[str]
-) -> str:
-  """', flag = value' for each flag in which these groups are not all alike."""
-  return ''.join(
-      f', {name} = {value}' for name, value in sorted(group.config['flags'].items())
+def _differing(groups: Sequence[results.Group], left_out: Sequence[str]) -> set[str]:
+  """The flags in which groups are not all alike."""
+  return {
+      name for group in groups for name in group.config['flags']
       if name not in left_out
-      and len({str(other.config['flags'].get(name)) for other in others}) > 1
+      and len({str(other.config['flags'].get(name)) for other in groups}) > 1
+  }
+
+
+def _values(group: results.Group, names: Iterable[str]) -> str:
+  """', flag = value' for each of these flags that is set."""
+  flags = group.config['flags']
+  return ''.join(
+      f', {name} = {flags[name]}' for name in sorted(names) if flags.get(name) is not None
   )
 
 
