@@ -1,6 +1,7 @@
 """Averages of a run's weights over rounds, and how good they are: at no cost in epsilon."""
 
 from collections.abc import Callable
+import math
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ class Averages(program.Reporter):
   """An exponential average and the mean over the second half, measured at times.
 
   Attributes:
-    measured: The last round's measurements by the average's name; empty if there are none.
+    accuracies: The last round's, by the average's name; empty if it was not measured.
   """
 
   def __init__(
@@ -38,17 +39,17 @@ class Averages(program.Reporter):
     self._rounds = rounds
     self._measure = measure
     self._every = _MEASUREMENTS * rounds_per_evaluation
-    self.measured = {}
+    self.accuracies = {}
 
   def __call__(self, report: program.RoundReport) -> None:
-    self.measured = {}
+    self.accuracies = {}
     if not report.rounds_done:
       return  # Initial weights are no result.
     last = report.rounds_done == self._rounds
     for name, average in self._averages.items():
       average.add(list(report.weights.trainable))
       if last or report.rounds_done % self._every == 0:
-        self.measured[name] = self._measure(self.weights()[name], last)
+        self.accuracies[name] = self._measure(self.weights()[name], last).accuracy
 
   def weights(self) -> dict[str, tff.learning.models.ModelWeights]:
     """The averages by their names, as the model's weights; none before the first round."""
@@ -63,6 +64,7 @@ class Averages(program.Reporter):
         name: {
             'num': np.int64(average.num),
             'mean': self._zeros if average.mean is None else average.mean,
+            'accuracy': np.float64(self.accuracies.get(name, math.nan)),
         }
         for name, average in self._averages.items()
     }
@@ -71,3 +73,5 @@ class Averages(program.Reporter):
     for name, average in self._averages.items():
       average.num = int(state[name]['num'])
       average.mean = list(state[name]['mean']) if average.num else None
+    accuracies = {name: float(state[name]['accuracy']) for name in self._averages}
+    self.accuracies = {n: value for n, value in accuracies.items() if not math.isnan(value)}

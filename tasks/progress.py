@@ -39,7 +39,6 @@ class MetricsWriter(program.Reporter):
     self._out = out
     self._ledger = ledger
     self._averages = averages
-    self._of_averages = {}
     self._rounds = 0
     self._best_accuracy = self._accuracy = self._loss = math.nan
     self._best_round = 0
@@ -52,10 +51,6 @@ class MetricsWriter(program.Reporter):
       # Written so that the first, which follows a NaN, is the best.
       if not self._accuracy <= self._best_accuracy:
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
-    self._of_averages = {
-        f'test_accuracy_{name}': one.accuracy
-        for name, one in self._averages.measured.items()
-    }
     public = report.metrics['aggregator'] if report.metrics else {}
     # First what is not a result: a row of metrics tells that the round is complete.
     self._out.add_timings({
@@ -69,7 +64,7 @@ class MetricsWriter(program.Reporter):
         'test_accuracy': measured and measured.accuracy,
         'best_test_accuracy': self._best_accuracy,
         **{
-            f'test_accuracy_{name}': self._of_averages.get(f'test_accuracy_{name}')
+            f'test_accuracy_{name}': self._averages.accuracies.get(name)
             for name in averages_lib.NAMES
         },
         **self._charged(report),
@@ -130,7 +125,10 @@ class MetricsWriter(program.Reporter):
         'best_round': self._best_round,
         'final_test_accuracy': self._accuracy,
         'final_test_loss': self._loss,
-        **{f'final_{name}': accuracy for name, accuracy in self._of_averages.items()},
+        **{
+            f'final_test_accuracy_{name}': accuracy
+            for name, accuracy in self._averages.accuracies.items()
+        },
         **self._spent(),
         'uplink_megabytes': self._plan.uplink_megabytes(self._rounds),
         'randomness': self._plan.randomness(),

@@ -1,5 +1,7 @@
 """Tests of a run's averages: what goes into them, when they are measured, how they go on."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -28,7 +30,7 @@ class _Run:
 
   def _measure(self, weights, last):
     self.measured.append((_flat(weights.trainable), last))
-    return len(self.measured)
+    return types.SimpleNamespace(accuracy=1 / len(self.measured))
 
   def hear(self, *rounds):
     """Reports rounds; returns those that were measured."""
@@ -38,8 +40,9 @@ class _Run:
           self.weights[n], self.model.initial_weights[1]
       )
       self.averages(program.RoundReport(n, n, weights))
-      if self.averages.measured:
-        assert list(self.averages.measured) == ['exponential', 'tail']
+      if self.averages.accuracies:
+        num = len(self.measured)
+        assert self.averages.accuracies == {'exponential': 1 / (num - 1), 'tail': 1 / num}
         found.append(n)
     return found
 
@@ -82,3 +85,11 @@ class TestExecution:
     second.hear(*range(rounds_done + 1, _ROUNDS + 1))
     for (one, _), (other, _) in zip(whole.measured[-2:], second.measured[-2:]):
       np.testing.assert_array_equal(one, other)
+
+  @pytest.mark.parametrize('rounds_done', [9, 10, 30])
+  def test_what_the_last_round_measured_is_kept(self, rounds_done):
+    first, second = _Run(), _Run()
+    first.hear(*range(rounds_done + 1))
+    second.averages.restore(rounds_done, first.averages.state())
+    assert second.averages.accuracies == first.averages.accuracies
+    assert bool(first.averages.accuracies) == (rounds_done != 9)

@@ -91,7 +91,9 @@ class TestComputation:
 class TestExecution:
 
   def test_each_option_changes_weights_and_not_epsilon(self, data_dir, tmp_path, capsys):
-    common = ['--seed=1', '--learning_rate_decay=0.5', '--server_learning_rate=0.01']
+    common = [
+        '--seed=1', '--p=0.2', '--learning_rate_decay=0.5', '--server_learning_rate=0.01',
+    ]
     found, epsilons = {}, set()
     for name, flag in {'none': '--rounds=3', **_OPTIONS}.items():
       out = tmp_path / name

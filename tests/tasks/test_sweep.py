@@ -62,7 +62,7 @@ class TestComputation:
   @pytest.mark.parametrize(
       'arguments, sentence',
       [
-          ([], '--grid is not set; set it to a file, or to one of paper/emnist'),
+          ([], '--grid is not set; set it to a file, or to one of beyond/fashion_mnist'),
           (['--grid=none'], "--grid=none can't be read"),
           (['--grid=paper/fashion_mnist', '--index=300'], '--index=300 is not one of the 300'),
           (['--grid=paper/fashion_mnist', '--seeds=0'], 'seeds'),
