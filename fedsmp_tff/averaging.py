@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fedsmp_tff import post_processing
+
 
 class Average(abc.ABC):
   """An average of the weights that were released so far.
@@ -50,8 +52,7 @@ class ExponentialAverage(Average):
 
   def __init__(self, decay: float = 0.95):
     super().__init__()
-    if not 0 <= decay < 1:
-      raise ValueError(f'`decay` must be at least 0 and less than 1. Found {decay}.')
+    post_processing.check_decay(decay)
     self._decay = decay
 
   def share(self, num: int) -> float:

@@ -29,7 +29,7 @@ class Energies(NamedTuple):
   @classmethod
   def none(cls, shapes: post_processing.Shapes) -> 'Energies':
     """Of no releases."""
-    dim = sum(map(math.prod, shapes))
+    dim = sum(post_processing.sizes(shapes))
     return cls(tf.zeros([dim]), tf.zeros([dim]), tf.constant(0.0))
 
   def after(self, release: post_processing.Release, decay: float) -> 'Energies':
@@ -67,7 +67,7 @@ class Energies(NamedTuple):
     # All further numbers are relative to the mean of all.
     fit = _Fit(tf.math.divide_no_nan(variance, mean))
     relative = tf.math.divide_no_nan(self.total, mean)
-    sizes = list(map(math.prod, shapes))
+    sizes = post_processing.sizes(shapes)
     prior = tf.concat(
         [
             fit.tensor(of_tensor, seen, shape)
@@ -154,7 +154,7 @@ def rank_one(energies: tf.Tensor, shapes: post_processing.Shapes) -> tf.Tensor:
   The last axis is the columns'; a vector stays as it is.
   """
   parts = []
-  for part, shape in zip(tf.split(energies, list(map(math.prod, shapes))), shapes):
+  for part, shape in zip(tf.split(energies, post_processing.sizes(shapes)), shapes):
     if len(shape) >= 2:
       part = tf.reshape(part, [-1, shape[-1]])
       rows, columns = tf.reduce_sum(part, 1), tf.reduce_sum(part, 0)

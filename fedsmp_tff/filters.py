@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import math
 from typing import Any
 
 import tensorflow as tf
@@ -49,10 +48,10 @@ class LowPass(Filter):
   decay: float = 0.9
 
   def __post_init__(self):
-    _check_decay(self.decay)
+    post_processing.check_decay(self.decay)
 
   def initialize(self, shapes: post_processing.Shapes) -> Any:
-    zeros = tf.zeros([sum(map(math.prod, shapes))])
+    zeros = tf.zeros([sum(post_processing.sizes(shapes))])
     return (zeros, zeros, zeros)
 
   def next(self, memory: Any, release: post_processing.Release) -> Any:
@@ -86,10 +85,10 @@ class Momentum(Filter):
   decay: float = 0.9
 
   def __post_init__(self):
-    _check_decay(self.decay)
+    post_processing.check_decay(self.decay)
 
   def initialize(self, shapes: post_processing.Shapes) -> Any:
-    return (tf.zeros([sum(map(math.prod, shapes))]),)
+    return (tf.zeros([sum(post_processing.sizes(shapes))]),)
 
   def next(self, memory: Any, release: post_processing.Release) -> Any:
     (velocity,) = memory
@@ -134,8 +133,3 @@ def _updated(memory, coordinates, *values):
   return tuple(
       tf.tensor_scatter_nd_update(vector, where, new) for vector, new in zip(memory, values)
   )
-
-
-def _check_decay(decay):
-  if not 0 <= decay < 1:
-    raise ValueError(f'`decay` must be at least 0 and less than 1. Found {decay}.')

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Sequence
+import math
 from typing import Any, NamedTuple
 
 # The shapes of a model's tensors, in order; they have d elements in all.
@@ -48,3 +49,14 @@ class PostProcessing(abc.ABC):
   @abc.abstractmethod
   def next(self, memory: Any, release: Release) -> Any:
     """The memory after one more release."""
+
+
+def sizes(shapes: Shapes) -> list[int]:
+  """Elements of each of the model's tensors; they sum up to d."""
+  return list(map(math.prod, shapes))
+
+
+def check_decay(decay: float) -> None:
+  """Raises `ValueError` if `decay` is not in [0, 1)."""
+  if not 0 <= decay < 1:
+    raise ValueError(f'`decay` must be at least 0 and less than 1. Found {decay}.')

@@ -1,7 +1,6 @@
 """Prediction: a public guess of the update, which clients need not send again."""
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -39,13 +38,12 @@ class Prediction(post_processing.PostProcessing):
   share: float = 0.5
 
   def __post_init__(self):
-    if not 0 <= self.decay < 1:
-      raise ValueError(f'`decay` must be at least 0 and less than 1. Found {self.decay}.')
+    post_processing.check_decay(self.decay)
     if not 0 <= self.share <= 1:
       raise ValueError(f'`share` must be from 0 to 1. Found {self.share}.')
 
   def initialize(self, shapes: post_processing.Shapes) -> _Means:
-    dim = sum(map(math.prod, shapes))
+    dim = sum(post_processing.sizes(shapes))
     return _Means(tf.zeros([dim]), tf.zeros([dim]))
 
   def next(self, memory: _Means, release: post_processing.Release) -> _Means:

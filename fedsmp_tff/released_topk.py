@@ -1,7 +1,6 @@
 """Top k by past releases: without public data (ReleasedTopK), or beside them (HybridTopK)."""
 
 import dataclasses
-import math
 
 import tensorflow as tf
 
@@ -53,7 +52,7 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
       shapes: Of the model's tensors.
       seed: int64[2].
     """
-    sizes = list(map(math.prod, shapes))
+    sizes = post_processing.sizes(shapes)
     num = self.num_kept(sum(sizes))
     num_exploring = round(self.explore * num)
     chance = tf.random.stateless_uniform([2, sum(sizes)], seed, minval=1e-30)

@@ -2,7 +2,6 @@
 
 import collections
 from collections.abc import Callable
-import math
 from typing import Optional
 
 import tensorflow as tf
@@ -35,7 +34,7 @@ class ServerChoices:
   ):
     self._sparsifier = sparsifier
     self._shapes = list(shapes)
-    self._dim = sum(map(math.prod, shapes))
+    self._dim = sum(post_processing.sizes(shapes))
     self._preconditioner = preconditioner
     self._prediction = prediction
     self._filter = server_filter
