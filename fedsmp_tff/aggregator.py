@@ -226,7 +226,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(
           '`TopK` chooses coordinates by training on public data from the'
           ' model\'s weights, which an aggregator does not see. Use'
-          ' `fedsmp_tff.build_fed_smp`, or the `RandK` sparsifier here.'
+          ' `fedsmp_tff.build_fed_smp`; or take `RandK` or `ReleasedTopK` here.'
       )
     flattener = flattening.Flattener(value_type)
     mechanism = self.mechanism(flattener.dim)

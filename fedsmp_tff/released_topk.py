@@ -42,27 +42,18 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
     if not 0 <= self.explore <= 1:
       raise ValueError(f'`explore` must be from 0 to 1. Found {self.explore}.')
 
-  def select(
-      self, memory: energies_lib.Energies, shapes: post_processing.Shapes, seed: tf.Tensor
-  ) -> tf.Tensor:
-    """Coordinates int32[k], ascending, of the next round.
-
-    Args:
-      memory: Of all releases so far.
-      shapes: Of the model's tensors.
-      seed: int64[2].
-    """
-    sizes = post_processing.sizes(shapes)
+  def choose(self, known: sparsifiers.Known) -> tf.Tensor:
+    sizes = post_processing.sizes(known.shapes)
     num = self.num_kept(sum(sizes))
     num_exploring = round(self.explore * num)
-    chance = tf.random.stateless_uniform([2, sum(sizes)], seed, minval=1e-30)
-    estimate = memory.estimate(shapes)
+    chance = tf.random.stateless_uniform([2, sum(sizes)], known.seed, minval=1e-30)
+    estimate = known.memory.estimate(known.shapes)
     alike = tf.repeat(tf.constant([1 / (size * len(sizes)) for size in sizes]), sizes)
     weights = _EQUAL_SHARE * alike + (1 - _EQUAL_SHARE) * _shares(estimate)
     # The largest of log(weight) + Gumbel noise are a sample without replacement in
     # proportion to the weights.
     keys = tf.math.log(weights) - tf.math.log(-tf.math.log(chance[0]))
-    seen = tf.reduce_any(memory.visits > 0)
+    seen = tf.reduce_any(known.memory.visits > 0)
     ranks = tf.where(seen, estimate * (1 + _JITTER * chance[1]), keys)
     exploited = tf.math.top_k(ranks, num - num_exploring).indices
     keys = tf.tensor_scatter_nd_update(
@@ -101,25 +92,12 @@ class HybridTopK(sparsifiers.TopK, energies_lib.RemembersEnergies):
       if not 0 <= getattr(self, name) <= 1:
         raise ValueError(f'`{name}` must be from 0 to 1. Found {getattr(self, name)}.')
 
-  def select_by_both(
-      self,
-      public_update: tf.Tensor,
-      memory: energies_lib.Energies,
-      shapes: post_processing.Shapes,
-  ) -> tf.Tensor:
-    """Coordinates int32[k], ascending, of the next round.
-
-    Args:
-      public_update: [d], on public data from the round's weights.
-      memory: Of all releases so far.
-      shapes: Of the model's tensors.
-    """
-    public = _shares(tf.cast(public_update, tf.float32) ** 2)
-    public += self.smoothing * (energies_lib.rank_one(public, shapes) - public)
+  def choose(self, known: sparsifiers.Known) -> tf.Tensor:
+    public = _shares(tf.cast(known.public_update(), tf.float32) ** 2)
+    public += self.smoothing * (energies_lib.rank_one(public, known.shapes) - public)
+    released = _shares(known.memory.estimate(known.shapes))
     # `select` ranks by magnitude.
-    return self.select(
-        public + self.released_weight * (_shares(memory.estimate(shapes)) - public)
-    )
+    return self.select(public + self.released_weight * (released - public))
 
 
 def _shares(energies: tf.Tensor) -> tf.Tensor:

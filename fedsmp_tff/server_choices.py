@@ -12,7 +12,6 @@ from fedsmp_tff import post_processing
 from fedsmp_tff import preconditioning
 from fedsmp_tff import prediction as prediction_lib
 from fedsmp_tff import randomness
-from fedsmp_tff import released_topk
 from fedsmp_tff import sparsifiers
 
 
@@ -105,21 +104,15 @@ class ServerChoices:
         public data from the round's weights.
     """
     seed = randomness.fold_in(state.seed, state.round_num)
-    kept = self._sparsifier
-    if isinstance(kept, released_topk.HybridTopK):
-      coordinates = kept.select_by_both(
-          public_update_fn(seed), state.memory['sparsifier'], self._shapes
-      )
-    elif isinstance(kept, sparsifiers.TopK):
-      coordinates = kept.select(public_update_fn(seed))
-    elif isinstance(kept, sparsifiers.RandK):
-      coordinates = kept.select(self._dim, seed)
-    elif isinstance(kept, released_topk.ReleasedTopK):
-      coordinates = kept.select(state.memory['sparsifier'], self._shapes, seed)
-    else:
-      coordinates = state.coordinates
+    known = sparsifiers.Known(
+        self._shapes,
+        seed,
+        state.memory.get('sparsifier'),
+        lambda: public_update_fn(seed),
+    )
+    coordinates = self._sparsifier.choose(known)
     state = state._replace(coordinates=coordinates)
-    if not kept.num_coordinates(self._dim):
+    if not self._sparsifier.num_coordinates(self._dim):
       coordinates = tf.range(self._dim)
     if self._preconditioner:
       factors = self._preconditioner.factors(

@@ -6,11 +6,31 @@ and k values of every client add up in one secure sum.
 """
 
 import abc
+from collections.abc import Callable
 import dataclasses
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
+
+from fedsmp_tff import post_processing
+
+
+class Known(NamedTuple):
+  """What a server may choose by at the start of a round: nothing that a client holds.
+
+  Attributes:
+    shapes: Of the model's tensors, d elements in all.
+    seed: int64[2], public randomness of the round's own.
+    memory: Of past releases, of a sparsifier that is a `post_processing.PostProcessing`.
+    public_update: Makes the update [d] on public data from the round's weights; only for
+      `TopK`, as it takes a training.
+  """
+
+  shapes: post_processing.Shapes
+  seed: Any
+  memory: Any = None
+  public_update: Optional[Callable[[], Any]] = None
 
 
 class Sparsifier(abc.ABC):
@@ -23,6 +43,10 @@ class Sparsifier(abc.ABC):
     Raises:
       ValueError: If this sparsifier can't keep that many of `dim`.
     """
+
+  @abc.abstractmethod
+  def choose(self, known: Known) -> tf.Tensor:
+    """A round's coordinates, int32[num_coordinates], distinct and ascending."""
 
   def num_coordinates(self, dim: int) -> int:
     """Length of the list of coordinates in the server's state: k, or 0 if all."""
@@ -93,6 +117,9 @@ class RandK(Kept):
   def scale(self, dim: int) -> float:
     return dim / self.num_kept(dim)
 
+  def choose(self, known: Known) -> tf.Tensor:
+    return self.select(sum(post_processing.sizes(known.shapes)), known.seed)
+
   def select(self, dim: int, seed: tf.Tensor) -> tf.Tensor:
     """k distinct coordinates int32[k], ascending, from `seed` int64[2].
 
@@ -153,6 +180,9 @@ class TopK(Kept):
         of_clients, epochs=self.public_epochs, steps=self.public_steps
     )
 
+  def choose(self, known: Known) -> tf.Tensor:
+    return self.select(known.public_update())
+
   def select(self, public_update: tf.Tensor) -> tf.Tensor:
     """Coordinates int32[k], ascending, of the largest |values| of a vector [d].
 
@@ -174,6 +204,9 @@ class Dense(Sparsifier):
 
   def num_coordinates(self, dim: int) -> int:
     return 0
+
+  def choose(self, known: Known) -> tf.Tensor:
+    return tf.zeros([0], tf.int32)
 
   def gather(self, vector: tf.Tensor, coordinates: tf.Tensor) -> tf.Tensor:
     return vector

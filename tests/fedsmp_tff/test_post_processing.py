@@ -12,6 +12,7 @@ from fedsmp_tff import post_processing
 from fedsmp_tff import preconditioning
 from fedsmp_tff import prediction
 from fedsmp_tff import released_topk
+from fedsmp_tff import sparsifiers
 from tests import numpy_reference
 
 _SHAPES = [(4,), (2, 3)]
@@ -35,6 +36,11 @@ def _remembered(option, releases):
   for release in releases:
     memory = option.next(memory, release)
   return memory
+
+
+def _chosen(option, update, memory, shapes):
+  """What a sparsifier that takes public data keeps, as an array."""
+  return option.choose(sparsifiers.Known(shapes, None, memory, lambda: update)).numpy()
 
 
 def _rank_one(rng, rows, columns):
@@ -127,15 +133,17 @@ class TestReleasedTopK:
     release = post_processing.Release(np.arange(_DIM, dtype=np.int32), values, np.full(_DIM, 0.1))
     memory = option.next(option.initialize(_SHAPES), release)
     for seed in range(5):
-      kept = option.select(memory, _SHAPES, tf.constant([seed, 0], tf.int64))
+      kept = option.choose(sparsifiers.Known(_SHAPES, tf.constant([seed, 0], tf.int64), memory))
       assert kept.dtype == tf.int32 and list(kept.numpy()) == [1, 6, 8]
 
   @pytest.mark.parametrize('num, explore', [(1, 0.5), (4, 0.5), (10, 0.3), (5, 1.0)])
   def test_k_distinct_ascending_coordinates(self, num, explore):
     option = released_topk.ReleasedTopK(num=num, explore=explore)
     for releases in ([], _releases(4)):
-      kept = option.select(
-          _remembered(option, releases), _SHAPES, tf.constant([7, 1], tf.int64)
+      kept = option.choose(
+          sparsifiers.Known(
+              _SHAPES, tf.constant([7, 1], tf.int64), _remembered(option, releases)
+          )
       ).numpy()
       assert len(set(kept)) == num and np.all(np.diff(kept) > 0)
       assert kept.min() >= 0 and kept.max() < _DIM
@@ -152,7 +160,7 @@ class TestReleasedTopK:
     @tf.function
     def draws(memory):
       return tf.map_fn(
-          lambda i: option.select(memory, _SHAPES, tf.stack([i, 5]))[0],
+          lambda i: option.choose(sparsifiers.Known(_SHAPES, tf.stack([i, 5]), memory))[0],
           tf.range(4000, dtype=tf.int64), fn_output_signature=tf.int32,
       )
 
@@ -181,9 +189,8 @@ class TestHybridTopK:
     public = np.array([5, -3, 0.1, 0, 0, 0, 0, 0, 0, np.nan])
     values = np.array([0, 0, 0.1, 0.2, 0, 0, 0, 0, 80, 50.0])
     release = post_processing.Release(np.arange(_DIM, dtype=np.int32), values, np.zeros(_DIM))
-    found = option.select_by_both(public, _remembered(option, [release]), _SHAPES)
-    assert list(found.numpy()) == kept
-
+    found = _chosen(option, public, _remembered(option, [release]), _SHAPES)
+    assert list(found) == kept
 
   @pytest.mark.parametrize('smoothing', [0.0, 0.75, 1.0])
   def test_public_energies_are_smoothed_by_rows_and_columns(self, smoothing):
@@ -202,8 +209,8 @@ class TestHybridTopK:
       option = released_topk.HybridTopK(
           num=num, public_examples=public, released_weight=0.0, smoothing=smoothing
       )
-      found = option.select_by_both(update, option.initialize(shapes), shapes)
-      assert set(found.numpy()) == set(np.argsort(-expected)[:num])
+      found = _chosen(option, update, option.initialize(shapes), shapes)
+      assert set(found) == set(np.argsort(-expected)[:num])
 
 
 class TestPreconditioner:
