@@ -53,6 +53,8 @@ from fedsmp_tff.prediction import Prediction as Prediction
 from fedsmp_tff.released_topk import HybridTopK as HybridTopK
 from fedsmp_tff.released_topk import ReleasedTopK as ReleasedTopK
 from fedsmp_tff.sparsifiers import Dense as Dense
+from fedsmp_tff.sparsifiers import Kept as Kept
+from fedsmp_tff.sparsifiers import Known as Known
 from fedsmp_tff.sparsifiers import RandK as RandK
 from fedsmp_tff.sparsifiers import Sparsifier as Sparsifier
 from fedsmp_tff.sparsifiers import TopK as TopK

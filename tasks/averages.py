@@ -28,12 +28,11 @@ class Averages(program.Reporter):
       self,
       model: tff.learning.models.FunctionalModel,
       rounds: int,
-      decay: float,
+      exponential: averaging.ExponentialAverage,
       measure: Callable[[Any, bool], evaluation.Evaluation],
       rounds_per_evaluation: int,
   ):
-    kinds = (averaging.ExponentialAverage(decay), averaging.TailAverage(rounds // 2))
-    self._averages = dict(zip(NAMES, kinds))
+    self._averages = dict(zip(NAMES, (exponential, averaging.TailAverage(rounds // 2))))
     self._zeros = tf.nest.map_structure(np.zeros_like, list(model.initial_weights[0]))
     self._non_trainable = model.initial_weights[1]
     self._rounds = rounds

@@ -7,6 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
+from fedsmp_tff import averaging
+from fedsmp_tff import filters
 
 FILTERS = {
     'momentum': fedsmp_tff.Momentum,
@@ -19,7 +21,6 @@ _OPTIMIZERS = {
     'adam': tff.learning.optimizers.build_adam,
     'yogi': tff.learning.optimizers.build_yogi,
 }
-_DEFAULT_DECAY = 0.9
 
 _EXPLORE = flags.DEFINE_float(
     'explore', None,
@@ -50,7 +51,7 @@ _SERVER_FILTER = flags.DEFINE_enum(
 )
 _SERVER_FILTER_DECAY = flags.DEFINE_float(
     'server_filter_decay', None,
-    f'What is left of what a filter remembers, in [0, 1) (default: {_DEFAULT_DECAY}).',
+    f'What is left of what a filter remembers, in [0, 1) (default: {fedsmp_tff.LowPass.decay}).',
 )
 _SERVER_OPTIMIZER = flags.DEFINE_enum(
     'server_optimizer', None, list(_OPTIMIZERS),
@@ -93,7 +94,7 @@ def mechanism(settings: Any, training: fedsmp_tff.LocalTraining) -> dict[str, An
   if s.predict is not None:
     options['prediction'] = fedsmp_tff.Prediction(share=s.predict)
   if s.server_filter is not None:
-    options['server_filter'] = FILTERS[s.server_filter](decay=_filter_decay(s))
+    options['server_filter'] = _filter(s)
   if s.clip_schedule is not None:
     options['clipping_schedule'] = lambda round_num: (
         training.learning_rate_fn(round_num) / training.learning_rate_fn(tf.constant(0))
@@ -107,9 +108,9 @@ def server_optimizer(settings: Any) -> tff.learning.optimizers.Optimizer:
   return build(settings.server_learning_rate)
 
 
-def average_decay(settings: Any) -> float:
-  """Of the exponential average."""
-  return 0.95 if settings.average_decay is None else settings.average_decay
+def exponential_average(settings: Any) -> averaging.ExponentialAverage:
+  """Of the weights, measured beside the last ones."""
+  return averaging.ExponentialAverage(**_given(decay=settings.average_decay))
 
 
 def text(settings: Any) -> Optional[str]:
@@ -132,7 +133,7 @@ def text(settings: Any) -> Optional[str]:
   if s.clip_schedule is not None:
     parts.append('C falls with the clients\' learning rate')
   if s.server_filter is not None:
-    parts.append(f'{s.server_filter} of decay {_filter_decay(s):g} on releases')
+    parts.append(f'{s.server_filter} of decay {_filter(s).decay:g} on releases')
   if s.server_optimizer is not None:
     parts.append(f'{s.server_optimizer} on the server')
   if not parts:
@@ -140,6 +141,10 @@ def text(settings: Any) -> Optional[str]:
   return '; '.join(parts) + '. All of it from releases, public data and the schedule: epsilon is the same'
 
 
-def _filter_decay(settings: Any) -> float:
-  decay = settings.server_filter_decay
-  return _DEFAULT_DECAY if decay is None else decay
+def _filter(settings: Any) -> filters.Filter:
+  return FILTERS[settings.server_filter](**_given(decay=settings.server_filter_decay))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+  """Those that are set: the library has the defaults."""
+  return {name: value for name, value in options.items() if value is not None}

@@ -55,7 +55,7 @@ def train(
     return measure(weights, all_test if last else some_test)
 
   averages = averages_lib.Averages(
-      model, settings.rounds, post_processing.average_decay(settings), measured,
+      model, settings.rounds, post_processing.exponential_average(settings), measured,
       settings.rounds_per_evaluation,
   )
   progress = progress_lib.Progress(plan)

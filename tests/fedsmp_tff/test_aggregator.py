@@ -611,3 +611,18 @@ class TestComposition:
         updates, state.coordinates, _DIM / 4, 0.7
     )
     np.testing.assert_allclose(output.result, expected, atol=2e-6)
+
+  def test_a_sparsifier_of_the_users_own(self):
+    class Last(sparsifiers.Kept):
+
+      def choose(self, known):
+        return tf.range(_DIM - self.num_kept(_DIM), _DIM)
+
+    updates = _updates(self._CLIENTS)
+    factory = aggregator.FedSmpFactory(
+        Last(num=4), self._CLIENTS, clipping_norm=0.7, noise_multiplier=0.0
+    )
+    state, output = _run(factory, updates)
+    assert state.coordinates.tolist() == [36, 37, 38, 39]
+    expected = numpy_reference.mean_without_noise(updates, [36, 37, 38, 39], 1.0, 0.7)
+    np.testing.assert_allclose(output.result, expected, atol=2e-6)

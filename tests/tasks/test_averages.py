@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from fedsmp_tff import averaging
 from fedsmp_tff import program
 from tasks import averages
 from tests import tiny_models
@@ -20,7 +21,8 @@ class _Run:
     self.model = tiny_models.linear_regression()
     self.measured = []
     self.averages = averages.Averages(
-        self.model, _ROUNDS, _DECAY, self._measure, rounds_per_evaluation
+        self.model, _ROUNDS, averaging.ExponentialAverage(_DECAY), self._measure,
+        rounds_per_evaluation,
     )
     rng = np.random.default_rng(0)
     self.weights = [
