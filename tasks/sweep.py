@@ -6,7 +6,7 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import fcntl
 import json
@@ -194,17 +194,26 @@ def main(argv: list[str]) -> int:
       cells = [cells[_INDEX.value]]
     sweep = Sweep(_SWEEP_DIR.value, cells, extra)
     if _PRINT.value:
-      for cell in cells:
-        print(shlex.join(['python', *sweep.command(cell)]))
-      return 0
+      return _print(shlex.join(['python', *sweep.command(cell)]) for cell in cells)
     if _STATUS.value:
-      for number, cell in enumerate(cells):
-        print(f'{number:4d} {sweep.status(cell):8s} {cell.name}')
-      return 0
+      return _print(
+          f'{number:4d} {sweep.status(cell):8s} {cell.name}' for number, cell in enumerate(cells)
+      )
     return _run(sweep)
   except errors.InputError as error:
     print(f'tasks.sweep: {error}', file=sys.stderr)
     return 2
+
+
+def _print(lines: Iterable[str]) -> int:
+  """Prints lines, as far as whoever reads them wants them; returns 0."""
+  try:
+    for line in lines:
+      print(line)
+    sys.stdout.flush()
+  except BrokenPipeError:  # `head` has seen enough.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  return 0
 
 
 def _run(sweep: Sweep) -> int:

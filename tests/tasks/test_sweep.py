@@ -99,6 +99,15 @@ class TestComputation:
     status, out, _ = _main(capsys, grid, *where, '--index=2', '--', '--rounds=2')
     assert out.splitlines() == [lines[2]]
 
+  @pytest.mark.parametrize('flag', ['--print', '--status'])
+  def test_a_reader_may_have_seen_enough(self, flag):
+    # 1,050 lines are more than a pipe holds.
+    head = subprocess.run(
+        f'{sys.executable} -m tasks.sweep --grid=paper/all {flag} | head -n 1',
+        shell=True, capture_output=True, text=True, check=True,
+    )
+    assert len(head.stdout.splitlines()) == 1 and not head.stderr
+
 
 @pytest.mark.slow
 class TestExecution:
