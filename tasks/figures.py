@@ -35,12 +35,17 @@ def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
     groups: One or more groups of runs of one task.
 
   Returns:
-    Figure 2; and Figure 3 and the trade-off between privacy and accuracy, if a system has
-    complete runs at two p.
+    Figure 2; Figure 3 and the trade-off between privacy and accuracy, if a system has
+    complete runs at two p; and private systems over p, if two have.
   """
   task = groups[0].config['task']
   complete = [group.complete for group in groups if group.complete]
-  found = [_over_rounds(task, groups), _over_p(task, complete), _trade_off(task, complete)]
+  found = [
+      _over_rounds(task, groups),
+      _over_p(task, complete),
+      _trade_off(task, complete),
+      _systems(task, complete),
+  ]
   return [figure for figure in found if figure is not None]
 
 
@@ -144,6 +149,37 @@ def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.F
     return None
   name = settings_lib.TASKS[task].title
   return drawing.Figure(f'{task}_trade_off', f'{name}: privacy and accuracy over p', panels)
+
+
+def _systems(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
+  """Private systems beside each other: final accuracy over p, a panel for each sigma."""
+  panels = []
+  for sigma in sorted({g.noise_multiplier for g in groups if g.noise_multiplier is not None}):
+    some = [group for group in groups if group.noise_multiplier == sigma]
+    found = [
+        alike
+        for algorithm in _ORDER
+        for alike in _over_several_p(
+            [g for g in some if g.config['algorithm'] == algorithm]
+        ).values()
+    ]
+    if len({alike[0].config['algorithm'] for alike in found}) < 2:
+      continue
+    found += [[group] for group in some if group.p == 1]
+    firsts = [alike[0] for alike in found]
+    names = _differing(firsts, _NOT_ALONG_A_CURVE)
+    curves = [
+        _points(first.config['algorithm'] + _values(first, names), alike, 'final', color)
+        for first, alike, color in zip(firsts, found, _colors(firsts))
+    ]
+    title = f'sigma = {sigma:.3g}'
+    panels.append(
+        drawing.Panel(title, 'compression ratio p', 'final accuracy (%)', curves, True)
+    )
+  if not panels:
+    return None
+  name = settings_lib.TASKS[task].title
+  return drawing.Figure(f'{task}_systems', f'{name}: private systems over p', panels)
 
 
 def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:

@@ -121,7 +121,7 @@ _HEADER = (
 
 def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
   """Tables 1 to 9, our runs beside each row."""
-  found = []
+  found, not_run = [], []
   for number, title in paper.TITLES.items():
     of_table = [row for row in paper.rows() if row.table == number]
     lines, num_run, hypothetical = [], 0, False
@@ -138,10 +138,10 @@ def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
           _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '',
       ]]
     title = f'Table {number}: {title}'
-    note = f'{num_run} of {len(of_table)} cells were run.'
     if not num_run:
-      lines = []
-      note = f'None of its {len(of_table)} cells were run.'
+      not_run.append(f'{title} ({len(of_table)} cells)')
+      continue
+    note = f'{num_run} of {len(of_table)} cells were run.'
     if hypothetical:
       note += (
           ' The paper\'s accounting is of the hypothetical number of clients that the paper'
@@ -153,32 +153,48 @@ def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
           ' for the row of epsilon = 1.01.'
       )
     found.append(Table(title, _HEADER, lines, note))
+  if not_run:
+    found.append(Table('Not run', (), (), '; '.join(not_run) + '.'))
   return found
 
 
 def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
-  """Runs that no row of the paper is about, and unfinished ones."""
-  lines = []
-  for group in groups:
-    rows = [row for row in paper.rows() if _reproduces(group, row)]
-    if group.complete is None or not rows:
-      run = group.runs[0]
-      state = '' if group.complete else f'round {run.columns["round"][-1]:.0f} of {run.rounds}'
-      shown = group.complete or group
-      lines.append([
-          group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
-          _text(group.noise_multiplier, '{:.3g}'), *_measured(shown),
-          *(_accuracy(*shown.mean_and_std(name)) for name in averages.NAMES),
-          ', '.join(filter(None, [state, _settings_text(group)])),
-      ])
-  if not lines:
+  """Runs that no row of the paper is about, and unfinished ones: the most accurate first."""
+  others = [
+      group for group in groups
+      if group.complete is None or not any(_reproduces(group, row) for row in paper.rows())
+  ]
+  if not others:
     return []
+  others.sort(
+      key=lambda group: (
+          list(settings_lib.TASKS).index(group.config['task']),
+          -(group.complete or group).mean_and_std('final')[0],
+      )
+  )
+  settings = [_own_settings(group) for group in others]
+  shared = [one for one in settings[0] if all(one in other for other in settings)]
+  if len(others) == 1:
+    shared = []
+  lines = []
+  for group, own in zip(others, settings):
+    run = group.runs[0]
+    state = [] if group.complete else [f'round {run.columns["round"][-1]:.0f} of {run.rounds}']
+    shown = group.complete or group
+    lines.append([
+        group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
+        _text(group.noise_multiplier, '{:.3g}'), *_measured(shown),
+        *(_accuracy(*shown.mean_and_std(name)) for name in averages.NAMES),
+        ', '.join([*state, *(one for one in own if one not in shared)]),
+    ])
   header = (
       'task', 'algorithm', 'p', 'sigma', 'best (%)', 'final (%)', 'seeds',
       'epsilon, paper\'s accounting', 'epsilon, sound', 'uplink (MB)',
       'final, exponential average (%)', 'final, second half\'s mean (%)', 'with',
   )
-  return [Table('Runs that no row of the paper is about, and unfinished ones', header, lines)]
+  note = f'All with {", ".join(shared)}.' if shared else ''
+  title = 'Runs that no row of the paper is about, and unfinished ones'
+  return [Table(title, header, lines, note)]
 
 
 def _times(groups: Sequence[results.Group]) -> list[Table]:
@@ -197,7 +213,9 @@ def _times(groups: Sequence[results.Group]) -> list[Table]:
 def _reproduces(group: results.Group, row: paper.Row) -> bool:
   config = group.config
   # What is measured on examples held out is beside no test accuracy.
-  return not config['flags'].get('held_out') and row.is_of(config['task'], config['algorithm'], group.p, group.noise_multiplier)
+  return not config['flags'].get('held_out') and row.is_of(
+      config['task'], config['algorithm'], group.p, group.noise_multiplier
+  )
 
 
 def _beside(row: paper.Row, group: results.Group, differences: str) -> list[str]:
@@ -242,17 +260,17 @@ def _differences(group: results.Group, row: paper.Row) -> str:
   return ', '.join(parts)
 
 
-def _settings_text(group: results.Group) -> str:
-  """The flags of a run that are not the task's own."""
+def _own_settings(group: results.Group) -> list[str]:
+  """The flags of a run that are not the task's own, with their values."""
   config = group.config
   defaults = settings_lib.of_command_line(
       [f'--task={config["task"]}', f'--algorithm={config["algorithm"]}']
   )
-  return ', '.join(
+  return [
       f'{name} = {_flag_text(config["flags"].get(name))}'
       for name, value in dataclasses.asdict(defaults).items()
       if name not in (*results.NOT_COMPARED, 'task_flags') and config['flags'].get(name) != value
-  )
+  ]
 
 
 def _flag_text(value) -> str:

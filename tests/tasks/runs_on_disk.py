@@ -18,7 +18,7 @@ def write(
       '--task=fashion_mnist', f'--algorithm={algorithm}', f'--rounds={rounds}', f'--seed={seed}',
       *(f'--{name}={value}' for name, value in flags.items()),
   ]
-  if algorithm.endswith(('topk', 'randk')):
+  if algorithm.endswith(('topk', 'randk', 'released')):
     arguments.append(f'--p={p}')
   else:
     p = 1

@@ -101,6 +101,27 @@ class TestComputation:
     ]
     assert panel.curves[3].y.tolist() == [51.72, 59.08, 74.54, 52.69, 29.26]
 
+  def test_private_systems_beside_each_other(self, groups):
+    runs = [
+        dict(accuracies=[0.1, 0.9, p], p=p, algorithm=algorithm)
+        for algorithm in ('fedsmp_released', 'fedsmp_randk') for p in (0.005, 0.1)
+    ]
+    runs += [
+        dict(accuracies=[0.1, 0.9, 0.7], algorithm='dp_fedavg', clip=clip) for clip in (0.4, 1.0)
+    ]
+    # Of these there is a single p, or a single system of that sigma.
+    runs += [dict(accuracies=[0.1, 0.5], p=0.1)]
+    runs += [dict(accuracies=[0.1, 0.5], p=p, noise_multiplier=2.0) for p in (0.005, 0.1)]
+    (panel,) = _figure(figures.of_task(groups(*runs)), 'systems').panels
+    assert panel.title == 'sigma = 1.4'
+    labels = [curve.label.split(';')[0] for curve in panel.curves]
+    assert labels == [
+        'fedsmp_randk, clip = 1.0', 'fedsmp_released, clip = 1.0',
+        'dp_fedavg, clip = 0.4', 'dp_fedavg, clip = 1.0',
+    ]
+    assert [curve.y.tolist() for curve in panel.curves] == [[0.5, 10], [0.5, 10], [70], [70]]
+    assert len({curve.color for curve in panel.curves}) == 4
+
   def test_a_curve_over_p_is_of_one_setting(self, groups):
     found = figures.of_task(groups(
         dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1),

@@ -62,7 +62,7 @@ class TestExecution:
     others = [r for r in cells['Table 1: Fashion-MNIST'] if r is not row]
     assert len(others) == 15 and all(r['ours: best (%)'] == 'not run' for r in others)
     text = (output / 'report.md').read_text()
-    assert '1 of 16 cells were run.' in text and 'None of its 16 cells were run.' in text
+    assert '1 of 16 cells were run.' in text and 'Table 2: SVHN (16 cells); Table 3' in text
     assert '82.00 ± 1.41' in text and 'Table 9' in text
 
   def test_what_differs_from_the_paper_is_said(self, tmp_path, as_the_paper):
@@ -87,12 +87,26 @@ class TestExecution:
     cells = _cells(output)
     rows = next(some for title, some in cells.items() if title.startswith('Runs that no row'))
     assert [row['with'] for row in rows] == ['round 1 of 7', 'clients_per_round = 50']
+    assert [row['final (%)'] for row in rows] == ['80.00', '40.00']
     assert 'Table 1: Fashion-MNIST' not in cells  # Nothing of it was run.
     assert len(cells['The runs']) == 2
     # At a round that both have, both are complete.
     argv = ['report', str(tmp_path / 'runs'), f'--output={output}', '--rounds=1']
     assert report.main(argv) == 0
     assert any(row['seeds'] for row in _cells(output)['Table 1: Fashion-MNIST'])
+
+  def test_what_all_share_is_said_once(self, tmp_path):
+    shared = {'held_out': 16, 'clip_schedule': 'learning_rate'}
+    _write(tmp_path / 'runs', 'a', [0.1, 0.4], **shared)
+    _write(tmp_path / 'runs', 'b', [0.1, 0.8], predict=0.5, **shared)
+    output = tmp_path / 'out'
+    assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
+    rows = next(
+        some for title, some in _cells(output).items() if title.startswith('Runs that no row')
+    )
+    assert [row['with'] for row in rows] == ['predict = 0.5', '']
+    shared = 'All with clip_schedule = learning_rate, held_out = 16.'
+    assert shared in (output / 'report.md').read_text()
 
   def test_pictures_and_a_page_that_needs_no_other_file(self, tmp_path):
     for algorithm in ('fedsmp_topk', 'fedavg_topk'):
