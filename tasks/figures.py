@@ -21,6 +21,8 @@ _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
 _NOT_ALONG_A_CURVE = (
     *results.NOT_COMPARED, 'algorithm', 'public_examples', 'public_epochs', 'public_steps',
 )
+# What a label has anyway, and seeds.
+_IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
 # A color for each system, so that figures agree; further curves of one take the next free.
 _ORDER = (
     'fedsmp_topk', 'fedsmp_randk', 'dp_fedavg', 'fedavg', 'fedavg_topk', 'fedavg_randk',
@@ -251,10 +253,10 @@ def _is_drawn_by_the_paper(group: results.Group) -> bool:
 
 def _labels(groups: Sequence[results.Group]) -> list[str]:
   """Labels that tell the groups apart: with the flags that differ, where needed."""
-  by_label = {}
+  by_system = {}
   for group in groups:
-    by_label.setdefault(label(group), []).append(group)
-  names = set().union(*(_differing(alike, ('seed',)) for alike in by_label.values()))
+    by_system.setdefault(group.config['algorithm'], []).append(group)
+  names = set().union(*(_differing(alike, _IN_LABELS) for alike in by_system.values()))
   return [label(group) + _values(group, names) for group in groups]
 
 
