@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Callable
+import functools
 from typing import Optional
 
 import tensorflow as tf
@@ -108,7 +109,7 @@ class ServerChoices:
         self._shapes,
         seed,
         state.memory.get('sparsifier'),
-        lambda: public_update_fn(seed),
+        public_update_fn and functools.partial(public_update_fn, seed),
     )
     coordinates = self._sparsifier.choose(known)
     state = state._replace(coordinates=coordinates)

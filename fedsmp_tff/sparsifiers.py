@@ -23,8 +23,8 @@ class Known(NamedTuple):
     shapes: Of the model's tensors, d elements in all.
     seed: int64[2], public randomness of the round's own.
     memory: Of past releases, of a sparsifier that is a `post_processing.PostProcessing`.
-    public_update: Makes the update [d] on public data from the round's weights; only for
-      `TopK`, as it takes a training.
+    public_update: Makes the update [d] on a `TopK`'s public data from the round's weights,
+      by a training; None in an aggregator alone, which sees no weights.
   """
 
   shapes: post_processing.Shapes

@@ -110,7 +110,7 @@ def server_optimizer(settings: Any) -> tff.learning.optimizers.Optimizer:
 
 def exponential_average(settings: Any) -> averaging.ExponentialAverage:
   """Of the weights, measured beside the last ones."""
-  return averaging.ExponentialAverage(**_given(decay=settings.average_decay))
+  return averaging.ExponentialAverage(**given(decay=settings.average_decay))
 
 
 def text(settings: Any) -> Optional[str]:
@@ -142,9 +142,9 @@ def text(settings: Any) -> Optional[str]:
 
 
 def _filter(settings: Any) -> filters.Filter:
-  return FILTERS[settings.server_filter](**_given(decay=settings.server_filter_decay))
+  return FILTERS[settings.server_filter](**given(decay=settings.server_filter_decay))
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
   """Those that are set: the library has the defaults."""
   return {name: value for name, value in options.items() if value is not None}

@@ -145,8 +145,9 @@ def sparsifier(
   if kind == 'randk':
     return fedsmp_tff.RandK(settings.p, settings.k)
   if kind == 'released':
-    options = {} if settings.explore is None else {'explore': settings.explore}
-    return fedsmp_tff.ReleasedTopK(settings.p, settings.k, **options)
+    return fedsmp_tff.ReleasedTopK(
+        settings.p, settings.k, **post_processing.given(explore=settings.explore)
+    )
   public = (data.public, settings.public_epochs, settings.public_steps)
   if settings.released_weight is not None:
     return fedsmp_tff.HybridTopK(
