@@ -123,10 +123,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
           drawing.Panel(title, 'compression ratio p', 'last test loss', losses, True),
           drawing.Panel(title, 'compression ratio p', _BEST, accuracies, True),
       ]
-  if not panels:
-    return None
-  name = settings_lib.TASKS[task].title
-  return drawing.Figure(f'{task}_ratio', f'{name}: over p, with noise and without', panels)
+  return _figure(task, 'ratio', 'over p, with noise and without', panels)
 
 
 def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
@@ -147,10 +144,7 @@ def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.F
         curves += _papers(task, (f'fedsmp_{kind}',), sigma, color)
     if curves:
       panels.append(drawing.Panel(title, 'compression ratio p', _BEST, curves, True))
-  if not panels:
-    return None
-  name = settings_lib.TASKS[task].title
-  return drawing.Figure(f'{task}_trade_off', f'{name}: privacy and accuracy over p', panels)
+  return _figure(task, 'trade_off', 'privacy and accuracy over p', panels)
 
 
 def _systems(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
@@ -178,10 +172,16 @@ def _systems(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Fig
     panels.append(
         drawing.Panel(title, 'compression ratio p', 'final accuracy (%)', curves, True)
     )
+  return _figure(task, 'systems', 'private systems over p', panels)
+
+
+def _figure(
+    task: str, name: str, title: str, panels: Sequence[drawing.Panel]
+) -> Optional[drawing.Figure]:
+  """A figure of a task; None without panels."""
   if not panels:
     return None
-  name = settings_lib.TASKS[task].title
-  return drawing.Figure(f'{task}_systems', f'{name}: private systems over p', panels)
+  return drawing.Figure(f'{task}_{name}', f'{settings_lib.TASKS[task].title}: {title}', panels)
 
 
 def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:

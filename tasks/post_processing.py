@@ -113,6 +113,11 @@ def exponential_average(settings: Any) -> averaging.ExponentialAverage:
   return averaging.ExponentialAverage(**given(decay=settings.average_decay))
 
 
+def given(**options: Any) -> dict[str, Any]:
+  """Those that are set: the library has the defaults."""
+  return {name: value for name, value in options.items() if value is not None}
+
+
 def text(settings: Any) -> Optional[str]:
   """What is on, for the plan; None if nothing is."""
   s = settings
@@ -143,8 +148,3 @@ def text(settings: Any) -> Optional[str]:
 
 def _filter(settings: Any) -> filters.Filter:
   return FILTERS[settings.server_filter](**given(decay=settings.server_filter_decay))
-
-
-def given(**options: Any) -> dict[str, Any]:
-  """Those that are set: the library has the defaults."""
-  return {name: value for name, value in options.items() if value is not None}
