@@ -209,7 +209,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       seed = randomness.fresh_seed()
     else:
       seed = randomness.fold_in(tf.zeros([2], tf.int64), self._seed)
-    dim = sum(post_processing.sizes(shapes))
+    dim = post_processing.dim(shapes)
     clipping_norm = self.mechanism(dim).clipping_norm(tf.constant(0))
     return self.choices(shapes).initial_state(seed, clipping_norm)
 

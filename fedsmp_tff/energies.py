@@ -29,7 +29,7 @@ class Energies(NamedTuple):
   @classmethod
   def none(cls, shapes: post_processing.Shapes) -> 'Energies':
     """Of no releases."""
-    dim = sum(post_processing.sizes(shapes))
+    dim = post_processing.dim(shapes)
     return cls(tf.zeros([dim]), tf.zeros([dim]), tf.constant(0.0))
 
   def after(self, release: post_processing.Release, decay: float) -> 'Energies':

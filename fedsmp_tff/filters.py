@@ -51,7 +51,7 @@ class LowPass(Filter):
     post_processing.check_decay(self.decay)
 
   def initialize(self, shapes: post_processing.Shapes) -> Any:
-    zeros = tf.zeros([sum(post_processing.sizes(shapes))])
+    zeros = tf.zeros([post_processing.dim(shapes)])
     return (zeros, zeros, zeros)
 
   def next(self, memory: Any, release: post_processing.Release) -> Any:
@@ -88,7 +88,7 @@ class Momentum(Filter):
     post_processing.check_decay(self.decay)
 
   def initialize(self, shapes: post_processing.Shapes) -> Any:
-    return (tf.zeros([sum(post_processing.sizes(shapes))]),)
+    return (tf.zeros([post_processing.dim(shapes)]),)
 
   def next(self, memory: Any, release: post_processing.Release) -> Any:
     (velocity,) = memory

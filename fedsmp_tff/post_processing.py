@@ -56,6 +56,11 @@ def sizes(shapes: Shapes) -> list[int]:
   return list(map(math.prod, shapes))
 
 
+def dim(shapes: Shapes) -> int:
+  """d, the number of the model's coordinates."""
+  return sum(sizes(shapes))
+
+
 def check_decay(decay: float) -> None:
   """Raises `ValueError` if `decay` is not in [0, 1)."""
   if not 0 <= decay < 1:

@@ -43,7 +43,7 @@ class Prediction(post_processing.PostProcessing):
       raise ValueError(f'`share` must be from 0 to 1. Found {self.share}.')
 
   def initialize(self, shapes: post_processing.Shapes) -> _Means:
-    dim = sum(post_processing.sizes(shapes))
+    dim = post_processing.dim(shapes)
     return _Means(tf.zeros([dim]), tf.zeros([dim]))
 
   def next(self, memory: _Means, release: post_processing.Release) -> _Means:

@@ -34,7 +34,7 @@ class ServerChoices:
   ):
     self._sparsifier = sparsifier
     self._shapes = list(shapes)
-    self._dim = sum(post_processing.sizes(shapes))
+    self._dim = post_processing.dim(shapes)
     self._preconditioner = preconditioner
     self._prediction = prediction
     self._filter = server_filter

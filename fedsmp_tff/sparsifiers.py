@@ -118,7 +118,7 @@ class RandK(Kept):
     return dim / self.num_kept(dim)
 
   def choose(self, known: Known) -> tf.Tensor:
-    return self.select(sum(post_processing.sizes(known.shapes)), known.seed)
+    return self.select(post_processing.dim(known.shapes), known.seed)
 
   def select(self, dim: int, seed: tf.Tensor) -> tf.Tensor:
     """k distinct coordinates int32[k], ascending, from `seed` int64[2].

@@ -17,10 +17,9 @@ _PERCENT_BELOW = 25
 _ACCURACY = 'accuracy (%)'
 _BEST = 'best accuracy (%)'
 _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
-# What may differ between the points of a curve over p.
-_NOT_ALONG_A_CURVE = (
-    *results.NOT_COMPARED, 'algorithm', 'public_examples', 'public_epochs', 'public_steps',
-)
+# What may differ between the points of a curve over p, and where p = 1 has nothing to choose.
+_NOT_ALONG_A_CURVE = (*results.NOT_COMPARED, 'algorithm')
+_OF_A_CHOICE = ('public_examples', 'public_epochs', 'public_steps')
 # What a label has anyway, and seeds.
 _IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
 # A color for each system, so that figures agree; further curves of one take the next free.
@@ -185,15 +184,23 @@ def _figure(
 
 
 def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:
-  """Groups at two p or more that are alike in all other flags, by what tells them apart."""
-  by_setting = {}
-  for group in groups:
-    setting = tuple(
-        (name, str(value)) for name, value in sorted(group.config['flags'].items())
-        if name not in _NOT_ALONG_A_CURVE
-    )
-    by_setting.setdefault(setting, []).append(group)
-  found = [alike for alike in by_setting.values() if len({g.p for g in alike}) > 1]
+  """Groups at two p or more that are alike in all other flags, by what tells them apart.
+
+  Those at p = 1 end each curve that they are like but in how coordinates are chosen.
+  """
+  curves = []
+  for group in sorted(groups, key=lambda group: group.p):
+    alike = [
+        curve for curve in curves
+        if not _differing(
+            (curve[0], group), (*_NOT_ALONG_A_CURVE, *(_OF_A_CHOICE if group.p == 1 else ()))
+        )
+    ]
+    for curve in alike:
+      curve.append(group)
+    if not alike:
+      curves.append([group])
+  found = [curve for curve in curves if len({g.p for g in curve}) > 1]
   firsts = [alike[0] for alike in found]
   names = _differing(firsts, _NOT_ALONG_A_CURVE)
   return {_values(first, names): alike for first, alike in zip(firsts, found)}
