@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import dataclasses
 import os
+import textwrap
 from typing import Optional
 
 from matplotlib import figure as mpl_figure
@@ -21,8 +22,8 @@ _MOST_COLUMNS = 2
 _INCHES = (4.6, 3.4)
 _INCHES_A_LABEL = 0.2
 _DOTS_PER_INCH = 160
-# Characters of a label, where labels stand side by side.
-_LONGEST_IN_COLUMNS = 60
+# Characters of a label that fit below one panel.
+_CHARACTERS_A_PANEL = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +99,14 @@ def save_png(figure: Figure, path: os.PathLike[str]) -> None:
     InputError: If the file can't be written.
   """
   rows, columns = figure.shape
-  labels = {curve.label for panel in figure.panels for curve in panel.curves}
-  longest = max(map(len, labels))
-  legend_columns = columns if longest <= _LONGEST_IN_COLUMNS else 1
+  labels = {
+      curve.label: textwrap.fill(curve.label, _CHARACTERS_A_PANEL * columns)
+      for panel in figure.panels for curve in panel.curves
+  }
+  legend_columns = columns if max(map(len, labels)) <= _CHARACTERS_A_PANEL else 1
+  lines = sum(label.count('\n') + 1 for label in labels.values())
   width, height = _INCHES
-  height = height * rows + _INCHES_A_LABEL * -(-len(labels) // legend_columns)
+  height = height * rows + _INCHES_A_LABEL * -(-lines // legend_columns)
   drawn = mpl_figure.Figure(figsize=(width * columns, height), layout='constrained')
   all_axes = drawn.subplots(rows, columns, squeeze=False)
   for panel, axes in zip(figure.panels, all_axes.flat):
@@ -114,7 +118,7 @@ def save_png(figure: Figure, path: os.PathLike[str]) -> None:
           'reference': {'marker': 'o', 'markersize': 5, 'markerfacecolor': 'none',
                         'linestyle': ':', 'linewidth': 1},
       }[curve.style]
-      axes.plot(curve.x, curve.y, color=color, label=curve.label or None, **style)
+      axes.plot(curve.x, curve.y, color=color, label=labels[curve.label] or None, **style)
       if curve.spread is not None and np.any(curve.spread):
         axes.fill_between(
             curve.x, curve.y - curve.spread, curve.y + curve.spread, color=color,

@@ -1,5 +1,6 @@
 """Tests of which curves the figures hold."""
 
+from matplotlib import image
 import pytest
 
 from tasks import drawing
@@ -169,3 +170,16 @@ class TestExecution:
     (figure,) = figures.of_task(groups(dict(accuracies=[0.1, 0.5])))
     with pytest.raises(errors.InputError, match="/dev/null/a.png can't be written"):
       drawing.save_png(figure, '/dev/null/a.png')
+
+  def test_no_label_is_cut(self, groups, tmp_path):
+    long = {'clip_schedule': 'learning_rate', 'public_steps': 10, 'released_weight': 0.5,
+            'server_learning_rate': 2.0, 'server_filter': 'low_pass', 'precondition': 0.5}
+    (figure,) = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.6], **long)
+    ))
+    assert max(len(curve.label) for curve in figure.panels[0].curves) > 180
+    path = tmp_path / 'a.png'
+    drawing.save_png(figure, path)
+    pixels = image.imread(path)
+    assert pixels.min() == 0  # There is ink, none of it at the edges.
+    assert pixels[:, 0].min() == pixels[:, -1].min() == pixels[-1].min() == 1
