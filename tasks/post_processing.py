@@ -58,6 +58,11 @@ _SERVER_OPTIMIZER = flags.DEFINE_enum(
     'Applies the update to the weights, at --server_learning_rate (default: sgd). An adaptive'
     ' one takes a coordinate that was not kept for a gradient of zero.',
 )
+_SERVER_SCHEDULE = flags.DEFINE_enum(
+    'server_schedule', None, ['linear'],
+    'linear: the server\'s learning rate falls in a line, to nothing after --rounds: large steps'
+    ' in the beginning, and little noise in the last weights (default: it stays).',
+)
 _CLIP_SCHEDULE = flags.DEFINE_enum(
     'clip_schedule', None, ['learning_rate'],
     'learning_rate: C falls with the clients\' learning rate, and the noise with it (default:'
@@ -70,7 +75,7 @@ _AVERAGE_DECAY = flags.DEFINE_float(
 )
 _ALL = (
     _EXPLORE, _RELEASED_WEIGHT, _PRECONDITION, _PREDICT, _SERVER_FILTER, _SERVER_FILTER_DECAY,
-    _SERVER_OPTIMIZER, _CLIP_SCHEDULE, _AVERAGE_DECAY,
+    _SERVER_OPTIMIZER, _SERVER_SCHEDULE, _CLIP_SCHEDULE, _AVERAGE_DECAY,
 )
 NAMES = tuple(holder.name for holder in _ALL)
 
@@ -104,8 +109,14 @@ def mechanism(settings: Any, training: fedsmp_tff.LocalTraining) -> dict[str, An
 
 def server_optimizer(settings: Any) -> tff.learning.optimizers.Optimizer:
   """What applies updates to the weights."""
-  build = _OPTIMIZERS[settings.server_optimizer or 'sgd']
-  return build(settings.server_learning_rate)
+  rate = settings.server_learning_rate
+  optimizer = _OPTIMIZERS[settings.server_optimizer or 'sgd'](rate)
+  if settings.server_schedule is None:
+    return optimizer
+  return tff.learning.optimizers.schedule_learning_rate(
+      optimizer,
+      lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds),
+  )
 
 
 def exponential_average(settings: Any) -> averaging.ExponentialAverage:
@@ -141,6 +152,8 @@ def text(settings: Any) -> Optional[str]:
     parts.append(f'{s.server_filter} of decay {_filter(s).decay:g} on releases')
   if s.server_optimizer is not None:
     parts.append(f'{s.server_optimizer} on the server')
+  if s.server_schedule is not None:
+    parts.append('the server\'s learning rate falls to nothing in a line')
   if not parts:
     return None
   return '; '.join(parts) + '. All of it from releases, public data and the schedule: epsilon is the same'

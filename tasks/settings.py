@@ -244,6 +244,7 @@ class RunSettings:
   server_filter: Optional[str]
   server_filter_decay: Optional[float]
   server_optimizer: Optional[str]
+  server_schedule: Optional[str]
   clip_schedule: Optional[str]
   average_decay: Optional[float]
   public_examples: Optional[int]

@@ -207,6 +207,14 @@ _POST_PROCESSING = {
             ('yogi', tff.learning.optimizers.build_yogi),
         )
     },
+    'server schedule': (
+        fedsmp_tff.RandK(num=4),
+        {
+            'server_optimizer': tff.learning.optimizers.schedule_learning_rate(
+                tff.learning.optimizers.build_sgdm(), lambda t: 0.5 ** tf.cast(t, tf.float32)
+            )
+        },
+    ),
     'all': (
         fedsmp_tff.ReleasedTopK(num=4),
         {

@@ -26,6 +26,7 @@ _OPTIONS = {
     'adagrad': '--server_optimizer=adagrad',
     'adam': '--server_optimizer=adam',
     'yogi': '--server_optimizer=yogi',
+    'server_schedule': '--server_schedule=linear',
 }
 
 
@@ -83,6 +84,18 @@ class TestComputation:
     for round_num, expected in ((0, 1), (9, 1), (10, 0.9), (35, 0.9**3)):
       assert float(share(tf.constant(round_num))) == pytest.approx(expected, rel=1e-6)
 
+  def test_the_servers_rate_falls_in_a_line(self):
+    optimizer = post_processing.server_optimizer(
+        _settings('--server_schedule=linear', '--server_learning_rate=8', '--rounds=4')
+    )
+    state = optimizer.initialize(tf.TensorSpec([]))
+    weight, steps = tf.constant(0.0), []
+    for _ in range(4):
+      state, moved = optimizer.next(state, weight, tf.constant(-1.0))
+      steps.append(float(moved - weight))
+      weight = moved
+    assert steps == pytest.approx([8, 6, 4, 2])
+
   @pytest.mark.parametrize('name', _OPTIONS)
   def test_the_plan_says_it(self, name):
     text = post_processing.text(_settings(_OPTIONS[name]))
@@ -116,7 +129,7 @@ class TestExecution:
     flags = [
         '--algorithm=fedsmp_released', '--precondition=0.5', '--predict=0.5',
         '--server_filter=low_pass', '--server_optimizer=yogi', '--seed=1', '--rounds=5',
-        '--clip_schedule=learning_rate',
+        '--clip_schedule=learning_rate', '--server_schedule=linear',
     ]
     whole, parts = tmp_path / 'whole', tmp_path / 'parts'
     assert commands.main(commands.tiny(data_dir, whole, '--rounds_per_checkpoint=1', *flags)) == 0
