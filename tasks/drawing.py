@@ -7,6 +7,7 @@ import textwrap
 from typing import Optional
 
 from matplotlib import figure as mpl_figure
+from matplotlib import ticker
 import numpy as np
 from plotly import graph_objects
 from plotly import offline
@@ -24,6 +25,9 @@ _INCHES_A_LABEL = 0.2
 _DOTS_PER_INCH = 160
 # Characters of a label that fit below one panel.
 _CHARACTERS_A_PANEL = 60
+_CHARACTERS_A_TITLE = 40
+# Up to this ratio of x, ticks at 1, 2 and 5 have room for their labels.
+_FEW_DECADES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +131,7 @@ def save_png(figure: Figure, path: os.PathLike[str]) -> None:
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_x:
       axes.set_xscale('log')
+      _label_few_decades(axes)
     if panel.log_y:
       axes.set_yscale('log')
     axes.grid(alpha=0.3)
@@ -144,7 +149,7 @@ def save_png(figure: Figure, path: os.PathLike[str]) -> None:
       handles.values(), handles, loc='outside lower center', ncols=legend_columns,
       fontsize='small', frameon=False,
   )
-  drawn.suptitle(figure.title)
+  drawn.suptitle(textwrap.fill(figure.title, _CHARACTERS_A_TITLE * columns))
   try:
     drawn.savefig(path, dpi=_DOTS_PER_INCH)
   except (OSError, ValueError) as error:
@@ -203,6 +208,15 @@ def html(figure: Figure) -> str:
       height=120 + 380 * rows, legend={'orientation': 'h', 'y': -0.2 / rows},
   )
   return drawn.to_html(full_html=False, include_plotlyjs=False)
+
+
+def _label_few_decades(axes) -> None:
+  """Labels a logarithmic x axis where a label a decade, the default, would be too few."""
+  low, high = axes.get_xlim()
+  if high / low < _FEW_DECADES:
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter('{x:g}')
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _color(curve: Curve) -> str:

@@ -179,16 +179,16 @@ def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
   lines = []
   for group, own in zip(others, settings):
     run = group.runs[0]
-    state = [] if group.complete else [f'round {run.columns["round"][-1]:.0f} of {run.rounds}']
+    unfinished = '' if group.complete else f'{run.columns["round"][-1]:.0f} of '
     shown = group.complete or group
     lines.append([
         group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
-        _text(group.noise_multiplier, '{:.3g}'), *_measured(shown),
+        _text(group.noise_multiplier, '{:.3g}'), f'{unfinished}{run.rounds}', *_measured(shown),
         *(_accuracy(*shown.mean_and_std(name)) for name in averages.NAMES),
-        ', '.join([*state, *(one for one in own if one not in shared)]),
+        ', '.join(one for one in own if one not in shared),
     ])
   header = (
-      'task', 'algorithm', 'p', 'sigma', 'best (%)', 'final (%)', 'seeds',
+      'task', 'algorithm', 'p', 'sigma', 'rounds', 'best (%)', 'final (%)', 'seeds',
       'epsilon, paper\'s accounting', 'epsilon, sound', 'uplink (MB)',
       'final, exponential average (%)', 'final, second half\'s mean (%)', 'with',
   )

@@ -1,5 +1,7 @@
 """Tests of which curves the figures hold."""
 
+import dataclasses
+
 from matplotlib import image
 import pytest
 
@@ -171,15 +173,18 @@ class TestExecution:
     with pytest.raises(errors.InputError, match="/dev/null/a.png can't be written"):
       drawing.save_png(figure, '/dev/null/a.png')
 
-  def test_no_label_is_cut(self, groups, tmp_path):
+  def test_no_label_or_title_is_cut(self, groups, tmp_path):
     long = {'clip_schedule': 'learning_rate', 'public_steps': 10, 'released_weight': 0.5,
             'server_learning_rate': 2.0, 'server_filter': 'low_pass', 'precondition': 0.5}
     (figure,) = figures.of_task(groups(
         dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.6], **long)
     ))
     assert max(len(curve.label) for curve in figure.panels[0].curves) > 180
-    path = tmp_path / 'a.png'
-    drawing.save_png(figure, path)
-    pixels = image.imread(path)
-    assert pixels.min() == 0  # There is ink, none of it at the edges.
-    assert pixels[:, 0].min() == pixels[:, -1].min() == pixels[-1].min() == 1
+    # With one panel it is half as wide.
+    narrow = dataclasses.replace(figure, panels=figure.panels[:1])
+    for i, one in enumerate((figure, narrow)):
+      path = tmp_path / f'{i}.png'
+      drawing.save_png(one, path)
+      pixels = image.imread(path)
+      assert pixels.min() == 0  # There is ink, none of it at the edges.
+      assert pixels[:, 0].min() == pixels[:, -1].min() == pixels[-1].min() == 1

@@ -86,7 +86,8 @@ class TestExecution:
     assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
     cells = _cells(output)
     rows = next(some for title, some in cells.items() if title.startswith('Runs that no row'))
-    assert [row['with'] for row in rows] == ['round 1 of 7', 'clients_per_round = 50']
+    assert [row['rounds'] for row in rows] == ['1 of 7', '1']
+    assert [row['with'] for row in rows] == ['', 'clients_per_round = 50']
     assert [row['final (%)'] for row in rows] == ['80.00', '40.00']
     assert 'Table 1: Fashion-MNIST' not in cells  # Nothing of it was run.
     assert len(cells['The runs']) == 2
