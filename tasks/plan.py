@@ -164,6 +164,8 @@ class Plan:
           else f'{s.public_steps} steps' if s.public_steps else length
       )
       text += f'; {public} on the public examples'
+    if s.server_learning_rate != 1:
+      text += f'; server\'s rate {s.server_learning_rate:g}'
     return text
 
   def _cohort_text(self) -> str:

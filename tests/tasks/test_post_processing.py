@@ -116,6 +116,7 @@ class TestExecution:
       assert commands.main(commands.tiny(data_dir, out, *common, flag)) == 0
       printed = ' '.join(capsys.readouterr().out.split())
       assert ('epsilon is the same' in printed) == (name != 'none')
+      assert 'server\'s rate 0.01' in printed
       found[name] = commands.story(out)[1]
       rows = commands.rows(out / 'metrics.csv')
       epsilons.add(tuple((row['epsilon'], row['epsilon_paper']) for row in rows))
