@@ -1,6 +1,7 @@
 """Fed-SMP and its five siblings as `tff.learning.templates.LearningProcess`es."""
 
 import collections
+import functools
 from typing import Any, Optional
 
 import numpy as np
@@ -145,18 +146,29 @@ def build_fed_smp(
         collections.OrderedDict,
     )
 
-  def with_choices(state: masked_sum.FedSmpState, weights, hparams):
-    def public_update(seed):
-      examples = tf.nest.map_structure(
-          tf.constant, sparsifier.public_examples
-      )
-      return flattener.flatten(
-          sparsifier.local_training(training).train(
-              model, weights, examples, hparams, seed
-          )
-      )
+  def public_update(weights, hparams, seed):
+    examples = tf.nest.map_structure(tf.constant, sparsifier.public_examples)
+    return flattener.flatten(
+        sparsifier.local_training(training).train(
+            model, weights, examples, hparams, seed
+        )
+    )
 
-    return choices.choose(state, public_update)
+  @functools.cache
+  def traced_public_update():
+    # One trace for the three computations that choose: it is their longest part.
+    weights = tff.types.type_to_tf_tensor_specs(weights_type)
+    hparams = training.initial_hparams(weights.trainable)
+    return tf.function(public_update, autograph=False).get_concrete_function(
+        weights,
+        tf.nest.map_structure(lambda h: tf.TensorSpec(h.shape, h.dtype), hparams),
+        tf.TensorSpec([2], tf.int64),
+    )
+
+  def with_choices(state: masked_sum.FedSmpState, weights, hparams):
+    return choices.choose(
+        state, lambda seed: traced_public_update()(weights, hparams, seed)
+    )
 
   def initial_state_fn(weights):
     specs = tff.types.type_to_tf_tensor_specs(weights_type.trainable)

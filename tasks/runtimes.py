@@ -108,6 +108,9 @@ def from_flags() -> RuntimeSettings:
 def prepare(settings: RuntimeSettings, seeded: bool) -> None:
   """Sets what TensorFlow reads from its environment, before it runs anything.
 
+  It reads each of them once: in a process that has run something without a seed, a seeded
+  run gets another graph (of the cross entropy), so other last bits, than by its command.
+
   Args:
     settings: Where rounds run; workers on other machines get the same environment.
     seeded: Whether two runs must be equal, on GPUs too.

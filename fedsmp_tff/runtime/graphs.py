@@ -28,11 +28,15 @@ class Graph:
   outputs: tuple[str, ...]
   init_op: str = ''
 
+  def has_resources(self) -> bool:
+    """Whether it has variables or tables, which two calls at the same time would share."""
+    return bool(_resources(tf.compat.v1.GraphDef.FromString(self.graph_def)))
+
   def function(self) -> Callable[..., list[tf.Tensor]]:
     """A new function from tensors to tensors.
 
-    It has variables and tables of its own, which start anew in each call. So
-    functions that run at the same time must be different ones.
+    Variables and tables are its own and start anew in each call. So where the graph
+    `has_resources`, functions that run at the same time must be different ones.
     """
     graph_def = tf.compat.v1.GraphDef.FromString(self.graph_def)
     _separate_resources(graph_def)
@@ -61,13 +65,17 @@ class Graph:
 def _separate_resources(graph_def: tf.compat.v1.GraphDef) -> None:
   """Gives variables and tables names that no other function's have."""
   prefix = uuid.uuid4().hex
+  for node in _resources(graph_def):
+    name = node.attr['shared_name'].s.decode() or node.name
+    node.attr['shared_name'].s = f'{prefix}_{name}'.encode()
+
+
+def _resources(graph_def: tf.compat.v1.GraphDef) -> list[tf.compat.v1.NodeDef]:
+  """The nodes of variables and tables."""
   nodes = [*graph_def.node]
   for function in graph_def.library.function:
     nodes += function.node_def
-  for node in nodes:
-    if 'shared_name' in node.attr:
-      name = node.attr['shared_name'].s.decode() or node.name
-      node.attr['shared_name'].s = f'{prefix}_{name}'.encode()
+  return [node for node in nodes if 'shared_name' in node.attr]
 
 
 def _run_first(graph_def: tf.compat.v1.GraphDef, init_op: str) -> None:

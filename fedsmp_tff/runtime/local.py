@@ -21,7 +21,7 @@ from fedsmp_tff.runtime import values
 
 
 class LocalWorkers(map_reduce.Workers):
-  """Threads, each with a device and a function of its own."""
+  """Threads, each with a device."""
 
   def __init__(self, devices: Sequence[str], num_workers: int):
     """Initializes the workers.
@@ -39,7 +39,8 @@ class LocalWorkers(map_reduce.Workers):
     self._slots = queue.SimpleQueue()
     for slot in range(num_workers):
       self._slots.put(slot)
-    # Of each work, one function a slot; gone when the work is.
+    # Of each work, one function a device, or a slot where they can't share it; gone
+    # when the work is.
     self._functions = weakref.WeakKeyDictionary()
     self._making = threading.Lock()
 
@@ -85,22 +86,44 @@ class LocalWorkers(map_reduce.Workers):
       device = self._devices[slot % len(self._devices)]
       with tf.device(device):
         own = map(values.tensor_of, leaves)
-        results = self._function(work, slot)(*own, *broadcasts[device])
+        function = self._function(work, slot if work.has_resources else device)
+        results = function(*own, *broadcasts[device])
         return [result.numpy() for result in results]
     finally:
       self._slots.put(slot)
 
-  def _function(self, work, slot):
+  def _function(self, work, key):
     with self._making:
       functions = self._functions.setdefault(work, {})
-      if slot not in functions:
-        functions[slot] = work.graph.function()
-      return functions[slot]
+      if key not in functions:
+        functions[key] = _Function(work.graph)
+      return functions[key]
 
   def close(self) -> None:
     # Python waits for threads that still run when it ends; who abandoned a round
     # in haste can leave by `os._exit`.
     self._pool.shutdown(wait=not self._abandoned)
+
+
+class _Function:
+  """A graph's function; one thread at a time until it has been called once.
+
+  TensorFlow optimizes it in its first call, and once more in each call beside that one.
+  """
+
+  def __init__(self, graph: graphs.Graph):
+    self._function = graph.function()
+    self._first = threading.Lock()
+    self._optimized = False
+
+  def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    if not self._optimized:
+      with self._first:
+        if not self._optimized:
+          results = self._function(*tensors)
+          self._optimized = True
+          return results
+    return self._function(*tensors)
 
 
 def default_devices() -> list[str]:

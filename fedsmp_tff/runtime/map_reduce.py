@@ -36,11 +36,13 @@ class Work:
     graph: From a client's leaves and the broadcast tensors to its results.
     ordered: Whether its results must be added up in the order of clients, as sums
       of floats must where two runs are to agree.
+    has_resources: See `graphs.Graph`.
   """
 
   def __init__(self, graph: graphs.Graph, ordered: bool):
     self.graph = graph
     self.ordered = ordered
+    self.has_resources = graph.has_resources()
 
   @property
   def lead(self) -> Optional[int]:

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import tensorflow as tf
 
 from fedsmp_tff.runtime import graphs
@@ -36,6 +37,16 @@ class TestExecution:
         [n.attr['shared_name'].s for n in g.node if n.op == 'VarHandleOp'] for g in (one, other)
     ]
     assert len(names[0]) == 1 and names[0] != names[1]
+
+  def test_only_variables_and_tables_can_not_be_shared(self):
+    assert _counter().has_resources()
+    with tf.Graph().as_default() as graph:
+      x = tf.compat.v1.placeholder(tf.int32, [], 'x')
+      dataset = tf.data.Dataset.range(3).map(lambda i: i + 1)
+      out = tf.cast(dataset.reduce(np.int64(0), lambda a, b: a + b), tf.int32) + x
+    shared = graphs.Graph(graph.as_graph_def().SerializeToString(), ('x:0',), (out.name,))
+    assert not shared.has_resources()
+    assert int(shared.function()(tf.constant(4))[0]) == 10
 
   def test_it_moves_between_processes(self):
     function = pickle.loads(pickle.dumps(_counter())).function()

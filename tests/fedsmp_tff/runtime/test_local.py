@@ -1,6 +1,7 @@
 """Tests of clients in this process: devices, threads, and what is left afterwards."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -28,13 +29,20 @@ class TestComputation:
       pass
 
 
-def _add():
-  """The work of a client: its number plus the broadcast one, on which device."""
+def _add(by_variable=False):
+  """The work of a client: its number plus the broadcast one."""
+  init = ''
   with tf.Graph().as_default() as graph:
     one, other = (tf.compat.v1.placeholder(tf.float32, [], name) for name in 'ab')
+    if by_variable:
+      variable = tf.compat.v1.get_variable('v', [], initializer=tf.zeros_initializer(), use_resource=True)
+      one = variable.assign_add(one, read_value=True)
+      init = tf.compat.v1.global_variables_initializer().name
     total = tf.add(one, other)
   return map_reduce.Work(
-      graphs.Graph(graph.as_graph_def().SerializeToString(), ('a:0', 'b:0'), (total.name,)),
+      graphs.Graph(
+          graph.as_graph_def().SerializeToString(), ('a:0', 'b:0'), (total.name,), init
+      ),
       ordered=False,
   )
 
@@ -65,6 +73,45 @@ class TestExecution:
     assert {i: r[0] for i, r in results.items()} == {i: i + 0.5 for i in range(40)}
     # Weights and results are where the client ran; each worker keeps to its device.
     assert {device.rsplit('device:')[-1] for device, _ in seen} == {'CPU:0', 'CPU:1'}
+
+  @pytest.mark.parametrize('by_variable', [False, True])
+  def test_only_functions_with_variables_are_a_thread_s_own(self, monkeypatch, by_variable):
+    # Of each function: how many calls were under way as one began, in their order.
+    at_once = []
+    together = threading.Barrier(2)
+    original, lock = graphs.Graph.function, threading.Lock()
+
+    def function(graph):
+      run = original(graph)
+      active, mine = set(), []
+      at_once.append(mine)
+
+      def watched(*tensors):
+        with lock:
+          call = len(mine)
+          active.add(call)
+          mine.append(len(active))
+        if not by_variable and call in (1, 2):
+          together.wait(timeout=60)  # Both threads are in the one function.
+        else:
+          time.sleep(0.01)  # For the other thread to come in, if it may.
+        results = run(*tensors)
+        with lock:
+          active.remove(call)
+        return results
+
+      return watched
+
+    monkeypatch.setattr(graphs.Graph, 'function', function)
+    workers = local.LocalWorkers([tf.config.list_logical_devices('CPU')[0].name], 2)
+    clients = [[tf.constant(float(i))] for i in range(20)]
+    results = dict(workers.run(_add(by_variable), [tf.constant(0.5)], clients))
+    workers.close()
+    assert {i: r[0] for i, r in results.items()} == {i: i + 0.5 for i in range(20)}
+    if by_variable:
+      assert len(at_once) == 2 and set(sum(at_once, [])) == {1}
+    else:  # The first call, which optimizes, ends before another begins.
+      assert len(at_once) == 1 and at_once[0][:2] == [1, 1]
 
   def test_a_block_leaves_no_thread(self):
     before = set(threading.enumerate())
