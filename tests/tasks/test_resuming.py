@@ -473,8 +473,9 @@ class TestLongRun:
     assert command.returncode == 0, err
     (memory, threads, files), (memory_later, threads_later, files_later) = found.values()
     assert memory_later < 1.05 * memory
-    # TensorFlow's pools may start their last threads late.
-    assert threads_later <= threads + 2 and files_later <= files
+    # TensorFlow starts a thread when more work than ever is under way: 21 became 26 at most
+    # in runs of 240 and 1,000 rounds. A leak is one a round, 50 here.
+    assert threads_later <= threads + 5 and files_later <= files
 
 
 @pytest.mark.slow
