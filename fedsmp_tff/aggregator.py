@@ -7,17 +7,17 @@ from typing import Optional
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import clipping
-from fedsmp_tff import filters
 from fedsmp_tff import flattening
-from fedsmp_tff import masked_sum
-from fedsmp_tff import noise as noise_lib
-from fedsmp_tff import post_processing
-from fedsmp_tff import preconditioning
-from fedsmp_tff import prediction as prediction_lib
 from fedsmp_tff import randomness
-from fedsmp_tff import server_choices
 from fedsmp_tff import sparsifiers
+from fedsmp_tff.mechanism import adaptive_clipping
+from fedsmp_tff.mechanism import masked_sum
+from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff.post_processing import filters
+from fedsmp_tff.post_processing import preconditioning
+from fedsmp_tff.post_processing import prediction as prediction_lib
+from fedsmp_tff.post_processing import server_choices
 
 
 class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -74,7 +74,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       bits: Optional[int] = None,
       rotate: bool = True,
       value_bound: Optional[float] = None,
-      adaptive_clipping: Optional[clipping.AdaptiveClipping] = None,
+      adaptive_clipping: Optional[adaptive_clipping.AdaptiveClipping] = None,
       clipping_schedule: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
       client_metrics: bool = False,
       preconditioner: Optional[preconditioning.Preconditioner] = None,
@@ -197,19 +197,19 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     """The mechanism for vectors of `dim` coordinates."""
     return masked_sum.MaskedPrivateSum(dim, self._sparsifier, **self._options)
 
-  def choices(self, shapes: post_processing.Shapes) -> server_choices.ServerChoices:
+  def choices(self, shapes: flattening.Shapes) -> server_choices.ServerChoices:
     """What the server chooses for a model of tensors of these shapes."""
     return server_choices.ServerChoices(
         self._sparsifier, shapes, **self._post_processing
     )
 
-  def initial_state(self, shapes: post_processing.Shapes) -> masked_sum.FedSmpState:
+  def initial_state(self, shapes: flattening.Shapes) -> state_lib.FedSmpState:
     """The state before round 0, nothing chosen yet (zeros)."""
     if self._seed is None:
       seed = randomness.fresh_seed()
     else:
       seed = randomness.fold_in(tf.zeros([2], tf.int64), self._seed)
-    dim = post_processing.dim(shapes)
+    dim = flattening.dim(shapes)
     clipping_norm = self.mechanism(dim).clipping_norm(tf.constant(0))
     return self.choices(shapes).initial_state(seed, clipping_norm)
 

@@ -1,11 +1,15 @@
 """Between a structure of float tensors and one vector of its d elements."""
 
+from collections.abc import Sequence
 import math
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+# The shapes of a model's tensors, in order; they have d elements in all.
+Shapes = Sequence[Sequence[int]]
 
 
 class Flattener:
@@ -105,3 +109,13 @@ def _pack(leaves, value_type: tff.Type) -> Any:
       for name, element in tff.structure.iter_elements(value_type)
   ])
   return tff.types.type_to_py_container(struct, value_type)
+
+
+def sizes(shapes: Shapes) -> list[int]:
+  """Elements of each of the model's tensors; they sum up to d."""
+  return list(map(math.prod, shapes))
+
+
+def dim(shapes: Shapes) -> int:
+  """d, the number of the model's coordinates."""
+  return sum(sizes(shapes))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from fedsmp_tff import post_processing
+from fedsmp_tff import flattening
 
 
 class Known(NamedTuple):
@@ -22,12 +22,12 @@ class Known(NamedTuple):
   Attributes:
     shapes: Of the model's tensors, d elements in all.
     seed: int64[2], public randomness of the round's own.
-    memory: Of past releases, of a sparsifier that is a `post_processing.PostProcessing`.
+    memory: Of past releases, of a sparsifier that is a `base.PostProcessing`.
     public_update: Makes the update [d] on a `TopK`'s public data from the round's weights,
       by a training; None in an aggregator alone, which sees no weights.
   """
 
-  shapes: post_processing.Shapes
+  shapes: flattening.Shapes
   seed: Any
   memory: Any = None
   public_update: Optional[Callable[[], Any]] = None
@@ -118,7 +118,7 @@ class RandK(Kept):
     return dim / self.num_kept(dim)
 
   def choose(self, known: Known) -> tf.Tensor:
-    return self.select(post_processing.dim(known.shapes), known.seed)
+    return self.select(flattening.dim(known.shapes), known.seed)
 
   def select(self, dim: int, seed: tf.Tensor) -> tf.Tensor:
     """k distinct coordinates int32[k], ascending, from `seed` int64[2].

@@ -13,16 +13,18 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from absl import flags
 from absl import logging
 
-from fedsmp_tff import accountants
-from fedsmp_tff import accounting
-from fedsmp_tff import ledger as ledger_lib
-from fedsmp_tff import noise as noise_lib
+from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.privacy import sampling
+from fedsmp_tff.privacy import spec as spec_lib
+from fedsmp_tff.theory import theorem_1
 from tasks import errors
-from tasks import output
-from tasks import own_flags
+from tasks.config import command
+from tasks.training import run_directory
 
 _PROGRAM = 'python -m tasks.account'
-_FLAGS = own_flags.OwnFlags(_PROGRAM)
+_FLAGS = command.OwnFlags(_PROGRAM)
 _MOST_ROUNDS = 10**6
 
 
@@ -40,10 +42,10 @@ _EPSILON = _FLAGS.define(
     ' most rounds that stay within it.',
 )
 _SAMPLING = _FLAGS.define(
-    flags.DEFINE_enum, 'sampling', accounting.POISSON,
+    flags.DEFINE_enum, 'sampling', sampling.POISSON,
     'How clients are sampled, and so which figures hold. poisson: each with probability'
     ' r/n; fixed: exactly r of n, as in Algorithm 1.',
-    enum_values=[accounting.POISSON, accounting.FIXED],
+    enum_values=[sampling.POISSON, sampling.FIXED],
 )
 _SEATS = _FLAGS.define(
     flags.DEFINE_integer, 'seats', None,
@@ -120,15 +122,15 @@ def _account() -> None:
     )
   if _PLOT.value is not None and _EPSILON.value is not None:
     raise errors.InputError('--plot is of no use with --epsilon; leave one out.')
-  n, poisson = _N.value, _SAMPLING.value == accounting.POISSON
+  n, poisson = _N.value, _SAMPLING.value == sampling.POISSON
   try:
-    spec = accounting.PrivacySpec(
+    spec = spec_lib.PrivacySpec(
         population=n,
         clients_per_round=_R.value,
         rounds=_T.value or 1,
         noise_multiplier=1.0 if _SIGMA.value is None else _SIGMA.value,
         clipping_norm=1.0,
-        delta=accounting.default_delta(max(n, 1)) if _DELTA.value is None else _DELTA.value,
+        delta=spec_lib.default_delta(max(n, 1)) if _DELTA.value is None else _DELTA.value,
         sampling=_SAMPLING.value,
         seats=n if poisson and _SEATS.value is None else _SEATS.value,
         noise=_NOISE.value,
@@ -138,7 +140,7 @@ def _account() -> None:
     # What a run may claim first, the paper's own figure last.
     lines = [
         _line(name, spec, found)
-        for name, how in accountants.ACCOUNTINGS.items()
+        for name, how in accounting.ACCOUNTINGS.items()
         if how.any_noise or spec.lattice is None
         if (found := _found(name, how, spec)) is not None
     ]
@@ -168,7 +170,7 @@ def _account_for(run_dirs: list[str]) -> None:
       raise errors.InputError(f'--{name} is of no use with --ledger; leave one out.')
   runs, seen = [], set()
   for run_dir in run_dirs:
-    paths = output.ledgers(run_dir)
+    paths = run_directory.ledgers(run_dir)
     if not paths:
       raise errors.InputError(
           f'--ledger={run_dir} holds no privacy ledger; name the --output_dir of a run'
@@ -178,7 +180,7 @@ def _account_for(run_dirs: list[str]) -> None:
       raise errors.InputError(f'--ledger={run_dir} is named twice; name it once.')
     seen.add(paths[0].resolve())
     records = [ledger_lib.read(path) for path in paths]
-    told = output.rounds_charged(run_dir)
+    told = run_directory.rounds_charged(run_dir)
     if records[-1].rounds_charged < told:
       raise ledger_lib.LedgerError(
           f'{paths[-1]} was cut: it has {records[-1].rounds_charged} rounds where'
@@ -206,9 +208,9 @@ def _account_for(run_dirs: list[str]) -> None:
   counted = [(record.spec, record.rounds_charged) for _, record in runs]
   print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
   try:
-    for name, how in accountants.ACCOUNTINGS.items():
+    for name, how in accounting.ACCOUNTINGS.items():
       if all(spec.holds(name) for spec in specs):
-        epsilon = accountants.epsilon_of_runs(counted, name, delta)
+        epsilon = accounting.epsilon_of_runs(counted, name, delta)
         print(f'epsilon = {epsilon:.4g}  HOLDS  {name}: {how.title}; {how.assumption}')
   except ValueError as error:
     raise errors.as_flags(error, _FLAGS.names) from None
@@ -230,7 +232,7 @@ def _known_text() -> str:
 
 
 def _found(
-    name: str, how: accountants.Accounting, spec: accounting.PrivacySpec
+    name: str, how: accounting.Accounting, spec: spec_lib.PrivacySpec
 ) -> Optional[str]:
   """What is asked for, under one accounting; None if it has no answer."""
   if _EPSILON.value is None:
@@ -241,7 +243,7 @@ def _found(
   if how.sampling != spec.sampling:
     spec = dataclasses.replace(
         spec, sampling=how.sampling, min_reporting=None,
-        seats=spec.population if how.sampling == accounting.POISSON else None,
+        seats=spec.population if how.sampling == sampling.POISSON else None,
     )
   if _SIGMA.value is None:
     sigma = spec.calibrated(_EPSILON.value, name).noise_multiplier
@@ -249,7 +251,7 @@ def _found(
   return f'{_most_rounds(name, spec):,} rounds'
 
 
-def _most_rounds(name: str, spec: accounting.PrivacySpec) -> int:
+def _most_rounds(name: str, spec: spec_lib.PrivacySpec) -> int:
   """The most rounds, up to a million, that stay within --epsilon."""
   if not 0 < _EPSILON.value < math.inf:
     raise errors.InputError(
@@ -270,8 +272,8 @@ def _most_rounds(name: str, spec: accounting.PrivacySpec) -> int:
   return low
 
 
-def _line(name: str, spec: accounting.PrivacySpec, found: str) -> str:
-  how = accountants.ACCOUNTINGS[name]
+def _line(name: str, spec: spec_lib.PrivacySpec, found: str) -> str:
+  how = accounting.ACCOUNTINGS[name]
   if how.sampling != spec.sampling:
     verdict = 'not for this sampling'
   elif spec.holds(name):
@@ -281,8 +283,8 @@ def _line(name: str, spec: accounting.PrivacySpec, found: str) -> str:
   return f'{found:<20} {verdict:<24} {name}: {how.title};\n{"":46}{how.assumption}'
 
 
-def _theorem_text(spec: accounting.PrivacySpec) -> str:
-  epsilon, unmet = accountants.theorem_1(spec)
+def _theorem_text(spec: spec_lib.PrivacySpec) -> str:
+  epsilon, unmet = theorem_1.epsilon(spec)
   verdict = 'conditions met' if not unmet else 'CONDITIONS NOT MET'
   text = (
       f'epsilon = {epsilon:<10.4g} {verdict:<24} theorem_1: the paper\'s closed form,'
@@ -292,7 +294,7 @@ def _theorem_text(spec: accounting.PrivacySpec) -> str:
   return text + ''.join(f'\n{"":46}not met: {condition}' for condition in unmet)
 
 
-def _plot(spec: accounting.PrivacySpec) -> None:
+def _plot(spec: spec_lib.PrivacySpec) -> None:
   # Not needed by who asks for numbers.
   import matplotlib  # pylint: disable=g-import-not-at-top
 
@@ -302,7 +304,7 @@ def _plot(spec: accounting.PrivacySpec) -> None:
   steps = min(_T.value, 25)
   rounds = sorted({math.ceil(_T.value * (i + 1) / steps) for i in range(steps)})
   figure, axes = pyplot.subplots(figsize=(7, 4), layout='constrained')
-  for name, how in accountants.ACCOUNTINGS.items():
+  for name, how in accounting.ACCOUNTINGS.items():
     if not how.any_noise and spec.lattice is not None:
       continue
     axes.plot(

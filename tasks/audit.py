@@ -28,16 +28,17 @@ import tensorflow_federated as tff
 import tqdm
 
 import fedsmp_tff
-from fedsmp_tff import accounting
-from fedsmp_tff import auditing
-from fedsmp_tff import noise as noise_lib
 from fedsmp_tff import randomness
 from fedsmp_tff import runtime
+from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.privacy import auditing
+from fedsmp_tff.privacy import sampling
+from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
-from tasks import own_flags
+from tasks.config import command
 
 _PROGRAM = 'python -m tasks.audit'
-_FLAGS = own_flags.OwnFlags(_PROGRAM)
+_FLAGS = command.OwnFlags(_PROGRAM)
 _CLIP = 1.0
 # A canary before the scale and the clip, in units of C: clipped, whatever the scale.
 _LENGTH = 1e3
@@ -57,8 +58,8 @@ _N = _FLAGS.define(flags.DEFINE_integer, 'population', 6000, 'n, canaries among 
 _T = _FLAGS.define(flags.DEFINE_integer, 'rounds', 180, 'T, rounds of the run.')
 _DELTA = _FLAGS.define(flags.DEFINE_float, 'delta', None, 'delta (default: n^-1.1).')
 _SAMPLING = _FLAGS.define(
-    flags.DEFINE_enum, 'sampling', accounting.POISSON, 'How clients are sampled.',
-    enum_values=[accounting.POISSON, accounting.FIXED],
+    flags.DEFINE_enum, 'sampling', sampling.POISSON, 'How clients are sampled.',
+    enum_values=[sampling.POISSON, sampling.FIXED],
 )
 _NOISE = _FLAGS.define(
     flags.DEFINE_enum, 'noise', noise_lib.GAUSSIAN, 'Kind of noise.',
@@ -120,21 +121,21 @@ def main(argv: list[str]) -> int:
   return int(any(refuted))
 
 
-def _spec() -> accounting.PrivacySpec:
+def _spec() -> spec_lib.PrivacySpec:
   if not 2 * _CANARIES.value <= _N.value:
     raise errors.InputError(
         f'--canaries={_CANARIES.value} is more than half of --population={_N.value};'
         ' lower it.'
     )
   try:
-    return accounting.PrivacySpec(
+    return spec_lib.PrivacySpec(
         population=_N.value,
         clients_per_round=_R.value,
         rounds=_T.value,
         noise_multiplier=_SIGMA.value,
         clipping_norm=_CLIP,
         delta=(
-            accounting.default_delta(_N.value) if _DELTA.value is None else _DELTA.value
+            spec_lib.default_delta(_N.value) if _DELTA.value is None else _DELTA.value
         ),
         sampling=_SAMPLING.value,
         noise=_NOISE.value,
@@ -145,20 +146,20 @@ def _spec() -> accounting.PrivacySpec:
     raise errors.as_flags(error, _FLAGS.names) from None
 
 
-def _release(spec: accounting.PrivacySpec) -> bool:
+def _release(spec: spec_lib.PrivacySpec) -> bool:
   """Audits one release; whether the claim is refuted."""
   one = dataclasses.replace(
       spec,
       population=_RELEASE_PARTICIPANTS,
       clients_per_round=_RELEASE_PARTICIPANTS,
       rounds=1,
-      sampling=accounting.FIXED,
+      sampling=sampling.FIXED,
       seats=None,
       min_reporting=None,
       num_values=_RELEASE_VALUES,
   )
   # A client added or removed; with nobody sampled that is the sum's own guarantee.
-  claim = dataclasses.replace(one, sampling=accounting.POISSON).epsilon()
+  claim = dataclasses.replace(one, sampling=sampling.POISSON).epsilon()
   present, absent = (
       scores_of_releases(one, canary, _RELEASES.value, _SEED.value)
       for canary in (True, False)
@@ -170,7 +171,7 @@ def _release(spec: accounting.PrivacySpec) -> bool:
 
 
 def scores_of_releases(
-    spec: accounting.PrivacySpec, canary: bool, num: int, seed: int | None
+    spec: spec_lib.PrivacySpec, canary: bool, num: int, seed: int | None
 ) -> np.ndarray:
   """Scores of independent releases, float[num].
 
@@ -230,7 +231,7 @@ def _canary_update(
   return update
 
 
-def _run(spec: accounting.PrivacySpec) -> bool:
+def _run(spec: spec_lib.PrivacySpec) -> bool:
   """Audits a whole run; whether the claim is refuted."""
   scores, included = scores_of_run(spec, _CANARIES.value, _SEED.value)
   audit = auditing.epsilon_of_one_run(scores, included, spec, _CONFIDENCE.value)
@@ -242,7 +243,7 @@ def _run(spec: accounting.PrivacySpec) -> bool:
 
 
 def scores_of_run(
-    spec: accounting.PrivacySpec, num_canaries: int, seed: int | None
+    spec: spec_lib.PrivacySpec, num_canaries: int, seed: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
   """Scores of a run's canaries, float[num_canaries], and which of them were in it.
 
@@ -284,7 +285,7 @@ def scores_of_run(
 
 
 def _say(
-    what: str, claim: float, audit: auditing.Audit, spec: accounting.PrivacySpec
+    what: str, claim: float, audit: auditing.Audit, spec: spec_lib.PrivacySpec
 ) -> bool:
   refuted = audit.epsilon > claim
   share = f' ({100 * audit.epsilon / claim:.0f} % of the claim)' if claim else ''

@@ -43,12 +43,12 @@ import tqdm
 import fedsmp_tff
 from fedsmp_tff import runtime
 from fedsmp_tff.runtime import graphs
-from tasks import contenders
 from tasks import errors
-from tasks import fashion_mnist
-from tasks import own_flags
-from tasks import registry
-from tasks import shakespeare
+from tasks.config import command
+from tasks.datasets import fashion_mnist
+from tasks.datasets import shakespeare
+from tasks.datasets import task as task_lib
+from tasks.training import contenders
 
 _PARTS = (
     'fashion_mnist', 'shakespeare', 'aggregator', 'large', 'clients', 'workers'
@@ -122,7 +122,7 @@ def _peak_gflops() -> float:
   return best
 
 
-def _task_part(task: registry.Task, num_clients: int) -> dict[str, Any]:
+def _task_part(task: task_lib.Task, num_clients: int) -> dict[str, Any]:
   data = task.load(0, _PUBLIC)
   randk = fedsmp_tff.RandK(contenders.RATIO)
   topk = fedsmp_tff.TopK(contenders.RATIO, public_examples=data.public)
@@ -263,8 +263,8 @@ def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   logging.set_verbosity(logging.ERROR)
   try:
-    if own_flags.asks_for_help(argv):
-      print(__doc__, *(own_flags.help_of(flags.FLAGS[one.name]) for one in _OWN), sep='\n')
+    if command.asks_for_help(argv):
+      print(__doc__, *(command.help_of(flags.FLAGS[one.name]) for one in _OWN), sep='\n')
       return 0
     flags.FLAGS(argv)
     graphs.use_one_thread_an_operation()

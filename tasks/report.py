@@ -18,19 +18,20 @@ from typing import Optional
 from absl import flags
 import tqdm
 
-from tasks import averages
-from tasks import drawing
+from tasks import datasets
 from tasks import errors
-from tasks import figures
-from tasks import own_flags
-from tasks import paper
-from tasks import results
-from tasks import settings as settings_lib
+from tasks.config import command
+from tasks.config import settings as settings_lib
+from tasks.reporting import drawing
+from tasks.reporting import figures
+from tasks.reporting import paper
+from tasks.reporting import results
+from tasks.training import averages
 
 _PROGRAM = 'python -m tasks.report'
 _MARKDOWN, _HTML, _CSV = 'report.md', 'report.html', 'cells.csv'
 
-_FLAGS = own_flags.OwnFlags(_PROGRAM)
+_FLAGS = command.OwnFlags(_PROGRAM)
 _OUTPUT = _FLAGS.define(
     flags.DEFINE_string, 'output', 'report',
     f'The directory to write: {_MARKDOWN}, {_HTML} (one page, no other file needed), a PNG for'
@@ -93,7 +94,7 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
   groups = results.group(runs)
   by_task = {
       task: [group for group in groups if group.config['task'] == task]
-      for task in settings_lib.TASKS
+      for task in datasets.TASKS
   }
   tables = _paper_tables(groups) + _other_runs(groups) + _times(groups)
   drawn = [
@@ -168,7 +169,7 @@ def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
     return []
   others.sort(
       key=lambda group: (
-          list(settings_lib.TASKS).index(group.config['task']),
+          list(datasets.TASKS).index(group.config['task']),
           -(group.complete or group).mean_and_std('final')[0],
       )
   )

@@ -12,7 +12,7 @@ if __name__ == '__main__':
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 try:
-  from fedsmp_tff import ledger as ledger_lib
+  from fedsmp_tff.privacy import ledger as ledger_lib
 except ImportError as error:
   sys.exit(f'tasks.run: {error}')
 
@@ -27,19 +27,21 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from fedsmp_tff import checkpoints as checkpoints_lib
 from fedsmp_tff import runtime
+from fedsmp_tff.program import checkpoints as checkpoints_lib
+from tasks import datasets
 from tasks import errors
-from tasks import interruption as interruption_lib
-from tasks import output
-from tasks import own_flags
-from tasks import plan as plan_lib
-from tasks import privacy
-from tasks import resuming
-from tasks import runtimes
-from tasks import seeds as seeds_lib
-from tasks import settings as settings_lib
-from tasks import training
+from tasks.config import command
+from tasks.config import privacy
+from tasks.config import runtime as runtime_lib
+from tasks.config import settings as settings_lib
+from tasks.training import experiment
+from tasks.training import interruption as interruption_lib
+from tasks.training import plan as plan_lib
+from tasks.training import resuming
+from tasks.training import run_directory
+from tasks.training import seeds as seeds_lib
+from tasks.training import train
 
 _PROGRAM = 'python -m tasks.run'
 
@@ -48,16 +50,16 @@ def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   logging.set_verbosity(logging.ERROR)
   try:
-    if own_flags.asks_for_help(argv):
+    if command.asks_for_help(argv):
       print(settings_lib.help_text(_PROGRAM))
       return 0
     settings_lib.parse(argv, _PROGRAM)
     settings = settings_lib.from_flags()
-    place = runtimes.from_flags()
-    every = output.rounds_per_checkpoint()
+    place = runtime_lib.from_flags()
+    every = run_directory.rounds_per_checkpoint()
     interruption = interruption_lib.from_flags()
-    runtimes.prepare(place, seeded=settings.seed is not None)
-    with interruption.handled(), runtimes.context(place):
+    runtime_lib.prepare(place, seeded=settings.seed is not None)
+    with interruption.handled(), runtime_lib.context(place):
       return _run(settings, place, every, interruption)
   except errors.InputError as error:
     status = 2
@@ -77,24 +79,24 @@ def main(argv: list[str]) -> int:
 
 def _run(
     settings: settings_lib.RunSettings,
-    place: runtimes.RuntimeSettings,
+    place: runtime_lib.RuntimeSettings,
     every: Optional[int],
     interruption: interruption_lib.Interruption,
 ) -> int:
   flags = resuming.identity(settings)
-  with output.RunDirectory.from_flags(_default_output_dir(settings)) as out:
+  with run_directory.RunDirectory.from_flags(_default_output_dir(settings)) as out:
     if out.config is not None:
       resuming.check_identity(out.path, out.config, flags)
-    task = settings_lib.TASKS[settings.task]
+    task = datasets.TASKS[settings.task]
     seeds = seeds_lib.make(settings.seed, out.config)
     _check_clients(settings, task.num_clients())
-    model = training.model(settings, seeds)
+    model = experiment.model(settings, seeds)
     dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
     _check_kept(settings, dim)
     specs = None
     if task.num_clients() is not None:  # Before data are loaded, if that can be.
       specs = privacy.specs(
-          settings, task.num_clients(), training.num_kept(settings, dim)
+          settings, task.num_clients(), experiment.num_kept(settings, dim)
       )
     held_out = settings.held_out or 0
     data = task.load(seeds.partition, (settings.public_examples or 0) + held_out)
@@ -104,11 +106,11 @@ def _run(
     fingerprint = resuming.fingerprint(data)
     if out.config is not None:
       resuming.check_data(out.path, out.config, fingerprint)
-    sparsifier = training.sparsifier(settings, data)
+    sparsifier = experiment.sparsifier(settings, data)
     spec, hypothetical = specs or privacy.specs(
-        settings, len(data.clients), training.num_kept(settings, dim)
+        settings, len(data.clients), experiment.num_kept(settings, dim)
     )
-    factory = training.factory(settings, spec, sparsifier, seeds)
+    factory = experiment.factory(settings, spec, sparsifier, seeds)
     plan = plan_lib.make(settings, data, dim, factory, spec, hypothetical)
     print(plan.text(), flush=True)
     print(f'\noutput: {out.path}\n', flush=True)
@@ -139,7 +141,7 @@ def _run(
             began=not checkpoints.empty(),
         )
       with ledger as ledger:
-        stopped_by = training.train(
+        stopped_by = train.train(
             plan, model, sparsifier, seeds, out, checkpoints, ledger, interruption
         )
   if isinstance(stopped_by, interruption_lib.Interrupted):

@@ -22,9 +22,9 @@ import tqdm
 
 from fedsmp_tff.runtime import tff_worker
 from tasks import errors
-from tasks import grids
-from tasks import own_flags
-from tasks import resuming
+from tasks.config import command
+from tasks.config import grids
+from tasks.training import resuming
 
 _PROGRAM = 'python -m tasks.sweep'
 _RUN = ('-m', 'tasks.run')
@@ -32,7 +32,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _LOG_TAIL_BYTES = 4096
 _LOCKS, _LOGS = '.locks', 'logs'
 
-_FLAGS = own_flags.OwnFlags(_PROGRAM)
+_FLAGS = command.OwnFlags(_PROGRAM)
 _GRID = _FLAGS.define(
     flags.DEFINE_string, 'grid', None,
     f'What to run: one of {", ".join(grids.names())}, paper/all, or a file of your own'

@@ -16,16 +16,17 @@ from absl import logging
 import numpy as np
 import tqdm
 
-from fedsmp_tff import convergence
-from fedsmp_tff import estimation
-from tasks import checks
-from tasks import drawing
+from fedsmp_tff.theory import estimation
+from fedsmp_tff.theory import theorem_2
+from tasks import datasets
 from tasks import errors
-from tasks import own_flags
-from tasks import paper
-from tasks import seeds as seeds_lib
-from tasks import settings as settings_lib
-from tasks import training
+from tasks.config import checks
+from tasks.config import command
+from tasks.config import settings as settings_lib
+from tasks.reporting import drawing
+from tasks.reporting import paper
+from tasks.training import experiment
+from tasks.training import seeds as seeds_lib
 
 _PROGRAM = 'python -m tasks.tune'
 _NAME = 'bound'
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   logging.set_verbosity(logging.ERROR)
   try:
-    if own_flags.asks_for_help(argv):
+    if command.asks_for_help(argv):
       print(_help())
       return 0
     settings_lib.parse(argv, _PROGRAM)
@@ -68,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 def _help() -> str:
   own = [
-      own_flags.help_of(flags.FLAGS[one.name]) for one in (_CLIENT_EXAMPLES, _ROUNDS, _OUTPUT)
+      command.help_of(flags.FLAGS[one.name]) for one in (_CLIENT_EXAMPLES, _ROUNDS, _OUTPUT)
   ]
   return '\n'.join([
       f'usage: {_PROGRAM} --task=TASK [flags of tasks.run]',
@@ -83,7 +84,7 @@ def _help() -> str:
 
 
 def _tune(settings: settings_lib.RunSettings) -> None:
-  task = settings_lib.TASKS[settings.task]
+  task = datasets.TASKS[settings.task]
   if settings.clip is None:
     raise errors.InputError(
         f'--algorithm={settings.algorithm} adds no noise, so that p = 1 is best; choose one that'
@@ -98,7 +99,7 @@ def _tune(settings: settings_lib.RunSettings) -> None:
   with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)
   seeds = seeds_lib.make(settings.seed, None)
-  model = training.model(settings, seeds)
+  model = experiment.model(settings, seeds)
   num_public = settings.public_examples or task.settings.public_examples
   data = task.load(seeds.partition, num_public)
   size = _CLIENT_EXAMPLES.value or settings.batch_size
@@ -109,14 +110,14 @@ def _tune(settings: settings_lib.RunSettings) -> None:
   )
   try:
     found = estimation.estimate(
-        model, data.public, training.local_training(settings), size, _ROUNDS.value,
+        model, data.public, experiment.local_training(settings), size, _ROUNDS.value,
         seeds.partition,
         lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
     )
   except ValueError as error:
     raise errors.as_flags(error, ['client_examples']) from None
   steps = settings.local_steps or settings.local_epochs * -(-size // settings.batch_size)
-  run = convergence.Training(
+  run = theorem_2.Training(
       dim=found.dim,
       # Momentum makes a step so much longer; the theorem has none.
       learning_rate=settings.learning_rate / (1 - settings.momentum),
@@ -132,7 +133,7 @@ def _tune(settings: settings_lib.RunSettings) -> None:
 def _say(
     settings: settings_lib.RunSettings,
     found: estimation.Estimate,
-    run: convergence.Training,
+    run: theorem_2.Training,
     output: pathlib.Path,
 ) -> None:
   c = found.constants
@@ -146,24 +147,24 @@ def _say(
   )
   panels, suggested = [], {}
   for kind, name, variance in (
-      (convergence.RANDK, 'rand-k', None),
-      (convergence.TOPK, 'top-k', found.topk_variance),
+      (theorem_2.RANDK, 'rand-k', None),
+      (theorem_2.TOPK, 'top-k', found.topk_variance),
   ):
-    p = convergence.best_compression_ratio(c, run, kind, variance)
+    p = theorem_2.best_compression_ratio(c, run, kind, variance)
     suggested[kind] = p
     print(f'{name}: p = {p:.3g} ({_of_the_paper(settings.task, kind, p)})')
-    if kind == convergence.TOPK:
-      worst = convergence.best_compression_ratio(c, run, kind)
+    if kind == theorem_2.TOPK:
+      worst = theorem_2.best_compression_ratio(c, run, kind)
       print(
           '  by what top-k was measured to lose; by its worst case, 1 - k/d, as in the theorem,'
           f' p = {worst:.3g}'
       )
     num_kept = max(1, round(p * run.dim))
-    for sentence in convergence.violations(
+    for sentence in theorem_2.violations(
         c, run, kind, num_kept, variance and variance(num_kept)
     ):
       print(f'  beyond the theorem: {sentence}')
-    if kind == convergence.RANDK:
+    if kind == theorem_2.RANDK:
       clips = min(1.0, (found.update_norm / run.clipping_norm) ** 2)
       print(
           f'  the median update has norm {found.update_norm:.3g}, and rand-k scales by d/k: below'
@@ -196,7 +197,7 @@ def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
   least = max(1.0, _LEAST_RATIO * run.dim)
   kept = np.unique(np.geomspace(least, run.dim, 200).round().astype(int))
   bounds = [
-      convergence.bound(constants, run, kind, k, variance and variance(k))
+      theorem_2.bound(constants, run, kind, k, variance and variance(k))
       for k in kept.tolist()
   ]
   curves = [

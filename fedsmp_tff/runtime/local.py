@@ -14,13 +14,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff.runtime import cohort as cohort_lib
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
+from fedsmp_tff.runtime import workers
+from fedsmp_tff.runtime import workers as cohort_lib
 
 
-class LocalWorkers(map_reduce.Workers):
+class LocalWorkers(workers.Workers):
   """Threads, each with a device."""
 
   def __init__(self, devices: Sequence[str], num_workers: int):
@@ -46,11 +47,11 @@ class LocalWorkers(map_reduce.Workers):
 
   def run(
       self,
-      work: map_reduce.Work,
+      work: workers.Work,
       broadcast: Sequence[tf.Tensor],
       clients: Sequence[Sequence[values.Leaf]],
   ) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """See `map_reduce.Workers`."""
+    """See `workers.Workers`."""
     broadcasts = {d: graphs.on_device(d, broadcast) for d in self._devices}
     cohort = cohort_lib.Cohort(len(clients), work.lead)
     running = {}
@@ -70,7 +71,7 @@ class LocalWorkers(map_reduce.Workers):
         )
         for future in done:
           client = running.pop(future)
-          with map_reduce.naming(client):
+          with workers.naming(client):
             results = future.result()
           cohort.finish(client)
           yield client, results

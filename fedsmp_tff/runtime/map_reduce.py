@@ -7,10 +7,8 @@ the server does last (`update`). This module runs them; where the clients' graph
 runs is the business of a `Workers`.
 """
 
-import abc
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
-from typing import Any, Optional
+from collections.abc import Callable
+from typing import Any
 import weakref
 
 import numpy as np
@@ -20,72 +18,12 @@ import tensorflow_federated as tff
 from fedsmp_tff import flattening
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import values
+from fedsmp_tff.runtime import workers as workers_lib
 
 # TensorFlow optimizes a graph where it runs it; before, that costs time and can undo
 # a choice of kernels by device.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()
 _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
-# How many clients' results are kept, at most, to be added in order.
-_LEAD = 256
-
-
-class Work:
-  """What a client does in a round, the same for all clients and rounds.
-
-  Attributes:
-    graph: From a client's leaves and the broadcast tensors to its results.
-    ordered: Whether its results must be added up in the order of clients, as sums
-      of floats must where two runs are to agree.
-    has_resources: See `graphs.Graph`.
-  """
-
-  def __init__(self, graph: graphs.Graph, ordered: bool):
-    self.graph = graph
-    self.ordered = ordered
-    self.has_resources = graph.has_resources()
-
-  @property
-  def lead(self) -> Optional[int]:
-    """See `cohort.Cohort`."""
-    return _LEAD if self.ordered else None
-
-
-class Workers(abc.ABC):
-  """Where clients run."""
-
-  @abc.abstractmethod
-  def run(
-      self,
-      work: Work,
-      broadcast: Sequence[tf.Tensor],
-      clients: Sequence[Sequence[values.Leaf]],
-  ) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Runs `work` for each client of one round.
-
-    Args:
-      work: What each client does.
-      broadcast: What the server sends to all of them.
-      clients: Each client's own leaves.
-
-    Yields:
-      A client's position and results, each client once, in any order.
-    """
-
-  @abc.abstractmethod
-  def close(self) -> None:
-    """Ends what this object started."""
-
-
-@contextlib.contextmanager
-def naming(client: int) -> Iterator[None]:
-  """Adds to an exception's text which client of the round it comes from."""
-  try:
-    yield
-  except Exception as error:
-    error.add_note(f'(from client {client} of the round, counted from 0)')
-    raise
-
-
 class NoMapReduceFormError(TypeError):
   """The computation can't run in this context."""
 
@@ -99,7 +37,7 @@ class MapReduceContext(tff.framework.SyncContext):
   sums are plain, with the range checks of TFF's own test runtime.
   """
 
-  def __init__(self, workers: Workers):
+  def __init__(self, workers: workers_lib.Workers):
     """Initializes the context.
 
     Args:
@@ -132,7 +70,7 @@ class MapReduceContext(tff.framework.SyncContext):
 
 def _compile(
     comp: tff.framework.ConcreteComputation,
-) -> Callable[[Workers, Any], Any]:
+) -> Callable[[workers_lib.Workers, Any], Any]:
   function_type = comp.type_signature
   has_clients = tff.types.contains(
       function_type,
@@ -166,7 +104,7 @@ class _Local:
       raise TypeError(f'its result is of type {self._type.result}')
     self._function = _graph_of(proto).function()
 
-  def __call__(self, workers: Workers, arg: Any) -> Any:
+  def __call__(self, workers: workers_lib.Workers, arg: Any) -> Any:
     del workers  # Unused: there are no clients.
     leaves = []
     if self._type.parameter is not None:
@@ -204,7 +142,7 @@ class _Round:
         )
         for sum_ in _secure_sums(kind, result, bound)
     ]
-    self._work = Work(_graph(form.work), ordered=self._num_plain > 0)
+    self._work = workers_lib.Work(_graph(form.work), ordered=self._num_plain > 0)
     self._prepare, self._zero, self._accumulate, self._report, self._update = (
         _graph(part).function()
         for part in (
@@ -239,7 +177,7 @@ class _Round:
 
     return as_round
 
-  def __call__(self, workers: Workers, arg: Any) -> Any:
+  def __call__(self, workers: workers_lib.Workers, arg: Any) -> Any:
     args = [arg] if self._takes_one else values.members_of(arg, self._type.parameter)
     state, per_param = [], []
     for value, param in zip(args, self._params):
@@ -255,7 +193,7 @@ class _Round:
       else:
         leaves = []
         for client, own in enumerate(value):
-          with naming(client):
+          with workers_lib.naming(client):
             leaves.append(values.leaves_of(own, param.member))
         per_param.append(leaves)
     if len({len(v) for v in per_param}) > 1:

@@ -16,10 +16,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff.runtime import cohort as cohort_lib
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
+from fedsmp_tff.runtime import workers
+from fedsmp_tff.runtime import workers as cohort_lib
 
 # A client that ended this many workers would end all of them.
 _MAX_LOSSES = 3
@@ -43,7 +44,7 @@ class _Call:
   deadline: float
 
 
-class RayWorkers(map_reduce.Workers):
+class RayWorkers(workers.Workers):
   """Actors, each with one client at a time; one that is lost is replaced.
 
   Ray does not restart an actor or repeat a call by itself here (`max_restarts` and
@@ -102,11 +103,11 @@ class RayWorkers(map_reduce.Workers):
 
   def run(
       self,
-      work: map_reduce.Work,
+      work: workers.Work,
       broadcast: Sequence[tf.Tensor],
       clients: Sequence[Sequence[values.Leaf]],
   ) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """See `map_reduce.Workers`.
+    """See `workers.Workers`.
 
     Raises:
       WorkersLostError: If no worker is left and none can be had, or one client
@@ -183,7 +184,7 @@ class RayWorkers(map_reduce.Workers):
       self._free.append(call.actor)
       if outcome != self._ok:
         error_class, message = results
-        with map_reduce.naming(call.client):
+        with workers.naming(call.client):
           raise error_class(None, None, message)
       if cohort.finish(call.client):
         yield call.client, results

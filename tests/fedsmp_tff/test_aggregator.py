@@ -9,11 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator
-from fedsmp_tff import masked_sum
-from fedsmp_tff import released_topk
 from fedsmp_tff import sparsifiers
-from tests import numpy_reference
-from tests import tiny_models
+from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff.post_processing import released_topk
+from tests.support import numpy_reference
+from tests.support import tiny_models
 
 _DIM = 40
 _VECTOR = tff.TensorType(np.float32, [_DIM])
@@ -57,7 +57,7 @@ class TestComputation:
     assert isinstance(process, tff.templates.AggregationProcess)
     assert not process.is_weighted
     state_type = tff.types.FederatedType(
-        masked_sum.FedSmpState(
+        state_lib.FedSmpState(
             tff.TensorType(np.int32, [5]),
             tff.TensorType(np.int32),
             tff.TensorType(np.int64, [2]),

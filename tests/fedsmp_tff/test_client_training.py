@@ -6,8 +6,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import client_training
-from tests import numpy_reference
-from tests import tiny_models
+from tests.support import numpy_reference
+from tests.support import tiny_models
 
 _SGDM = tff.learning.optimizers.build_sgdm(0.1, 0.9)
 _SEED = tf.constant([1, 2], tf.int64)

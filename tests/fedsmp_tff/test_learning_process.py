@@ -11,8 +11,8 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import sparsifiers
-from tests import numpy_reference
-from tests import tiny_models
+from tests.support import numpy_reference
+from tests.support import tiny_models
 
 _CLIENTS, _DIM, _RATE, _MOMENTUM, _STEPS = 3, 10, 0.05, 0.9, 4
 _PUBLIC = tiny_models.regression_examples(8, seed=77)

@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 from fedsmp_tff import client_training
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
-from tests import numpy_reference
+from tests.support import numpy_reference
 
 _EXAMPLES = (np.zeros((3, 2), np.float32), np.zeros(3, np.float32))
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from fedsmp_tff import accountants
-from fedsmp_tff import accounting
-from fedsmp_tff import ledger as ledger_lib
+from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
-from tests.tasks import commands
+from tests.support import commands
 
 _PAPER = ('--clients_per_round=100', '--population=6000')
 
@@ -61,8 +61,8 @@ class TestExecution:
         match[2]: (match[1], 'short')
         for match in re.finditer(r'^epsilon = (\S+) +no guarantee says less +(\w+):', out, re.MULTILINE)
     }
-    assert list(accountants.ACCOUNTINGS) == [n for n in lines if n != 'theorem_1']
-    assert list(lines)[0] == 'poisson_pld' and list(accountants.ACCOUNTINGS)[-1] == 'paper'
+    assert list(accounting.ACCOUNTINGS) == [n for n in lines if n != 'theorem_1']
+    assert list(lines)[0] == 'poisson_pld' and list(accounting.ACCOUNTINGS)[-1] == 'paper'
     assert lines['poisson_pld'] == ('0.6303', 'HOLDS')
     assert lines['poisson_rdp'] == ('0.7442', 'HOLDS')
     assert lines['paper'] == ('1.008', 'HOLDS')
@@ -103,7 +103,7 @@ class TestExecution:
     _, out, _ = _run(capsys, '--epsilon=1', '--noise_multiplier=1.4')
     found = dict(re.findall(r'^(\S+) rounds +.+? (\w+): ', out, re.MULTILINE))
     found = {name: int(rounds.replace(',', '')) for rounds, name in found.items()}
-    spec = accounting.PrivacySpec(6000, 100, 1, 1.4, 1.0, 6000**-1.1, seats=6000)
+    spec = spec_lib.PrivacySpec(6000, 100, 1, 1.4, 1.0, 6000**-1.1, seats=6000)
     for name in ('poisson_pld', 'poisson_rdp', 'paper'):
       assert spec.epsilon(name, found[name]) <= 1
       assert spec.epsilon(name, found[name] + 1) > 1
@@ -116,7 +116,7 @@ class TestLedger:
     for i, (rounds, options) in enumerate(specs):
       path = tmp_path / str(i)
       path.mkdir()
-      spec = accounting.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, **options)
+      spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, **options)
       with ledger_lib.Ledger(path / 'privacy_ledger.jsonl', spec, str(i)) as ledger:
         for t in range(rounds):
           ledger.begin(t)

@@ -6,9 +6,9 @@ import re
 import pytest
 import tensorflow as tf
 
-from fedsmp_tff import noise
+from fedsmp_tff.mechanism import noise
 from tasks import audit
-from tests.tasks import commands
+from tests.support import commands
 
 _SMALL = ('--seed=1', '--releases=8000')
 

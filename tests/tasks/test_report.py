@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tasks import report
-from tests.tasks import commands
-from tests.tasks import runs_on_disk
+from tests.support import commands
+from tests.support import runs_on_disk
 
 
 def _write(root, name, accuracies, **options):

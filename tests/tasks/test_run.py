@@ -17,10 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
-from fedsmp_tff import accounting
-from fedsmp_tff import ledger as ledger_lib
-from tasks import settings
-from tests.tasks import commands
+from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.privacy import spec as spec_lib
+from tasks import datasets
+from tasks.config import settings
+from tests.support import commands
 
 
 def _ray_node(ip, *arguments):
@@ -189,10 +190,13 @@ class TestComputation:
     assert commands.main(['run', '--help']) == 0
     text = capsys.readouterr().out
     by_module = flags.FLAGS.flags_by_module_dict()
-    for module in ('settings', 'privacy', 'post_processing', 'runtimes', 'output'):
+    for module in (
+        'config.settings', 'config.privacy', 'config.post_processing', 'config.runtime',
+        'training.run_directory',
+    ):
       for flag in by_module[f'tasks.{module}']:
         assert text.count(f'  --{flag.name}: ') == 1
-    for task in settings.TASKS:
+    for task in datasets.TASKS:
       assert f'Only for --task={task}:' in text
 
 
@@ -218,7 +222,7 @@ class TestExecution:
     assert not [name for name in rows[0] if 'exact' in name]
     assert all(0 <= float(row['test_accuracy']) <= 1 for row in rows)
     if private:
-      spec = accounting.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
+      spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
       for t, row in enumerate(rows):
         assert row['rounds_charged'] == row['round'] == str(t)
         assert float(row['epsilon']) == pytest.approx(spec.epsilon(rounds=t))
@@ -286,7 +290,7 @@ class TestExecution:
     printed = capsys.readouterr().out
     printed = ' '.join(printed.split())
     assert 'HYPOTHETICAL, for n = 1,000,000 clients, not for the 12 in these data' in printed
-    spec = accounting.PrivacySpec(12, 3, 3, 1.4, 1.0, 10**-6.6)
+    spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 10**-6.6)
     assert f'epsilon = {spec.epsilon():.4g}: HOLDS' in printed
     row = commands.rows(tmp_path / 'a' / 'metrics.csv')[-1]
     assert float(row['epsilon']) > 3 * float(row['epsilon_hypothetical'])
@@ -336,7 +340,7 @@ class TestExecution:
       assert (row['clipping_norm'] == after['clipping_norm']) == (row['released'] == '0')
     assert {row['released'] for row in rows} == {'0', '1'}
     # All of them count.
-    spec = accounting.PrivacySpec(12, 3, 8, 1.4, 1.0, 12**-1.1, min_reporting=8)
+    spec = spec_lib.PrivacySpec(12, 3, 8, 1.4, 1.0, 12**-1.1, min_reporting=8)
     assert float(rows[-1]['epsilon']) == pytest.approx(spec.epsilon())
 
   @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tasks import sweep
-from tests.tasks import commands
+from tests.support import commands
 
 _WAIT = 180
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tasks import tune
-from tests.tasks import commands
+from tests.support import commands
 
 
 def _run(capsys, *arguments):

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from fedsmp_tff import runtime
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import local
-from fedsmp_tff.runtime import map_reduce
+from fedsmp_tff.runtime import workers
 
 
 class TestComputation:
@@ -39,7 +39,7 @@ def _add(by_variable=False):
       one = variable.assign_add(one, read_value=True)
       init = tf.compat.v1.global_variables_initializer().name
     total = tf.add(one, other)
-  return map_reduce.Work(
+  return workers.Work(
       graphs.Graph(
           graph.as_graph_def().SerializeToString(), ('a:0', 'b:0'), (total.name,), init
       ),

@@ -11,7 +11,7 @@ import fedsmp_tff
 from fedsmp_tff import randomness
 from fedsmp_tff import runtime
 from fedsmp_tff.runtime import local
-from tests import tiny_models
+from tests.support import tiny_models
 
 _INTS = tff.FederatedType(np.int32, tff.CLIENTS)
 

@@ -1,0 +1,1 @@
+"""One client's report and the round's release: clip, noise, encode, sum, decode."""

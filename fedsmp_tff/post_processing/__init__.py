@@ -1,0 +1,1 @@
+"""What the server makes of past releases; none of it costs epsilon."""

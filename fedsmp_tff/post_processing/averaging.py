@@ -1,0 +1,77 @@
+"""Averages of the weights over rounds: less noise than the last ones, from the same releases."""
+
+import abc
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fedsmp_tff.post_processing import base
+
+
+class Average(abc.ABC):
+  """An average of the weights that were released so far.
+
+  After Shejwalkar et al. (arXiv 2210.01864): training with noise ends near a good model and
+  moves around it; averages of its last places are nearer.
+
+  Privacy: a function of released weights (`base.PostProcessing`).
+
+  Attributes:
+    num: Weights that went in.
+    mean: The average, a structure of arrays as the weights; None before the first.
+  """
+
+  def __init__(self):
+    self.num = 0
+    self.mean = None
+
+  @abc.abstractmethod
+  def share(self, num: int) -> float:
+    """What share of the average the `num`-th weights, from 1, have when they go in."""
+
+  def add(self, weights: Any) -> None:
+    """Takes in the weights after one more round."""
+    self.num += 1
+    share = self.share(self.num)
+    weights = tf.nest.map_structure(np.asarray, weights)
+    if share == 1:
+      self.mean = weights
+    else:
+      self.mean = tf.nest.map_structure(
+          lambda mean, new: mean + (share * (new - mean)).astype(mean.dtype),
+          self.mean, weights,
+      )
+
+
+class ExponentialAverage(Average):
+  """The weights of t rounds ago count decay^t, from the first round on without bias.
+
+  The share of the n-th is max(1 - decay, 1 / n): a plain mean until that many rounds are in.
+  """
+
+  def __init__(self, decay: float = 0.95):
+    super().__init__()
+    base.check_decay(decay)
+    self._decay = decay
+
+  def share(self, num: int) -> float:
+    return max(1 - self._decay, 1 / num)
+
+
+class TailAverage(Average):
+  """The plain mean of the weights after all but the first rounds."""
+
+  def __init__(self, first: int):
+    """Initializes.
+
+    Args:
+      first: Rounds that are left out; until then it is the last weights.
+    """
+    super().__init__()
+    if first < 0:
+      raise ValueError(f'`first` must be at least 0. Found {first}.')
+    self._first = first
+
+  def share(self, num: int) -> float:
+    return 1 / max(num - self._first, 1)

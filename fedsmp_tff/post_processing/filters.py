@@ -1,0 +1,137 @@
+"""Filters: what a server makes of a release before it moves the weights."""
+
+import abc
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from fedsmp_tff import flattening
+from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff.post_processing import base
+from fedsmp_tff.post_processing import energies as energies_lib
+
+
+class Filter(base.PostProcessing):
+  """Makes an update of a release and those before it.
+
+  A filter knows which coordinates a round kept: on others, nothing was heard, which is
+  something else than a zero. They neither move nor forget.
+
+  Privacy: see `base.PostProcessing`; its outcome moves the weights, no more.
+  """
+
+  @abc.abstractmethod
+  def values(
+      self, memory: Any, shapes: flattening.Shapes, release: state_lib.Release
+  ) -> tf.Tensor:
+    """The update float64[k] at the release's coordinates.
+
+    Args:
+      memory: As `next` returned it for this release.
+      shapes: Of the model's tensors.
+      release: The release.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class LowPass(Filter):
+  """A first-order low-pass filter of each coordinate (DOPPLER, arXiv 2408.13460).
+
+  m <- decay m + (1 - decay) (x + x') / 2, with x' the coordinate's release before; what
+  moves the weights is m over what a constant 1 would have made of it so far, so that there
+  is no bias towards zero in the beginning. Noise is independent from round to round and
+  the signal changes slowly, so that its low frequencies have more signal.
+
+  Attributes:
+    decay: In [0, 1).
+  """
+
+  decay: float = 0.9
+
+  def __post_init__(self):
+    base.check_decay(self.decay)
+
+  def initialize(self, shapes: flattening.Shapes) -> Any:
+    zeros = tf.zeros([flattening.dim(shapes)])
+    return (zeros, zeros, zeros)
+
+  def next(self, memory: Any, release: state_lib.Release) -> Any:
+    mean, gain, before = (tf.gather(vector, release.coordinates) for vector in memory)
+    values = tf.cast(release.values, tf.float32)
+    first = tf.equal(gain, 0.0)  # `==` compares identities in TFF's graphs.
+    share = (1 - self.decay) / 2
+    both = tf.where(first, 0.0, share * before) + share * values
+    return _updated(
+        memory, release.coordinates,
+        self.decay * mean + both,
+        self.decay * gain + share * tf.where(first, 1.0, 2.0),
+        values,
+    )
+
+  def values(
+      self, memory: Any, shapes: flattening.Shapes, release: state_lib.Release
+  ) -> tf.Tensor:
+    mean, gain, _ = (tf.gather(vector, release.coordinates) for vector in memory)
+    return tf.cast(mean / gain, tf.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Momentum(Filter):
+  """Heavy-ball momentum of each coordinate over the rounds that kept it: v <- decay v + x.
+
+  Attributes:
+    decay: In [0, 1).
+  """
+
+  decay: float = 0.9
+
+  def __post_init__(self):
+    base.check_decay(self.decay)
+
+  def initialize(self, shapes: flattening.Shapes) -> Any:
+    return (tf.zeros([flattening.dim(shapes)]),)
+
+  def next(self, memory: Any, release: state_lib.Release) -> Any:
+    (velocity,) = memory
+    velocity = self.decay * tf.gather(velocity, release.coordinates)
+    return _updated(
+        memory, release.coordinates, velocity + tf.cast(release.values, tf.float32)
+    )
+
+  def values(
+      self, memory: Any, shapes: flattening.Shapes, release: state_lib.Release
+  ) -> tf.Tensor:
+    return tf.cast(tf.gather(memory[0], release.coordinates), tf.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shrinkage(energies_lib.RemembersEnergies, Filter):
+  """Draws each value towards zero by the share of it that is noise (Wiener's filter).
+
+  x <- x e / (e + s^2), with e the coordinate's energy by all releases so far, this one
+  included (`energies.Energies`), and s the noise's standard deviation.
+
+  Attributes:
+    decay: What is left, a round later, of what a release said; in (0, 1].
+  """
+
+  decay: float = 0.9
+
+  def __post_init__(self):
+    self.check_decay()
+
+  def values(
+      self, memory: Any, shapes: flattening.Shapes, release: state_lib.Release
+  ) -> tf.Tensor:
+    estimate = memory.estimate(shapes)
+    energy = tf.cast(tf.gather(estimate, release.coordinates), tf.float64)
+    energy = tf.maximum(energy, 0.0)
+    return release.values * tf.math.divide_no_nan(energy, energy + release.stddev**2)
+
+
+def _updated(memory, coordinates, *values):
+  where = coordinates[:, tf.newaxis]
+  return tuple(
+      tf.tensor_scatter_nd_update(vector, where, new) for vector, new in zip(memory, values)
+  )

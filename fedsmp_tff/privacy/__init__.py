@@ -1,0 +1,1 @@
+"""What a run costs: sampling, accounting, ledger and audit."""

@@ -1,0 +1,167 @@
+"""Lower confidence bounds on epsilon from canaries' scores: what releases betray, measured.
+
+An accountant says what a mechanism guarantees if the code is right; an audit says
+what the code at least gives away. A bound above the claim refutes it. One below proves
+nothing: canaries are one attack, and bounds are of 95 % confidence, or as asked.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from fedsmp_tff.mechanism import noise
+from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import spec as spec_lib
+
+_PILOT = 0.2
+# Of the canaries, how many are guessed about.
+_GUESSED = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+# The noise of trade-off functions that are tried, relative to the claim's.
+_LEAST_NOISE, _MOST_NOISE, _PRECISION = 4.0, 64.0, 1.01
+_LARGEST_EPSILON = 60.0
+
+
+class Audit(NamedTuple):
+  """What an audit found.
+
+  Attributes:
+    epsilon: The lower bound at delta.
+    how: The attack and the bound, in a few words.
+  """
+
+  epsilon: float
+  how: str
+
+
+def epsilon_of_one_release(
+    present: np.ndarray, absent: np.ndarray, delta: float, confidence: float = 0.95
+) -> Audit:
+  """From independent releases with a canary and without, by a threshold on its score.
+
+  A fifth of the scores choose the threshold; from the rest come Clopper-Pearson bounds of
+  the attack's true and false positive rates, and with (epsilon, delta)-DP
+  true <= e^epsilon false + delta (Jagielski, Ullman, Oprea 2020).
+
+  Args:
+    present: Scores with the canary, float[num]; larger where it shows more.
+    absent: Scores without it, float[num].
+    delta: In [0, 1).
+    confidence: Probability that epsilon is at least the bound.
+
+  Returns:
+    The bound, 0 at least.
+  """
+  pilot, held = zip(*(np.split(s, [int(_PILOT * len(s))]) for s in (present, absent)))
+  each = (1 - confidence) / 2
+
+  def bound(threshold, scores):
+    true, false = (np.count_nonzero(s >= threshold) for s in scores)
+    low = stats.beta.ppf(each, true, len(scores[0]) - true + 1) if true else 0.0
+    rest = len(scores[1]) - false
+    high = stats.beta.ppf(1 - each, false + 1, rest) if rest else 1.0
+    return math.log((low - delta) / high) if low > delta else 0.0
+
+  thresholds = np.quantile(np.concatenate(pilot), np.linspace(0.5, 0.9995, 400))
+  threshold = max(thresholds, key=lambda t: bound(t, pilot))
+  return Audit(
+      max(0.0, bound(threshold, held)),
+      f'{len(present):,} releases with a canary and {len(absent):,} without; score from'
+      f' {threshold:.3g} on; Clopper-Pearson',
+  )
+
+
+def epsilon_of_one_run(
+    scores: np.ndarray,
+    included: np.ndarray,
+    spec: spec_lib.PrivacySpec,
+    confidence: float = 0.95,
+) -> Audit:
+  """From one run with many canaries, each in it or not by a fair coin of its own.
+
+  Auditing f-DP in one run (Mahloujifar, Melis, Chaudhuri, arXiv 2410.22235): the
+  canaries with the highest scores are guessed to be in, those with the lowest to be out. If
+  the run has the trade-off function that `spec` has with another sigma, or a better one, so
+  many guesses are right with probability 1 - confidence at most. The bound is the epsilon of
+  the largest sigma for which that is not refuted.
+
+  Args:
+    scores: Of the canaries, float[num].
+    included: Whether each was in the run, bool[num].
+    spec: Of the run. Its trade-off is that of Gaussian noise.
+    confidence: Probability that epsilon is at least the bound.
+
+  Returns:
+    The bound, 0 at least.
+  """
+  order = np.argsort(-scores, kind='stable')
+  num = len(scores)
+  significance = (1 - confidence) / len(_GUESSED)
+  guesses = []
+  for share in _GUESSED:
+    half = max(1, round(share * num / 2))
+    right = np.sum(included[order[:half]]) + np.sum(~included[order[-half:]])
+    guesses.append((2 * half, int(right)))
+  spec = dataclasses.replace(spec, noise=noise.GAUSSIAN)
+
+  def refuted(sigma):
+    inverse = _inverse_of_trade_off(spec.with_noise_multiplier(sigma))
+    return any(_refuted(inverse, num, *g, significance) for g in guesses)
+
+  told = ', '.join(f'{right:,} of {made:,}' for made, right in guesses)
+  how = f'{num:,} canaries, right guesses {told}; f-DP in one run'
+  high = spec.noise_multiplier * _MOST_NOISE
+  if not refuted(high):
+    return Audit(0.0, how)
+  low = spec.noise_multiplier / _LEAST_NOISE
+  while high / low > _PRECISION:
+    middle = math.sqrt(low * high)
+    low, high = (low, middle) if refuted(middle) else (middle, high)
+  how += f'; sigma = {high:.3g} and more are refuted'
+  return Audit(spec.with_noise_multiplier(high).epsilon(), how)
+
+
+def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float]:
+  """Maps a true positive rate to the least false positive rate that may come with it.
+
+  From delta(epsilon): true <= e^epsilon false + delta(epsilon) at every epsilon, and the
+  same of the complements.
+  """
+  epsilons = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST_EPSILON, 300)])
+  deltas = accounting.deltas(spec, epsilons)
+  inverse_exp = np.exp(-epsilons)
+
+  def inverse(true):
+    least = np.max((true - deltas) * inverse_exp)
+    # 1 - false <= e^epsilon (1 - true) + delta.
+    of_complement = np.max(1 - np.exp(epsilons) * (1 - true) - deltas)
+    return max(0.0, least, of_complement)
+
+  return inverse
+
+
+def _refuted(
+    inverse: Callable[[float], float],
+    num: int,
+    guesses: int,
+    right: int,
+    significance: float,
+) -> bool:
+  """Whether so many right guesses refute a trade-off function.
+
+  Algorithm 3 of the source. `hit` and `wrong` bound, per canary, the probabilities of a
+  right and a wrong guess together with i right ones or more; they are carried from
+  i = `right` down to 0, where they must make up all guesses.
+  """
+  hit = significance * right / num
+  wrong = significance * (guesses - right) / num
+  for i in range(right - 1, -1, -1):
+    more_wrong = max(wrong, inverse(hit))
+    if more_wrong == wrong:
+      break
+    hit = min(1.0, hit + i / (guesses - i) * (more_wrong - wrong))
+    wrong = more_wrong
+  return hit + wrong > guesses / num

@@ -1,0 +1,242 @@
+"""The privacy ledger: what a run has begun to release, on disk before it does."""
+
+from collections.abc import Iterator
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsmp_tff.privacy import spec as spec_lib
+
+_VERSION = 1
+_SUM, _RUN, _SPEC, _SEEDED, _ENTRY, _ROUND = (
+    'sum', 'run', 'spec', 'seeded', 'entry', 'round'
+)
+_NOTE = {
+    True: 'simulation: noise follows from the seed, and who knows it can remove it',
+    False: 'noise from the operating system, fresh for every client and round',
+}
+
+
+class LedgerError(Exception):
+  """A ledger is damaged, another run's or can't be written; the message has the remedy."""
+
+
+class Record(NamedTuple):
+  """What a ledger says.
+
+  Attributes:
+    spec: What a round costs.
+    run: Which run it is.
+    seeded: Whether the run's noise follows from a seed.
+    rounds: The round of each entry, from 0, in order.
+    size: Bytes of the file that were read; what follows is an entry whose writing was cut
+      off, so that its round never began.
+  """
+
+  spec: spec_lib.PrivacySpec
+  run: str
+  seeded: bool
+  rounds: list[int]
+  size: int
+
+  @property
+  def rounds_charged(self) -> int:
+    """How many rounds count.
+
+    A round that was begun counts, whatever became of it, and one that is run again
+    counts again. With a seed it is the same round with the same noise, and counts once.
+    """
+    return len(set(self.rounds)) if self.seeded else len(self.rounds)
+
+
+class Ledger:
+  """Appends to one run's ledger: JSON, a line each, first what a round costs, then each round.
+
+  A line has the SHA-256 of what it and the line before say, so a line that was
+  changed, left out or moved shows. What it can't show is that its end is missing; the
+  checkpoints know how long it was (`state`).
+  """
+
+  def __init__(
+      self,
+      path: os.PathLike[str],
+      spec: spec_lib.PrivacySpec,
+      run: str = '',
+      *,
+      seeded: bool = False,
+  ):
+    """Begins a ledger, or goes on with the one that is there.
+
+    Args:
+      path: The file.
+      spec: What a round costs.
+      run: Which run it is.
+      seeded: Whether the run's noise follows from a seed.
+
+    Raises:
+      LedgerError: If what is there is damaged, or another run's, or it can't be
+        written.
+    """
+    self._path = pathlib.Path(path)
+    self._seeded = seeded
+    self._rounds = []
+    self._sums = []
+    if self._path.exists():
+      found, self._sums = _read(self._path)
+      if (found.spec, found.run, found.seeded) != (spec, run, seeded):
+        raise LedgerError(f'{self._path} is of another run; put this run\'s back.')
+      self._rounds = found.rounds
+    self._file = None
+    if self._sums:
+      with self._writing():
+        os.truncate(self._path, found.size)
+    else:
+      self._append({
+          'ledger': _VERSION,
+          _RUN: run,
+          _SEEDED: seeded,
+          'randomness': _NOTE[seeded],
+          _SPEC: dataclasses.asdict(spec),
+      })
+
+  def __enter__(self) -> 'Ledger':
+    return self
+
+  def __exit__(self, *unused_error) -> None:
+    self.close()
+
+  def close(self) -> None:
+    if self._file is not None:
+      self._file.close()
+
+  def begin(self, round_num: int) -> int:
+    """Notes that a round begins; it is on disk on return.
+
+    Args:
+      round_num: From 0.
+
+    Returns:
+      The number of the round's draw of clients. Without a seed a round that is run again
+      has clients of its own: two releases about the same sample would be one
+      round with twice as much to see, not two.
+
+    Raises:
+      LedgerError: If it can't be written.
+    """
+    self._append({_ENTRY: len(self._rounds), _ROUND: round_num})
+    self._rounds.append(round_num)
+    return round_num if self._seeded else len(self._rounds) - 1
+
+  def rounds_charged(self, rounds_done: int | None = None) -> int:
+    """How many rounds count; see `Record.rounds_charged`.
+
+    Args:
+      rounds_done: With a seed: the rounds up to this one; None: all.
+    """
+    if not self._seeded:
+      return len(self._rounds)
+    return len({r for r in self._rounds if rounds_done is None or r < rounds_done})
+
+  def state(self) -> dict[str, np.ndarray]:
+    """What `check` takes: how many entries there are, and what they say."""
+    return {
+        'entries': np.int64(len(self._rounds)),
+        'sum': np.frombuffer(bytes.fromhex(self._sums[-1]), np.uint8),
+    }
+
+  def check(self, state: dict[str, Any]) -> None:
+    """Raises `LedgerError` if this ledger does not begin with that of `state`."""
+    entries = int(state['entries'])
+    if entries >= len(self._sums):
+      raise LedgerError(
+          f'{self._path} was cut: it has {len(self._rounds)} entries where the checkpoint'
+          f' knows {entries}; put it back as it was.'
+      )
+    if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
+      raise LedgerError(
+          f'{self._path} was changed: its first {entries} entries are not those that'
+          ' the checkpoint knows; put it back as it was.'
+      )
+
+  def _append(self, content: dict[str, Any]) -> None:
+    sum_ = _sum(self._sums[-1] if self._sums else '', content)
+    line = json.dumps({**content, _SUM: sum_}) + '\n'
+    with self._writing():
+      if self._file is None:
+        self._file = open(self._path, 'ab')
+      self._file.write(line.encode())
+      self._file.flush()
+      os.fsync(self._file.fileno())
+    self._sums.append(sum_)
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    try:
+      yield
+    except OSError as error:
+      raise LedgerError(
+          f'{self._path} can\'t be written ({error.strerror}), and no round begins'
+          ' without it; make room or give access there, and go on.'
+      ) from None
+
+
+def read(path: os.PathLike[str]) -> Record:
+  """What a ledger says.
+
+  Raises:
+    LedgerError: If it is missing, was changed, or can't be read.
+  """
+  return _read(pathlib.Path(path))[0]
+
+
+def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
+  """A record, and the sum of every line."""
+  try:
+    content = path.read_bytes()
+  except OSError as error:
+    raise LedgerError(
+        f'{path} can\'t be read ({error.strerror}); put it back as it was.'
+    ) from None
+  lines = content.splitlines(keepends=True)
+  if lines and not lines[-1].endswith(b'\n'):
+    lines.pop()
+  sums, parsed = [], []
+  for number, line in enumerate(lines, 1):
+    try:
+      entry = json.loads(line)
+      sum_ = entry.pop(_SUM)
+    except (ValueError, KeyError, TypeError, AttributeError):
+      sum_, entry = None, {}
+    expected = _sum(sums[-1] if sums else '', entry)
+    if sum_ != expected or entry.get(_ENTRY, -1) != number - 2:
+      raise LedgerError(
+          f'{path} was changed: line {number} is not what was written after the line'
+          ' before; put it back as it was.'
+      )
+    sums.append(sum_)
+    parsed.append(entry)
+  try:
+    head, *entries = parsed
+    record = Record(
+        spec=spec_lib.PrivacySpec(**head[_SPEC]),
+        run=head[_RUN],
+        seeded=head[_SEEDED],
+        rounds=[entry[_ROUND] for entry in entries],
+        size=sum(map(len, lines)),
+    )
+  except (ValueError, KeyError, TypeError) as error:
+    raise LedgerError(
+        f'{path} is not a ledger of this version ({type(error).__name__}: {error});'
+        ' put it back as it was.'
+    ) from None
+  return record, sums
+
+
+def _sum(before: str, content: dict[str, Any]) -> str:
+  return hashlib.sha256((before + json.dumps(content)).encode()).hexdigest()

@@ -1,0 +1,130 @@
+"""Who takes part in a round: each client with probability r/n, or exactly r of n."""
+
+import abc
+from typing import Optional
+
+import numpy as np
+
+POISSON, FIXED = 'poisson', 'fixed'
+_SEED_WORDS = 8
+
+
+class Sampler(abc.ABC):
+  """Fills the seats of a round with clients.
+
+  Draws are independent, and a draw depends on nothing but the seed and its number.
+
+  Attributes:
+    seats: How many participants every round has.
+  """
+
+  seats: int
+
+  def __init__(
+      self, population: int, clients_per_round: int, seed: Optional[int] = None
+  ):
+    """Initializes the sampler.
+
+    Args:
+      population: n.
+      clients_per_round: r, from 1 to n.
+      seed: None takes the operating system's entropy. A privacy claim that rests
+        on sampling needs it unknown to those who see the releases.
+
+    Raises:
+      ValueError: If r is not from 1 to n, or `seed` not from 0 to 2^256 - 1.
+    """
+    if not 1 <= clients_per_round <= population:
+      raise ValueError(
+          f'`clients_per_round` must be from 1 to `population`={population}.'
+          f' Found {clients_per_round}.'
+      )
+    self._population = population
+    self._clients_per_round = clients_per_round
+    if seed is not None and not 0 <= seed < 2 ** (32 * _SEED_WORDS):
+      raise ValueError(f'`seed` must be from 0 to 2^256 - 1. Found {seed}.')
+    self._entropy = np.random.SeedSequence(seed).entropy
+
+  def sample(self, draw: int) -> np.ndarray:
+    """The participants of a round: distinct numbers, int64[seats].
+
+    Args:
+      draw: Which draw it is. A round that is run again with fresh noise is another
+        draw: two releases about one sample are not two samples' (`ledger`).
+
+    Returns:
+      Clients are numbers from 0 to n - 1; negative ones are noise-only participants,
+      who hold no data and send a zero update with their share of the noise.
+    """
+    return self._sample(np.random.default_rng([self._entropy, draw]))
+
+  @abc.abstractmethod
+  def _sample(self, rng: np.random.Generator) -> np.ndarray:
+    """See `sample`."""
+
+  def state(self) -> np.ndarray:
+    """What `restore` takes, uint32[8]: as secret as the seed."""
+    return np.array(
+        [self._entropy >> (32 * i) & 0xFFFFFFFF for i in range(_SEED_WORDS)],
+        np.uint32,
+    )
+
+  def restore(self, state: np.ndarray) -> None:
+    """Makes this sampler choose as the one that gave `state`."""
+    self._entropy = sum(int(word) << (32 * i) for i, word in enumerate(state))
+
+
+class FixedSampler(Sampler):
+  """Exactly r of n clients, without replacement: line 1 of Algorithm 1."""
+
+  def __init__(
+      self, population: int, clients_per_round: int, seed: Optional[int] = None
+  ):
+    """See `Sampler`."""
+    super().__init__(population, clients_per_round, seed)
+    self.seats = clients_per_round
+
+  def _sample(self, rng: np.random.Generator) -> np.ndarray:
+    return rng.choice(self._population, self._clients_per_round, replace=False)
+
+
+class PoissonSampler(Sampler):
+  """Each client with probability r/n, independently; empty seats get noise-only participants.
+
+  The number of participants is constant, so that their noise shares add up to the
+  mechanism's noise however many clients were sampled, and nobody learns how many. If
+  more were sampled than there are seats, a random subset of them takes part
+  ("truncated Poisson sampling", arXiv 2508.15089), which the accounting takes in.
+  """
+
+  def __init__(
+      self,
+      population: int,
+      clients_per_round: int,
+      seats: int,
+      seed: Optional[int] = None,
+  ):
+    """Initializes the sampler.
+
+    Args:
+      population: n.
+      clients_per_round: r, the expected number of clients, from 1 to n.
+      seats: At least r and at most n.
+      seed: See `Sampler`.
+
+    Raises:
+      ValueError: If a number is out of its range.
+    """
+    super().__init__(population, clients_per_round, seed)
+    if not clients_per_round <= seats <= population:
+      raise ValueError(
+          f'`seats` must be from `clients_per_round`={clients_per_round} to'
+          f' `population`={population}. Found {seats}.'
+      )
+    self.seats = seats
+
+  def _sample(self, rng: np.random.Generator) -> np.ndarray:
+    # So many of n at random is the same as each of n with its own coin.
+    num = rng.binomial(self._population, self._clients_per_round / self._population)
+    clients = rng.choice(self._population, min(num, self.seats), replace=False)
+    return np.concatenate([clients, -1 - np.arange(self.seats - len(clients))])

@@ -1,0 +1,294 @@
+"""`PrivacySpec`: one object that makes sampler, noise and epsilon, so that they can't drift apart.
+
+Algorithm 1 samples exactly r of n clients and accounts as if it were Poisson sampling. Here
+the sampler is a choice, and the claim follows from it; `accountants` says how.
+
+>>> from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import sampling
+>>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, seats=6000)
+>>> {name: round(spec.epsilon(name), 3) for name in accounting.ACCOUNTINGS
+...  if name != 'fixed_pld_lower'}  # That one is on another grid, and slower.
+{'poisson_pld': 0.63, 'fixed_pld': 3.743, 'poisson_rdp': 0.744, 'fixed_rdp': 5.352, 'paper': 1.008}
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, Optional
+
+import dp_accounting
+from scipy import optimize
+
+from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.privacy import sampling as sampling_lib
+
+_SIGMA_RANGE = (1e-2, 1e4)
+# Standard deviations of the number of sampled clients that have seats. PLD accounts
+# for truncation at little cost, Renyi DP as a failure, which must be rarer.
+_SPREAD, _INTEGER_NOISE_SPREAD = 5, 7
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacySpec:
+  """What a run's privacy is made of: sampler, noise and epsilon come from here.
+
+  The unit of privacy is a client with all of its data. With `POISSON` sampling neighbours
+  differ by one client added or removed, with `FIXED` by one client replaced. Public are: this
+  specification, the masks, every round's release, and so every model. Not public: who
+  took part, how many were sampled, and what a client computed.
+
+  Attributes:
+    population: n, the clients from which a round's are sampled.
+    clients_per_round: r, their number (expected, with `POISSON`); sums are divided by it.
+    rounds: T.
+    noise_multiplier: sigma: the noise of a released sum has standard deviation C sigma
+      at least; 0 gives an infinite epsilon.
+    clipping_norm: C, the L2 norm to which a client's vector is clipped; infinite (no
+      clipping) only without noise.
+    delta: In (0, 1).
+    sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
+    seats: Participants of a round, each with a share of the noise. `POISSON`: as many as
+      five standard deviations above r need (150 for r = 100; seven with integer noise);
+      empty seats go to noise-only participants. `FIXED`: r.
+    min_reporting: The fewest participants whose sum is released; noise shares are sized
+      for it. None: all seats.
+    noise: A kind of `noise.KINDS`.
+    num_values: With integer noise: how many values a client sends.
+    bits: With integer noise: bits of a value; None: 16.
+    rotate: With integer noise: see `lattice.Lattice`.
+  """
+
+  population: int
+  clients_per_round: int
+  rounds: int
+  noise_multiplier: float
+  clipping_norm: float
+  delta: float
+  sampling: str = sampling_lib.POISSON
+  seats: Optional[int] = None
+  min_reporting: Optional[int] = None
+  noise: str = noise_lib.GAUSSIAN
+  num_values: Optional[int] = None
+  bits: Optional[int] = None
+  rotate: bool = True
+
+  def __post_init__(self):
+    # Each test is of the form `not (good)`: NaN compares false.
+    if not 0 <= self.noise_multiplier < math.inf:
+      raise ValueError(
+          '`noise_multiplier` must be non-negative and finite. Found '
+          f'{self.noise_multiplier}.'
+      )
+    bounded = self.clipping_norm < math.inf or not self.noise_multiplier
+    if not (self.clipping_norm > 0 and bounded):
+      raise ValueError(
+          '`clipping_norm` must be positive, and finite where there is noise. Found'
+          f' {self.clipping_norm}.'
+      )
+    if not 1 <= self.clients_per_round <= self.population:
+      raise ValueError(
+          '`clients_per_round` must be from 1 to `population`='
+          f'{self.population}. Found {self.clients_per_round}.'
+      )
+    if self.rounds < 1:
+      raise ValueError(f'`rounds` must be positive. Found {self.rounds}.')
+    if not 0 < self.delta < 1:
+      raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
+    if self.sampling not in (sampling_lib.POISSON, sampling_lib.FIXED):
+      raise ValueError(
+          f'`sampling` must be one of {(sampling_lib.POISSON, sampling_lib.FIXED)}. Found {self.sampling!r}.'
+      )
+    if self.noise not in noise_lib.KINDS:
+      raise ValueError(
+          f'`noise` must be one of {noise_lib.KINDS}. Found {self.noise!r}.'
+      )
+    if self.seats is None:
+      object.__setattr__(self, 'seats', self._default_seats())
+    most = self.population if self.sampling == sampling_lib.POISSON else self.clients_per_round
+    if not self.clients_per_round <= self.seats <= most:
+      raise ValueError(
+          f'`seats` must be from `clients_per_round`={self.clients_per_round} to'
+          f' {most} with {self.sampling} sampling. Found {self.seats}.'
+      )
+    if self.min_reporting is None:
+      object.__setattr__(self, 'min_reporting', self.seats)
+    if not 1 <= self.min_reporting <= self.seats:
+      raise ValueError(
+          f'`min_reporting` must be from 1 to `seats`={self.seats}. Found'
+          f' {self.min_reporting}.'
+      )
+    if self.noise != noise_lib.GAUSSIAN:
+      if self.num_values is None:
+        raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
+      if self.bits is None:
+        object.__setattr__(self, 'bits', lattice_lib.DEFAULT_BITS)
+      _ = self.lattice  # Raises now what it would raise later.
+
+  def _default_seats(self) -> int:
+    r = self.clients_per_round
+    if self.sampling == sampling_lib.FIXED:
+      return r
+    spread = _SPREAD if self.noise == noise_lib.GAUSSIAN else _INTEGER_NOISE_SPREAD
+    return min(self.population, math.ceil(r + spread * math.sqrt(r)))
+
+  @property
+  def lattice(self) -> Optional[lattice_lib.Lattice]:
+    """The integers that leave a client; None with noise in reals."""
+    if self.noise == noise_lib.GAUSSIAN:
+      return None
+    return lattice_lib.Lattice(
+        self.noise, self.num_values, self.bits, self.noise_multiplier,
+        self.clients_per_round, self.seats, self.min_reporting, self.rotate,
+    )
+
+  @property
+  def claim(self) -> str:
+    """The tightest of `accounting.ACCOUNTINGS` that holds for this sampling and noise."""
+    return f'{self.sampling}_{"pld" if self.lattice is None else "rdp"}'
+
+  def holds(self, accounting: str) -> bool:
+    """Whether an accounting is a guarantee for this sampling and noise."""
+    how = accounting.ACCOUNTINGS[accounting]
+    if accounting == 'paper' and self.seats < self.population:
+      return False  # It knows nothing of truncation.
+    return (
+        how.sampling == self.sampling
+        and how.guarantees
+        and (how.any_noise or self.lattice is None)
+    )
+
+  def sampler(self, seed: Optional[int] = None) -> sampling_lib.Sampler:
+    """The sampler that the claim is about; `seed` as `sampling.Sampler`'s."""
+    if self.sampling == sampling_lib.FIXED:
+      return sampling_lib.FixedSampler(self.population, self.clients_per_round, seed)
+    return sampling_lib.PoissonSampler(
+        self.population, self.clients_per_round, self.seats, seed
+    )
+
+  def mechanism(self) -> dict[str, Any]:
+    """The arguments of `FedSmpFactory` that make what the claim is about."""
+    return dict(
+        clients_per_round=self.clients_per_round,
+        clipping_norm=None if math.isinf(self.clipping_norm) else self.clipping_norm,
+        noise_multiplier=self.noise_multiplier,
+        seats=self.seats,
+        # Where all are to report, another number of participants is an error.
+        min_reporting=self.min_reporting if self.min_reporting < self.seats else None,
+        noise=self.noise,
+        bits=self.bits,
+        rotate=self.rotate,
+    )
+
+  def dp_event(self) -> dp_accounting.DpEvent:
+    """All rounds, for the accountants of dp-accounting.
+
+    For `POISSON` with its default adjacency. For `FIXED` with `REPLACE_ONE`, and
+    sigma / 2, since it takes the multiplier relative to the sum's sensitivity, 2 C.
+
+    Raises:
+      ValueError: With integer noise, for which it has no event.
+    """
+    if self.lattice is not None:
+      raise ValueError(f'`noise`={self.noise!r} has no event in dp-accounting.')
+    n, r, sigma = self.population, self.clients_per_round, self.noise_multiplier
+    if self.sampling == sampling_lib.POISSON:
+      one = dp_accounting.TruncatedSubsampledGaussianDpEvent(n, r / n, self.seats, sigma)
+    else:
+      one = dp_accounting.SampledWithoutReplacementDpEvent(
+          n, r, dp_accounting.GaussianDpEvent(sigma / 2)
+      )
+    return dp_accounting.SelfComposedDpEvent(one, self.rounds)
+
+  def epsilon(
+      self, accounting: Optional[str] = None, rounds: Optional[int] = None
+  ) -> float:
+    """epsilon at `delta`; infinite if no finite one can be shown.
+
+    Args:
+      accounting: A key of `accounting.ACCOUNTINGS`; None: the claim's. One for another sampling
+        gives what that sampling would have, with the same r and n.
+      rounds: Rounds that were released, or begun; None: all.
+
+    Returns:
+      epsilon; 0 before the first round.
+
+    Raises:
+      ValueError: If there is no such accounting, or not for this noise.
+    """
+    return _epsilon(
+        self, accounting or self.claim, self.rounds if rounds is None else rounds
+    )
+
+  def without_truncation(self) -> 'PrivacySpec':
+    """The same with seats for all clients that may be sampled."""
+    if self.sampling == sampling_lib.FIXED or self.seats == self.population:
+      return self
+    return dataclasses.replace(self, seats=self.population, min_reporting=None)
+
+  def with_noise_multiplier(self, noise_multiplier: float) -> 'PrivacySpec':
+    return dataclasses.replace(self, noise_multiplier=noise_multiplier)
+
+  def calibrated(self, epsilon: float, accounting: Optional[str] = None) -> 'PrivacySpec':
+    """The same with the smallest sigma, to 6 digits, that spends at most `epsilon` in all rounds.
+
+    Args:
+      epsilon: The target, positive.
+      accounting: A key of `accounting.ACCOUNTINGS`; None: the claim's.
+
+    Raises:
+      ValueError: If a number is out of its range, `accounting` is a lower bound, or no
+        sigma up to 10^4 will do.
+    """
+    accounting = accounting or self.claim
+    if not 0 < epsilon < math.inf:
+      raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
+    if accounting in accounting.ACCOUNTINGS and not accounting.ACCOUNTINGS[accounting].guarantees:
+      raise ValueError(
+          f'`accounting`={accounting!r} is a lower bound of epsilon; noise that reaches'
+          ' a target by it guarantees nothing. Choose another.'
+      )
+
+    def excess(log_sigma):
+      spent = self.with_noise_multiplier(math.exp(log_sigma)).epsilon(accounting)
+      return min(spent, 1e6) - epsilon
+
+    low, high = map(math.log, _SIGMA_RANGE)
+    if accounting.by_privacy_loss(accounting):
+      # From an accounting that takes less time; far from its sigma a grid of losses is huge.
+      near, by, factor = self, f'{accounting.ACCOUNTINGS[accounting].sampling}_rdp', 1.25
+      if self != self.without_truncation():
+        near, by, factor = self.without_truncation(), accounting, 1.0001
+      high = math.log(near.calibrated(epsilon, by).noise_multiplier)
+      while excess(high) > 0 and high < math.log(_SIGMA_RANGE[1]):
+        high += math.log(factor)
+        factor **= 2
+      low = high - math.log(factor)
+      while excess(low) <= 0:
+        low -= math.log(factor)
+        factor **= 2
+    if excess(high) > 0:
+      raise ValueError(
+          f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon='
+          f'{epsilon}; raise epsilon or delta, or run fewer rounds.'
+      )
+    if excess(low) <= 0:
+      return self.with_noise_multiplier(_SIGMA_RANGE[0])
+    root = optimize.brentq(excess, low, high, xtol=1e-7)
+    # Rounded up: never less noise than the target asks for.
+    sigma = math.exp(root)
+    digits = 6 - math.ceil(math.log10(sigma))
+    sigma = math.ceil(sigma * 10**digits) / 10**digits
+    while excess(math.log(sigma)) > 0:
+      sigma *= 1 + 1e-6
+    return self.with_noise_multiplier(sigma)
+
+
+@functools.lru_cache
+def _epsilon(spec: PrivacySpec, accounting: str, rounds: int) -> float:
+  return accounting.epsilon_of_runs([(spec, rounds)], accounting, spec.delta)
+
+
+def default_delta(population: int) -> float:
+  """n^-1.1, as in section 5 of the paper; 1/2 keeps n = 1 in the range of delta."""
+  return min(population**-1.1, 0.5)

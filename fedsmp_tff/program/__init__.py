@@ -1,0 +1,1 @@
+"""Many rounds, and what survives a crash between them."""

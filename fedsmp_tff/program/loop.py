@@ -1,0 +1,183 @@
+"""The training loop: who takes part, round after round, and what is reported."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import time
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow_federated as tff
+
+from fedsmp_tff import runtime
+from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.privacy import sampling
+from fedsmp_tff.program import checkpoints as checkpoints_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundReport:
+  """What is known after a round.
+
+  Attributes:
+    rounds_done: Rounds that ended, this one included; 0 before the first.
+    rounds_charged: Rounds that count for privacy: the same, and those that were begun
+      and lost.
+    weights: The model's, after it.
+    metrics: The process's own metrics; None before the first round.
+    evaluation: What the evaluation returned; None if there was none.
+    round_seconds: Time that the round took.
+    evaluation_seconds: Time that the evaluation took.
+  """
+
+  rounds_done: int
+  rounds_charged: int
+  weights: Any
+  metrics: Optional[Any] = None
+  evaluation: Optional[Any] = None
+  round_seconds: float = 0.0
+  evaluation_seconds: float = 0.0
+
+
+class Reporter:
+  """Hears of every round, and is carried over from one process to the next."""
+
+  def __call__(self, report: RoundReport) -> None:
+    """Takes in a round; called once before the first, too."""
+
+  def state(self) -> Any:
+    """What a checkpoint keeps: arrays and NumPy scalars, always of one structure."""
+    return ()
+
+  def restore(self, rounds_done: int, state: Any) -> None:
+    """Goes on as after `rounds_done` rounds.
+
+    Args:
+      rounds_done: The rounds that are not run again.
+      state: What `state` returned after them.
+    """
+
+
+def run(
+    process: tff.learning.templates.LearningProcess,
+    client_data: Callable[[int], Any],
+    sampler: sampling.Sampler,
+    rounds: int,
+    evaluate: Callable[[Any, bool], Any],
+    rounds_per_evaluation: int,
+    reporters: Sequence[Reporter],
+    *,
+    checkpoints: Optional[checkpoints_lib.Checkpoints] = None,
+    ledger: Optional[ledger_lib.Ledger] = None,
+    between_rounds: Callable[[], None] = lambda: None,
+) -> tuple[Any, Optional[BaseException]]:
+  """Runs `rounds` rounds, evaluating at times, and reports each round as it ends.
+
+  With `checkpoints` it goes on after the last one, and a round's checkpoint is
+  written after it was reported. So whatever ends the process, all rounds of the
+  last checkpoint have been reported; those after it are run, and reported, again.
+  With `ledger` a round is on record before it begins.
+
+  Args:
+    process: The learning process.
+    client_data: Maps a client's number to what `process.next` takes for it; a negative
+      number's is that of a client without examples.
+    sampler: Chooses the participants of each round.
+    rounds: T.
+    evaluate: Maps the model's weights, and whether this is the last evaluation, to
+      whatever the reporters understand.
+    rounds_per_evaluation: Evaluation takes place after that many rounds, and after
+      the last, and before the first.
+    reporters: Called in turn after each round, and once before the first.
+    checkpoints: Where the run is kept, and found again; None: nowhere. Whatever
+      ends the run, the state after the last reported round is saved.
+    ledger: Where rounds are charged for; None: nowhere.
+    between_rounds: Called before each round; a `KeyboardInterrupt` from it ends
+      the run there.
+
+  Returns:
+    The weights after the last round that was reported, so that what is reported as
+    spent covers what is released; and the `KeyboardInterrupt` or
+    `runtime.WorkersLostError` that ended the run early, or None. Before anything
+    was reported these are raised instead.
+
+  Raises:
+    CheckpointError: If a checkpoint can't be read or written.
+    LedgerError: If the ledger is not the one that the checkpoint knows.
+  """
+
+  def program_state(rounds_done, state):
+    return checkpoints_lib.ProgramState(
+        run_id=b'',
+        rounds_done=np.int32(rounds_done),
+        process=state,
+        sampler=sampler.state(),
+        ledger=() if ledger is None else ledger.state(),
+        reporters=tuple(reporter.state() for reporter in reporters),
+    )
+
+  saved = None
+  if checkpoints is not None:
+    saved = checkpoints.latest(program_state(0, _zeros(process)))
+  if saved is None:
+    state, rounds_done = process.initialize(), 0
+  else:
+    state, rounds_done = saved.process, int(saved.rounds_done)
+    sampler.restore(saved.sampler)
+    if ledger is not None:
+      ledger.check(saved.ledger)
+    for reporter, carried in zip(reporters, saved.reporters):
+      reporter.restore(rounds_done, carried)
+  reported, stopped_by = saved, None
+
+  def report(rounds_done, metrics, seconds):
+    last = rounds_done == rounds
+    start = time.monotonic()
+    weights = process.get_model_weights(state)
+    evaluation = None
+    if last or rounds_done % rounds_per_evaluation == 0:
+      evaluation = evaluate(weights, last)
+    evaluation_seconds = time.monotonic() - start
+    charged = rounds_done if ledger is None else ledger.rounds_charged(rounds_done)
+    for reporter in reporters:
+      reporter(
+          RoundReport(
+              rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds
+          )
+      )
+    return program_state(rounds_done, state)
+
+  def save_if_due():
+    if checkpoints is not None and checkpoints.due(int(reported.rounds_done)):
+      checkpoints.save(reported)
+
+  try:
+    if reported is None:
+      reported = report(0, None, 0.0)
+      save_if_due()
+    for round_num in range(rounds_done, rounds):
+      between_rounds()
+      start = time.monotonic()
+      draw = round_num if ledger is None else ledger.begin(round_num)
+      cohort = [client_data(int(i)) for i in sampler.sample(draw)]
+      output = process.next(state, cohort)
+      state = output.state
+      reported = report(
+          round_num + 1, output.metrics, time.monotonic() - start
+      )
+      save_if_due()
+  except (KeyboardInterrupt, runtime.WorkersLostError) as error:
+    if reported is None:
+      raise
+    stopped_by = error
+  finally:
+    if checkpoints is not None and reported is not None:
+      checkpoints.save(reported)
+  return process.get_model_weights(reported.process), stopped_by
+
+
+def _zeros(process: tff.learning.templates.LearningProcess) -> Any:
+  """A state of zeros."""
+  return tff.types.structure_from_tensor_type_tree(
+      lambda leaf: np.zeros(leaf.shape, leaf.dtype),
+      process.initialize.type_signature.result.member,
+  )

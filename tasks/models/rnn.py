@@ -1,0 +1,93 @@
+"""The paper's character model as a `FunctionalModel`."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks.models import initializers
+from tasks.models import lstm
+
+
+def character_rnn(
+    vocabulary_size: int,
+    embedding_size: int,
+    lstm_units: Sequence[int],
+    sequence_length: int,
+    padding: int,
+    initializer: initializers.Initializer,
+    use_keras: bool = False,
+) -> tff.learning.models.FunctionalModel:
+  """Embedding, LSTM layers, and a dense layer of logits for the next character.
+
+  Section 5 of the paper (after Reddi et al., arXiv 2003.00295): 90 characters,
+  embedding 8, two LSTM layers of 256: 820,522 parameters.
+
+  Args:
+    vocabulary_size: Number of characters, special ones included.
+    embedding_size: Size of a character's embedding.
+    lstm_units: Units of each LSTM layer.
+    sequence_length: Characters in an example.
+    padding: The label that fills up an example. The loss is a mean over the other
+      labels, as with TFF's Keras model, which masks padding: short roles would
+      teach to predict it otherwise.
+    initializer: Draws the initial weights.
+    use_keras: Whether the LSTM layers are Keras's, which on a GPU run as one kernel
+      of cuDNN; if not, they are `lstm.lstm`, faster on processors. The weights are
+      the same.
+
+  Returns:
+    A model of characters int32[B, T] with the next ones as labels int32[B, T].
+  """
+  weights = [initializer.embedding((vocabulary_size, embedding_size))]
+  inputs = embedding_size
+  for units in lstm_units:
+    weights += initializer.lstm(inputs, units)
+    inputs = units
+  weights += initializer.dense((inputs, vocabulary_size))
+
+  input_spec = (tf.TensorSpec([None, sequence_length], tf.int32),) * 2
+
+  @tf.function
+  def predict_on_batch(model_weights, characters, training):
+    del training  # Nothing here behaves differently in training.
+    embedding, *layers, kernel, bias = model_weights[0]
+    out = tf.gather(embedding, tf.transpose(characters))
+    for first in range(0, len(layers), 3):
+      out = lstm.lstm(out, *layers[first : first + 3])
+    logits = tf.matmul(tf.reshape(out, [-1, inputs]), kernel) + bias
+    return tf.transpose(
+        tf.reshape(logits, [sequence_length, -1, vocabulary_size]), [1, 0, 2]
+    )
+
+  def loss(logits, labels, sample_weight=None):
+    del sample_weight
+    real = tf.cast(tf.not_equal(labels, padding), tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(losses * real), tf.reduce_sum(real)
+    )
+
+  if use_keras:
+    layers = tf.keras.layers
+    keras_model = tf.keras.Sequential([
+        layers.Embedding(
+            vocabulary_size, embedding_size, input_length=sequence_length
+        ),
+        *[layers.LSTM(units, return_sequences=True) for units in lstm_units],
+        layers.Dense(vocabulary_size),
+    ])
+    converted = tff.learning.models.functional_model_from_keras(
+        keras_model, tf.keras.losses.MeanSquaredError(), input_spec
+    )
+
+    @tf.function
+    def predict_on_batch(model_weights, characters, training):
+      return converted.predict_on_batch(model_weights, characters, training=training)
+
+  return tff.learning.models.FunctionalModel(
+      initial_weights=(tuple(weights), ()),
+      predict_on_batch_fn=predict_on_batch,
+      loss_fn=loss,
+      input_spec=input_spec,
+  )

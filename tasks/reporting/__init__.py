@@ -1,0 +1,1 @@
+"""Runs beside the paper's tables and figures."""

@@ -1,0 +1,213 @@
+"""What finished and unfinished runs have on disk, read for reports, and put together over seeds."""
+
+from collections.abc import Iterable, Sequence
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from typing import Any, Optional
+
+import numpy as np
+
+from tasks import errors
+from tasks.training import averages
+from tasks.training import tables
+
+CONFIG, METRICS = 'config.json', 'metrics.csv'
+# What a run's metrics are read for; the others are not in every run.
+_ALWAYS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
+# Flags that say how a run is measured, or that tables and figures have places for.
+NOT_COMPARED = (
+    'seed', 'p', 'k', 'rounds', 'noise_multiplier', 'epsilon', 'accounting', 'bits',
+    'rounds_per_evaluation', 'eval_examples', 'client_metrics',
+)
+_AVERAGES = tuple(f'test_accuracy_{name}' for name in averages.NAMES)
+_EPSILONS = ('epsilon', 'epsilon_hypothetical', 'epsilon_paper')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One run, up to some round.
+
+  Attributes:
+    path: Its directory.
+    config: What its config.json holds.
+    columns: Columns of metrics.csv, float[rows], in the rows where accuracy is measured.
+    rounds: Its length, or the round at which it is cut for this report.
+    seconds: What its rounds took until there, measurements of accuracy included; None if
+      that is not known.
+  """
+
+  path: pathlib.Path
+  config: dict[str, Any]
+  columns: dict[str, np.ndarray]
+  rounds: int
+  seconds: Optional[float]
+
+  @property
+  def complete(self) -> bool:
+    """Whether it has all of these rounds."""
+    return bool(self.columns['round'][-1] >= self.rounds)
+
+  @property
+  def best(self) -> float:
+    """The best accuracy over rounds, in percent."""
+    return 100 * float(self.columns['test_accuracy'].max())
+
+  @property
+  def final(self) -> float:
+    """The last accuracy, in percent."""
+    return 100 * float(self.columns['test_accuracy'][-1])
+
+  @property
+  def exponential(self) -> float:
+    """The last accuracy of the weights' exponential average, in percent; NaN if not measured."""
+    return 100 * (self.last('test_accuracy_exponential') or math.nan)
+
+  @property
+  def tail(self) -> float:
+    """The last accuracy of the mean over the second half, in percent; NaN if not measured."""
+    return 100 * (self.last('test_accuracy_tail') or math.nan)
+
+  @property
+  def final_loss(self) -> float:
+    return float(self.columns['test_loss'][-1])
+
+  def last(self, column: str) -> Optional[float]:
+    """A column's value in the last row; None if the run has no such column."""
+    return float(self.columns[column][-1]) if column in self.columns else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """Runs that differ in nothing but their seed.
+
+  Attributes:
+    runs: One or more, in the order of their seeds.
+  """
+
+  runs: tuple[Run, ...]
+
+  @property
+  def config(self) -> dict[str, Any]:
+    """The configuration that they share."""
+    return self.runs[0].config
+
+  @property
+  def p(self) -> float:
+    """k/d."""
+    return self.config['num_kept'] / self.config['dim']
+
+  @property
+  def noise_multiplier(self) -> Optional[float]:
+    """sigma; None without privacy."""
+    privacy = self.config['privacy']
+    return privacy['noise_multiplier'] if privacy else None
+
+  @functools.cached_property
+  def complete(self) -> Optional['Group']:
+    """The runs that have all rounds; None if there is none."""
+    runs = tuple(run for run in self.runs if run.complete)
+    return Group(runs) if runs else None
+
+  def mean_and_std(self, name: str) -> tuple[float, Optional[float]]:
+    """Mean and sample standard deviation (None for one run) of an attribute of runs."""
+    values = np.array([getattr(run, name) for run in self.runs])
+    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
+
+  def last(self, column: str) -> Optional[float]:
+    """As `Run.last`: the mean over runs."""
+    values = [run.last(column) for run in self.runs]
+    return None if None in values else float(np.mean(values))
+
+  def curve(self, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A column over rounds: rounds, and mean and standard deviation over runs there.
+
+    Only rounds that all runs have measured count.
+    """
+    rounds = functools.reduce(
+        np.intersect1d, [run.columns['round'] for run in self.runs]
+    )
+    values = np.stack([
+        run.columns[column][np.isin(run.columns['round'], rounds)] for run in self.runs
+    ])
+    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
+    return rounds, values.mean(axis=0), spread
+
+
+def find(paths: Iterable[str]) -> list[pathlib.Path]:
+  """The runs' directories among these directories, and below those that are none.
+
+  Raises:
+    InputError: If there is none in one of them.
+  """
+  found = []
+  for path in map(pathlib.Path, paths):
+    here = [path] if (path / CONFIG).exists() or (path / METRICS).exists() else sorted(
+        config.parent for config in path.rglob(CONFIG)
+    )
+    if not here:
+      raise errors.InputError(
+          f'{path} holds no run; name the --output_dir of a run, or a directory of runs.'
+      )
+    found += here
+  return list(dict.fromkeys(found))
+
+
+def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]:
+  """A run.
+
+  Args:
+    directory: Its --output_dir.
+    rounds: Where to cut it, if it is longer.
+
+  Returns:
+    The run; None if it has measured nothing yet.
+
+  Raises:
+    InputError: If what is there can't be read as one.
+  """
+  try:
+    config = json.loads((directory / CONFIG).read_text(encoding='utf-8'))
+    length = min(config['rounds'], rounds or config['rounds'])
+    for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm'):
+      config[name]
+    rows = [
+        row for row in tables.Table(directory / METRICS).rows()
+        if row['test_accuracy'] and int(row['round']) <= length
+    ]
+    if not rows:
+      return None
+    columns = {
+        name: np.array([float(row[name] or math.nan) for row in rows])
+        for name in (*_ALWAYS, *_AVERAGES, *_EPSILONS)
+        if name in _ALWAYS or name in rows[0]
+    }
+    seconds = sum(
+        float(row['round_seconds']) + float(row['evaluation_seconds'])
+        for row in tables.Table(directory / 'timings.csv').rows()
+        if int(row['round']) <= length
+    )
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise errors.InputError(
+        f'{directory} can\'t be read as a run ({type(error).__name__}: {error});'
+        ' name the --output_dir of a run.'
+    ) from None
+  return Run(directory, config, columns, length, seconds or None)
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+  """Runs of the same flags together, in the order of the first of each."""
+  groups: dict[str, list[Run]] = {}
+  for run in runs:
+    # A flag that did not exist when a run was made is one that is not set.
+    flags = {
+        name: value for name, value in run.config['flags'].items()
+        if name != 'seed' and value is not None
+    }
+    groups.setdefault(json.dumps([flags, run.rounds], sort_keys=True), []).append(run)
+  return [
+      Group(tuple(sorted(some, key=lambda run: run.config['seed'] or 0)))
+      for some in groups.values()
+  ]

@@ -1,0 +1,104 @@
+"""Loss and accuracy of weights on test examples."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import client_training
+from tasks.datasets import task as task_lib
+
+_BATCH = 250
+# A fixed number, so that sums of floats don't depend on the machine.
+_SHARDS = 8
+
+
+class Evaluation(NamedTuple):
+  """A measurement on test examples.
+
+  Attributes:
+    loss: The model's own loss, mean over batches weighted by their examples.
+    accuracy: Share of the scored labels that the model names, in [0, 1].
+  """
+
+  loss: float
+  accuracy: float
+
+
+def build(
+    model: tff.learning.models.FunctionalModel,
+    is_scored: Callable[[Any], Any],
+) -> Callable[[Any, Sequence[tf.data.Dataset]], Evaluation]:
+  """Returns a function from weights and datasets of examples to an `Evaluation`.
+
+  It runs where TFF's computations do, a dataset beside the other, as clients do; the
+  results are added up in the order of the datasets.
+  """
+
+  @tff.tensorflow.computation
+  def initial_weights():
+    return tff.learning.models.ModelWeights(
+        *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
+    )
+
+  examples_type = tff.SequenceType(
+      tff.types.tensorflow_to_type(client_training.element_spec(model))
+  )
+
+  weights_type = initial_weights.type_signature.result
+
+  @tff.tensorflow.computation(weights_type, examples_type)
+  def measure(weights, examples):
+    weights = (weights.trainable, weights.non_trainable)
+
+    def add_batch(totals, batch):
+      loss, num_examples, right, scored = totals
+      x, y = batch
+      output = model.predict_on_batch(weights, x, training=False)
+      size = tf.shape(y, tf.int64)[0]
+      counts = is_scored(y)
+      agrees = tf.equal(tf.argmax(output, axis=-1, output_type=tf.int32), y)
+      return (
+          loss + model.loss(output, y) * tf.cast(size, tf.float32),
+          num_examples + size,
+          right + tf.math.count_nonzero(tf.logical_and(agrees, counts)),
+          scored + tf.math.count_nonzero(counts),
+      )
+
+    nothing = (0.0, *[tf.constant(0, tf.int64)] * 3)
+    return examples.batch(_BATCH).reduce(nothing, add_batch)
+
+  @tff.federated_computation(
+      tff.FederatedType(weights_type, tff.SERVER),
+      tff.FederatedType(examples_type, tff.CLIENTS),
+  )
+  def measure_all(weights, examples):
+    return tff.federated_sum(
+        tff.federated_map(
+            measure, (tff.federated_broadcast(weights), examples)
+        )
+    )
+
+  def evaluate(weights, shards):
+    loss, num_examples, right, scored = measure_all(weights, list(shards))
+    return Evaluation(
+        float(loss) / max(int(num_examples), 1), int(right) / max(int(scored), 1)
+    )
+
+  return evaluate
+
+
+def shards_of(
+    examples: task_lib.Examples, size: Optional[int] = None, seed: int = 0
+) -> list[tf.data.Dataset]:
+  """Datasets of `size` random examples in all; of all if None or more than there are."""
+  x, y = examples
+  if size is not None and size < len(x):
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(x))[:size])
+    x, y = x[chosen], y[chosen]
+  return [
+      tf.data.Dataset.from_tensor_slices(shard)
+      for shard in task_lib.split_evenly(x, y, _SHARDS)
+  ]

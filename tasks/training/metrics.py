@@ -1,0 +1,137 @@
+"""Turns round reports into the rows of metrics.csv and timings.csv, and a summary."""
+
+import math
+from typing import Any, Optional
+
+import numpy as np
+
+from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.program import loop
+from tasks.training import averages as averages_lib
+from tasks.training import plan as plan_lib
+from tasks.training import run_directory
+
+
+class MetricsWriter(loop.Reporter):
+  """Turns round reports into the rows of metrics.csv and timings.csv."""
+
+  def __init__(
+      self,
+      plan: plan_lib.Plan,
+      out: run_directory.RunDirectory,
+      ledger: Optional[ledger_lib.Ledger],
+      averages: averages_lib.Averages,
+  ):
+    """Initializes.
+
+    Args:
+      plan: The run's plan.
+      out: Where the tables are.
+      ledger: What was spent; None without privacy.
+      averages: Hears of each round before this reporter does.
+    """
+    self._plan = plan
+    self._out = out
+    self._ledger = ledger
+    self._averages = averages
+    self._rounds = 0
+    self._best_accuracy = self._accuracy = self._loss = math.nan
+    self._best_round = 0
+
+  def __call__(self, report: loop.RoundReport) -> None:
+    self._rounds = report.rounds_done
+    measured = report.evaluation
+    if measured is not None:
+      self._loss, self._accuracy = measured
+      # Written so that the first, which follows a NaN, is the best.
+      if not self._accuracy <= self._best_accuracy:
+        self._best_accuracy, self._best_round = self._accuracy, self._rounds
+    public = report.metrics['aggregator'] if report.metrics else {}
+    # First what is not a result: a row of metrics tells that the round is complete.
+    self._out.add_timings({
+        'round': report.rounds_done,
+        'round_seconds': round(report.round_seconds, 3),
+        'evaluation_seconds': round(report.evaluation_seconds, 3),
+    })
+    self._out.add_metrics({
+        'round': report.rounds_done,
+        'test_loss': measured and measured.loss,
+        'test_accuracy': measured and measured.accuracy,
+        'best_test_accuracy': self._best_accuracy,
+        **{
+            f'test_accuracy_{name}': self._averages.accuracies.get(name)
+            for name in averages_lib.NAMES
+        },
+        **self._charged(report),
+        'uplink_megabytes': self._plan.uplink_megabytes(report.rounds_done),
+        # One number each.
+        **{
+            name: np.asarray(public[name]).item() if public else None
+            for name in self._plan.mechanism.measurements
+        },
+    })
+
+  def _charged(self, report: loop.RoundReport) -> dict[str, Any]:
+    """What the ledger says was spent."""
+    if self._ledger is None:
+      return {}
+    # Privacy loss distributions take time: where accuracy is measured too.
+    measured = report.evaluation is not None
+    epsilons = self._plan.epsilons(report.rounds_charged if measured else 0)
+    return {
+        'rounds_charged': report.rounds_charged,
+        **{n: value if measured else None for n, value in epsilons.items()},
+    }
+
+  def state(self) -> dict[str, Any]:
+    return {
+        'best_test_accuracy': np.float64(self._best_accuracy),
+        'best_round': np.int64(self._best_round),
+        'test_accuracy': np.float64(self._accuracy),
+        'test_loss': np.float64(self._loss),
+        'tables': self._out.digests(),
+    }
+
+  def restore(self, rounds_done: int, state: dict[str, Any]) -> None:
+    """See `loop.Reporter`.
+
+    Raises:
+      InputError: If the tables are not those of this state.
+    """
+    self._rounds = rounds_done
+    self._best_accuracy = float(state['best_test_accuracy'])
+    self._best_round = int(state['best_round'])
+    self._accuracy = float(state['test_accuracy'])
+    self._loss = float(state['test_loss'])
+    again = self._out.go_on(rounds_done, state['tables'])
+    total = self._plan.settings.rounds
+    print(f'goes on after round {rounds_done} of {total}', flush=True)
+    if again:
+      text = f'  rounds run again, since the checkpoint is older: {again}'
+      if self._plan.private and self._plan.settings.seed is None:
+        text += '; with fresh noise, so epsilon counts them again'
+      print(text, flush=True)
+
+  def summary(self) -> dict[str, Any]:
+    """What the run came to, for summary.json."""
+    return {
+        'rounds': self._rounds,
+        'best_test_accuracy': self._best_accuracy,
+        'best_round': self._best_round,
+        'final_test_accuracy': self._accuracy,
+        'final_test_loss': self._loss,
+        **{
+            f'final_test_accuracy_{name}': accuracy
+            for name, accuracy in self._averages.accuracies.items()
+        },
+        **self._spent(),
+        'uplink_megabytes': self._plan.uplink_megabytes(self._rounds),
+        'randomness': self._plan.randomness(),
+    }
+
+  def _spent(self) -> dict[str, Any]:
+    if self._ledger is None:
+      return {}
+    # One that was begun and abandoned counts.
+    charged = self._ledger.rounds_charged()
+    return {'rounds_charged': charged, **self._plan.epsilons(charged)}

@@ -1,0 +1,96 @@
+"""What a run says while it goes on, and when it ends: files, a bar or lines, a summary."""
+
+import math
+import sys
+import time
+from typing import Any
+
+import tqdm
+
+from fedsmp_tff.program import loop
+from tasks.training import plan as plan_lib
+
+_SECONDS_BETWEEN_LINES = 10
+
+
+class Progress(loop.Reporter):
+  """A bar with ETA, loss, accuracy and epsilon on a terminal; lines in a file."""
+
+  def __init__(self, plan: plan_lib.Plan):
+    self._plan = plan
+    self._bar = tqdm.tqdm(
+        total=plan.settings.rounds,
+        unit='round',
+        dynamic_ncols=True,
+        disable=None,
+    )
+    self._start = time.monotonic()
+    self._first = 0
+    self._last_line = -math.inf
+    self._measured = self._spent = ''
+
+  def __call__(self, report: loop.RoundReport) -> None:
+    done, total = report.rounds_done, self._plan.settings.rounds
+    if report.evaluation is not None:
+      self._measured = (
+          f'loss {report.evaluation.loss:.4f},'
+          f' accuracy {100 * report.evaluation.accuracy:.2f} %'
+      )
+    text = self._measured
+    if self._plan.private:
+      if report.evaluation is not None:
+        self._spent = f', epsilon {self._plan.spec.epsilon(rounds=report.rounds_charged):.3g}'
+      text += self._spent
+    if not self._bar.disable:
+      self._bar.set_postfix_str(text, refresh=False)
+      self._bar.update(done - self._bar.n)
+      self._bar.refresh()
+      return
+    now = time.monotonic()
+    if report.evaluation is None or (
+        now - self._last_line < _SECONDS_BETWEEN_LINES and 0 < done < total
+    ):
+      return
+    self._last_line = now
+    run = done - self._first
+    eta = (now - self._start) / run * (total - done) if run else math.nan
+    left = '' if math.isnan(eta) else f', {tqdm.tqdm.format_interval(eta)} left'
+    print(f'round {done}/{total}: {text}{left}', file=sys.stderr, flush=True)
+
+  def restore(self, rounds_done: int, state: Any) -> None:
+    self._first = self._bar.initial = rounds_done
+    self._bar.update(rounds_done - self._bar.n)
+
+  def close(self) -> None:
+    self._bar.close()
+
+
+def summary_text(
+    plan: plan_lib.Plan, summary: dict[str, Any], seconds: float
+) -> str:
+  """What a run came to in `seconds`, for people."""
+  rounds = summary['rounds']
+  lines = [f'\n{rounds} of {plan.settings.rounds} rounds done']
+  minutes = tqdm.tqdm.format_interval(seconds)
+  lines += [
+      f'  accuracy   best {100 * summary["best_test_accuracy"]:.2f} % (round'
+      f' {summary["best_round"]}), final'
+      f' {100 * summary["final_test_accuracy"]:.2f} %',
+      *[
+          f'             {100 * summary[name]:.2f} % of the weights\' {text}'
+          for name, text in (
+              ('final_test_accuracy_exponential', 'exponential average'),
+              ('final_test_accuracy_tail', 'mean over the second half'),
+          )
+          if name in summary
+      ],
+      f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
+      f'  time       {minutes}',
+  ]
+  if plan.private:
+    lines += [
+        f'  randomness {plan.randomness()}',
+        '',
+        *plan_lib.privacy_lines(plan, summary['rounds_charged']),
+    ]
+  return '\n'.join(lines)

@@ -1,0 +1,163 @@
+"""Tests of adaptive clipping: it finds the quantile, and its votes are paid for."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import aggregator
+from fedsmp_tff import sparsifiers
+from fedsmp_tff.mechanism import adaptive_clipping
+
+_DIM, _CLIENTS = 30, 40
+_VECTOR = tff.TensorType(np.float32, [_DIM])
+
+
+def _factory(sigma=0.0, clip=1.0, seats=None, **options):
+  return aggregator.FedSmpFactory(
+      sparsifiers.Dense(), _CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
+      seats=seats, adaptive_clipping=adaptive_clipping.AdaptiveClipping(**options), seed=1,
+  )
+
+
+def _updates(norms):
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(len(norms), _DIM))
+  vectors *= np.reshape(norms, [-1, 1]) / np.linalg.norm(vectors, axis=1, keepdims=True)
+  return list(vectors.astype(np.float32))
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize('options', [
+      dict(quantile=0), dict(quantile=1), dict(quantile=math.nan), dict(learning_rate=0),
+  ])
+  def test_refuses_numbers(self, options):
+    with pytest.raises(ValueError, match='must be in'):
+      adaptive_clipping.AdaptiveClipping(**options)
+
+  @pytest.mark.parametrize('sigma, r', [(1.4, 100), (1.4, 10), (0.3, 10), (0.0, 5)])
+  def test_values_and_vote_together_are_no_longer_than_c(self, sigma, r):
+    adaptive = adaptive_clipping.AdaptiveClipping()
+    value, vote = adaptive.value_weight(sigma, r), adaptive.vote_weight(sigma, r)
+    assert value**2 + (vote / 2) ** 2 == pytest.approx(1)
+    assert value > 0.96
+    if vote < 0.5 and sigma:
+      # Noise of r / 20 on the votes: Andrew et al. 2021; and their noise of the values.
+      assert sigma / vote == pytest.approx(r / 20)
+      assert sigma / value == pytest.approx(
+          (sigma**-2 - (2 * r / 20) ** -2) ** -0.5
+      )
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('quantile', [0.25, 0.75])
+  def test_c_follows_the_quantile(self, quantile):
+    process = _factory(quantile=quantile).create(_VECTOR)
+    norms = np.linspace(0.1234, 4.0, _CLIENTS)
+    updates = _updates(norms)
+    state = process.initialize()
+    before = state.clipping_norm
+    for _ in range(40):
+      output = process.next(state, updates)
+      below = np.mean(norms <= state.clipping_norm)
+      # Algorithm 1 of Andrew et al. 2021, without noise.
+      assert output.state.clipping_norm == pytest.approx(
+          state.clipping_norm * math.exp(-0.2 * (below - quantile)), rel=1e-5
+      )
+      assert output.measurements['clipping_norm'] == state.clipping_norm
+      state = output.state
+    assert before == 1.0
+    assert state.clipping_norm == pytest.approx(np.quantile(norms, quantile), rel=0.1)
+
+  def test_the_mean_is_clipped_to_the_round_s_c(self):
+    factory = _factory(clip=0.5)
+    process = factory.create(_VECTOR)
+    updates = _updates([2.0] * _CLIENTS)
+    state = process.initialize()
+    for _ in range(2):
+      output = process.next(state, updates)
+      expected = state.clipping_norm * np.mean(updates, axis=0) / 2.0
+      np.testing.assert_allclose(output.result, expected, atol=1e-5)
+      state = output.state
+    assert state.clipping_norm > 0.5
+
+  def test_those_who_send_zero_don_t_vote(self):
+    # Noise-only participants, and clients whose update is not finite.
+    process = _factory(seats=_CLIENTS + 20).create(_VECTOR)
+    norms = [2.0] * 30 + [0.5] * 10
+    rest = [np.zeros(_DIM, np.float32)] * 15 + [np.full(_DIM, np.nan, np.float32)] * 5
+    output = process.next(process.initialize(), _updates(norms) + rest)
+    assert output.state.clipping_norm == pytest.approx(
+        math.exp(-0.2 * (10 / 40 - 0.5)), rel=1e-5
+    )
+
+  def test_votes_and_values_have_the_noise_that_pays_for_both(self):
+    sigma, dim = 1.4, 4000
+    factory = _factory(sigma=sigma)
+    process = factory.create(tff.TensorType(np.float32, [dim]))
+    zeros = [np.zeros(dim, np.float32)] * _CLIENTS
+    state = process.initialize()
+    output = process.next(state, zeros)
+    adaptive = adaptive_clipping.AdaptiveClipping()
+    expected = sigma / adaptive.value_weight(sigma, _CLIENTS) / _CLIENTS
+    assert factory.mechanism(dim).values_noise_multiplier > sigma
+    for scale, least, most in ((1, 1e-6, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
+      # Fresh noise: crosses 1e-6 by chance with that probability.
+      found = stats.kstest(output.result, 'norm', (0, scale * expected)).pvalue
+      assert least <= found <= most
+    factory, votes = _factory(sigma=sigma), []
+    process = factory.create(_VECTOR)
+    state, zeros = process.initialize(), [np.zeros(_DIM, np.float32)] * _CLIENTS
+    for _ in range(80):
+      moved = math.log(process.next(state, zeros).state.clipping_norm)
+      votes.append(0.5 - 0.5 - moved / 0.2)
+    stddev = sigma / adaptive.vote_weight(sigma, _CLIENTS) / _CLIENTS
+    # 80 values: the standard deviation is within 36 % but for 1 in 100,000.
+    assert np.std(votes) == pytest.approx(stddev, rel=0.36)
+
+
+class TestSchedule:
+
+  def _processes(self, sigma):
+    factory = aggregator.FedSmpFactory(
+        sparsifiers.Dense(), 4, clipping_norm=2.0, noise_multiplier=sigma, seed=1,
+        clipping_schedule=lambda round_num: 0.5 ** tf.cast(round_num, tf.float32),
+    )
+    return factory.create(tff.TensorType(np.float32, [4000]))
+
+  def test_the_noise_follows_it(self):
+    # 4000 values' standard deviation is known to 1.1 %, five of which are 6 %.
+    process = self._processes(1.5)
+    state = process.initialize()
+    for norm in (2.0, 1.0, 0.5):
+      assert state.clipping_norm == norm
+      output = process.next(state, [np.zeros(4000, np.float32)] * 4)
+      assert np.std(output.result) == pytest.approx(norm * 1.5 / 4, rel=0.06)
+      assert output.measurements['clipping_norm'] == norm
+      state = output.state
+
+  def test_the_clip_follows_it(self):
+    process = self._processes(0.0)
+    state = process.initialize()
+    clients = [np.full(4000, 1e6, np.float32)] + [np.zeros(4000, np.float32)] * 3
+    for norm in (2.0, 1.0, 0.5):
+      output = process.next(state, clients)
+      assert 4 * np.linalg.norm(output.result) == pytest.approx(norm, abs=1e-4)
+      state = output.state
+
+  def test_not_with_adaptive_clipping(self):
+    with pytest.raises(ValueError, match='both set C'):
+      aggregator.FedSmpFactory(
+          sparsifiers.Dense(), 2, clipping_norm=1.0, noise_multiplier=1.0,
+          clipping_schedule=lambda round_num: 1.0,
+          adaptive_clipping=adaptive_clipping.AdaptiveClipping(),
+      )
+    with pytest.raises(ValueError, match='`clipping_schedule`.*needs a `clipping_norm`'):
+      aggregator.FedSmpFactory(
+          sparsifiers.Dense(), 2, clipping_schedule=lambda round_num: 1.0
+      )

@@ -1,0 +1,181 @@
+"""Tests of the privacy ledger: on disk before a round, never fewer rounds than released."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+
+from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.privacy import spec as spec_lib
+
+_SPEC = spec_lib.PrivacySpec(60, 10, 5, 1.4, 0.5, 1e-3)
+
+
+def _ledger(path, seeded=False, spec=_SPEC, run='a'):
+  return ledger_lib.Ledger(path, spec, run, seeded=seeded)
+
+
+@pytest.fixture
+def written(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  with _ledger(path) as ledger:
+    for t in range(4):
+      ledger.begin(t)
+  return path
+
+
+class TestComputation:
+
+  def test_what_is_written_is_read(self, written):
+    record = ledger_lib.read(written)
+    assert record.spec == _SPEC and record.run == 'a' and not record.seeded
+    assert record.rounds == [0, 1, 2, 3] and record.rounds_charged == 4
+    assert record.size == written.stat().st_size
+    assert record.spec.epsilon(rounds=4) == _SPEC.epsilon(rounds=4)
+
+  def test_every_kind_of_specification_is_read_back(self, tmp_path):
+    for i, options in enumerate((
+        dict(sampling='fixed'),
+        dict(seats=20, min_reporting=12),
+        dict(noise='skellam', num_values=9, bits=12, rotate=False),
+    )):
+      spec = dataclasses.replace(_SPEC, seats=None, min_reporting=None)
+      spec = dataclasses.replace(spec, **{'seats': None, 'min_reporting': None, **options})
+      _ledger(tmp_path / str(i), spec=spec).close()
+      assert ledger_lib.read(tmp_path / str(i)).spec == spec
+
+  def test_any_change_to_any_line_is_found(self, written):
+    whole = written.read_bytes()
+    rng = np.random.default_rng(0)
+    for position in rng.choice(len(whole) - 1, 60, replace=False):
+      changed = bytearray(whole)
+      changed[position] ^= 1 << int(rng.integers(7))
+      if bytes(changed).splitlines() == whole.splitlines():
+        continue
+      written.write_bytes(bytes(changed))
+      with pytest.raises(ledger_lib.LedgerError, match='put it back as it was'):
+        ledger_lib.read(written)
+
+  @pytest.mark.parametrize('line', range(5))
+  def test_a_line_left_out_or_said_twice_is_found(self, written, line):
+    lines = written.read_bytes().splitlines(keepends=True)
+    for changed in (
+        lines[:line] + lines[line + 1 :], lines[: line + 1] + lines[line:]
+    ):
+      if changed == lines[:-1]:
+        continue  # Only who knows how long it was sees that: `check`.
+      written.write_bytes(b''.join(changed))
+      with pytest.raises(ledger_lib.LedgerError, match='was changed: line'):
+        ledger_lib.read(written)
+
+  def test_a_forged_sum_is_found(self, written):
+    # Someone who knows the format: one entry less, the sums of the rest made anew, is
+    # a ledger; but not the one that the checkpoint knows.
+    with _ledger(written) as ledger:
+      state = ledger.state()
+    written.unlink()
+    with _ledger(written) as ledger:
+      for t in (0, 1, 3, 3):
+        ledger.begin(t)
+      with pytest.raises(ledger_lib.LedgerError, match='was changed: its first 4'):
+        ledger.check(state)
+
+  def test_a_missing_file_is_refused(self, tmp_path):
+    with pytest.raises(ledger_lib.LedgerError, match='no such file|No such file'):
+      ledger_lib.read(tmp_path / 'none')
+
+  @pytest.mark.parametrize('content', ['', '{}\n', '[]\n', 'text\n', '\x00\xff\n'])
+  def test_what_is_no_ledger_is_refused(self, tmp_path, content):
+    path = tmp_path / 'ledger.jsonl'
+    path.write_text(content, encoding='latin-1')
+    with pytest.raises(ledger_lib.LedgerError):
+      ledger_lib.read(path)
+
+  @pytest.mark.parametrize(
+      'other',
+      [
+          dict(run='b'),
+          dict(seeded=True),
+          dict(spec=dataclasses.replace(_SPEC, noise_multiplier=1.5)),
+      ],
+  )
+  def test_another_run_s_is_refused(self, written, other):
+    before = written.read_bytes()
+    with pytest.raises(ledger_lib.LedgerError, match='is of another run'):
+      _ledger(written, **other)
+    assert written.read_bytes() == before
+
+
+class TestExecution:
+
+  def test_an_entry_is_on_disk_before_its_round_begins(self, tmp_path, monkeypatch):
+    path = tmp_path / 'ledger.jsonl'
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor):
+      fsync(descriptor)
+      synced.append(path.read_bytes().count(b'\n'))
+
+    monkeypatch.setattr(os, 'fsync', note)
+    with _ledger(path) as ledger:
+      for t in range(3):
+        ledger.begin(t)
+        assert synced[-1] == t + 2
+        assert ledger_lib.read(path).rounds_charged == t + 1
+
+  def test_going_on_counts_what_was_lost(self, written):
+    with _ledger(written) as ledger:
+      # Round 3 is run again: it counts again, with clients of its own.
+      assert ledger.begin(3) == 4
+      assert ledger.begin(4) == 5
+      assert ledger.rounds_charged() == ledger.rounds_charged(5) == 6
+    assert ledger_lib.read(written).rounds_charged == 6
+
+  def test_with_a_seed_a_round_run_again_is_the_same_round(self, tmp_path):
+    path = tmp_path / 'ledger.jsonl'
+    with _ledger(path, seeded=True) as ledger:
+      assert [ledger.begin(t) for t in (0, 1, 1, 2, 1)] == [0, 1, 1, 2, 1]
+      assert ledger.rounds_charged() == 3 and ledger.rounds_charged(2) == 2
+    assert ledger_lib.read(path).rounds_charged == 3
+    assert len(path.read_text().splitlines()) == 6
+    assert 'can remove it' in json.loads(path.read_text().splitlines()[0])['randomness']
+
+  def test_an_entry_cut_by_a_crash_is_none(self, written):
+    whole = written.read_bytes()
+    with _ledger(written) as ledger:
+      ledger.begin(4)
+    longer = written.read_bytes()
+    for size in range(len(whole) + 1, len(longer)):
+      written.write_bytes(longer[:size])
+      assert ledger_lib.read(written).rounds_charged == 4
+    with _ledger(written) as ledger:
+      ledger.begin(4)
+    assert written.read_bytes() == longer
+
+  def test_what_a_checkpoint_knows_must_be_there(self, written):
+    with _ledger(written) as ledger:
+      before = ledger.state()
+      ledger.begin(4)
+      after = ledger.state()
+    lines = written.read_bytes().splitlines(keepends=True)
+    with _ledger(written) as ledger:
+      ledger.check(before)
+      ledger.check(after)
+    written.write_bytes(b''.join(lines[:-1]))
+    with _ledger(written) as ledger:
+      ledger.check(before)
+      with pytest.raises(ledger_lib.LedgerError, match='has 4 entries .* knows 5'):
+        ledger.check(after)
+
+  def test_no_round_begins_that_can_not_be_written(self, written):
+    ledger = _ledger(written)
+    ledger.begin(4)
+    ledger._file.close()
+    ledger._file = open(written, 'rb')  # No file that takes a write.
+    with pytest.raises((ledger_lib.LedgerError, OSError)):
+      ledger.begin(5)
+    ledger.close()
+    assert ledger_lib.read(written).rounds_charged == 5

@@ -1,0 +1,146 @@
+"""Tests of epsilon by privacy loss distributions against our own integration."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedsmp_tff.privacy import pld
+
+# The grid of losses: its width in all is far more than losses add up to here.
+_STEP, _SIZE = 4e-5, 2**21
+
+
+def _loss(x, sigma, q, means):
+  """Log of P's density over Q's; each (1 - q) N(0) + q N(mean) or N(0) if None."""
+  def log_ratio(mean):  # To N(0).
+    if mean is None:
+      return np.zeros_like(x)
+    return np.logaddexp(
+        math.log1p(-q) if q < 1 else -np.inf,
+        math.log(q) + (2 * mean * x - mean**2) / (2 * sigma**2),
+    )
+
+  return log_ratio(means[0]) - log_ratio(means[1])
+
+
+def _epsilon(sigma, q, rounds, delta, means, up):
+  """Composed by FFT; `up` rounds each round's loss up, so that epsilon is no less."""
+  x = np.linspace(-14 * sigma - 2, 14 * sigma + 2, 1_000_001)
+  p_mean = means[0]
+  cdf = (1 - q) * stats.norm.cdf(x, 0, sigma) if p_mean is not None else (
+      stats.norm.cdf(x, 0, sigma)
+  )
+  if p_mean is not None:
+    cdf += q * stats.norm.cdf(x, p_mean, sigma)
+  mass = np.diff(cdf)
+  loss = _loss(x, sigma, q, means)
+  ends = np.stack([loss[:-1], loss[1:]])
+  index = np.ceil(ends.max(axis=0) / _STEP) if up else np.floor(ends.min(axis=0) / _STEP)
+  index = index.astype(np.int64)
+  assert np.abs(index).max() < _SIZE // 2
+  pmf = np.bincount(index % _SIZE, mass, _SIZE)
+  composed = np.fft.irfft(np.fft.rfft(pmf) ** rounds, _SIZE)
+  losses = _STEP * np.fft.fftshift(np.fft.fftfreq(_SIZE, 1 / _SIZE))
+  composed = np.fft.fftshift(composed)
+
+  def delta_of(epsilon):
+    above = losses > epsilon
+    return np.sum(composed[above] * -np.expm1(epsilon - losses[above]))
+
+  low, high = 0.0, losses[-1]
+  while high - low > 1e-6:
+    middle = (low + high) / 2
+    low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
+  return high
+
+
+# In units of the sensitivity C: the pairs that the module's docstring names.
+_PAIRS = {
+    'poisson': [(1.0, None), (None, 1.0)],
+    'fixed': [(2.0, -2.0)],
+    'fixed_lower': [(2.0, None), (None, 2.0)],
+}
+
+
+def _library(name, sigma, q, rounds, delta):
+  """What the module says, without a limit of seats; rate q as clients of 100,000."""
+  n = 100_000
+  step = pld.step_of(
+      sigma if name == 'poisson' else sigma / 2, lower=name == 'fixed_lower'
+  )
+  arguments = [sigma, n, round(q * n), *([n] if name == 'poisson' else []), step]
+  return pld.epsilon([(getattr(pld, name)(*arguments), rounds)], delta)
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('name', _PAIRS)
+  @pytest.mark.parametrize(
+      'sigma, q, rounds, delta',
+      [(1.4, 0.01667, 180, 6000**-1.1), (1.0, 0.005, 40, 1e-5), (3.0, 0.2, 25, 1e-3)],
+  )
+  def test_it_is_what_integration_gives(self, name, sigma, q, rounds, delta):
+    low, high = (
+        max(_epsilon(sigma, q, rounds, delta, means, up) for means in _PAIRS[name])
+        for up in (False, True)
+    )
+    # Rounding moves the sum of losses by at most a step a round, either way.
+    assert 0 <= high - low <= 2.5 * rounds * _STEP
+    got = _library(name, sigma, q, rounds, delta)
+    if name == 'fixed_lower':
+      # A lower bound: on its own, coarser grid.
+      assert high - rounds * 1.1e-4 <= got <= high
+    else:
+      assert low <= got <= high + 2e-3
+
+  def test_without_sampling_it_is_the_gaussian_mechanism(self):
+    # Balle and Wang 2018, Theorem 8; rounds add up to one of sigma / sqrt(T).
+    sigma, rounds, delta = 4.0, 9, 1e-4
+
+    def delta_of(epsilon, mu):
+      return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
+          -mu / 2 - epsilon / mu
+      )
+
+    for name, sensitivity in (('poisson', 1), ('fixed', 2)):
+      epsilon = _library(name, sigma, 1.0, rounds, delta)
+      mu = sensitivity * math.sqrt(rounds) / sigma
+      assert delta_of(epsilon, mu) == pytest.approx(delta, rel=1e-2)
+
+  def test_truncation_costs_what_the_mixture_of_pairs_says(self):
+    # arXiv 2508.15089: while others overflow the seats, the client takes the place of
+    # one of them, which moves the sum by 2 C; dp-accounting takes the pair of a replaced
+    # client for it, which is no less. One round, by integration.
+    sigma, n, r, seats, delta = 1.4, 200, 20, 24, 1e-3
+    q = r / n
+    overflow = stats.binom.sf(seats - 1, n - 1, q)
+    sampled = stats.binom.sf(seats, n, q) * seats / n / overflow
+    x = np.linspace(-14 * sigma - 2, 14 * sigma + 2, 400_001)
+    normal = stats.norm(0, sigma).pdf
+
+    def delta_of(epsilon, density, other):
+      excess = density - math.exp(epsilon) * other
+      return np.sum(np.maximum(excess, 0)) * (x[1] - x[0])
+
+    def total(epsilon):
+      added = max(
+          delta_of(epsilon, (1 - q) * normal(x) + q * normal(x - 1), normal(x)),
+          delta_of(epsilon, normal(x), (1 - q) * normal(x) + q * normal(x - 1)),
+      )
+      replaced = delta_of(
+          epsilon,
+          (1 - sampled) * normal(x) + sampled * normal(x - 2),
+          (1 - sampled) * normal(x) + sampled * normal(x + 2),
+      )
+      return (1 - overflow) * added + overflow * replaced
+
+    step = pld.step_of(sigma)
+    one = pld.poisson(sigma, n, r, seats, step)
+    epsilon = pld.epsilon([(one, 1)], delta)
+    untruncated = pld.epsilon(
+        [(pld.poisson(sigma, n, r, n, step), 1)], delta
+    )
+    assert overflow > 0.1 and epsilon > 1.2 * untruncated
+    assert total(epsilon) == pytest.approx(delta, rel=0.02)

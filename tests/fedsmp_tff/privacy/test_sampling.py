@@ -1,0 +1,107 @@
+"""Tests of who takes part in a round."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedsmp_tff.privacy import sampling
+
+
+class TestFixedSampler:
+
+  @pytest.mark.parametrize('seed', [-1, 2**256])
+  def test_refuses_seeds(self, seed):
+    with pytest.raises(ValueError, match='`seed` must be from 0 to 2'):
+      sampling.FixedSampler(7, 2, seed)
+
+  @pytest.mark.parametrize('seed', [0, 5, 2**256 - 1, None])
+  def test_restored_it_chooses_the_same(self, seed):
+    sampler = sampling.FixedSampler(50, 10, seed)
+    other = sampling.FixedSampler(50, 10, 1)
+    other.restore(sampler.state())
+    for t in range(3):
+      np.testing.assert_array_equal(other.sample(t), sampler.sample(t))
+
+  @pytest.mark.parametrize('clients', [0, 8])
+  def test_refuses_numbers(self, clients):
+    with pytest.raises(ValueError, match='from 1 to `population`=7'):
+      sampling.FixedSampler(7, clients)
+
+  def test_distinct_clients_that_follow_seed_and_round(self):
+    def rounds(seed):
+      sampler = sampling.FixedSampler(50, 10, seed)
+      return [tuple(sampler.sample(t)) for t in range(5)]
+
+    for cohort in rounds(1):
+      assert len(set(cohort)) == 10 and 0 <= min(cohort) and max(cohort) < 50
+    assert len(set(rounds(1))) == 5
+    assert rounds(1) == rounds(1)
+    assert rounds(1) != rounds(2)
+    assert rounds(None) != rounds(None)
+
+  def test_every_pair_is_as_likely(self):
+    sampler = sampling.FixedSampler(6, 2, seed=0)
+    num_rounds, num_pairs = 6000, 15
+    pairs = [tuple(sorted(sampler.sample(t))) for t in range(num_rounds)]
+    _, counts = np.unique(pairs, axis=0, return_counts=True)
+    expected = num_rounds / num_pairs
+    # Chi-squared with 14 degrees of freedom exceeds 42.6 with probability 1e-4.
+    assert len(counts) == num_pairs
+    assert np.sum((counts - expected) ** 2) / expected < 42.6
+
+
+class TestPoissonSampler:
+
+  @pytest.mark.parametrize('seats', [2, 8])
+  def test_refuses_seats(self, seats):
+    with pytest.raises(ValueError, match='from `clients_per_round`=3 to `population`=7'):
+      sampling.PoissonSampler(7, 3, seats)
+
+  def test_every_seat_is_taken_by_a_client_or_by_noise_alone(self):
+    sampler = sampling.PoissonSampler(50, 10, 20, seed=1)
+    nums = set()
+    for t in range(200):
+      cohort = sampler.sample(t)
+      assert len(set(cohort)) == sampler.seats == 20
+      clients, rest = cohort[cohort >= 0], cohort[cohort < 0]
+      assert len(clients) + len(rest) == 20 and (clients < 50).all()
+      nums.add(len(clients))
+    # How many were sampled varies, how many take part does not.
+    assert len(nums) > 5
+    np.testing.assert_array_equal(sampler.sample(3), sampler.sample(3))
+
+  def test_clients_are_sampled_independently_at_their_rate(self):
+    n, r, draws = 12, 3, 8000
+    sampler = sampling.PoissonSampler(n, r, n, seed=2)
+    taken = np.zeros((draws, n), bool)
+    for t in range(draws):
+      cohort = sampler.sample(t)
+      taken[t, cohort[cohort >= 0]] = True
+    # Chi-squared of the numbers sampled against the binomial distribution, whose
+    # classes above 8 have under one draw; 8 degrees of freedom exceed 31.8 with
+    # probability 1e-4. A fixed number would give thousands.
+    counts = np.bincount(np.minimum(taken.sum(axis=1), 8), minlength=9)
+    expected = stats.binom.pmf(np.arange(9), n, r / n)
+    expected[8] += stats.binom.sf(8, n, r / n)
+    expected *= draws
+    assert np.sum((counts - expected) ** 2 / expected) < 31.8
+    # Each client's rate, and pairs': within 4.5 standard errors of q and q^2 for 78
+    # figures, which fails by chance with probability 6e-4.
+    both = taken.T.astype(float) @ taken / draws
+    q = r / n
+    bound = np.where(
+        np.eye(n), np.sqrt(q * (1 - q) / draws), np.sqrt(q**2 * (1 - q**2) / draws)
+    )
+    assert np.all(np.abs(both - np.where(np.eye(n), q, q**2)) < 4.5 * bound)
+
+  def test_beyond_the_seats_all_are_as_likely(self):
+    n, draws = 10, 6000
+    sampler = sampling.PoissonSampler(n, 6, 6, seed=3)
+    counts = np.zeros(n)
+    for t in range(draws):
+      cohort = sampler.sample(t)
+      counts[cohort[cohort >= 0]] += 1
+    # E min(Binomial(10, 0.6), 6) / 10 a client; 9 degrees of freedom.
+    rate = np.minimum(np.arange(n + 1), 6) @ stats.binom.pmf(np.arange(n + 1), n, 0.6) / n
+    expected = rate * draws
+    assert np.sum((counts - expected) ** 2) / (expected * (1 - rate)) < 34

@@ -1,0 +1,164 @@
+"""Tests of the object that makes sampler, noise and claim, and of noise for a target."""
+
+import math
+
+import dp_accounting
+from dp_accounting import rdp
+from dp_accounting.pld import pld_privacy_accountant
+import pytest
+from scipy import stats
+
+from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import spec as spec_lib
+
+_N, _R, _T = 6000, 100, 180
+_DELTA = _N**-1.1
+_GUARANTEES = [n for n, a in accounting.ACCOUNTINGS.items() if a.guarantees]
+
+
+def _spec(sigma=1.4, r=_R, n=_N, delta=_DELTA, rounds=_T, **options):
+  """Without a limit of seats, unless asked."""
+  if options.get('sampling', 'poisson') == 'poisson':
+    options.setdefault('seats', n)
+  return spec_lib.PrivacySpec(n, r, rounds, sigma, 1.0, delta, **options)
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'arguments, match',
+      [
+          (dict(sigma=-1.0), 'noise_multiplier'),
+          (dict(sigma=math.nan), 'noise_multiplier'),
+          (dict(sigma=math.inf), 'noise_multiplier'),
+          (dict(r=0), 'clients_per_round'),
+          (dict(r=_N + 1), 'clients_per_round'),
+          (dict(delta=0.0), 'delta'),
+          (dict(delta=1.0), 'delta'),
+          (dict(delta=math.nan), 'delta'),
+          (dict(rounds=0), 'rounds'),
+          (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
+          (dict(seats=_R - 1), '`seats` must be from .*100 to 6000 with poisson'),
+          (dict(sampling='fixed', seats=_R + 1), '`seats` must be from .*100 to 100 with'),
+          (dict(min_reporting=0), '`min_reporting` must be from 1'),
+          (dict(seats=120, min_reporting=121), '`min_reporting` must be from 1'),
+          (dict(noise='laplace'), '`noise` must be one of'),
+          (dict(noise='skellam'), '`num_values` must be set'),
+          (dict(noise='skellam', num_values=9, bits=31), '`bits` must be an integer'),
+      ],
+  )
+  def test_refuses_numbers(self, arguments, match):
+    with pytest.raises(ValueError, match=match):
+      _spec(**arguments)
+
+
+class TestPrivacySpec:
+  """Sampler, noise and claim are of one object."""
+
+  def test_seats_and_shares_by_default(self):
+    def of(**options):
+      spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
+      return spec.seats, spec.min_reporting, spec.claim
+
+    assert of() == (150, 150, 'poisson_pld')
+    assert of(sampling='fixed') == (100, 100, 'fixed_pld')
+    assert of(noise='skellam', num_values=9) == (170, 170, 'poisson_rdp')
+    assert of(min_reporting=120)[:2] == (150, 120)
+    assert spec_lib.PrivacySpec(120, _R, _T, 1.4, 1.0, _DELTA).seats == 120
+
+  def test_only_the_sampling_s_own_accountings_hold(self):
+    # A figure for Poisson sampling is no claim of a run with a fixed number.
+    def holding(**options):
+      spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
+      return [n for n in accounting.ACCOUNTINGS if spec.holds(n)]
+
+    assert holding() == ['poisson_pld', 'poisson_rdp']
+    assert holding(seats=_N) == ['poisson_pld', 'poisson_rdp', 'paper']
+    assert holding(sampling='fixed') == ['fixed_pld', 'fixed_rdp']
+    assert holding(noise='skellam', num_values=9) == ['poisson_rdp']
+
+  def test_the_sampler_is_the_claim_s(self):
+    for options in (dict(), dict(sampling='fixed')):
+      spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
+      cohort = spec.sampler(seed=1).sample(0)
+      assert len(cohort) == spec.sampler().seats == spec.seats
+    assert (cohort >= 0).all()
+
+  def test_the_event_gives_dp_accounting_the_same(self):
+    spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA)
+    accountant = pld_privacy_accountant.PLDAccountant().compose(spec.dp_event())
+    assert accountant.get_epsilon(_DELTA) == pytest.approx(spec.epsilon(), rel=1e-3)
+    fixed = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, 'fixed')
+    accountant = rdp.RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    ).compose(fixed.dp_event())
+    assert accountant.get_epsilon(_DELTA) == pytest.approx(
+        fixed.epsilon('fixed_rdp'), rel=1e-3
+    )
+
+  def test_truncation_is_charged(self):
+    tight = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, seats=115)
+    assert tight.epsilon() > 1.1 * _spec().epsilon()
+    # Renyi DP takes it for a failure: 150 seats leave more of them than delta.
+    assert math.isinf(tight.epsilon('poisson_rdp'))
+    roomy = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, seats=165)
+    loose = _spec().epsilon('poisson_rdp')
+    assert loose < roomy.epsilon('poisson_rdp') < 1.001 * loose
+    # The definition, at what it gives: epsilon for the delta that is left.
+    failure = _T * stats.binom.sf(160, _N, _R / _N)
+    epsilon = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, seats=160).epsilon(
+        'poisson_rdp'
+    )
+    left = _DELTA - (1 + math.exp(epsilon)) * failure
+    assert _spec(delta=left).epsilon('poisson_rdp') == pytest.approx(epsilon, rel=1e-6)
+
+  def test_integer_noise_costs_what_gaussian_noise_does_and_a_little_more(self):
+    for kind in ('discrete_gaussian', 'skellam'):
+      for sampling in ('poisson', 'fixed'):
+        gaussian = _spec(sampling=sampling).epsilon(f'{sampling}_rdp')
+        integers = spec_lib.PrivacySpec(
+            _N, _R, _T, 1.4, 1.0, _DELTA, sampling, noise=kind, num_values=8317
+        ).epsilon()
+        assert gaussian < integers < 1.002 * gaussian
+        coarse = spec_lib.PrivacySpec(
+            _N, _R, _T, 1.4, 1.0, _DELTA, sampling, noise=kind, num_values=8317, bits=9
+        ).epsilon()
+        # Steps as coarse as the values: rounding makes clients longer.
+        assert coarse > 1.2 * gaussian
+
+  def test_pld_is_not_had_for_integers(self):
+    spec = spec_lib.PrivacySpec(
+        _N, _R, _T, 1.4, 1.0, _DELTA, noise='skellam', num_values=9
+    )
+    with pytest.raises(ValueError, match='takes Gaussian noise'):
+      spec.epsilon('poisson_pld')
+    with pytest.raises(ValueError, match='no event'):
+      spec.dp_event()
+
+
+class TestCalibration:
+
+  @pytest.mark.parametrize(
+      'accounting_name, target',
+      # Distributions of losses take seconds.
+      [(n, t) for n in _GUARANTEES for t in (0.5, 3.0) if t < 1 or 'pld' not in n],
+  )
+  def test_calibrated_noise_spends_the_target_and_hardly_less(
+      self, accounting_name, target
+  ):
+    sigma = _spec().calibrated(target, accounting_name).noise_multiplier
+    assert _spec(sigma).epsilon(accounting_name) <= target
+    assert _spec(0.999 * sigma).epsilon(accounting_name) > target
+
+  def test_calibration_refuses_a_lower_bound(self):
+    with pytest.raises(ValueError, match="'fixed_pld_lower' is a lower bound"):
+      _spec().calibrated(1.0, 'fixed_pld_lower')
+
+  @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])
+  def test_calibration_refuses_targets(self, target):
+    with pytest.raises(ValueError, match='epsilon'):
+      _spec().calibrated(target, 'paper')
+
+  def test_calibration_says_when_nothing_will_do(self):
+    with pytest.raises(ValueError, match='No noise multiplier'):
+      _spec().calibrated(1e-9, 'paper')

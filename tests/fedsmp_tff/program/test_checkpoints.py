@@ -1,0 +1,221 @@
+"""Tests of checkpoints: what is read is what was saved, or an error that names it."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import threading
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow_federated as tff
+import tree
+
+from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff.program import checkpoints as checkpoints_lib
+
+
+def _state(rounds_done, num=5, value=0.0):
+  weights = np.arange(num, dtype=np.float32) + np.float32(value)
+  return checkpoints_lib.ProgramState(
+      run_id=b'',
+      rounds_done=np.int32(rounds_done),
+      process=tff.learning.templates.LearningAlgorithmState(
+          tff.learning.models.ModelWeights((weights, np.float64(1 / 3)), ()),
+          (),
+          {'learning_rate': np.float32(0.1)},
+          state_lib.FedSmpState(
+              np.arange(2, dtype=np.int32), np.int32(3), np.array([2**62, 1]), np.float64(0.5),
+              np.ones(2, np.float32), np.zeros(0, np.float32),
+              {'server_filter': (np.arange(4, dtype=np.float32),)},
+          ),
+          (),
+      ),
+      sampler=np.array([2**32 - 1, 0], np.uint32),
+      ledger={'entries': np.int64(3), 'sum': np.arange(32, dtype=np.uint8)},
+      reporters=({'best': np.float64(0.1), 'x.csv': np.arange(3, dtype=np.uint8)}, ()),
+  )
+
+
+@pytest.fixture
+def saved(tmp_path):
+  with checkpoints_lib.Checkpoints(tmp_path, b'run', rounds_per_checkpoint=1) as c:
+    assert c.empty() and c.latest(_state(0)) is None
+    for t in range(5):
+      c.save(_state(t, value=t))
+  return tmp_path
+
+
+def _latest(path, like=None, run_id=b'run'):
+  with checkpoints_lib.Checkpoints(path, run_id) as c:
+    assert not c.empty()
+    return c.latest(_state(0) if like is None else like)
+
+
+class TestCheckpoints:
+
+  def test_what_was_saved_last_is_found_bit_for_bit(self, saved):
+    found, expected = _latest(saved), _state(4, value=4)._replace(run_id=b'run')
+    tree.assert_same_structure(found, expected)
+    for ours, theirs in zip(tree.flatten(found), tree.flatten(expected)):
+      assert np.asarray(ours).dtype == np.asarray(theirs).dtype
+      np.testing.assert_array_equal(ours, theirs)
+
+  def test_the_last_three_are_kept(self, saved):
+    assert sorted(os.listdir(saved)) == ['round_2', 'round_3', 'round_4']
+
+  def test_what_a_killed_writer_left_is_removed(self, saved):
+    shutil.copytree(saved / 'round_4', saved / 'round_5_temp1234')
+    assert _latest(saved).rounds_done == 4
+    assert sorted(os.listdir(saved)) == ['round_2', 'round_3', 'round_4']
+
+  def test_saving_a_round_twice_saves_it_once(self, saved):
+    with checkpoints_lib.Checkpoints(saved, b'run') as c:
+      state = c.latest(_state(0))
+      c.save(state)
+      c.save(state._replace(rounds_done=np.int32(6)))
+      c.save(state._replace(rounds_done=np.int32(6)))
+    assert sorted(os.listdir(saved)) == ['round_3', 'round_4', 'round_6']
+
+  def test_due_by_rounds(self, tmp_path):
+    with checkpoints_lib.Checkpoints(tmp_path, rounds_per_checkpoint=3) as c:
+      assert c.due(0)
+      c.save(_state(0))
+      assert [c.due(t) for t in range(1, 5)] == [False, False, True, True]
+
+  def test_due_when_it_costs_less_than_a_twentieth_of_the_time(
+      self, tmp_path, monkeypatch
+  ):
+    now = [0.0]
+    monkeypatch.setattr(checkpoints_lib.time, 'monotonic', lambda: now[0])
+    with checkpoints_lib.Checkpoints(tmp_path) as c:
+      manager_save = c._manager.save
+
+      async def save_for_two_seconds(*args):
+        await manager_save(*args)
+        now[0] += 2.0
+
+      monkeypatch.setattr(c._manager, 'save', save_for_two_seconds)
+      c.save(_state(0))
+      now[0] += 39.9
+      assert not c.due(1)
+      now[0] += 0.2
+      assert c.due(2)
+
+  @pytest.mark.parametrize('name', ['rounds_per_checkpoint', 'keep'])
+  def test_refuses_numbers(self, tmp_path, name):
+    with pytest.raises(ValueError, match=f'`{name}` must be positive. Found 0'):
+      checkpoints_lib.Checkpoints(tmp_path, **{name: 0})
+
+  @pytest.mark.parametrize('seconds', [0.001, 0.01, 0.03, 0.06])
+  def test_an_interrupt_while_saving_leaves_a_whole_checkpoint(self, tmp_path, seconds):
+    def interrupt(*_):
+      raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+      with checkpoints_lib.Checkpoints(tmp_path, b'run') as c:
+        c.save(_state(0))
+        with contextlib.suppress(KeyboardInterrupt):
+          signal.setitimer(signal.ITIMER_REAL, seconds)
+          c.save(_state(1, value=1))
+          signal.setitimer(signal.ITIMER_REAL, 0)
+        c.save(_state(1, value=1))
+        c.save(_state(2, value=2))
+    finally:
+      signal.signal(signal.SIGALRM, before)
+    assert sorted(os.listdir(tmp_path)) == ['round_0', 'round_1', 'round_2']
+    assert _latest(tmp_path).process.global_model_weights.trainable[0][0] == 2
+
+  def test_within_a_loop_that_runs(self, tmp_path):
+    async def save():
+      with checkpoints_lib.Checkpoints(tmp_path, b'run') as c:
+        c.save(_state(0))
+
+    asyncio.run(save())
+    assert _latest(tmp_path).rounds_done == 0
+
+  def test_no_thread_or_file_is_left(self, tmp_path):
+    process = psutil.Process()
+    with checkpoints_lib.Checkpoints(tmp_path / 'warm') as c:
+      c.save(_state(0))
+    threads, native, files = (
+        threading.active_count(), process.num_threads(), process.num_fds()
+    )
+    for i in range(10):
+      with checkpoints_lib.Checkpoints(tmp_path / str(i), rounds_per_checkpoint=1) as c:
+        for t in range(3):
+          c.save(_state(t))
+    assert threading.active_count() <= threads and process.num_fds() == files
+    # TensorFlow's own come when they are needed, and stay: not one with each checkpoints.
+    assert process.num_threads() < native + 10
+
+
+class TestDamage:
+
+  @pytest.mark.parametrize(
+      'name', ['saved_model.pb', 'variables/variables.index', 'variables/*data*']
+  )
+  @pytest.mark.parametrize('left', [0, 0.5, 0.99])
+  def test_a_cut_file_is_named_with_the_remedy(self, saved, name, left):
+    [path] = (saved / 'round_4').glob(name)
+    os.truncate(path, int(left * path.stat().st_size))
+    with pytest.raises(
+        checkpoints_lib.CheckpointError,
+        match=r"round_4 can't be read .*; remove it to go on from round 3\.$",
+    ):
+      _latest(saved)
+    shutil.rmtree(saved / 'round_4')
+    assert _latest(saved).rounds_done == 3
+
+  @pytest.mark.parametrize('name', ['variables/variables.index', 'variables/*data*'])
+  def test_a_changed_byte_is_found(self, saved, name):
+    [path] = (saved / 'round_4').glob(name)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(checkpoints_lib.CheckpointError, match="can't be read"):
+      _latest(saved)
+
+  @pytest.mark.parametrize('name', ['saved_model.pb', 'variables', None])
+  def test_a_missing_part(self, saved, name):
+    for path in saved.glob('round_4/*' if name is None else f'round_4/{name}'):
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(checkpoints_lib.CheckpointError, match="round_4 can't be read"):
+      _latest(saved)
+
+  def test_the_only_one(self, saved):
+    shutil.rmtree(saved / 'round_2')
+    shutil.rmtree(saved / 'round_3')
+    (saved / 'round_4' / 'saved_model.pb').unlink()
+    with pytest.raises(checkpoints_lib.CheckpointError, match='or begin anew without'):
+      _latest(saved)
+
+  @pytest.mark.parametrize(
+      'like, what',
+      [
+          (_state(0, num=6), r'weights/trainable/0 is float32\[5\], not float32\[6\]'),
+          (_state(0)._replace(reporters=()), 'can.t be read|is nothing'),
+          (_state(0)._replace(sampler=np.zeros(2)), r'sampler is uint32\[2\], not float64'),
+      ],
+  )
+  def test_another_model_s(self, saved, like, what):
+    with pytest.raises(checkpoints_lib.CheckpointError, match=what):
+      _latest(saved, like)
+
+  def test_another_run_s(self, saved):
+    with pytest.raises(checkpoints_lib.CheckpointError, match='of another run or round'):
+      _latest(saved, run_id=b'other')
+
+  def test_another_round_s(self, saved):
+    shutil.rmtree(saved / 'round_4')
+    shutil.copytree(saved / 'round_2', saved / 'round_4')
+    with pytest.raises(checkpoints_lib.CheckpointError, match='of another run or round'):
+      _latest(saved)
+
+  def test_a_directory_that_can_not_be_made(self, tmp_path):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(checkpoints_lib.CheckpointError, match="file/x can't be written"):
+      checkpoints_lib.Checkpoints(tmp_path / 'file' / 'x')

@@ -1,0 +1,125 @@
+"""Tests of Theorem 2 against its formula as the paper prints it, term by term."""
+
+import dataclasses
+import math
+
+import pytest
+
+from fedsmp_tff.theory import theorem_2
+
+_CONSTANTS = theorem_2.Constants(
+    smoothness=2.0, gradient_variance=0.3, dissimilarity=1.5, dissimilarity_offset=0.7,
+    initial_gap=2.3,
+)
+_RUN = theorem_2.Training(
+    dim=1000, learning_rate=0.01, local_steps=5, rounds=40, clients_per_round=20,
+    clipping_norm=0.8, noise_multiplier=1.4,
+)
+
+
+def _papers_bound(sparsifier, k, phi):
+  """Equation (9), with its symbols."""
+  L, zeta2, kappa2, e0 = 2.0, 0.3, 0.7, 2.3
+  eta, tau, T, r, C, sigma = 0.01, 5, 40, 20, 0.8, 1.4
+  zeta_prime = 4 * zeta2 / (1 / 3) if sparsifier == 'topk' else 0
+  return (
+      8 * e0 / (T * eta * tau) + 8 * eta * tau * L * (3 * kappa2 + 2 * zeta2),
+      (8 * eta * tau * L * (2 * kappa2 + zeta2) + zeta_prime) * phi,
+      4 * L * k * C**2 * sigma**2 / (eta * tau * r**2),
+  )
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize('sparsifier', [theorem_2.RANDK, theorem_2.TOPK])
+  @pytest.mark.parametrize('k', [1, 30, 999, 1000])
+  def test_bound_is_the_papers(self, sparsifier, k):
+    phi = 1000 / k - 1 if sparsifier == 'randk' else 1 - k / 1000
+    found = theorem_2.bound(_CONSTANTS, _RUN, sparsifier, k)
+    parts = _papers_bound(sparsifier, k, phi)
+    assert (found.optimization, found.compression, found.privacy) == pytest.approx(parts)
+    assert found.total == pytest.approx(sum(parts))
+
+  def test_nothing_left_out_nothing_lost_and_no_noise_no_privacy_error(self):
+    for sparsifier in (theorem_2.RANDK, theorem_2.TOPK):
+      assert theorem_2.bound(_CONSTANTS, _RUN, sparsifier, 1000).compression == 0
+      quiet = dataclasses.replace(_RUN, noise_multiplier=0.0)
+      assert theorem_2.bound(_CONSTANTS, quiet, sparsifier, 3).privacy == 0
+      assert theorem_2.best_compression_ratio(_CONSTANTS, quiet, sparsifier) == 1
+
+  def test_a_measured_variance_takes_the_place_of_the_worst(self):
+    found = theorem_2.bound(_CONSTANTS, _RUN, theorem_2.TOPK, 30, variance=0.25)
+    assert found.compression == pytest.approx(_papers_bound('topk', 30, 0.25)[1])
+
+  @pytest.mark.parametrize('noise', [1.4, 14.0, 140.0, 1e6, 1e-3])
+  def test_best_ratio_of_randk_is_the_closed_form(self, noise):
+    run = dataclasses.replace(_RUN, noise_multiplier=noise)
+    a = 8 * 0.01 * 5 * 2.0 * (2 * 0.7 + 0.3)
+    b = 4 * 2.0 * 0.8**2 * noise**2 / (0.01 * 5 * 20**2)
+    best = min(max(math.sqrt(a * 1000 / b), 1), 1000) / 1000
+    found = theorem_2.best_compression_ratio(_CONSTANTS, run, theorem_2.RANDK)
+    # The search's steps are 0.7 %, and of whole coordinates.
+    assert found == pytest.approx(best, rel=0.007, abs=1e-3)
+
+  @pytest.mark.parametrize('noise, best', [(1e-3, 1.0), (100.0, 1e-3)])
+  def test_topks_worst_case_is_best_at_an_end(self, noise, best):
+    run = dataclasses.replace(_RUN, noise_multiplier=noise)
+    assert theorem_2.best_compression_ratio(_CONSTANTS, run, theorem_2.TOPK) == best
+
+  def test_topk_with_a_measured_variance_is_best_between(self):
+    run = dataclasses.replace(_RUN, noise_multiplier=0.5)
+    best = theorem_2.best_compression_ratio(
+        _CONSTANTS, run, theorem_2.TOPK, lambda k: math.exp(-k / 20)
+    )
+    # a exp(-k/20)/20 = b, with a of the compression and b of the privacy error.
+    a = 8 * 0.01 * 5 * 2.0 * (2 * 0.7 + 0.3) + 12 * 0.3
+    b = 4 * 2.0 * 0.8**2 * 0.5**2 / (0.01 * 5 * 20**2)
+    assert best == pytest.approx(20 * math.log(a / (20 * b)) / 1000, abs=1.5e-3)
+
+  def test_largest_learning_rate_is_the_papers(self):
+    for k, phi in ((1000, 0.0), (10, 99.0)):
+      found = theorem_2.largest_learning_rate(_CONSTANTS, _RUN, theorem_2.RANDK, k)
+      assert found == pytest.approx(min(
+          1 / (24 * 5 * 2.0 * (phi + 1) * 1.5), 1 / (4 * 5 * 2.0 * math.sqrt(4 * 1.5 + 2)),
+          1 / (12 * 5 * 2.0),
+      ))
+
+  def test_violations(self):
+    slow = dataclasses.replace(_RUN, learning_rate=1e-4)
+    assert not theorem_2.violations(_CONSTANTS, slow, theorem_2.RANDK, 1000)
+    fast = dataclasses.replace(_RUN, learning_rate=0.1)
+    (said,) = theorem_2.violations(_CONSTANTS, fast, theorem_2.RANDK, 1000)
+    assert 'learning rate 0.1 is above' in said
+    (said,) = theorem_2.violations(_CONSTANTS, slow, theorem_2.TOPK, 600)
+    assert 'phi_k = 0.4 is above gamma' in said
+    assert not theorem_2.violations(_CONSTANTS, slow, theorem_2.TOPK, 600, variance=0.3)
+
+  @pytest.mark.parametrize(
+      'change', [
+          dict(smoothness=0.0), dict(smoothness=math.nan), dict(gradient_variance=-1.0),
+          dict(dissimilarity=0.9), dict(dissimilarity_offset=math.inf), dict(initial_gap=-1.0),
+      ],
+  )
+  def test_constants_out_of_range(self, change):
+    with pytest.raises(ValueError, match=f'`{next(iter(change))}` must be'):
+      dataclasses.replace(_CONSTANTS, **change)
+
+  @pytest.mark.parametrize(
+      'change', [
+          dict(dim=0), dict(local_steps=0), dict(rounds=0), dict(clients_per_round=0),
+          dict(learning_rate=0.0), dict(clipping_norm=math.inf), dict(noise_multiplier=-1.0),
+          dict(noise_multiplier=math.nan),
+      ],
+  )
+  def test_training_out_of_range(self, change):
+    with pytest.raises(ValueError, match=f'`{next(iter(change))}` must be'):
+      dataclasses.replace(_RUN, **change)
+
+  def test_arguments_out_of_range(self):
+    for k in (0, 1001):
+      with pytest.raises(ValueError, match='`num_kept` must be from 1 to dim=1000'):
+        theorem_2.bound(_CONSTANTS, _RUN, theorem_2.RANDK, k)
+    with pytest.raises(ValueError, match='`sparsifier` must be'):
+      theorem_2.bound(_CONSTANTS, _RUN, 'bottomk', 1)
+    with pytest.raises(ValueError, match='`variance` must be at least 0'):
+      theorem_2.bound(_CONSTANTS, _RUN, theorem_2.TOPK, 1, variance=math.nan)

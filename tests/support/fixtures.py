@@ -1,0 +1,32 @@
+"""Flags as the commands see them, put back after each test."""
+
+from absl import flags
+from absl.testing import flagsaver
+import pytest
+
+from tasks.config import settings  # noqa: F401  (defines the flags)
+from tests.support import small_data
+
+
+@pytest.fixture(autouse=True)
+def flags_put_back():
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS(['test'])
+  with flagsaver.flagsaver():
+    yield
+
+
+@pytest.fixture
+def set_flags():
+  """Parses a command line's flags on top of the defaults."""
+
+  def parse(*arguments):
+    return flags.FLAGS(['test', *arguments])
+
+  return parse
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+  small_data.write_fashion_mnist(tmp_path / 'data')
+  return tmp_path / 'data'

@@ -1,0 +1,65 @@
+"""Directories as tasks.run leaves them, with any figures, for tests of what reads them."""
+
+import csv
+import json
+
+from tasks.config import grids
+from tasks.training import resuming
+
+_DIM = 1_663_370
+
+
+def write(
+    path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, **flags
+):
+  """A run of Fashion-MNIST whose accuracy after round i is `accuracies[i]` (None: not taken)."""
+  rounds = max(len(accuracies) - 1, 1) if rounds is None else rounds
+  arguments = [
+      '--task=fashion_mnist', f'--algorithm={algorithm}', f'--rounds={rounds}', f'--seed={seed}',
+      *(f'--{name}={value}' for name, value in flags.items()),
+  ]
+  if algorithm.endswith(('topk', 'randk', 'released')):
+    arguments.append(f'--p={p}')
+  else:
+    p = 1
+  settings = grids.Cell.of(arguments).settings
+  config = dict(
+      resuming.identity(settings),
+      flags=resuming.identity(settings),
+      dim=_DIM,
+      num_kept=round(p * _DIM),
+      privacy=(
+          {'noise_multiplier': settings.noise_multiplier} if settings.clip is not None else None
+      ),
+  )
+  path.mkdir(parents=True)
+  (path / 'config.json').write_text(json.dumps(config))
+  _write_csv(
+      path / 'metrics.csv',
+      [
+          {
+              'round': i,
+              'test_loss': '' if accuracy is None else 1 - accuracy,
+              'test_accuracy': '' if accuracy is None else accuracy,
+              **({'epsilon': 0.1 * i, 'epsilon_paper': 0.2 * i} if config['privacy'] else {}),
+              'uplink_megabytes': 0.01 * p * i,
+          }
+          for i, accuracy in enumerate(accuracies)
+      ],
+  )
+  _write_csv(
+      path / 'timings.csv',
+      [
+          {'round': i, 'round_seconds': 1.0, 'evaluation_seconds': 0.5}
+          for i in range(1, len(accuracies))
+      ],
+  )
+  return path
+
+
+def _write_csv(path, rows):
+  with open(path, 'w', encoding='utf-8', newline='') as file:
+    if rows:
+      writer = csv.DictWriter(file, list(rows[0]))
+      writer.writeheader()
+      writer.writerows(rows)

@@ -1,0 +1,338 @@
+"""Replay: with the same randomness, one client more or another moves a release by C, or 2 C.
+
+Neighbouring cohorts through the real mechanism with equal seeds (arXiv 2602.17454): what
+differs between two releases is the client in question, so the released vectors are as far
+apart as the mechanism's sensitivity lets them be, whatever the client sends.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import randomness
+from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff.post_processing import filters
+from fedsmp_tff.post_processing import server_choices
+from tests.support import tiny_models
+
+_DIM, _SEATS, _CLIP = 24, 5, 0.7
+_SPARSIFIERS = {
+    'randk': fedsmp_tff.RandK(num=7),
+    'topk': fedsmp_tff.TopK(num=7, public_examples=(np.zeros((1, 1)), np.zeros(1))),
+    'dense': fedsmp_tff.Dense(),
+}
+
+
+def _hostile():
+  """Updates that clients who want to be seen would send."""
+  rng = np.random.default_rng(3)
+  normal = rng.normal(size=_DIM).astype(np.float32)
+  yield from (normal, 1e-3 * normal, 1e30 * normal, np.float32(1e-42) * normal)
+  for value in (np.nan, np.inf, -np.inf, 3e38):
+    one = normal.copy()
+    one[:8] = value
+    yield one
+  yield np.eye(_DIM, dtype=np.float32)[0] * 1e9
+  yield -1e9 * normal
+
+
+class TestMechanism:
+
+  @pytest.mark.parametrize('shaped', [False, True])
+  @pytest.mark.parametrize('adaptive', [False, True])
+  @pytest.mark.parametrize('kind', noise.KINDS)
+  @pytest.mark.parametrize('name', _SPARSIFIERS)
+  def test_releases_are_within_the_sensitivity(self, name, kind, adaptive, shaped):
+    factory = fedsmp_tff.FedSmpFactory(
+        _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, seats=_SEATS,
+        noise=kind, seed=4,
+        adaptive_clipping=fedsmp_tff.AdaptiveClipping() if adaptive else None,
+    )
+    mechanism = factory.mechanism(_DIM)
+    state = factory.initial_state([(_DIM,)])
+    if name == 'topk':
+      coordinates = _SPARSIFIERS[name].select(tf.linspace(1.0, 2.0, _DIM))
+      state = state._replace(coordinates=coordinates)
+    else:
+      state = factory.choices([(_DIM,)]).choose(state)
+    factors = 1.0
+    if shaped:
+      # Of any size: C bounds what is left after them.
+      rng = np.random.default_rng(2)
+      factors = rng.uniform(0.1, 10, mechanism.num_kept).astype(np.float32)
+      guess = rng.normal(size=mechanism.num_kept).astype(np.float32)
+      state = state._replace(factors=tf.constant(factors), guess=tf.constant(guess))
+    others = np.random.default_rng(1).normal(size=(_SEATS - 1, _DIM)).astype(np.float32)
+
+    @tf.function
+    def release(update):
+      reports = [
+          mechanism.report(u, state, randomness.fold_in(tf.constant([7, 7], tf.int64), i))
+          for i, u in enumerate([update, *others])
+      ]
+      total = tf.nest.map_structure(lambda *parts: tf.add_n(parts), *reports)
+      if mechanism.channel.modulus is not None:
+        total['values'] %= mechanism.channel.modulus
+      release, after, _ = mechanism.finish(total, state)
+      return release.values * factors, after.clipping_norm, reports[0]['values']
+
+    zero = np.zeros(_DIM, np.float32)
+    found = [release(u) for u in [zero, *_hostile()]]
+    channel = mechanism.channel
+    # What encoding adds: half a step a value and client; a rounding's longest.
+    slack = math.sqrt(channel.num_integers) * channel.step
+    if kind != noise.GAUSSIAN:
+      slack = math.sqrt(channel.squared_norm_bound) * channel.step - 1
+    weight = 1.0
+    if adaptive:
+      weight = fedsmp_tff.AdaptiveClipping().value_weight(1.3, 3)
+    reached = 0.0
+    for (one, _, mine), (other, _, yours) in itertools.combinations(found, 2):
+      moved = 3 * np.linalg.norm(one - other)
+      replaced = one is not found[0][0]
+      bound = _CLIP * (1 + replaced) * (1 + slack) / weight
+      assert moved <= bound + 1e-6
+      reached = max(reached, moved / (_CLIP * (1 + replaced)))
+      if kind == noise.GAUSSIAN:
+        continue
+      # The integers that leave the client: the same noise, so they differ by at most the
+      # norms that the accountant takes.
+      apart = np.asarray(mine, np.int64) - np.asarray(yours, np.int64)
+      half = channel.modulus // 2
+      apart = (apart + half) % channel.modulus - half
+      assert np.sum(apart**2) <= (1 + replaced) ** 2 * channel.squared_norm_bound
+    # Two opposite clients come close to it: the bound is not an empty one.
+    assert reached > 0.9 * (1 if not adaptive else weight)
+    if adaptive:
+      # What C becomes is a function of the noisy votes alone, which move by one at most.
+      norms = np.array([float(norm) for _, norm, _ in found])
+      assert norms.max() / norms.min() <= math.exp(0.2 * (1 / 3 + 2 * slack)) + 1e-6
+    else:
+      assert len({float(norm) for _, norm, _ in found}) == 1
+
+
+class _Recording(filters.Filter):
+  """A filter that also remembers the last release, for a test to see."""
+
+  def __init__(self, recorded: filters.Filter, num_kept: int):
+    self._recorded = recorded
+    self._num_kept = num_kept
+
+  def initialize(self, shapes):
+    zeros = tf.zeros([self._num_kept], tf.float64)
+    nothing = state_lib.Release(tf.cast(zeros, tf.int32), zeros, zeros)
+    return self._recorded.initialize(shapes), nothing
+
+  def next(self, memory, release):
+    return self._recorded.next(memory[0], release), release
+
+  def values(self, memory, shapes, release):
+    return self._recorded.values(memory[0], shapes, release)
+
+
+class TestProcess:
+
+  @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
+  @pytest.mark.parametrize('name', ['randk', 'topk', 'dense'])
+  def test_models_are_within_the_sensitivity_after_a_round(self, name, sampling):
+    spec = fedsmp_tff.PrivacySpec(8, 3, 1, 0.8, 0.05, 1e-2, sampling)
+    public = tiny_models.regression_examples(6, seed=50)
+    sparsifier = {
+        'randk': fedsmp_tff.RandK(num=4),
+        'topk': fedsmp_tff.TopK(num=4, public_examples=public),
+        'dense': fedsmp_tff.Dense(),
+    }[name]
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        sparsifier, seed=5, **spec.mechanism(),
+    )
+    clients = [tiny_models.regression_examples(6, seed=i) for i in range(8)]
+    cohort = spec.sampler(seed=2).sample(0)
+    (position,) = np.nonzero(cohort == max(cohort))[0]
+
+    def weights_after(mine):
+      data = []
+      for i, client in enumerate(cohort):
+        x, y = mine if i == position else clients[max(client, 0)]
+        if client < 0:
+          x, y = x[:0], y[:0]
+        data.append(fedsmp_tff.tag_client(
+            client, tf.data.Dataset.from_tensor_slices((x, y))
+        ))
+      state = process.next(process.initialize(), data).state
+      return np.concatenate(
+          [np.reshape(w, -1) for w in process.get_model_weights(state).trainable]
+      )
+
+    x, y = clients[max(cohort)]
+    found = [
+        weights_after(mine)
+        for mine in ((x[:0], y[:0]), (x, y), (x, -50 * y), (1e20 * x, y), (x * np.nan, y))
+    ]
+    for i, j in itertools.combinations(range(5), 2):
+      moved = np.linalg.norm(found[i] - found[j])
+      assert moved <= 0.05 * (1 + (i > 0)) / 3 + 1e-6
+    assert np.linalg.norm(found[0] - found[1]) > 0.9 * 0.05 / 3
+    # What is not finite counts as not there.
+    np.testing.assert_allclose(found[4], found[0], atol=1e-7)
+
+
+_POST_PROCESSING = {
+    'released top-k': (fedsmp_tff.ReleasedTopK(num=4), {}),
+    'momentum': (fedsmp_tff.RandK(num=4), {'server_filter': filters.Momentum()}),
+    'low-pass': (fedsmp_tff.RandK(num=4), {'server_filter': filters.LowPass()}),
+    'shrinkage': (fedsmp_tff.RandK(num=4), {'server_filter': filters.Shrinkage()}),
+    'preconditioner': (fedsmp_tff.RandK(num=4), {'preconditioner': fedsmp_tff.Preconditioner()}),
+    'prediction': (fedsmp_tff.Dense(), {'prediction': fedsmp_tff.Prediction()}),
+    'hybrid top-k': (
+        fedsmp_tff.HybridTopK(
+            num=4, public_examples=tiny_models.regression_examples(6, seed=50),
+            released_weight=0.5,
+        ),
+        {},
+    ),
+    'clipping schedule': (fedsmp_tff.RandK(num=4), {'clipping_schedule': lambda t: 0.5 ** tf.cast(t, tf.float32)}),
+    **{
+        name: (fedsmp_tff.RandK(num=4), {'server_optimizer': build(0.1)})
+        for name, build in (
+            ('adagrad', tff.learning.optimizers.build_adagrad),
+            ('adam', tff.learning.optimizers.build_adam),
+            ('yogi', tff.learning.optimizers.build_yogi),
+        )
+    },
+    'server schedule': (
+        fedsmp_tff.RandK(num=4),
+        {
+            'server_optimizer': tff.learning.optimizers.schedule_learning_rate(
+                tff.learning.optimizers.build_sgdm(), lambda t: 0.5 ** tf.cast(t, tf.float32)
+            )
+        },
+    ),
+    'all': (
+        fedsmp_tff.ReleasedTopK(num=4),
+        {
+            'server_filter': filters.LowPass(),
+            'preconditioner': fedsmp_tff.Preconditioner(),
+            'prediction': fedsmp_tff.Prediction(),
+        },
+    ),
+}
+
+
+class TestPostProcessing:
+
+  @pytest.mark.parametrize('name', _POST_PROCESSING)
+  def test_releases_alone_tell_the_run(self, name):
+    # Whoever has the first state and the releases has all choices and weights that follow:
+    # nothing else of a client went in.
+    sparsifier, options = _POST_PROCESSING[name]
+    num_kept = sparsifier.num_kept(10)
+    optimizer = options.get('server_optimizer', tff.learning.optimizers.build_sgdm(1.0))
+    recording = _Recording(options.get('server_filter', filters.Momentum(0.0)), num_kept)
+    model = tiny_models.linear_regression()
+    training = fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2)
+    process = fedsmp_tff.build_fed_smp(
+        model, training, sparsifier, clients_per_round=3, clipping_norm=0.3,
+        noise_multiplier=0.5, **{**options, 'server_filter': recording},
+    )
+    shapes = [(4, 2), (2,)]
+    choices = server_choices.ServerChoices(
+        sparsifier, shapes,
+        **{key: options.get(key) for key in ('preconditioner', 'prediction', 'server_filter')},
+    )
+
+    def public_update(seed):
+      trainable = [tf.constant(weights[:8].reshape([4, 2])), tf.constant(weights[8:])]
+      trained = sparsifier.local_training(training).train(
+          model, tff.learning.models.ModelWeights(trainable, ()),
+          tuple(map(tf.constant, sparsifier.public_examples)), state.client_work, seed,
+      )
+      return tf.concat([tf.reshape(part, [-1]) for part in tf.nest.flatten(trained)], 0)
+
+    state = process.initialize()
+    replayed = state.aggregator._replace(memory=choices.initial_state(
+        tf.constant([0, 0], tf.int64), 0.3
+    ).memory)
+    weights = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
+    finalizer = optimizer.initialize(tf.TensorSpec([10]))
+    for round_num in range(4):
+      clients = [
+          tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(6, seed=i))
+          for i in range(3)
+      ]
+      state = process.next(state, clients).state
+      release = state_lib.Release(*state.aggregator.memory['server_filter'][1])
+      np.testing.assert_array_equal(
+          release.coordinates,
+          np.arange(10) if name == 'prediction' else replayed.coordinates,
+      )
+      replayed = replayed._replace(round_num=replayed.round_num + 1)
+      update, replayed = choices.update(release, tf.constant(True), replayed)
+      finalizer, weights = optimizer.next(
+          finalizer, tf.constant(weights), tf.cast(update, tf.float32)
+      )
+      weights = weights.numpy()
+      replayed = choices.choose(replayed, public_update)
+      if 'clipping_schedule' in options:
+        assert state.aggregator.clipping_norm == pytest.approx(0.3 * 0.5 ** (round_num + 1))
+        assert release.stddev == pytest.approx(0.3 * 0.5**round_num * 0.5 / 3, rel=1e-6)
+      for field in ('coordinates', 'factors', 'guess'):
+        np.testing.assert_allclose(
+            getattr(state.aggregator, field), getattr(replayed, field), rtol=1e-5, atol=1e-7
+        )
+      found = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
+      np.testing.assert_allclose(found, weights, atol=1e-6)
+    # They do differ from what they would be without.
+    assert len(state.aggregator.guess) + len(state.aggregator.factors) == num_kept * (
+        ('prediction' in name or name == 'all') + (name in ('preconditioner', 'all'))
+    )
+
+  def test_who_holds_no_data_sends_zero_whatever_is_guessed(self):
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        fedsmp_tff.Dense(), clients_per_round=3, clipping_norm=0.3, noise_multiplier=0.0,
+        prediction=fedsmp_tff.Prediction(), preconditioner=fedsmp_tff.Preconditioner(),
+    )
+    state = process.initialize()
+    guess = np.arange(10, dtype=np.float32)
+    state = state._replace(aggregator=state.aggregator._replace(guess=guess))
+    x, y = tiny_models.regression_examples(6)
+    nobody = tf.data.Dataset.from_tensor_slices((x[:0], y[:0]))
+    after = process.next(state, [nobody] * 3).state
+    moved = [
+        (a - b).ravel()
+        for a, b in zip(state.global_model_weights.trainable, after.global_model_weights.trainable)
+    ]
+    # The mean of nobody's differences from the guess is zero, not a clipped -guess.
+    np.testing.assert_allclose(np.concatenate(moved), guess, atol=1e-4)
+
+  def test_what_was_not_released_is_not_remembered(self):
+    sparsifier = fedsmp_tff.ReleasedTopK(num=4)
+    options = _POST_PROCESSING['all'][1]
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        sparsifier, clients_per_round=3, min_reporting=3, clipping_norm=0.3,
+        noise_multiplier=0.5, **options,
+    )
+    clients = [
+        tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(6, seed=i))
+        for i in range(3)
+    ]
+    before = process.next(process.initialize(), clients).state
+    after = process.next(before, clients[:2]).state
+    for one, other in (
+        (before.aggregator.memory, after.aggregator.memory),
+        (before.global_model_weights, after.global_model_weights),
+    ):
+      for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
+        np.testing.assert_array_equal(a, b)
+    assert np.any(before.aggregator.guess) and after.aggregator.round_num == 2

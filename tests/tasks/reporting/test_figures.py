@@ -1,0 +1,190 @@
+"""Tests of which curves the figures hold."""
+
+import dataclasses
+
+from matplotlib import image
+import pytest
+
+from tasks import errors
+from tasks.reporting import drawing
+from tasks.reporting import figures
+from tasks.reporting import results
+from tests.support import runs_on_disk
+
+
+@pytest.fixture
+def groups(tmp_path):
+
+  def make(*runs):
+    made = [
+        results.read(runs_on_disk.write(tmp_path / str(i), **options))
+        for i, options in enumerate(runs)
+    ]
+    return results.group(made)
+
+  return make
+
+
+def _figure(found, name):
+  return next(figure for figure in found if figure.name == f'fashion_mnist_{name}')
+
+
+class TestComputation:
+
+  def test_accuracy_over_rounds_and_uplink(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.6], seed=1), dict(accuracies=[0.1, 0.8], seed=2),
+        dict(accuracies=[0.2, 0.5, 0.4], algorithm='fedavg'),
+    ))
+    (figure,) = found  # One p only: nothing to draw over it.
+    by_round, by_uplink = figure.panels
+    assert [curve.label for curve in by_round.curves] == [
+        'fedsmp_topk, p = 0.005, sigma = 1.4: best 70.0 %', 'fedavg: best 50.0 %'
+    ]
+    one, other = by_round.curves
+    assert one.x.tolist() == [0, 1] and one.y == pytest.approx([10, 70])
+    assert one.spread == pytest.approx([0, 200**0.5])
+    assert other.y == pytest.approx([20, 50, 40]) and one.color != other.color
+    # Without the round before which nothing was sent.
+    assert by_uplink.log_x and by_uplink.curves[1].x == pytest.approx([0.01, 0.02])
+    assert by_round.bottom == 15  # 25 points below the worst of the last.
+
+  def test_with_many_runs_the_curves_of_the_paper(self, groups):
+    many = [dict(accuracies=[0.1, 0.5], p=p) for p in (0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8)]
+    many += [dict(accuracies=[0.1, 0.5], p=p, algorithm='fedsmp_randk') for p in (0.1, 0.4)]
+    many += [dict(accuracies=[0.1, 0.5], algorithm=name) for name in ('dp_fedavg', 'fedavg')]
+    labels = [
+        curve.label.split(':')[0]
+        for curve in _figure(figures.of_task(groups(*many)), 'rounds').panels[0].curves
+    ]
+    assert labels == [
+        'fedsmp_topk, p = 0.005, sigma = 1.4', 'fedsmp_randk, p = 0.4, sigma = 1.4',
+        'dp_fedavg, sigma = 1.4', 'fedavg',
+    ]
+
+  def test_runs_that_differ_in_a_flag_are_told_apart(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.5], clip=0.5),
+    ))
+    labels = [curve.label for curve in found[0].panels[0].curves]
+    assert [label.split(', ')[-1] for label in labels] == [
+        'clip = 1.0: best 50.0 %', 'clip = 0.5: best 50.0 %'
+    ]
+    assert len({curve.color for curve in found[0].panels[0].curves}) == 2
+
+  def test_over_p_with_and_without_noise(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1),
+        dict(accuracies=[0.1, 0.7, 0.65], algorithm='dp_fedavg'),
+        dict(accuracies=[0.1, 0.2], p=0.1, algorithm='fedavg_topk'),
+        dict(accuracies=[0.1, 0.3], p=0.005, noise_multiplier=2.5),
+    ))
+    loss, accuracy = _figure(found, 'ratio').panels
+    (ours,) = loss.curves  # Without noise there is a single p.
+    assert ours.x == pytest.approx([0.005, 0.1, 1], rel=1e-4)
+    assert ours.y == pytest.approx([0.5, 0.4, 0.35])
+    ours, papers = accuracy.curves
+    assert ours.y == pytest.approx([50, 60, 70])  # The best over rounds.
+    assert papers.style == 'reference' and papers.x.tolist() == [
+        0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8, 1
+    ]
+    # At 0.8 Table 5 has another figure than Table 1, which goes first.
+    assert papers.y[1] == 80.76 and papers.y[-2:].tolist() == [79.77, 72.72]
+
+  def test_trade_off_has_a_curve_for_each_sigma(self, groups):
+    found = figures.of_task(groups(*[
+        dict(accuracies=[0.1, 0.5], p=p, noise_multiplier=sigma, algorithm='fedsmp_randk')
+        for sigma in (1.0, 2.5) for p in (0.005, 0.1)
+    ]))
+    (panel,) = _figure(found, 'trade_off').panels
+    assert [curve.label for curve in panel.curves] == [
+        # Of other lengths: both say so.
+        'sigma = 1, epsilon = 0.1; 1 rounds', 'the paper, 180 rounds',
+        'sigma = 2.5, epsilon = 0.1; 1 rounds', 'the paper, 180 rounds',
+    ]
+    assert panel.curves[3].y.tolist() == [51.72, 59.08, 74.54, 52.69, 29.26]
+
+  def test_private_systems_beside_each_other(self, groups):
+    runs = [
+        dict(accuracies=[0.1, 0.9, p], p=p, algorithm=algorithm)
+        for algorithm in ('fedsmp_released', 'fedsmp_randk') for p in (0.005, 0.1)
+    ]
+    runs += [
+        dict(accuracies=[0.1, 0.9, 0.7], algorithm='dp_fedavg', clip=clip) for clip in (0.4, 1.0)
+    ]
+    # Of these there is a single p, or a single system of that sigma.
+    runs += [dict(accuracies=[0.1, 0.5], p=0.1)]
+    runs += [dict(accuracies=[0.1, 0.5], p=p, noise_multiplier=2.0) for p in (0.005, 0.1)]
+    (panel,) = _figure(figures.of_task(groups(*runs)), 'systems').panels
+    assert panel.title == 'sigma = 1.4'
+    labels = [curve.label.split(';')[0] for curve in panel.curves]
+    assert labels == [
+        'fedsmp_randk, clip = 1.0', 'fedsmp_released, clip = 1.0',
+        'dp_fedavg, clip = 0.4', 'dp_fedavg, clip = 1.0',
+    ]
+    assert [curve.y.tolist() for curve in panel.curves] == [[0.5, 10], [0.5, 10], [70], [70]]
+    assert len({curve.color for curve in panel.curves}) == 4
+
+  def test_a_curve_over_p_is_of_one_setting(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1),
+        dict(accuracies=[0.1, 0.7], algorithm='dp_fedavg'),
+        dict(accuracies=[0.1, 0.8], algorithm='dp_fedavg', clip=0.4),
+    ))
+    _, accuracy = _figure(found, 'ratio').panels
+    ours, _ = accuracy.curves  # Of C = 0.4 there is a single p.
+    assert ours.y == pytest.approx([50, 60, 70])
+
+  def test_two_settings_are_two_curves_over_p(self, groups):
+    found = figures.of_task(groups(*[
+        dict(accuracies=[0.1, clip], p=p, clip=clip) for clip in (0.4, 1.0) for p in (0.005, 0.1)
+    ]))
+    _, accuracy = _figure(found, 'ratio').panels
+    assert [curve.y.tolist() for curve in accuracy.curves[:2]] == [[40, 40], [100, 100]]
+    assert [curve.label.split(', ')[-1] for curve in accuracy.curves[:2]] == [
+        'clip = 0.4; 1 rounds', 'clip = 1.0; 1 rounds'
+    ]
+    assert accuracy.curves[0].color != accuracy.curves[1].color
+
+  def test_public_steps_make_two_curves_that_end_at_the_same_p_of_one(self, groups):
+    found = figures.of_task(groups(
+        *[
+            dict(accuracies=[0.1, accuracy], p=p, **flags)
+            for flags, accuracy in (({}, 0.5), ({'public_steps': 10}, 0.6)) for p in (0.005, 0.1)
+        ],
+        dict(accuracies=[0.1, 0.7], algorithm='dp_fedavg'),
+    ))
+    _, accuracy = _figure(found, 'ratio').panels
+    plain, ten, _ = accuracy.curves
+    assert [plain.y.tolist(), ten.y.tolist()] == [[50, 50, 70], [60, 60, 70]]
+    assert 'public_steps = 10' in ten.label and 'public_steps' not in plain.label
+
+  def test_unfinished_runs_are_no_points_over_p(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1, rounds=5)
+    ))
+    assert [figure.name for figure in found] == ['fashion_mnist_rounds']
+
+
+class TestExecution:
+
+  def test_nowhere_to_write(self, groups):
+    (figure,) = figures.of_task(groups(dict(accuracies=[0.1, 0.5])))
+    with pytest.raises(errors.InputError, match="/dev/null/a.png can't be written"):
+      drawing.save_png(figure, '/dev/null/a.png')
+
+  def test_no_label_or_title_is_cut(self, groups, tmp_path):
+    long = {'clip_schedule': 'learning_rate', 'public_steps': 10, 'released_weight': 0.5,
+            'server_learning_rate': 2.0, 'server_filter': 'low_pass', 'precondition': 0.5}
+    (figure,) = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.6], **long)
+    ))
+    assert max(len(curve.label) for curve in figure.panels[0].curves) > 180
+    # With one panel it is half as wide.
+    narrow = dataclasses.replace(figure, panels=figure.panels[:1])
+    for i, one in enumerate((figure, narrow)):
+      path = tmp_path / f'{i}.png'
+      drawing.save_png(one, path)
+      pixels = image.imread(path)
+      assert pixels.min() == 0  # There is ink, none of it at the edges.
+      assert pixels[:, 0].min() == pixels[:, -1].min() == pixels[-1].min() == 1
