@@ -35,7 +35,9 @@ from fedsmp_tff.aggregator import FedSmpFactory as FedSmpFactory
 from fedsmp_tff.mechanism.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
 from fedsmp_tff.client_training import LocalTraining as LocalTraining
 from fedsmp_tff.client_training import examples_of as examples_of
-from fedsmp_tff.post_processing.filters import Filter as Filter
+from fedsmp_tff.post_processing.base import Factors as Factors
+from fedsmp_tff.post_processing.base import Filter as Filter
+from fedsmp_tff.post_processing.base import Guess as Guess
 from fedsmp_tff.post_processing.filters import LowPass as LowPass
 from fedsmp_tff.post_processing.filters import Momentum as Momentum
 from fedsmp_tff.post_processing.filters import Shrinkage as Shrinkage
@@ -45,6 +47,8 @@ from fedsmp_tff.baselines import build_fedavg as build_fedavg
 from fedsmp_tff.baselines import build_fedavg_randk as build_fedavg_randk
 from fedsmp_tff.baselines import build_fedavg_topk as build_fedavg_topk
 from fedsmp_tff.learning_process import tag_client as tag_client
+from fedsmp_tff.mechanism.channel import Channel as Channel
+from fedsmp_tff.mechanism.mechanism import Mechanism as Mechanism
 from fedsmp_tff.mechanism.state import FedSmpState as FedSmpState
 from fedsmp_tff.post_processing.base import PostProcessing as PostProcessing
 from fedsmp_tff.mechanism.state import Release as Release
@@ -55,6 +59,7 @@ from fedsmp_tff.post_processing.released_topk import ReleasedTopK as ReleasedTop
 from fedsmp_tff.sparsifiers import Dense as Dense
 from fedsmp_tff.sparsifiers import Kept as Kept
 from fedsmp_tff.sparsifiers import Known as Known
+from fedsmp_tff.sparsifiers import PublicTraining as PublicTraining
 from fedsmp_tff.sparsifiers import RandK as RandK
 from fedsmp_tff.sparsifiers import Sparsifier as Sparsifier
 from fedsmp_tff.sparsifiers import TopK as TopK

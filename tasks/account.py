@@ -25,7 +25,6 @@ from tasks.training import run_directory
 
 _PROGRAM = 'python -m tasks.account'
 _FLAGS = command.OwnFlags(_PROGRAM)
-_MOST_ROUNDS = 10**6
 
 
 _SIGMA = _FLAGS.define(
@@ -116,9 +115,9 @@ def _account() -> None:
   for name in needed:
     if _FLAGS.values[name].value is None:
       raise errors.InputError(f'--{name} is not set; set it (see {_PROGRAM} --help).')
-  if _T.value is not None and not 1 <= _T.value <= _MOST_ROUNDS:
+  if _T.value is not None and not 1 <= _T.value <= spec_lib.MOST_ROUNDS:
     raise errors.InputError(
-        f'--rounds={_T.value} is not an integer from 1 to {_MOST_ROUNDS}; change it.'
+        f'--rounds={_T.value} is not an integer from 1 to {spec_lib.MOST_ROUNDS}; change it.'
     )
   if _PLOT.value is not None and _EPSILON.value is not None:
     raise errors.InputError('--plot is of no use with --epsilon; leave one out.')
@@ -205,12 +204,12 @@ def _account_for(run_dirs: list[str]) -> None:
   delta = _DELTA.value
   if delta is None:
     delta = min(spec.delta for spec in specs)
-  counted = [(record.spec, record.rounds_charged) for _, record in runs]
+  counted = [(record.spec.round, record.rounds_charged) for _, record in runs]
   print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
   try:
     for name, how in accounting.ACCOUNTINGS.items():
       if all(spec.holds(name) for spec in specs):
-        epsilon = accounting.epsilon_of_runs(counted, name, delta)
+        epsilon = accounting.epsilon(counted, name, delta)
         print(f'epsilon = {epsilon:.4g}  HOLDS  {name}: {how.title}; {how.assumption}')
   except ValueError as error:
     raise errors.as_flags(error, _FLAGS.names) from None
@@ -248,28 +247,7 @@ def _found(
   if _SIGMA.value is None:
     sigma = spec.calibrated(_EPSILON.value, name).noise_multiplier
     return f'sigma = {sigma:.5g}'
-  return f'{_most_rounds(name, spec):,} rounds'
-
-
-def _most_rounds(name: str, spec: spec_lib.PrivacySpec) -> int:
-  """The most rounds, up to a million, that stay within --epsilon."""
-  if not 0 < _EPSILON.value < math.inf:
-    raise errors.InputError(
-        f'--epsilon={_EPSILON.value} is not a number greater than 0 and finite;'
-        ' change it.'
-    )
-  low, high = 0, 1
-  while high < _MOST_ROUNDS and spec.epsilon(name, high) <= _EPSILON.value:
-    low, high = high, min(2 * high, _MOST_ROUNDS)
-  if spec.epsilon(name, high) <= _EPSILON.value:
-    return high
-  while high - low > 1:
-    middle = (low + high) // 2
-    if spec.epsilon(name, middle) <= _EPSILON.value:
-      low = middle
-    else:
-      high = middle
-  return low
+  return f'{spec.most_rounds(_EPSILON.value, name):,} rounds'
 
 
 def _line(name: str, spec: spec_lib.PrivacySpec, found: str) -> str:

@@ -183,11 +183,11 @@ def scores_of_releases(
   """
   values = _RELEASE_VALUES
   dim = round(values / _RATIO)
-  factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=values), **spec.mechanism())
-  mechanism = factory.mechanism(dim)
-  state = factory.choices([(dim,)]).choose(factory.initial_state([(dim,)]))
+  factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=values), spec.mechanism())
+  round_ = factory.round([(dim,)])
+  state = round_.choose(round_.initial_state(seed=None))
   direction = np.ones(values) / np.sqrt(values)
-  update = _canary_update(direction, state.coordinates.numpy(), dim)
+  update = _canary_update(direction, state.choice.coordinates.numpy(), dim)
   updates = tf.stack(
       [update if canary else tf.zeros([dim])] + [tf.zeros([dim])] * (spec.seats - 1)
   )
@@ -198,15 +198,12 @@ def scores_of_releases(
   def scores(start):
     def one(number):
       reports = [
-          mechanism.report(
+          round_.report(
               updates[i], state, randomness.fold_in(randomness.fold_in(base, number), i)
           )
           for i in range(spec.seats)
       ]
-      total = tf.nest.map_structure(lambda *parts: tf.add_n(parts), *reports)
-      if mechanism.channel.modulus is not None:
-        total['values'] %= mechanism.channel.modulus
-      release, _, _ = mechanism.finish(total, state)
+      release, _, _ = round_.release(round_.sum(reports), state)
       released = release.values * spec.clients_per_round
       return tf.reduce_sum(released * direction) / _CLIP
 
@@ -257,7 +254,7 @@ def scores_of_run(
   values = _VALUES.value
   dim = round(values / _RATIO)
   process = fedsmp_tff.FedSmpFactory(
-      fedsmp_tff.RandK(num=values), **spec.mechanism()
+      fedsmp_tff.RandK(num=values), spec.mechanism()
   ).create(tff.TensorType(np.float32, [dim]))
   sampler = spec.sampler(None if seed is None else int(rng.integers(2**63)))
   rate = spec.clients_per_round / spec.population
@@ -267,7 +264,7 @@ def scores_of_run(
   for t in tqdm.trange(spec.rounds, desc='rounds with canaries', disable=None):
     directions = rng.standard_normal((num_canaries, values)).astype(np.float32)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    coordinates = np.asarray(state.coordinates)
+    coordinates = np.asarray(state.choice.coordinates)
     cohort = [
         _canary_update(directions[i], coordinates, dim)
         if 0 <= i < num_canaries and included[i]

@@ -110,7 +110,7 @@ def _run(
     spec, hypothetical = specs or privacy.specs(
         settings, len(data.clients), experiment.num_kept(settings, dim)
     )
-    factory = experiment.factory(settings, spec, sparsifier, seeds)
+    factory = experiment.factory(settings, spec, sparsifier)
     plan = plan_lib.make(settings, data, dim, factory, spec, hypothetical)
     print(plan.text(), flush=True)
     print(f'\noutput: {out.path}\n', flush=True)
@@ -142,7 +142,7 @@ def _run(
         )
       with ledger as ledger:
         stopped_by = train.train(
-            plan, model, sparsifier, seeds, out, checkpoints, ledger, interruption
+            plan, model, factory, seeds, out, checkpoints, ledger, interruption
         )
   if isinstance(stopped_by, interruption_lib.Interrupted):
     print(

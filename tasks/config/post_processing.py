@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff.post_processing import averaging
-from fedsmp_tff.post_processing import filters
+from fedsmp_tff.post_processing import base
 
 FILTERS = {
     'momentum': fedsmp_tff.Momentum,
@@ -85,26 +85,35 @@ def from_flags() -> dict[str, Any]:
   return {holder.name: holder.value for holder in _ALL}
 
 
-def mechanism(settings: Any, training: fedsmp_tff.LocalTraining) -> dict[str, Any]:
-  """Arguments of `FedSmpFactory`.
+def post_processing(settings: Any) -> list[base.PostProcessing]:
+  """Returns what shapes values before the clip and filters releases.
+
+  Args:
+    settings: The run's `RunSettings`.
+  """
+  s = settings
+  members = []
+  if s.precondition is not None:
+    members.append(fedsmp_tff.Preconditioner(exponent=s.precondition))
+  if s.predict is not None:
+    members.append(fedsmp_tff.Prediction(share=s.predict))
+  if s.server_filter is not None:
+    members.append(_filter(s))
+  return members
+
+
+def clipping_schedule(settings: Any, training: fedsmp_tff.LocalTraining) -> Optional[Any]:
+  """Returns the factor on C as a function of the round; None if C stays.
 
   Args:
     settings: The run's `RunSettings`.
     training: What clients do.
   """
-  s = settings
-  options = {}
-  if s.precondition is not None:
-    options['preconditioner'] = fedsmp_tff.Preconditioner(exponent=s.precondition)
-  if s.predict is not None:
-    options['prediction'] = fedsmp_tff.Prediction(share=s.predict)
-  if s.server_filter is not None:
-    options['server_filter'] = _filter(s)
-  if s.clip_schedule is not None:
-    options['clipping_schedule'] = lambda round_num: (
-        training.learning_rate_fn(round_num) / training.learning_rate_fn(tf.constant(0))
-    )
-  return options
+  if settings.clip_schedule is None:
+    return None
+  return lambda round_num: (
+      training.learning_rate_fn(round_num) / training.learning_rate_fn(tf.constant(0))
+  )
 
 
 def server_optimizer(settings: Any) -> tff.learning.optimizers.Optimizer:
@@ -159,5 +168,5 @@ def text(settings: Any) -> Optional[str]:
   return '; '.join(parts) + '. All of it from releases, public data and the schedule: epsilon is the same'
 
 
-def _filter(settings: Any) -> filters.Filter:
+def _filter(settings: Any) -> base.Filter:
   return FILTERS[settings.server_filter](**given(decay=settings.server_filter_decay))

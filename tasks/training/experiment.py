@@ -1,6 +1,6 @@
 """What a run's settings make: the model, the sparsifier, the aggregator, the local training."""
 
-from typing import Any
+import dataclasses
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -17,23 +17,6 @@ from tasks.models import initializers
 from tasks.training import seeds as seeds_lib
 
 
-def mechanism(
-    settings: settings_lib.RunSettings,
-    spec: spec_lib.PrivacySpec,
-    seeds: seeds_lib.Seeds,
-) -> dict[str, Any]:
-  adaptive = None
-  if settings.clip_quantile is not None:
-    adaptive = fedsmp_tff.AdaptiveClipping(settings.clip_quantile)
-  return dict(
-      spec.mechanism(),
-      adaptive_clipping=adaptive,
-      client_metrics=settings.client_metrics == 'exact',
-      seed=seeds.process,
-      **post_processing.mechanism(settings, local_training(settings)),
-  )
-
-
 def model(
     settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
 ) -> tff.learning.models.FunctionalModel:
@@ -46,17 +29,27 @@ def factory(
     settings: settings_lib.RunSettings,
     spec: spec_lib.PrivacySpec,
     kept: fedsmp_tff.Sparsifier,
-    seeds: seeds_lib.Seeds,
 ) -> fedsmp_tff.FedSmpFactory:
-  """The run's aggregator.
+  """Returns the run's aggregator.
 
   Raises:
-    InputError: If --bits can't be.
+    InputError: If --bits is out of its range.
   """
+  adaptive = None
+  if settings.clip_quantile is not None:
+    adaptive = fedsmp_tff.AdaptiveClipping(settings.clip_quantile)
   try:
-    return fedsmp_tff.FedSmpFactory(kept, **mechanism(settings, spec, seeds))
+    mechanism = dataclasses.replace(
+        spec.mechanism(),
+        adaptive_clipping=adaptive,
+        clipping_schedule=post_processing.clipping_schedule(settings, local_training(settings)),
+        client_metrics=settings.client_metrics == 'exact',
+    )
   except ValueError as error:  # Of the flags, only --bits is not checked yet.
     raise errors.InputError(f'--bits={settings.bits}: {error}') from None
+  return fedsmp_tff.FedSmpFactory(
+      kept, mechanism, post_processing=post_processing.post_processing(settings)
+  )
 
 
 def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:

@@ -26,7 +26,7 @@ from tasks.training import seeds as seeds_lib
 def train(
     plan: plan_lib.Plan,
     model: tff.learning.models.FunctionalModel,
-    kept: fedsmp_tff.Sparsifier,
+    aggregator: fedsmp_tff.FedSmpFactory,
     seeds: seeds_lib.Seeds,
     out: run_directory.RunDirectory,
     checkpoints: checkpoints_lib.Checkpoints,
@@ -38,10 +38,10 @@ def train(
   process = fedsmp_tff.build_fed_smp(
       model,
       experiment.local_training(settings),
-      kept,
+      aggregator,
       server_optimizer=post_processing.server_optimizer(settings),
       dropout=settings.dropout,
-      **experiment.mechanism(settings, plan.spec, seeds),
+      seed=seeds.process,
   )
   measure = evaluation.build(model, datasets.TASKS[settings.task].is_scored)
   all_test = evaluation.shards_of(data.test)
