@@ -109,7 +109,8 @@ class Mechanism:
           f'`value_bound`={self.value_bound} is for no `clipping_norm`, which bounds values'
           f' by itself. Found {self.clipping_norm}.'
       )
-    self.encoding(num_values=1)  # Checks `bits` and `value_bound`.
+    if self.bits is not None or self.value_bound is not None:
+      self.encoding(num_values=1)  # Checks them.
 
   @property
   def private(self) -> bool:
