@@ -1,20 +1,20 @@
-"""The paper's tables as data, and the runs that reproduce their rows.
-
-`python -m tasks.paper` writes the flag files in tasks/experiments/paper anew, one a row.
-"""
+"""The paper's tables as data, and the flags that reproduce their rows."""
 
 import csv
 import dataclasses
 import functools
 import math
 import pathlib
-import sys
 from typing import Optional
 
-from tasks.config import grids
+from tasks import datasets
+from tasks import errors
 
-_DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper'
-_GRID = 'paper/{}'
+_FILE = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper' / 'tables.csv'
+# Algorithm 1 samples a fixed number of clients, and the paper's code was PyTorch.
+_AS_THE_PAPER = ('--sampling=fixed', '--initializer=torch')
+# From this table on, rows differ in epsilon too.
+_FIRST_OVER_EPSILON = 4
 # What each table is about.
 TITLES = {
     1: 'Fashion-MNIST',
@@ -61,6 +61,19 @@ class Row:
   std: Optional[float]
   uplink_megabytes: Optional[float]
 
+  @property
+  def name(self) -> str:
+    """What `--row` calls it, like table_1/fedsmp_topk/0.005 or table_4/fedsmp_randk/0.4/2.02.
+
+    That is the table, the algorithm, `p` unless it is 1, and, in tables over epsilon, `epsilon`.
+    """
+    parts = [f'table_{self.table}', self.algorithm]
+    if self.p < 1:
+      parts.append(f'{self.p:g}')
+    if self.table >= _FIRST_OVER_EPSILON:
+      parts.append(f'{self.epsilon:g}')
+    return '/'.join(parts)
+
   def is_of(self, task: str, algorithm: str, p: float, sigma: Optional[float]) -> bool:
     """Whether a run with these is meant to reproduce this row."""
     if (task, algorithm) != (self.task, self.algorithm):
@@ -83,7 +96,7 @@ def is_same_sigma(sigma: Optional[float], other: Optional[float]) -> bool:
 @functools.cache
 def rows() -> tuple[Row, ...]:
   """All rows of Tables 1 to 9."""
-  with open(_DIRECTORY / 'tables.csv', encoding='utf-8', newline='') as file:
+  with open(_FILE, encoding='utf-8', newline='') as file:
     return tuple(
         Row(
             table=int(row['table']),
@@ -101,52 +114,40 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-@functools.cache
-def cell(row: Row) -> grids.Cell:
-  """The run of the paper's grid that reproduces a row."""
-  return next(
-      found for found, settings in _settings(row.task)
-      if row.is_of(
-          row.task, settings.algorithm, settings.p or 1.0,
-          settings.noise_multiplier if settings.clip is not None else None,
-      )
-  )
+def named(name: str) -> Row:
+  """Finds a row by its name.
+
+  Args:
+    name: As `Row.name`.
+
+  Raises:
+    InputError: If no row has this name.
+  """
+  names = {row.name: row for row in rows()}
+  if name not in names:
+    table = name.partition('/')[0]
+    known = [known for known in names if known.startswith(f'{table}/')]
+    raise errors.InputError(
+        f'--row={name} is not a row of the paper\'s tables; choose one of'
+        f' {", ".join(known or (f"table_{number}/..." for number in TITLES))}.'
+    )
+  return names[name]
 
 
-@functools.cache
-def _settings(task: str) -> list:
-  return [
-      (one, one.settings)
-      for paragraph in grids.read(_GRID.format(task))
-      for one in paragraph
-  ]
+def flags_of(row: Row) -> tuple[str, ...]:
+  """Makes the flags with which `tasks.run` reproduces a row.
 
-
-def flag_files() -> dict[pathlib.Path, str]:
-  """Path and text of each row's flag file."""
-  found = {}
-  for row in rows():
-    name = row.algorithm
-    if row.p < 1:
-      name += f'_p{row.p:g}'
-    if row.noise_multiplier is not None:
-      name += f'_sigma{row.noise_multiplier:g}'
-    path = _DIRECTORY / f'table_{row.table}' / f'{name}.flags'
-    found[path] = '\n'.join(cell(row).flags) + '\n'
-  return found
+  What the task has as its own setting is left to it, so that `--epsilon` can take the place
+  of the noise multiplier.
+  """
+  flags = [f'--task={row.task}', *_AS_THE_PAPER, f'--algorithm={row.algorithm}']
+  if row.p < 1:
+    flags.append(f'--p={row.p:g}')
+  standard = datasets.TASKS[row.task].settings.noise_multiplier
+  if row.noise_multiplier not in (None, standard):
+    flags.append(f'--noise_multiplier={row.noise_multiplier:g}')
+  return tuple(flags)
 
 
 def _optional(text: str) -> Optional[float]:
   return float(text) if text else None
-
-
-def main() -> int:
-  """Writes the flag files."""
-  for path, text in flag_files().items():
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding='utf-8')
-  return 0
-
-
-if __name__ == '__main__':
-  sys.exit(main())
