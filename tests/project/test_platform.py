@@ -16,9 +16,11 @@ _SENTENCE = 'fedsmp_tff needs Python 3.11 on Linux'
 
 
 def _python(tmp_path, *arguments):
-  """Runs Python as on a Mac."""
+  """Runs Python as on a Mac, which has no TFF and may have no TensorFlow."""
   (tmp_path / 'sitecustomize.py').write_text(
-      'import platform\nplatform.system = lambda: "Darwin"\n'
+      'import platform, sys\n'
+      'platform.system = lambda: "Darwin"\n'
+      'sys.modules |= dict.fromkeys(("tensorflow", "tensorflow_federated"))\n'
   )
   return subprocess.run(
       [sys.executable, *arguments],
