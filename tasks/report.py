@@ -9,11 +9,12 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from collections.abc import Sequence
 import csv
 import dataclasses
+import functools
 import html
 import math
 import pathlib
 import sys
-from typing import Optional
+from typing import Any, Optional
 
 from absl import flags
 import tqdm
@@ -21,10 +22,11 @@ import tqdm
 from tasks import datasets
 from tasks import errors
 from tasks.config import command
+from tasks.config import grids
+from tasks.config import paper_tables
 from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import figures
-from tasks.reporting import paper
 from tasks.reporting import results
 from tasks.training import averages
 
@@ -123,8 +125,8 @@ _HEADER = (
 def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
   """Tables 1 to 9, our runs beside each row."""
   found, not_run = [], []
-  for number, title in paper.TITLES.items():
-    of_table = [row for row in paper.rows() if row.table == number]
+  for number, title in paper_tables.TITLES.items():
+    of_table = [row for row in paper_tables.rows() if row.table == number]
     lines, num_run, hypothetical = [], 0, False
     for row in of_table:
       ours = [g for g in groups if g.complete and _reproduces(g, row)]
@@ -163,7 +165,7 @@ def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
   """Runs that no row of the paper is about, and unfinished ones: the most accurate first."""
   others = [
       group for group in groups
-      if group.complete is None or not any(_reproduces(group, row) for row in paper.rows())
+      if group.complete is None or not any(_reproduces(group, row) for row in paper_tables.rows())
   ]
   if not others:
     return []
@@ -211,7 +213,7 @@ def _times(groups: Sequence[results.Group]) -> list[Table]:
   return [Table('The runs', header, lines)] if lines else []
 
 
-def _reproduces(group: results.Group, row: paper.Row) -> bool:
+def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
   config = group.config
   # What is measured on examples held out is beside no test accuracy.
   return not config['flags'].get('held_out') and row.is_of(
@@ -219,7 +221,7 @@ def _reproduces(group: results.Group, row: paper.Row) -> bool:
   )
 
 
-def _beside(row: paper.Row, group: results.Group, differences: str) -> list[str]:
+def _beside(row: paper_tables.Row, group: results.Group, differences: str) -> list[str]:
   """Our columns beside a row of the paper."""
   best, final, seeds, epsilon_paper, epsilon, uplink = _measured(group)
   difference = group.mean_and_std('best')[0] - row.accuracy
@@ -242,9 +244,15 @@ def _measured(group: results.Group) -> list[str]:
   ]
 
 
-def _differences(group: results.Group, row: paper.Row) -> str:
+@functools.cache
+def _identity(row: paper_tables.Row) -> dict[str, Any]:
+  """What the run that reproduces a row has as `flags` in its config.json."""
+  return grids.Cell.of(paper_tables.flags_of(row)).identity
+
+
+def _differences(group: results.Group, row: paper_tables.Row) -> str:
   """In which flags a group's runs differ from the paper's."""
-  theirs, ours = paper.cell(row).identity, group.config['flags']
+  theirs, ours = _identity(row), group.config['flags']
   parts = []
   if group.runs[0].rounds != theirs['rounds']:
     parts.append(f'{group.runs[0].rounds} rounds, not {theirs["rounds"]:,}')

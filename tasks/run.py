@@ -11,10 +11,10 @@ if __name__ == '__main__':
 # TensorFlow's notes on its start say nothing about a run.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-try:
-  from fedsmp_tff.privacy import ledger as ledger_lib
-except ImportError as error:
-  sys.exit(f'tasks.run: {error}')
+from fedsmp_tff import _platform
+
+if _platform.problem():
+  sys.exit(f'tasks.run: {_platform.problem()}')
 
 # pylint: disable=g-import-not-at-top
 import contextlib
@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedsmp_tff import runtime
+from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import datasets
 from tasks import errors

@@ -22,9 +22,9 @@ from tasks import datasets
 from tasks import errors
 from tasks.config import checks
 from tasks.config import command
+from tasks.config import paper_tables
 from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
-from tasks.reporting import paper
 from tasks.training import experiment
 from tasks.training import seeds as seeds_lib
 
@@ -221,7 +221,7 @@ def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
 def _of_the_paper(task: str, kind: str, p: float) -> str:
   """What the paper measured near p and where it was best, for comparison."""
   measured = [
-      row for row in paper.rows()
+      row for row in paper_tables.rows()
       if row.task == task and row.algorithm == f'fedsmp_{kind}' and row.table <= 3
   ]
   if not measured:

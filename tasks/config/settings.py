@@ -10,6 +10,7 @@ from tasks import datasets
 from tasks import errors
 from tasks.config import checks
 from tasks.config import command
+from tasks.config import paper_tables
 from tasks.config import post_processing
 from tasks.config import privacy
 from tasks.config import recipes
@@ -96,7 +97,12 @@ _RECIPE = flags.DEFINE_string(
     ' beside it win. best: the most accuracy for an --epsilon. They are files:'
     ' tasks/experiments/recipes/TASK/NAME.flags.',
 )
-_group('What to run', _TASK, _RECIPE, _ALGORITHM, _P, _K, _ROUNDS, _CLIENTS_PER_ROUND, _SEED)
+_ROW = flags.DEFINE_string(
+    'row', None,
+    'Sets the task and flags of one row of the paper\'s tables, as in table_1/fedsmp_topk/0.005 or,'
+    ' in tables over epsilon, table_4/fedsmp_randk/0.4/2.02; flags given explicitly override it.',
+)
+_group('What to run', _TASK, _ROW, _RECIPE, _ALGORITHM, _P, _K, _ROUNDS, _CLIENTS_PER_ROUND, _SEED)
 
 _NOISE_MULTIPLIER = flags.DEFINE_float(
     'noise_multiplier', None,
@@ -282,6 +288,9 @@ def parse(argv: list[str], program: str) -> None:
   """
   try:
     rest = flags.FLAGS(argv)[1:]
+    if _ROW.value is not None:
+      argv = [argv[0], *paper_tables.flags_of(paper_tables.named(_ROW.value)), *argv[1:]]
+      rest = flags.FLAGS(argv)[1:]
     if _RECIPE.value is not None and _TASK.value is not None:
       recipe = recipes.file_of(_TASK.value, _RECIPE.value)
       # What is given beside it comes later, and wins.

@@ -7,8 +7,8 @@ from typing import Optional
 import numpy as np
 
 from tasks import datasets
+from tasks.config import paper_tables
 from tasks.reporting import drawing
-from tasks.reporting import paper
 from tasks.reporting import results
 
 # With more curves than this in Figure 2, only those that the paper draws.
@@ -108,7 +108,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
       some = [
           group for group in groups
           if group.config['algorithm'] in (algorithm, at_one)
-          and paper.is_same_sigma(group.noise_multiplier, noise)
+          and paper_tables.is_same_sigma(group.noise_multiplier, noise)
       ]
       found = _over_several_p(some)
       for i, (text, alike) in enumerate(found.items()):
@@ -230,8 +230,8 @@ def _papers(
 ) -> list[drawing.Curve]:
   """The paper's accuracies over p, if it has some."""
   points = {}
-  for row in paper.rows():
-    if row.task == task and row.algorithm in algorithms and paper.is_same_sigma(
+  for row in paper_tables.rows():
+    if row.task == task and row.algorithm in algorithms and paper_tables.is_same_sigma(
         row.noise_multiplier, sigma
     ):
       points.setdefault(row.p, row.accuracy)  # Tables 1 to 3 first: later ones have slips.
@@ -253,8 +253,8 @@ def _is_drawn_by_the_paper(group: results.Group) -> bool:
   sigma = settings.noise_multiplier if group.noise_multiplier is not None else None
   return (
       ratio is not None
-      and paper.is_same_ratio(group.p, ratio)
-      and paper.is_same_sigma(group.noise_multiplier, sigma)
+      and paper_tables.is_same_ratio(group.p, ratio)
+      and paper_tables.is_same_sigma(group.noise_multiplier, sigma)
   )
 
 
