@@ -16,13 +16,13 @@ import pathlib
 import sys
 from typing import Any, Optional
 
-from absl import flags
 import tqdm
 
 from tasks import datasets
 from tasks import errors
 from tasks.config import command
 from tasks.config import grids
+from tasks.config import options as options_lib
 from tasks.config import paper_tables
 from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
@@ -30,28 +30,37 @@ from tasks.reporting import figures
 from tasks.reporting import results
 from tasks.training import averages
 
-_PROGRAM = 'python -m tasks.report'
 _MARKDOWN, _HTML, _CSV = 'report.md', 'report.html', 'cells.csv'
 
-_FLAGS = command.OwnFlags(_PROGRAM)
-_OUTPUT = _FLAGS.define(
-    flags.DEFINE_string, 'output', 'report',
-    f'The directory to write: {_MARKDOWN}, {_HTML} (one page, no other file needed), a PNG for'
-    f' each figure, and all figures of the tables as {_CSV}.',
-)
-_ROUNDS = _FLAGS.define(
-    flags.DEFINE_integer, 'rounds', None,
-    'Compares all runs at this round, as if they had ended there: runs of different lengths'
-    ' side by side.', lower_bound=1,
-)
 
-_USAGE = (
-    f'usage: {_PROGRAM} RUNS... [--output=DIRECTORY]',
-    '',
-    'RUNS are directories of runs (--output_dir of tasks.run), or of many (--sweep_dir of',
-    'tasks.sweep). Every number that the paper prints is there with ours beside it; runs that',
-    'differ from the paper in a flag say so, and cells that were not run too.',
-    '',
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this command."""
+
+  output: str = options_lib.option(
+      'report',
+      f'The directory to write: {_MARKDOWN}, {_HTML} (one page, no other file needed), a PNG for'
+      f' each figure, and all figures of the tables as {_CSV}.',
+  )
+  rounds: Optional[int] = options_lib.option(
+      None,
+      'Compares all runs at this round, as if they had ended there: runs of different lengths'
+      ' side by side.',
+      at_least=1,
+  )
+
+
+_COMMAND = command.Command(
+    'tasks.report',
+    (
+        'usage: python -m tasks.report RUNS... [--output=DIRECTORY]',
+        '',
+        'RUNS are directories of runs (--output_dir of tasks.run), or of many (--sweep_dir of',
+        'tasks.sweep). Prints every number of the paper next to that of these runs; lists the',
+        'flags in which they differ from the paper, and the cells that were not run.',
+    ),
+    (Options,),
+    parse=command.parse_with_arguments,
 )
 
 
@@ -74,22 +83,17 @@ class Table:
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
-  try:
-    rest = _FLAGS.parse(argv)
-    if rest is None:
-      print(_FLAGS.help_text(_USAGE))
-      return 0
-    if not rest:
-      raise errors.InputError('no run directory is named; name one or more.')
-    output = pathlib.Path(_OUTPUT.value)
-    directories = tqdm.tqdm(results.find(rest), unit='run', disable=None)
-    runs = [results.read(directory, _ROUNDS.value) for directory in directories]
-    _write(output, [run for run in runs if run is not None])
-  except errors.InputError as error:
-    print(f'tasks.report: {error}', file=sys.stderr)
-    return 2
+  return _COMMAND.main(argv, _main)
+
+
+def _main(options: Options, run_dirs: list[str]) -> None:
+  if not run_dirs:
+    raise errors.InputError('no run directory is named; name one or more.')
+  output = pathlib.Path(options.output)
+  directories = tqdm.tqdm(results.find(run_dirs), unit='run', disable=None)
+  runs = [results.read(directory, options.rounds) for directory in directories]
+  _write(output, [run for run in runs if run is not None])
   print(f'wrote {output / _MARKDOWN}, {output / _HTML}, {output / _CSV} and the figures')
-  return 0
 
 
 def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
@@ -272,7 +276,7 @@ def _differences(group: results.Group, row: paper_tables.Row) -> str:
 def _own_settings(group: results.Group) -> list[str]:
   """The flags of a run that are not the task's own, with their values."""
   config = group.config
-  defaults = settings_lib.of_command_line(
+  defaults, *_ = settings_lib.parse(
       [f'--task={config["task"]}', f'--algorithm={config["algorithm"]}']
   )
   return [

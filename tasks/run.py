@@ -23,7 +23,6 @@ import secrets
 import time
 from typing import Optional
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
 
@@ -33,9 +32,9 @@ from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import datasets
 from tasks import errors
 from tasks.config import command
-from tasks.config import privacy
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
+from tasks.config import task_flags
 from tasks.training import experiment
 from tasks.training import interruption as interruption_lib
 from tasks.training import plan as plan_lib
@@ -44,48 +43,54 @@ from tasks.training import run_directory
 from tasks.training import seeds as seeds_lib
 from tasks.training import train
 
-_PROGRAM = 'python -m tasks.run'
+_COMMAND = command.Command(
+    'tasks.run',
+    (
+        'usage: python -m tasks.run --task=TASK [flags]',
+        '',
+        'Trains a model with Fed-SMP or a system to compare it with, prints the plan and',
+        'the privacy spent, and writes the run to --output_dir. For instance:',
+        '  python -m tasks.run --task=shakespeare --p=0.05',
+        '  python -m tasks.run --task=fashion_mnist --algorithm=fedsmp_randk --p=0.4 --seed=1',
+        '',
+        'A flag that has no effect with the task or the algorithm is an error. The same command',
+        'with the same --output_dir resumes a run, however it ended.',
+        *settings_lib.help_lines(),
+    ),
+    parse=settings_lib.parse,
+    failures=(
+        errors.RunError, checkpoints_lib.CheckpointError, ledger_lib.LedgerError,
+        runtime.WorkersLostError, interruption_lib.Interrupted,
+    ),
+)
 
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
-  logging.set_verbosity(logging.ERROR)
-  try:
-    if command.asks_for_help(argv):
-      print(settings_lib.help_text(_PROGRAM))
-      return 0
-    settings_lib.parse(argv, _PROGRAM)
-    settings = settings_lib.from_flags()
-    place = runtime_lib.from_flags()
-    every = run_directory.rounds_per_checkpoint()
-    interruption = interruption_lib.from_flags()
-    runtime_lib.prepare(place, seeded=settings.seed is not None)
-    with interruption.handled(), runtime_lib.context(place):
-      return _run(settings, place, every, interruption)
-  except errors.InputError as error:
-    status = 2
-    said = error
-  except (
-      errors.RunError, checkpoints_lib.CheckpointError, ledger_lib.LedgerError,
-      runtime.WorkersLostError,
-  ) as error:
-    status = 1
-    said = error
-  except interruption_lib.Interrupted as error:
-    status = error.status
-    said = f'{error}.'
-  print(f'tasks.run: {said}', file=sys.stderr)
-  return status
+  return _COMMAND.main(argv, _main)
+
+
+def _main(
+    settings: settings_lib.RunSettings,
+    place: runtime_lib.RuntimeSettings,
+    output: settings_lib.OutputSettings,
+) -> int:
+  task_flags.use(settings.task_flags)
+  interruption = interruption_lib.Interruption(output.grace_seconds)
+  runtime_lib.prepare(place, seeded=settings.seed is not None)
+  with interruption.handled(), runtime_lib.context(place):
+    return _run(settings, place, output, interruption)
 
 
 def _run(
     settings: settings_lib.RunSettings,
     place: runtime_lib.RuntimeSettings,
-    every: Optional[int],
+    output: settings_lib.OutputSettings,
     interruption: interruption_lib.Interruption,
 ) -> int:
-  flags = resuming.identity(settings)
-  with run_directory.RunDirectory.from_flags(_default_output_dir(settings)) as out:
+  flags = settings_lib.identity(settings)
+  path = output.output_dir or _default_output_dir(settings)
+  with run_directory.RunDirectory(path, output.overwrite) as out:
     if out.config is not None:
       resuming.check_identity(out.path, out.config, flags)
     task = datasets.TASKS[settings.task]
@@ -96,7 +101,7 @@ def _run(
     _check_kept(settings, dim)
     specs = None
     if task.num_clients() is not None:  # Before data are loaded, if that can be.
-      specs = privacy.specs(
+      specs = experiment.specs(
           settings, task.num_clients(), experiment.num_kept(settings, dim)
       )
     held_out = settings.held_out or 0
@@ -108,7 +113,7 @@ def _run(
     if out.config is not None:
       resuming.check_data(out.path, out.config, fingerprint)
     sparsifier = experiment.sparsifier(settings, data)
-    spec, hypothetical = specs or privacy.specs(
+    spec, hypothetical = specs or experiment.specs(
         settings, len(data.clients), experiment.num_kept(settings, dim)
     )
     factory = experiment.factory(settings, spec, sparsifier)
@@ -131,7 +136,8 @@ def _run(
     for change in resuming.changes(config, surroundings):
       print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
     with checkpoints_lib.Checkpoints(
-        out.checkpoints, config['run_id'].encode(), rounds_per_checkpoint=every
+        out.checkpoints, config['run_id'].encode(),
+        rounds_per_checkpoint=output.rounds_per_checkpoint,
     ) as checkpoints:
       if out.config is not None and checkpoints.empty():
         out.go_on_without_checkpoint()

@@ -7,7 +7,9 @@ from typing import Optional
 import numpy as np
 
 from tasks import datasets
+from tasks.config import options
 from tasks.config import paper_tables
+from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import results
 
@@ -19,7 +21,10 @@ _BEST = 'best accuracy (%)'
 _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
 # What may differ between the points of a curve over p, and where p = 1 has nothing to choose.
 _NOT_ALONG_A_CURVE = (*results.NOT_COMPARED, 'algorithm')
-_OF_A_CHOICE = ('public_examples', 'public_epochs', 'public_steps')
+_OF_A_CHOICE = tuple(
+    name for name, option in options.options_of(settings_lib.RunSettings).items()
+    if option.group == settings_lib.PUBLIC_DATA
+)
 # What a label has anyway, and seeds.
 _IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
 # A color for each system, so that figures agree; further curves of one take the next free.

@@ -15,9 +15,9 @@ from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
-from tasks.config import post_processing
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
+from tasks.training import experiment
 
 _COLUMNS = 96
 
@@ -100,7 +100,7 @@ class Plan:
   def text(self) -> str:
     """The page."""
     s = self.settings
-    post = post_processing.text(s)
+    post = experiment.post_processing_text(s)
     rows = [
         ('task', datasets.TASKS[s.task].title),
         ('data', self._data_text()),

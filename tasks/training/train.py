@@ -10,7 +10,6 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from fedsmp_tff.program import loop
 from tasks import datasets
-from tasks.config import post_processing
 from tasks.datasets import task as task_lib
 from tasks.training import averages as averages_lib
 from tasks.training import evaluation
@@ -39,7 +38,7 @@ def train(
       model,
       experiment.local_training(settings),
       aggregator,
-      server_optimizer=post_processing.server_optimizer(settings),
+      server_optimizer=experiment.server_optimizer(settings),
       dropout=settings.dropout,
       seed=seeds.process,
   )
@@ -53,7 +52,7 @@ def train(
     return measure(weights, all_test if last else some_test)
 
   averages = averages_lib.Averages(
-      model, settings.rounds, post_processing.exponential_average(settings), measured,
+      model, settings.rounds, experiment.exponential_average(settings), measured,
       settings.rounds_per_evaluation,
   )
   progress = progress_lib.Progress(plan)
