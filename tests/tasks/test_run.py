@@ -229,7 +229,7 @@ class TestComputation:
     for table in tables:
       for name, option in options_lib.options_of(table).items():
         assert found.pop(name) == option.group
-    assert found.pop('recipe') == 'What to run'
+    assert found.pop('row') == found.pop('recipe') == 'What to run'
     assert found == {
         name: f'Only for --task={task}'
         for task in datasets.TASKS for name in task_flags.names(task)
