@@ -99,6 +99,14 @@ class TestMake:
       _oven(*arguments)
     assert str(error.value) == sentence
 
+  def test_conditions_as_text(self):
+    texts = {'--a is set': (), '--a=x': 'x', '--a=x or y': 'xy', '--a=x, y or z': 'xyz'}
+    for text, values in texts.items():
+      assert options.when('a', *values).text == text
+      assert options.when('a', *values).met({'a': 'x'})
+    assert not options.when('a', 'y', 'z').met({'a': 'x'})
+    assert not options.when('a').met({'a': None})
+
   def test_ranges_are_open_or_closed(self):
     for name, value in (('degrees', 300), ('degrees', 20.001), ('golden', 0), ('minutes', 1)):
       assert getattr(_oven(f'--{name}={value}'), name) == value
