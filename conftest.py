@@ -1,4 +1,4 @@
-"""One TFF context for all tests of a pytest process: this process itself."""
+"""One TFF context for all tests and examples of a pytest process: this process itself."""
 
 import os
 
