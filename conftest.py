@@ -20,6 +20,7 @@ tf.config.set_logical_device_configuration(
 
 @pytest.fixture(scope='session', autouse=True)
 def context_of_the_tests():
+  """Runs what tests and examples compute in this process."""
   from fedsmp_tff import runtime
 
   runtime.set_local_context()
