@@ -142,6 +142,13 @@ class RandK(Kept):
 
   Definition 6 and SelectRandk of Algorithm 1. The scale makes the sparsified
   update an unbiased estimate of the update (before clipping).
+
+  >>> randk = RandK(compression_ratio=0.25)
+  >>> randk.num_kept(dim=12), randk.scale(dim=12)
+  (3, 4.0)
+  >>> coordinates = randk.select(dim=12, seed=tf.constant([1, 2], tf.int64))
+  >>> len(set(coordinates.numpy()))
+  3
   """
 
   def scale(self, dim: int) -> float:
@@ -170,6 +177,10 @@ class TopK(Kept):
   round's weights, with the clients' optimizer, batch size and learning rate. It
   needs those weights, so it works in `fedsmp_tff.build_fed_smp`, which has them,
   and not as a stock process's aggregator.
+
+  >>> topk = TopK(num=2, public_examples=(np.zeros([8, 3]), np.zeros(8)))
+  >>> topk.select(tf.constant([0.1, -3.0, 0.2, 2.0])).numpy().tolist()
+  [1, 3]
 
   Attributes:
     public_examples: A structure `(x, y)` of arrays whose first dimension counts

@@ -22,9 +22,16 @@ class AdaptiveClipping:
 
   C of the next round is a function of the noisy sum of votes, so it is public.
 
+  >>> import math
+  >>> adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2)
+  >>> math.exp(adaptive.log_factor(mean_vote=0.0))  # Half of the clients were clipped.
+  1.0
+  >>> round(math.exp(adaptive.log_factor(mean_vote=-0.5)), 3)  # All of them were.
+  1.105
+
   Attributes:
-    quantile: Of the norms, in (0, 1).
-    learning_rate: Of the logarithm of C.
+    quantile: The quantile of the clients' norms that C follows, in (0, 1).
+    learning_rate: The step of the logarithm of C in a round.
   """
 
   quantile: float = 0.5

@@ -34,6 +34,12 @@ class Lattice:
   zero, scaled and rotated back. A sum too large for that wraps around: the value is
   then wrong by a multiple of the range, which costs accuracy, never privacy.
 
+  >>> lattice = Lattice(
+  ...     noise.SKELLAM, num_values=1000, bits=16, noise_multiplier=1.0, clients_per_round=100,
+  ...     seats=150, min_reporting=150)
+  >>> lattice.modulus, round(lattice.value_bound, 2), round(lattice.scale)
+  (65536, 19.9, 1647)
+
   Attributes:
     kind: `noise.DISCRETE_GAUSSIAN` or `noise.SKELLAM`.
     num_values: Length of a vector.

@@ -28,6 +28,10 @@ class Mechanism:
   >>> mechanism = Mechanism(clients_per_round=100, clipping_norm=1.0, noise_multiplier=1.4)
   >>> mechanism.seats, round(mechanism.share_stddev, 3)
   (100, 0.14)
+  >>> Mechanism(clients_per_round=100, noise_multiplier=1.4)  # doctest: +ELLIPSIS
+  Traceback (most recent call last):
+    ...
+  ValueError: `noise_multiplier`=1.4 needs a `clipping_norm`, which bounds ...
 
   Attributes:
     clients_per_round: r, by which sums are divided: clients in every round, or

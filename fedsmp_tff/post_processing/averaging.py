@@ -45,9 +45,16 @@ class Average(abc.ABC):
 
 
 class ExponentialAverage(Average):
-  """The weights of t rounds ago count decay^t, from the first round on without bias.
+  """Weighs the weights of t rounds ago by decay^t, without bias from the first round on.
 
-  The share of the n-th is max(1 - decay, 1 / n): a plain mean until that many rounds are in.
+  The share of the n-th weights is max(1 - decay, 1 / n): a plain mean of the first
+  1 / (1 - decay) rounds.
+
+  >>> average = ExponentialAverage(decay=0.75)
+  >>> for weights in (1.0, 3.0, 5.0):
+  ...   average.add([weights])
+  >>> average.num, average.mean
+  (3, [3.0])
   """
 
   def __init__(self, decay: float = 0.95):

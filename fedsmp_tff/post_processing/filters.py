@@ -21,6 +21,17 @@ class LowPass(base.Filter):
   is no bias towards zero in the beginning. Noise is independent from round to round and
   the signal changes slowly, so that its low frequencies have more signal.
 
+  >>> shapes, coordinates = [(2,)], tf.constant([1])
+  >>> low_pass = LowPass(decay=0.5)
+  >>> memory = low_pass.initialize(shapes)
+  >>> for value in (1.0, 3.0):
+  ...   release = state_lib.Release(coordinates, tf.constant([value]), stddev=0.1, valid=True)
+  ...   memory = low_pass.next(memory, release)
+  ...   known = sparsifiers.Known(shapes, memory=memory, coordinates=coordinates)
+  ...   print(round(float(low_pass.choose(known)[0]), 3))
+  1.0
+  1.8
+
   Attributes:
     decay: In [0, 1).
   """

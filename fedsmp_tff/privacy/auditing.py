@@ -46,6 +46,11 @@ def epsilon_of_one_release(
   the attack's true and false positive rates, and with (epsilon, delta)-DP
   true <= e^epsilon false + delta (Jagielski, Ullman, Oprea 2020).
 
+  >>> rng = np.random.default_rng(0)
+  >>> present, absent = rng.normal(1, 1, 5000), rng.normal(0, 1, 5000)
+  >>> 0.5 < epsilon_of_one_release(present, absent, delta=1e-3).epsilon < 4.4
+  True
+
   Args:
     present: Scores with the canary, float[num]; larger where it shows more.
     absent: Scores without it, float[num].

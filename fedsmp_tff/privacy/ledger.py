@@ -61,6 +61,19 @@ class Ledger:
   A line has the SHA-256 of what it and the line before say, so a line that was
   changed, left out or moved shows. What it can't show is that its end is missing; the
   checkpoints know how long it was (`state`).
+
+  >>> import os, tempfile
+  >>> from fedsmp_tff.privacy import spec as spec_lib
+  >>> spec = spec_lib.PrivacySpec(
+  ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
+  ...     clipping_norm=1.0, delta=1e-5)
+  >>> with tempfile.TemporaryDirectory() as directory:
+  ...   path = os.path.join(directory, 'ledger.jsonl')
+  ...   with Ledger(path, spec) as ledger:
+  ...     draws = [ledger.begin(0), ledger.begin(1), ledger.begin(1)]  # Round 1 ran twice.
+  ...   record = read(path)
+  >>> draws, record.rounds, record.rounds_charged
+  ([0, 1, 2], [0, 1, 1], 3)
   """
 
   def __init__(

@@ -75,7 +75,11 @@ class Sampler(abc.ABC):
 
 
 class FixedSampler(Sampler):
-  """Exactly r of n clients, without replacement: line 1 of Algorithm 1."""
+  """Exactly r of n clients, without replacement: line 1 of Algorithm 1.
+
+  >>> len(set(FixedSampler(population=1000, clients_per_round=4).sample(draw=0)))
+  4
+  """
 
   def __init__(
       self, population: int, clients_per_round: int, seed: Optional[int] = None
@@ -95,6 +99,13 @@ class PoissonSampler(Sampler):
   mechanism's noise however many clients were sampled, and nobody learns how many. If
   more were sampled than there are seats, a random subset of them takes part
   ("truncated Poisson sampling", arXiv 2508.15089), which the accounting takes in.
+
+  >>> sampler = PoissonSampler(population=1000, clients_per_round=4, seats=8, seed=1)
+  >>> participants = sampler.sample(draw=0)
+  >>> len(participants), int(sum(participants < 0))  # Those below 0 send noise alone.
+  (8, 4)
+  >>> bool((sampler.sample(draw=0) == participants).all())
+  True
   """
 
   def __init__(

@@ -24,15 +24,24 @@ _POINTS = 400
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """What was found.
+  """The constants of Theorem 2 and the loss of top-k, as estimated from public data.
+
+  >>> constants = theorem_2.Constants(
+  ...     smoothness=1.0, gradient_variance=0.1, dissimilarity=1.0, dissimilarity_offset=0.1,
+  ...     initial_gap=2.0)
+  >>> found = Estimate(
+  ...     constants, dim=100, kept=np.array([1, 10, 100]), lost=np.array([0.9, 0.5, 0.0]),
+  ...     update_norm=0.3)
+  >>> found.topk_variance(num_kept=10), found.topk_variance(num_kept=100)
+  (0.5, 0.0)
 
   Attributes:
-    constants: Of Assumptions 1 to 3.
+    constants: The constants of Assumptions 1 to 3.
     dim: d.
-    kept: k, int64[n], ascending, from 1 to d.
-    lost: float64[n]: the share of the clients' mean update, of its squared norm, that lies
+    kept: The k at which `lost` was measured, int64[n], ascending, from 1 to d.
+    lost: float64[n]: the share of the squared norm of the clients' mean update that lies
       outside the k coordinates that an update on other public examples moves most.
-    update_norm: The median norm of a client's update, all d coordinates.
+    update_norm: The median norm of a client's update, over all d coordinates.
   """
 
   constants: theorem_2.Constants
