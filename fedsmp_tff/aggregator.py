@@ -88,10 +88,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     Args:
       sparsifier: Chooses the coordinates: `RandK`, `ReleasedTopK` or `Dense` (`TopK` and
         `HybridTopK`, which need the model, only in `fedsmp_tff.build_fed_smp`).
-      mechanism: What clients do to their k values: `PrivacySpec.mechanism()`.
-      post_processing: What shapes values before the clip and filters releases, at most
-        one of each kind: `Preconditioner`, `Prediction`, a `Filter`, or your own.
-      seed: Of the masks, which are public; None: a fresh one at `initialize`.
+      mechanism: The options of the private sum: clip, noise and number of participants.
+        `PrivacySpec.mechanism()` makes it together with its epsilon.
+      post_processing: Objects that shape values before the clip or filter releases, at most
+        one of each kind: `Factors` (`Preconditioner`), `Guess` (`Prediction`) and `Filter`.
+      seed: Seed of the masks, which are public; None: a fresh one at `initialize`.
         Noise never depends on it here.
       make_channel: Makes the channel of a mechanism. `PrivacySpec` accounts for the default
         alone: with your own, the guarantee is yours to prove.

@@ -75,7 +75,7 @@ class Flattener:
     )
 
   def unflatten(self, vector: tf.Tensor) -> Any:
-    """The structure whose tensors, of their own types, make up `vector` [d]."""
+    """The structure whose tensors, of their types, make up `vector` [d]."""
     parts = tf.split(vector, self._sizes)
     leaves = iter([
         tf.cast(tf.reshape(part, leaf.shape), leaf.dtype)

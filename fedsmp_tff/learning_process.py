@@ -87,7 +87,7 @@ def build_fed_smp(
     model: Its trainable weights are float32 or float64; the non-trainable ones
       stay as they are. For a Keras model:
       `tff.learning.models.functional_model_from_keras`.
-    training: How a client trains.
+    training: The local training of a client.
     aggregator: The masked private sum, as a stock process takes it; here its sparsifier may
       train on public data too (`TopK`, `HybridTopK`). `next` takes exactly
       `aggregator.mechanism.seats` clients; a client without examples sends its noise alone.

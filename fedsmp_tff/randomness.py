@@ -66,7 +66,7 @@ def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
 
 
 class Stream(enum.Enum):
-  """The streams with numbers of their own, as (what they derive from, number)."""
+  """The numbered streams, as (the stream that they derive from, number)."""
 
   ROTATION = ('round', -(2**62))
   PHASES = ('rotation', 0)

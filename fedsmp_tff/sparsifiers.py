@@ -17,12 +17,13 @@ from fedsmp_tff import flattening
 
 
 class Known(NamedTuple):
-  """What the server may choose by: nothing that a client holds.
+  """The public information by which the server chooses; it contains no client's data.
 
   Attributes:
-    shapes: Of the model's tensors, d elements in all.
-    seed: int64[2], public randomness of the round's own.
-    memory: Of past releases, of a choice that is a `post_processing.base.PostProcessing`.
+    shapes: The shapes of the model's tensors, d elements in all.
+    seed: int64[2], the public seed of the round.
+    memory: What the choosing object remembers of past releases, if it is a
+      `post_processing.base.PostProcessing`; else None.
     public_update: Makes the update [d] on the sparsifier's `public_training` from the
       round's weights; raises `ValueError` where there is none.
     coordinates: int32[k], the round's kept coordinates, once they are chosen.
@@ -50,7 +51,7 @@ class PublicTraining(NamedTuple):
 
 
 class Sparsifier(abc.ABC):
-  """Keeps k of d coordinates; what is the same for every way to choose them."""
+  """Keeps k of d coordinates: the interface of every way to choose them."""
 
   @abc.abstractmethod
   def num_kept(self, dim: int) -> int:

@@ -18,8 +18,8 @@ class Average(abc.ABC):
   Privacy: a function of released weights (`base.PostProcessing`).
 
   Attributes:
-    num: Weights that went in.
-    mean: The average, a structure of arrays as the weights; None before the first.
+    num: Number of weights in the average.
+    mean: The average, a structure of arrays like the weights; None before the first.
   """
 
   def __init__(self):
@@ -28,10 +28,10 @@ class Average(abc.ABC):
 
   @abc.abstractmethod
   def share(self, num: int) -> float:
-    """What share of the average the `num`-th weights, from 1, have when they go in."""
+    """Returns the share in the average that the `num`-th weights, from 1, get when added."""
 
   def add(self, weights: Any) -> None:
-    """Takes in the weights after one more round."""
+    """Adds the weights after one more round."""
     self.num += 1
     share = self.share(self.num)
     weights = tf.nest.map_structure(np.asarray, weights)
@@ -73,7 +73,7 @@ class TailAverage(Average):
     """Initializes.
 
     Args:
-      first: Rounds that are left out; until then it is the last weights.
+      first: Number of rounds to leave out; during them the average is the last weights.
     """
     super().__init__()
     if first < 0:
