@@ -21,13 +21,14 @@ epsilon (`PostProcessing`): masks without public data (`ReleasedTopK`) or by bot
 updates (`Filter`), averages of the weights (`post_processing.averaging`).
 
 Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to compose
-the aggregator into a process of your own.
+the aggregator into another learning process.
 
 The public API is `__all__`: the names below, and the modules of the packages `post_processing`,
 `privacy`, `program`, `runtime` and `theory`. Every other module is internal and may change.
 
 Importing this package imports neither TensorFlow nor TFF. `PrivacySpec`, `privacy` and
-the theorems of `theory` work on any platform; a name that needs TFF is imported when it is first used.
+the theorems of `theory` work on any platform; a name that needs TFF is imported when it is
+first used.
 """
 
 import importlib

@@ -49,6 +49,24 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   shares are larger, so that as few as that make enough; with fewer still nothing is
   released: the mean is zero and C stays.
 
+  One round of three clients, of whose six coordinates two are kept:
+
+  >>> import numpy as np
+  >>> import tensorflow_federated as tff
+  >>> import fedsmp_tff
+  >>> factory = fedsmp_tff.FedSmpFactory(
+  ...     fedsmp_tff.RandK(num=2),
+  ...     fedsmp_tff.Mechanism(clients_per_round=3, clipping_norm=1.0, noise_multiplier=0.5),
+  ... )
+  >>> process = factory.create(tff.TensorType(np.float32, [6]))
+  >>> with fedsmp_tff.runtime.local_context():
+  ...   state = process.initialize()
+  ...   output = process.next(state, [np.ones(6, np.float32)] * 3)
+  >>> set(np.flatnonzero(output.result)) == set(state.choice.coordinates)
+  True
+  >>> int(output.measurements['participants']), int(output.state.round_num)
+  (3, 1)
+
   The process's state is `FedSmpState`. Its measurements, all public: `participants`;
   `released`, 1 or 0; `clipping_norm`, C of the round; `signal_to_noise`, estimated
   from the release; with `client_metrics` also `exact_clipped_clients`,
@@ -70,10 +88,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     Args:
       sparsifier: Chooses the coordinates: `RandK`, `ReleasedTopK` or `Dense` (`TopK` and
         `HybridTopK`, which need the model, only in `fedsmp_tff.build_fed_smp`).
-      mechanism: What clients do to their k values: `PrivacySpec.mechanism()`.
-      post_processing: What shapes values before the clip and filters releases, at most
-        one of each kind: `Preconditioner`, `Prediction`, a `Filter`, or your own.
-      seed: Of the masks, which are public; None: a fresh one at `initialize`.
+      mechanism: The options of the private sum: clip, noise and number of participants.
+        `PrivacySpec.mechanism()` makes it together with its epsilon.
+      post_processing: Objects that shape values before the clip or filter releases, at most
+        one of each kind: `Factors` (`Preconditioner`), `Guess` (`Prediction`) and `Filter`.
+      seed: Seed of the masks, which are public; None: a fresh one at `initialize`.
         Noise never depends on it here.
       make_channel: Makes the channel of a mechanism. `PrivacySpec` accounts for the default
         alone: with your own, the guarantee is yours to prove.

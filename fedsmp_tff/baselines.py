@@ -24,7 +24,7 @@ def build_dp_fedavg(
   Args:
     model: See `build_fed_smp`.
     training: See `build_fed_smp`.
-    mechanism: What clients do to their values: `PrivacySpec.mechanism()`.
+    mechanism: The options of the private sum, as `PrivacySpec.mechanism()` makes them.
     server_optimizer: See `build_fed_smp`.
     seed: See `build_fed_smp`.
 

@@ -22,8 +22,8 @@ class LocalTraining:
   included, starts anew in every call: section 5 of the paper.
 
   Attributes:
-    optimizer: What takes a step.
-    batch_size: Examples a step.
+    optimizer: The optimizer of the steps.
+    batch_size: Number of examples in a step.
     epochs: Passes over the data. Exactly one of `epochs` and `steps` is set.
     steps: Number of steps (the paper's tau), over as many passes as they need.
     learning_rate_fn: Maps the round's number (an int32 scalar tensor, from 0)

@@ -14,6 +14,13 @@ _MEGABYTE = 10**6
 class Communication:
   """Traffic of one client and round, without what secure aggregation itself adds.
 
+  >>> traffic = Communication(
+  ...     dim=1_000_000, num_integers=50_000, num_coordinates=50_000, integer_bits=32)
+  >>> traffic.uplink_bytes, traffic.downlink_bytes
+  (200000, 4200000)
+  >>> traffic.uplink_megabytes(rounds=180, clients_per_round=100, population=6000)
+  0.6
+
   Attributes:
     dim: d, weights sent down.
     num_integers: Integers sent up: k, or so.

@@ -44,8 +44,8 @@ class FedSmpRound(masked_sum.MaskedPrivateSum):
     Args:
       sparsifier: Chooses the coordinates.
       mechanism: The options of the private sum.
-      shapes: Of the model's tensors.
-      post_processing: What shapes values before the clip, and filters releases.
+      shapes: The shapes of the model's tensors.
+      post_processing: Objects that shape values before the clip or filter releases.
       make_channel: Makes the channel.
     """
     super().__init__(flattening.dim(shapes), sparsifier, mechanism, make_channel)
@@ -55,7 +55,7 @@ class FedSmpRound(masked_sum.MaskedPrivateSum):
     """Returns the state before round 0, nothing chosen yet (zeros).
 
     Args:
-      seed: Of the masks, which are public; None: a fresh one.
+      seed: Seed of the masks, which are public; None: a fresh one.
     """
     state_seed = randomness.fresh_seed() if seed is None else randomness.of_run(seed)
     return self._choices.initial_state(state_seed, self.clipping_norm(tf.constant(0)))
@@ -75,7 +75,7 @@ class FedSmpRound(masked_sum.MaskedPrivateSum):
 
     Args:
       total: The secure sum of the reports.
-      state: The round's.
+      state: The state of the round.
 
     Returns:
       The update, float64[d]; the state of the next round, not yet chosen; and the

@@ -15,9 +15,18 @@ Shapes = Sequence[Sequence[int]]
 class Flattener:
   """Flattens and unflattens values of one TFF type.
 
+  >>> flattener = Flattener(tff.to_type([(np.float32, [2]), np.float32]))
+  >>> flattener.shapes, flattener.dim
+  ([(2,), ()], 3)
+  >>> vector = flattener.flatten([[1.0, 2.0], 3.0])
+  >>> vector.numpy().tolist()
+  [1.0, 2.0, 3.0]
+  >>> [part.numpy().tolist() for part in flattener.unflatten(vector)]
+  [[1.0, 2.0], 3.0]
+
   Attributes:
-    shapes: Of the tensors.
-    dim: d, all their elements.
+    shapes: The shapes of the tensors, in order.
+    dim: d, the number of elements of all tensors.
   """
 
   def __init__(self, value_type: tff.Type):
@@ -66,7 +75,7 @@ class Flattener:
     )
 
   def unflatten(self, vector: tf.Tensor) -> Any:
-    """The structure whose tensors, of their own types, make up `vector` [d]."""
+    """The structure whose tensors, of their types, make up `vector` [d]."""
     parts = tf.split(vector, self._sizes)
     leaves = iter([
         tf.cast(tf.reshape(part, leaf.shape), leaf.dtype)

@@ -54,6 +54,29 @@ def build_fed_smp(
   `FedSmpFactory` for the mechanism, its guarantee and its measurements, which are the
   process's metrics under `aggregator`.
 
+  >>> import fedsmp_tff
+  >>> layers = [tf.keras.layers.InputLayer([3]), tf.keras.layers.Dense(2)]
+  >>> model = tff.learning.models.functional_model_from_keras(
+  ...     tf.keras.Sequential(layers),
+  ...     tf.keras.losses.MeanSquaredError(),
+  ...     (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2])),
+  ... )
+  >>> spec = fedsmp_tff.PrivacySpec(
+  ...     population=100, clients_per_round=2, rounds=10, noise_multiplier=1.0,
+  ...     clipping_norm=0.5, delta=1e-3, seats=5,
+  ... )
+  >>> process = fedsmp_tff.build_fed_smp(
+  ...     model,
+  ...     fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1),
+  ...     fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(0.5), spec.mechanism()),
+  ... )
+  >>> dataset = tf.data.Dataset.from_tensor_slices((tf.ones([8, 3]), tf.ones([8, 2])))
+  >>> with fedsmp_tff.runtime.local_context():
+  ...   state = process.initialize()
+  ...   output = process.next(state, [dataset] * spec.seats)
+  >>> len(output.state.aggregator.choice.coordinates)  # k, for d = 3 * 2 + 2.
+  4
+
   The state is a `tff.learning.templates.LearningAlgorithmState`: `client_work`
   holds the client optimizer's hyperparameters of the round to come, `aggregator`
   a `FedSmpState`, `finalizer` the server optimizer's state. `get_hparams` and
@@ -64,7 +87,7 @@ def build_fed_smp(
     model: Its trainable weights are float32 or float64; the non-trainable ones
       stay as they are. For a Keras model:
       `tff.learning.models.functional_model_from_keras`.
-    training: How a client trains.
+    training: The local training of a client.
     aggregator: The masked private sum, as a stock process takes it; here its sparsifier may
       train on public data too (`TopK`, `HybridTopK`). `next` takes exactly
       `aggregator.mechanism.seats` clients; a client without examples sends its noise alone.

@@ -17,12 +17,13 @@ from fedsmp_tff import flattening
 
 
 class Known(NamedTuple):
-  """What the server may choose by: nothing that a client holds.
+  """The public information by which the server chooses; it contains no client's data.
 
   Attributes:
-    shapes: Of the model's tensors, d elements in all.
-    seed: int64[2], public randomness of the round's own.
-    memory: Of past releases, of a choice that is a `post_processing.base.PostProcessing`.
+    shapes: The shapes of the model's tensors, d elements in all.
+    seed: int64[2], the public seed of the round.
+    memory: What the choosing object remembers of past releases, if it is a
+      `post_processing.base.PostProcessing`; else None.
     public_update: Makes the update [d] on the sparsifier's `public_training` from the
       round's weights; raises `ValueError` where there is none.
     coordinates: int32[k], the round's kept coordinates, once they are chosen.
@@ -50,7 +51,7 @@ class PublicTraining(NamedTuple):
 
 
 class Sparsifier(abc.ABC):
-  """Keeps k of d coordinates; what is the same for every way to choose them."""
+  """Keeps k of d coordinates: the interface of every way to choose them."""
 
   @abc.abstractmethod
   def num_kept(self, dim: int) -> int:
@@ -142,6 +143,13 @@ class RandK(Kept):
 
   Definition 6 and SelectRandk of Algorithm 1. The scale makes the sparsified
   update an unbiased estimate of the update (before clipping).
+
+  >>> randk = RandK(compression_ratio=0.25)
+  >>> randk.num_kept(dim=12), randk.scale(dim=12)
+  (3, 4.0)
+  >>> coordinates = randk.select(dim=12, seed=tf.constant([1, 2], tf.int64))
+  >>> len(set(coordinates.numpy()))
+  3
   """
 
   def scale(self, dim: int) -> float:
@@ -170,6 +178,10 @@ class TopK(Kept):
   round's weights, with the clients' optimizer, batch size and learning rate. It
   needs those weights, so it works in `fedsmp_tff.build_fed_smp`, which has them,
   and not as a stock process's aggregator.
+
+  >>> topk = TopK(num=2, public_examples=(np.zeros([8, 3]), np.zeros(8)))
+  >>> topk.select(tf.constant([0.1, -3.0, 0.2, 2.0])).numpy().tolist()
+  [1, 3]
 
   Attributes:
     public_examples: A structure `(x, y)` of arrays whose first dimension counts

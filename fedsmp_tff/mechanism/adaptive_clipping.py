@@ -16,15 +16,22 @@ class AdaptiveClipping:
 
   A client votes +1/2 if its norm was at most C, -1/2 if it was clipped, and 0 if it
   sent zero, as noise-only participants do. The vote is one more value of the client's
-  private vector, so it gets noise and goes through the same secure sum, and what it costs
-  is in epsilon: the values and the weighted vote together have norm at most 1 in
-  units of C, and noise sigma. So values come with noise sigma / `value_weight`.
+  private vector: it gets noise, goes through the same secure sum, and epsilon includes its
+  cost. The values and the weighted vote together have norm at most 1 in units of C, and noise
+  sigma. So the noise on the values is sigma / `value_weight`.
 
   C of the next round is a function of the noisy sum of votes, so it is public.
 
+  >>> import math
+  >>> adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2)
+  >>> math.exp(adaptive.log_factor(mean_vote=0.0))  # Half of the clients were clipped.
+  1.0
+  >>> round(math.exp(adaptive.log_factor(mean_vote=-0.5)), 3)  # All of them were.
+  1.105
+
   Attributes:
-    quantile: Of the norms, in (0, 1).
-    learning_rate: Of the logarithm of C.
+    quantile: The quantile of the clients' norms that C follows, in (0, 1).
+    learning_rate: The step of the logarithm of C in a round.
   """
 
   quantile: float = 0.5
@@ -37,12 +44,12 @@ class AdaptiveClipping:
         raise ValueError(f'`{name}` must be in (0, {most:g}). Found {value}.')
 
   def vote_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
-    """What a vote is multiplied with, so that its sum's noise is r / 20, or less."""
+    """The factor on a vote, with which the noise of the sum of votes is at most r / 20."""
     weight = noise_multiplier / (_VOTES_STDDEV * clients_per_round)
     return min(weight, _MOST_WEIGHT) if weight else _MOST_WEIGHT
 
   def value_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
-    """What a clipped vector of norm at most 1 is multiplied with."""
+    """The factor on a clipped vector, whose norm is at most 1."""
     vote = self.vote_weight(noise_multiplier, clients_per_round) / 2
     return math.sqrt(1 - vote**2)
 

@@ -19,18 +19,18 @@ class Channel(abc.ABC):
   """Adds a client's noise share, encodes, sums securely, decodes.
 
   `MaskedPrivateSum` gives it the vector that the guarantee is about: at most 1 long, in
-  units of C (as it is without clipping). A channel of your own is a `make_channel` of
-  `FedSmpFactory`. `PrivacySpec` accounts for the two channels here alone: that the
-  integers of another one carry a guarantee is for its author to prove.
+  units of C (as it is without clipping). To use another channel, pass a function that makes
+  it to `FedSmpFactory` as `make_channel`. `PrivacySpec` accounts for `GaussianChannel` and
+  `LatticeChannel` alone; whoever writes another channel must prove its guarantee.
 
   Attributes:
     num_values: Length of a client's vector.
-    num_integers: How many integers a client sends.
+    num_integers: Number of integers that a client sends.
     bits: Bits of one client's value.
     wire_bits: Bits that an integer takes on the wire.
     step: The distance between neighbouring values that are represented.
     value_bound: The largest magnitude of a value that is represented.
-    dtype: Of the integers.
+    dtype: The type of the integers.
   """
 
   num_values: int
@@ -49,11 +49,11 @@ class Channel(abc.ABC):
 
     Args:
       values: float64[num_values], finite.
-      seed: int64[2], of this client and round alone.
-      public_seed: int64[2], the round's, the same for all clients.
+      seed: int64[2], a secret seed, different for each client and round.
+      public_seed: int64[2], a public seed of the round, the same for all clients.
 
     Returns:
-      The integers, `dtype`[num_integers], and how many values were out of range, int64.
+      The integers, `dtype`[num_integers], and the number of values out of range, int64.
     """
 
   @abc.abstractmethod
@@ -64,8 +64,8 @@ class Channel(abc.ABC):
 
     Args:
       total: The sum of `encode`'s integers over clients, [num_integers].
-      num_clients: How many clients were added, an integer scalar.
-      public_seed: As `encode`'s.
+      num_clients: Number of clients in the sum, an integer scalar.
+      public_seed: The public seed that `encode` got.
 
     Returns:
       float64[num_values].

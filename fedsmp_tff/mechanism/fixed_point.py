@@ -27,8 +27,13 @@ class FixedPoint:
   within step / 2 of the mean of the values (those in range; beside the error of
   float64, of relative size 2^-52).
 
-  >>> FixedPoint(bits=24, value_bound=1.0, num_summands=100).wire_bits
-  32
+  >>> default_bits(num_summands=100)
+  24
+  >>> encoding = FixedPoint(bits=24, value_bound=1.0, num_summands=100)
+  >>> encoding.wire_bits, encoding.levels
+  (32, 8388607)
+  >>> 100 * encoding.max_input < 2**31
+  True
 
   Attributes:
     bits: Bits of one client's value.

@@ -34,11 +34,17 @@ class Lattice:
   zero, scaled and rotated back. A sum too large for that wraps around: the value is
   then wrong by a multiple of the range, which costs accuracy, never privacy.
 
+  >>> lattice = Lattice(
+  ...     noise.SKELLAM, num_values=1000, bits=16, noise_multiplier=1.0, clients_per_round=100,
+  ...     seats=150, min_reporting=150)
+  >>> lattice.modulus, round(lattice.value_bound, 2), round(lattice.scale)
+  (65536, 19.9, 1647)
+
   Attributes:
     kind: `noise.DISCRETE_GAUSSIAN` or `noise.SKELLAM`.
     num_values: Length of a vector.
     bits: Bits of each integer, of a client's and of the sum.
-    noise_multiplier: Standard deviation of the noise of a released sum, at least.
+    noise_multiplier: The least standard deviation of the noise of a released sum.
     clients_per_round: r: the range fits r vectors of norm 1.
     seats: The most shares that a sum has.
     min_reporting: The fewest shares that a released sum has.
@@ -87,7 +93,7 @@ class Lattice:
 
   @property
   def scale(self) -> float:
-    """Integers that a vector of norm 1 is long."""
+    """The norm, in integer steps, of an encoded vector of norm 1."""
     return (self.modulus // 2 - 1) / self.value_bound
 
   @property
@@ -96,7 +102,7 @@ class Lattice:
 
   @property
   def squared_norm_bound(self) -> int:
-    """Of a client's integers, before noise: their squared L2 norm is at most this.
+    """The largest squared L2 norm of a client's integers, before noise.
 
     Kairouz, Liu, Steinke 2021, conditional rounding: a rounding at random is within it
     with probability 1 - beta at least, and is done again where it is not.
@@ -113,12 +119,15 @@ class Lattice:
 
   @property
   def share_variance(self) -> float:
-    """Of one client's noise, in integers."""
+    """The variance of one client's noise, in squared integer steps."""
     return (self.noise_multiplier * self.scale) ** 2 / self.min_reporting
 
   @property
   def statistical_distance(self) -> float:
-    """Between a release and one with noise drawn exactly; see `noise.integer_table`."""
+    """Bounds the total variation distance between a release and one with exact noise.
+
+    See `noise.integer_table`.
+    """
     if not self.noise_multiplier:
       return 0.0
     table = noise.integer_table(self.kind, self.share_variance)

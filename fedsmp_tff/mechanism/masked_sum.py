@@ -1,4 +1,4 @@
-"""The mechanism: one client's report and the round's release (DP-spar to aggregate of Algorithm 1)."""
+"""The mechanism: one client's report and the round's release (Algorithm 1 from DP-spar on)."""
 
 import collections
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class MaskedPrivateSum:
   one place where privacy is made.
 
   A client's report, all that leaves it, is an ordered dictionary of integers:
-    values: [k], or so; the noisy values.
+    values: [channel.num_integers], about k: the noisy values.
     participants: int32, 1.
   and only with `client_metrics`, exact and so outside of the guarantee:
     exact_clipped_clients: int32, 1 if the norm exceeded C.
@@ -52,7 +52,7 @@ class MaskedPrivateSum:
     dim: d.
     num_kept: k.
     mechanism: The options.
-    channel: Noise and integers of a client's private vector.
+    channel: Adds the noise to a client's private vector and encodes it as integers.
   """
 
   def __init__(
@@ -114,8 +114,8 @@ class MaskedPrivateSum:
 
     Args:
       update: [d], float32 or float64.
-      state: The round's.
-      noise_seed: int64[2], of this client and round alone.
+      state: The state of the round.
+      noise_seed: int64[2], a secret seed, different for each client and round.
 
     Returns:
       A report.
@@ -158,11 +158,12 @@ class MaskedPrivateSum:
 
     Args:
       total: The secure sum of the reports.
-      state: The round's.
+      state: The state of the round.
 
     Returns:
       The release (zeros if fewer than `min_reporting` reported); the state of the next
-      round, but for what `ServerChoices` sets; and the measurements (`FedSmpFactory`).
+      round, except for the parts that `ServerChoices` sets; and the measurements
+      (`FedSmpFactory` lists them).
     """
     participants = total['participants']
     valid, check = self._enough(participants)

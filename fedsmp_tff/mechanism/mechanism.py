@@ -20,14 +20,18 @@ _NOISE_TAIL = 8.0
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-  """What clients do to their k values, and how many of them a release takes.
+  """The options of the private sum: clip, noise, encoding, and number of participants.
 
-  `PrivacySpec.mechanism()` makes the mechanism that its epsilon is about. Without a
+  `PrivacySpec.mechanism()` makes the mechanism for which its epsilon is valid. Without a
   `clipping_norm` there is no differential privacy: clients neither clip nor add noise.
 
   >>> mechanism = Mechanism(clients_per_round=100, clipping_norm=1.0, noise_multiplier=1.4)
   >>> mechanism.seats, round(mechanism.share_stddev, 3)
   (100, 0.14)
+  >>> Mechanism(clients_per_round=100, noise_multiplier=1.4)  # doctest: +ELLIPSIS
+  Traceback (most recent call last):
+    ...
+  ValueError: `noise_multiplier`=1.4 needs a `clipping_norm`, which bounds ...
 
   Attributes:
     clients_per_round: r, by which sums are divided: clients in every round, or
@@ -35,16 +39,17 @@ class Mechanism:
     clipping_norm: C, the L2 norm to which a client's k values are clipped; None
       for no differential privacy.
     noise_multiplier: sigma; the sum's noise has standard deviation C sigma at least.
-    seats: Participants of a round, at least r; None: r.
-    min_reporting: The fewest of them whose sum is released, for which noise shares are
-      sized; None: exactly `seats` report, or the round fails.
+    seats: Number of participants of a round, at least r; None: r.
+    min_reporting: The fewest participants whose sum is released; their noise shares alone
+      add up to sigma. None: exactly `seats` report, or the round fails.
     noise: `gaussian`, or `discrete_gaussian` or `skellam` for integers.
-    bits: Bits of one client's integers; None: as many as let a sum over all seats
-      fit in int32; 16 with integer noise.
+    bits: Bits of each integer that a client sends; None: the most for which a sum over all
+      seats fits in int32; 16 with integer noise.
     rotate: With integer noise: see `lattice.Lattice`.
     value_bound: Without clipping: largest magnitude of an encoded value; None: 16
       (times d/k for `RandK`).
-    adaptive_clipping: How C changes over rounds, from `clipping_norm` on; None: C stays.
+    adaptive_clipping: The rule by which C changes from `clipping_norm` on; None: C is
+      constant.
     clipping_schedule: Maps a round's number (int32 scalar tensor, from 0) to a positive
       factor on `clipping_norm` in that round; None: 1. Noise is scaled to the round's C, so
       that epsilon is the same. Not with `adaptive_clipping`.
@@ -129,14 +134,14 @@ class Mechanism:
 
   @property
   def vote_weight(self) -> float:
-    """What a client's vote on C is multiplied with; 0 if C does not adapt."""
+    """The factor on a client's vote on C; 0 if C does not adapt."""
     if self.adaptive_clipping is None:
       return 0.0
     return self.adaptive_clipping.vote_weight(self.noise_multiplier, self.clients_per_round)
 
   @property
   def value_weight(self) -> float:
-    """What the clipped values are multiplied with to leave room for the vote."""
+    """The factor on the clipped values, which leaves room for the vote."""
     if self.adaptive_clipping is None:
       return 1.0
     return self.adaptive_clipping.value_weight(self.noise_multiplier, self.clients_per_round)

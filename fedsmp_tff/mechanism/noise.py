@@ -28,9 +28,12 @@ def share_stddev(noise_stddev: float, num_shares: int) -> float:
   of r such shares is N(0, C^2 sigma^2): the Gaussian mechanism of Lemma 3 for a
   sum of sensitivity C.
 
+  >>> round(share_stddev(noise_stddev=1.4, num_shares=100), 3)
+  0.14
+
   Args:
-    noise_stddev: Of the sum: C sigma.
-    num_shares: The fewest that a released sum has: r, where all report.
+    noise_stddev: Standard deviation of the noise of the sum: C sigma.
+    num_shares: The fewest shares that a released sum has: r, where all report.
   """
   return noise_stddev / math.sqrt(num_shares)
 

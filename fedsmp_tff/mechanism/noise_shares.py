@@ -24,11 +24,11 @@ def integer_share(
 ) -> tf.Tensor:
   """One client's share, int64[num_values], drawn from `seed` int64[2].
 
-  By inversion of 128 random bits: no floating point, no rejection, and a distance from
-  the distribution that `noise.integer_table` states.
+  It inverts the distribution at 128 random bits: without floating point, without rejection,
+  and within the distance from the distribution that `noise.integer_table` states.
 
   Args:
-    num_values: How many.
+    num_values: Number of integers.
     kind: See `noise.integer_table`.
     variance: See `noise.integer_table`.
     seed: See `gaussian_share`.

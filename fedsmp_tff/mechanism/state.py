@@ -1,4 +1,4 @@
-"""What the server keeps between rounds, and what a round releases."""
+"""The server's state between rounds, and the release of a round."""
 
 from typing import Any, NamedTuple
 
@@ -9,9 +9,9 @@ class Choice(NamedTuple):
   Attributes:
     coordinates: int32[k], the round's kept coordinates, ascending (int32[0] for
       `Dense`, which keeps all).
-    factors: float32[k], with which clients multiply their values before the clip; float32[0]
+    factors: float32[k], by which clients multiply their values before the clip; float32[0]
       for none.
-    guess: float32[k], which they subtract before that; float32[0] for none.
+    guess: float32[k], which clients subtract before they multiply; float32[0] for none.
   """
 
   coordinates: Any
@@ -33,11 +33,11 @@ class FedSmpState(NamedTuple):
   `MaskedPrivateSum` sets the round's number and C, `ServerChoices` the choice and the memory.
 
   Attributes:
-    round_num: int32, rounds that ended.
+    round_num: int32, number of rounds that ended.
     seed: int64[2], from which every round's public random choices derive.
     clipping_norm: float64, this round's C; infinite without clipping.
     choice: The round's coordinates, factors and guess.
-    memory: What `ServerChoices` remembers of releases; not sent to clients.
+    memory: Summaries of past releases, kept by `ServerChoices`; not sent to clients.
   """
 
   round_num: Any

@@ -1,1 +1,1 @@
-"""What the server makes of past releases; none of it costs epsilon."""
+"""Uses that the server makes of past releases, at no cost in epsilon."""

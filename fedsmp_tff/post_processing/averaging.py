@@ -18,8 +18,8 @@ class Average(abc.ABC):
   Privacy: a function of released weights (`base.PostProcessing`).
 
   Attributes:
-    num: Weights that went in.
-    mean: The average, a structure of arrays as the weights; None before the first.
+    num: Number of weights in the average.
+    mean: The average, a structure of arrays like the weights; None before the first.
   """
 
   def __init__(self):
@@ -28,10 +28,10 @@ class Average(abc.ABC):
 
   @abc.abstractmethod
   def share(self, num: int) -> float:
-    """What share of the average the `num`-th weights, from 1, have when they go in."""
+    """Returns the share in the average that the `num`-th weights, from 1, get when added."""
 
   def add(self, weights: Any) -> None:
-    """Takes in the weights after one more round."""
+    """Adds the weights after one more round."""
     self.num += 1
     share = self.share(self.num)
     weights = tf.nest.map_structure(np.asarray, weights)
@@ -45,9 +45,16 @@ class Average(abc.ABC):
 
 
 class ExponentialAverage(Average):
-  """The weights of t rounds ago count decay^t, from the first round on without bias.
+  """Weighs the weights of t rounds ago by decay^t, without bias from the first round on.
 
-  The share of the n-th is max(1 - decay, 1 / n): a plain mean until that many rounds are in.
+  The share of the n-th weights is max(1 - decay, 1 / n): a plain mean of the first
+  1 / (1 - decay) rounds.
+
+  >>> average = ExponentialAverage(decay=0.75)
+  >>> for weights in (1.0, 3.0, 5.0):
+  ...   average.add([weights])
+  >>> average.num, average.mean
+  (3, [3.0])
   """
 
   def __init__(self, decay: float = 0.95):
@@ -66,7 +73,7 @@ class TailAverage(Average):
     """Initializes.
 
     Args:
-      first: Rounds that are left out; until then it is the last weights.
+      first: Number of rounds to leave out; during them the average is the last weights.
     """
     super().__init__()
     if first < 0:

@@ -1,9 +1,9 @@
-"""Post-processing: what a server makes of past releases and public data, at no cost in epsilon.
+"""Post-processing: uses of past releases and public data, at no cost in epsilon.
 
 The server chooses four things: the round's coordinates (`sparsifiers.Sparsifier`), factors and
 a guess that shape clients' values before the clip (`Factors`, `Guess`), and the update that a
-release becomes (`Filter`). All have one hook, `choose(known)`; what remembers releases is
-also a `PostProcessing`. `FedSmpFactory` takes a list of them, at most one of each kind:
+release becomes (`Filter`). Each has one hook, `choose(known)`; one that remembers releases is
+also a `PostProcessing`. `FedSmpFactory` takes a list of the last three, at most one of each kind:
 
 >>> import fedsmp_tff
 >>> factory = fedsmp_tff.FedSmpFactory(
@@ -22,14 +22,14 @@ from fedsmp_tff.mechanism import state as state_lib
 
 
 class PostProcessing(abc.ABC):
-  """Remembers what it needs of the releases so far, and nothing else.
+  """Remembers a summary of the releases so far, and nothing else.
 
-  Why it costs nothing: a function of a differentially private output, of public data and
-  of randomness of its own is as private as that output (post-processing; Dwork and Roth,
-  2014, Proposition 2.1). Where its outcome goes back into the next round (which coordinates,
-  what is subtracted and multiplied before the clip), the accounting covers it as well:
-  composition is adaptive, so that a round's mechanism may depend on all that was released
-  before it, and its sensitivity is C whatever was chosen, as the clip comes last.
+  It costs no epsilon: a function of a differentially private output, of public data and
+  of independent randomness is as private as that output (post-processing; Dwork and Roth,
+  2014, Proposition 2.1). The accounting also covers results that the next round uses
+  (coordinates, guess, factors): composition is adaptive, so that a round's mechanism may
+  depend on all earlier releases, and its sensitivity is C whatever was chosen, because the
+  clip comes last.
 
   `initialize` and `next` are TensorFlow functions; `memory` is a structure of tensors of
   fixed shapes, part of the server's state and so of checkpoints, and public.
@@ -40,7 +40,7 @@ class PostProcessing(abc.ABC):
     """Returns the memory before any release.
 
     Args:
-      shapes: Of the model's tensors.
+      shapes: The shapes of the model's tensors.
     """
 
   @abc.abstractmethod
@@ -49,7 +49,7 @@ class PostProcessing(abc.ABC):
 
 
 class Factors(PostProcessing):
-  """Chooses what clients multiply their values with before the clip."""
+  """Chooses the factors by which clients multiply their values before the clip."""
 
   @abc.abstractmethod
   def choose(self, known: sparsifiers.Known) -> tf.Tensor:
@@ -57,7 +57,7 @@ class Factors(PostProcessing):
 
 
 class Guess(PostProcessing):
-  """Chooses what clients subtract from their values before the clip; the server adds it."""
+  """Chooses the guess that clients subtract before the clip and the server adds again."""
 
   @abc.abstractmethod
   def choose(self, known: sparsifiers.Known) -> tf.Tensor:
@@ -67,10 +67,10 @@ class Guess(PostProcessing):
 class Filter(PostProcessing):
   """Chooses the update that a release and those before it become.
 
-  A filter knows which coordinates a round kept: on others nothing was released, which is
-  something else than a zero. They neither move nor forget.
+  A filter knows which coordinates a round kept: on the others nothing was released, which
+  differs from a release of zero. Their weights do not move, and their memory does not decay.
 
-  Privacy: see `PostProcessing`; its outcome moves the weights, no more.
+  Privacy: see `PostProcessing`. The result of a filter only moves the weights.
   """
 
   @abc.abstractmethod

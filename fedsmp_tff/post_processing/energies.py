@@ -1,4 +1,4 @@
-"""What past releases tell of each coordinate's energy, its share in what clients send."""
+"""Estimates of each coordinate's energy, the mean square of its values, from past releases."""
 
 from collections.abc import Sequence
 import math
@@ -19,9 +19,9 @@ class Energies(NamedTuple):
   """Memory of each coordinate's energy, the mean square of its values without noise.
 
   Attributes:
-    total: float32[d], a decayed sum of what releases say of it.
-    visits: float32[d], how many said something, decayed alike.
-    noise: float32, the sum over all visits of the noise's variance, decayed alike.
+    total: float32[d], the decayed sum of the estimates from single releases.
+    visits: float32[d], the number of releases that kept the coordinate, decayed likewise.
+    noise: float32, the sum over all visits of the noise's variance, decayed likewise.
   """
 
   total: Any
@@ -30,12 +30,12 @@ class Energies(NamedTuple):
 
   @classmethod
   def none(cls, shapes: flattening.Shapes) -> 'Energies':
-    """Of no releases."""
+    """Returns the memory before any release."""
     dim = flattening.dim(shapes)
     return cls(tf.zeros([dim]), tf.zeros([dim]), tf.constant(0.0))
 
   def after(self, release: state_lib.Release, decay: float) -> 'Energies':
-    """With one more release, the older ones multiplied by `decay`.
+    """Returns the memory with one more release, the older ones multiplied by `decay`.
 
     A released value's square less the noise's variance is an unbiased estimate of the
     square of the value without noise; it may be negative.
@@ -52,14 +52,14 @@ class Energies(NamedTuple):
     """The energy of each coordinate, float32[d]; it may be negative.
 
     One coordinate's releases are mostly noise, and most coordinates were never kept. So
-    each is drawn towards what its tensor's rows and columns say: in a layer's weights
-    energy is near to a product of one factor for each input and one for each output (as
-    Adafactor takes it, arXiv 1804.04235), and there are few of those. How far it is drawn
-    is empirical Bayes, from the known noise: little where the data are clear, all the way
-    where they are not. Tensors' levels are drawn to the mean of all, and factors to 1, alike.
+    each estimate is shrunk towards a product of one factor for its row and one for its column:
+    in a layer's weights energy is close to such a product of inputs and outputs (Adafactor
+    uses it too, arXiv 1804.04235), and there are few of these factors. Empirical Bayes
+    with the known noise sets the amount of shrinkage: little where the data are clear, all the
+    way where they are not. Likewise, tensors' levels are shrunk to their mean, and factors to 1.
 
     Args:
-      shapes: Of the model's tensors, in order.
+      shapes: The shapes of the model's tensors, in order.
     """
     visits = tf.reduce_sum(self.visits)
     variance = tf.math.divide_no_nan(self.noise, visits)
@@ -89,7 +89,7 @@ class _Fit:
     self._variance = variance
 
   def tensor(self, total: tf.Tensor, visits: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    """What is expected of each of a tensor's coordinates, [size]."""
+    """Returns the expected energy of each of a tensor's coordinates, [size]."""
     seen = tf.reduce_sum(visits)
     level = self._factor(tf.reduce_sum(total), seen, seen, 1.0)
     if len(shape) < 2:
@@ -110,10 +110,10 @@ class _Fit:
     return factors / tf.reduce_mean(factors)
 
   def _factor(self, total, expected, visits, level):
-    """By how much a group of coordinates exceeds what is expected of it, drawn towards 1.
+    """Returns a group's energy relative to the expected one, shrunk towards 1.
 
-    A factor's standard deviation before the data is taken to be its mean. What it is from
-    them is off by the noise, and by how much energies differ within the group.
+    The prior of a factor has a standard deviation equal to its mean. The error of its
+    estimate comes from the noise and from differences between energies within the group.
     """
     # The variance of (x + noise)^2 is 2 v^2 + 4 v x^2, that of x^2 about its mean 2 mean^2.
     v = self._variance
@@ -134,7 +134,7 @@ class _Fit:
 
 
 class RemembersEnergies(base.PostProcessing):
-  """Post-processing by `Energies`, older releases counting for less by `decay` each round."""
+  """Post-processing by `Energies`, in which `decay` lowers the weight of older releases."""
 
   decay: float
 
@@ -151,7 +151,7 @@ class RemembersEnergies(base.PostProcessing):
 
 
 def rank_one(energies: tf.Tensor, shapes: flattening.Shapes) -> tf.Tensor:
-  """Each tensor's energies as the product of what its rows and its columns sum up to, [d].
+  """Each tensor's energies as the product of its row sums and its column sums, [d].
 
   The last axis is the columns'; a vector stays as it is.
   """

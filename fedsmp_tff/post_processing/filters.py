@@ -1,4 +1,4 @@
-"""Filters: what a server makes of a release before it moves the weights."""
+"""Filters: the update that the server makes of a release before it moves the weights."""
 
 import dataclasses
 from typing import Any
@@ -16,13 +16,24 @@ from fedsmp_tff.post_processing import energies as energies_lib
 class LowPass(base.Filter):
   """A first-order low-pass filter of each coordinate (DOPPLER, arXiv 2408.13460).
 
-  m <- decay m + (1 - decay) (x + x') / 2, with x' the coordinate's release before; what
-  moves the weights is m over what a constant 1 would have made of it so far, so that there
-  is no bias towards zero in the beginning. Noise is independent from round to round and
-  the signal changes slowly, so that its low frequencies have more signal.
+  m <- decay m + (1 - decay) (x + x') / 2, with x' the coordinate's release before. The
+  update is m divided by the value that a constant release of 1 would have given it, so that
+  there is no bias towards zero in the beginning. Noise is independent from round to round and
+  the signal changes slowly, so that low frequencies have a larger share of signal.
+
+  >>> shapes, coordinates = [(2,)], tf.constant([1])
+  >>> low_pass = LowPass(decay=0.5)
+  >>> memory = low_pass.initialize(shapes)
+  >>> for value in (1.0, 3.0):
+  ...   release = state_lib.Release(coordinates, tf.constant([value]), stddev=0.1, valid=True)
+  ...   memory = low_pass.next(memory, release)
+  ...   known = sparsifiers.Known(shapes, memory=memory, coordinates=coordinates)
+  ...   print(round(float(low_pass.choose(known)[0]), 3))
+  1.0
+  1.8
 
   Attributes:
-    decay: In [0, 1).
+    decay: Weight of the filter's previous value, in [0, 1).
   """
 
   decay: float = 0.9
@@ -57,7 +68,7 @@ class Momentum(base.Filter):
   """Heavy-ball momentum of each coordinate over the rounds that kept it: v <- decay v + x.
 
   Attributes:
-    decay: In [0, 1).
+    decay: Weight of the previous velocity, in [0, 1).
   """
 
   decay: float = 0.9
@@ -81,13 +92,13 @@ class Momentum(base.Filter):
 
 @dataclasses.dataclass(frozen=True)
 class Shrinkage(energies_lib.RemembersEnergies, base.Filter):
-  """Draws each value towards zero by the share of it that is noise (Wiener's filter).
+  """Shrinks each value towards zero by its share of noise (Wiener's filter).
 
   x <- x e / (e + s^2), with e the coordinate's energy by all releases so far, this one
   included (`energies.Energies`), and s the noise's standard deviation.
 
   Attributes:
-    decay: What is left, a round later, of what a release said; in (0, 1].
+    decay: Decay per round of the weight of past releases, in (0, 1].
   """
 
   decay: float = 0.9

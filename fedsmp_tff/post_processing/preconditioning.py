@@ -27,7 +27,7 @@ class Preconditioner(energies_lib.RemembersEnergies, base.Factors):
   were applied, so that a round's sensitivity is C (`base.PostProcessing`).
 
   Attributes:
-    decay: What is left, a round later, of what a release said; in (0, 1].
+    decay: Decay per round of the weight of past releases, in (0, 1].
     exponent: a_j is proportional to |x_j|^-exponent; 0 for no factors, 1/2 for the
       least noise, 1 for equal values. In [0, 1].
   """

@@ -23,18 +23,18 @@ class Prediction(base.Guess):
   """Subtracts a guess from a client's k values before the clip and adds it to the mean.
 
   The guess is `share` of the mean of a coordinate's past releases, the older ones decayed.
-  It helps where clients' updates are like those of the rounds before: what is
-  left to clip is then shorter.
+  It helps where clients' updates resemble those of the rounds before: the difference that
+  is clipped is then shorter.
 
-  Privacy: the guess is a function of past releases, and what is clipped to C is what
-  remains, so that a round's sensitivity is C (`base.PostProcessing`). A client
+  Privacy: the guess is a function of past releases, and clients clip the difference from it
+  to C, so that a round's sensitivity is C (`base.PostProcessing`). A client
   that holds no data still sends zero, not the guess's negative: one that joins in its place moves
   the sum by C, not by 2 C.
 
   Attributes:
-    decay: What is left, a release of the same coordinate later, of the earlier ones; in
-      [0, 1).
-    share: Of the mean that is the guess, in [0, 1].
+    decay: Decay of the weight of past releases with each new one of the same coordinate,
+      in [0, 1).
+    share: Share of the mean of past releases that is the guess, in [0, 1].
   """
 
   decay: float = 0.9

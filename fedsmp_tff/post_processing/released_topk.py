@@ -16,7 +16,7 @@ _JITTER = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
-  """The k coordinates of the largest energies that past releases tell; not scaled.
+  """The k coordinates of the largest energies by past releases; not scaled.
 
   A share of the k explores: it is drawn at random, half of it from all tensors of the
   model alike, half in proportion to their energies; the others are the largest of
@@ -29,7 +29,7 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
   they are public before the round begins (`base.PostProcessing`).
 
   Attributes:
-    decay: What is left, a round later, of what a release said; in (0, 1].
+    decay: Decay per round of the weight of past releases, in (0, 1].
     explore: The share of k that explores, in [0, 1].
   """
 
@@ -67,17 +67,17 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
 class HybridTopK(sparsifiers.TopK, energies_lib.RemembersEnergies):
   """The top k by an update on public data and by past releases together; not scaled.
 
-  A coordinate's score is its share of the public update's energy and its share of the
-  energy that releases tell, weighted. Public data know a coordinate before it was ever kept,
-  and releases know the clients' data where public ones are of another kind. The public
-  update is one sample, of one path of training: its energies are smoothed by the product of
-  their rows and columns, as those of releases are (`energies.Energies.estimate`).
+  A coordinate's score is the weighted mean of its share of the public update's energy and
+  its share of the energy that is estimated from releases. Public data rank coordinates that
+  were never kept; releases reflect the clients' data, from which public data may differ. The
+  public update is one sample of one path of training: its energies are smoothed by the product
+  of their rows and columns, as those of releases are (`energies.Energies.estimate`).
 
   Privacy: a function of past releases and of public data (`base.PostProcessing`).
 
   Attributes:
-    released_weight: Of the releases' share, in [0, 1].
-    smoothing: Of the product's share in the public energies, in [0, 1].
+    released_weight: Weight of the releases in the score, in [0, 1].
+    smoothing: Weight of the product of rows and columns in the public energies, in [0, 1].
     decay: See `ReleasedTopK`.
   """
 

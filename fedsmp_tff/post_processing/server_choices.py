@@ -1,4 +1,4 @@
-"""What the server chooses for a round, from past releases, public data and chance alone."""
+"""The server's choices for a round, by past releases, public data and chance alone."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -88,10 +88,11 @@ class ServerChoices:
   def update(
       self, release: state_lib.Release, state: state_lib.FedSmpState
   ) -> tuple[tf.Tensor, state_lib.FedSmpState]:
-    """Makes what moves the weights, float64[d], and the state that remembers the release.
+    """Makes the update of the weights, float64[d], and the state that remembers the release.
 
     Args:
-      release: The round's; if it is not valid, nothing moves and nothing is remembered.
+      release: The round's release; if it is not valid, the update is zero and the memory
+        stays.
       state: The state after the round.
     """
     memory = collections.OrderedDict(

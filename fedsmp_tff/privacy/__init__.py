@@ -1,1 +1,1 @@
-"""What a run costs: sampling, accounting, ledger and audit."""
+"""The privacy cost of a run: sampling, accounting, ledger and audit."""

@@ -1,8 +1,8 @@
-"""Epsilon of runs under every accounting, each with the assumption that it rests on.
+"""Epsilon of runs under every accounting, each with its assumption.
 
 Every round releases a sum over sampled clients of vectors clipped to C, plus noise of
-standard deviation C sigma (`FedSmpFactory`); k and d do not enter. What that guarantees
-depends on how clients are sampled and on what 'one client more or less' means:
+standard deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. It depends on
+how clients are sampled and on the adjacency, the meaning of 'one client more or less':
 
   name             sampling            adjacency           sum's sensitivity
   poisson_pld      Poisson, rate r/n   add or remove one   C
@@ -13,8 +13,8 @@ depends on how clients are sampled and on what 'one client more or less' means:
   fixed_pld_lower  exactly r of n      replace one         2 C
   paper            Poisson, rate r/n   add or remove one   C
 
-`*_pld` are composed privacy loss distributions; `privacy_loss` says which and why, and
-that `fixed_pld_lower` is a LOWER bound: no accountant of that sampling may say less.
+`*_pld` are composed privacy loss distributions; `privacy.pld` explains which and why.
+`fixed_pld_lower` is a LOWER bound: no smaller epsilon can be valid for that sampling.
 `*_rdp` are Renyi DP with the conversion of Canonne, Kamath, Steinke (2020): for
 Poisson sampling of Gaussian noise dp-accounting's, with a fixed number of clients Wang, Balle,
 Kasiviswanathan (2019), Theorem 9, at noise multiplier sigma / 2, since replacing a client moves
@@ -49,14 +49,14 @@ _COARSE_STEP = 1e-3
 
 
 class Accounting(NamedTuple):
-  """One way to state epsilon, and what it takes for granted.
+  """One way to compute epsilon, and its assumptions.
 
   Attributes:
-    title: How it is computed.
-    assumption: Adjacency and sensitivity.
-    sampling: The sampling that it is for: `POISSON` or `FIXED`.
+    title: The method and the sampling, for people.
+    assumption: The adjacency and the sensitivity.
+    sampling: The sampling that it assumes: `POISSON` or `FIXED`.
     guarantees: Whether it is an upper bound, and so a guarantee, for that sampling.
-    any_noise: Whether it can be had for integer noise.
+    any_noise: Whether it also covers integer noise.
   """
 
   title: str
@@ -86,7 +86,7 @@ ACCOUNTINGS = {
 
 
 class Round(NamedTuple):
-  """What a round's guarantee depends on.
+  """The numbers on which a round's guarantee depends.
 
   Attributes:
     sampling: `sampling.POISSON` or `sampling.FIXED`.
@@ -94,7 +94,7 @@ class Round(NamedTuple):
     clients_per_round: r.
     seats: The most clients that take part.
     noise_multiplier: sigma.
-    lattice: The integers that leave a client; None with noise in reals.
+    lattice: The encoding of a client's integers; None with noise in reals.
   """
 
   sampling: str
@@ -118,22 +118,22 @@ class Round(NamedTuple):
 def epsilon(
     rounds: Sequence[tuple[Round, int]], accounting: str, delta: float
 ) -> float:
-  """Returns epsilon of all rounds about the same clients, in any order.
+  """Returns epsilon of all rounds on the same clients together, in any order.
 
   >>> one = Round('poisson', 6000, 100, 6000, noise_multiplier=1.4)
   >>> round(epsilon([(one, 180)], 'poisson_rdp', delta=6000**-1.1), 3)
   0.744
 
   Args:
-    rounds: Rounds, each with how often it was released, or begun.
+    rounds: Pairs of a round and the number of times that it was released, or begun.
     accounting: A key of `ACCOUNTINGS`.
-    delta: In (0, 1), for all together.
+    delta: delta of all rounds together, in (0, 1).
 
   Returns:
     epsilon; 0 without rounds, infinite if no finite one can be shown.
 
   Raises:
-    ValueError: If there is no such accounting, or not for the noise of a run.
+    ValueError: If there is no such accounting, or it does not cover the noise of a round.
   """
   if accounting not in ACCOUNTINGS:
     raise ValueError(
@@ -192,7 +192,7 @@ def epsilon(
 
 
 def by_privacy_loss(accounting: str) -> bool:
-  """Whether an accounting composes distributions, which takes time."""
+  """Whether an accounting composes privacy loss distributions, which takes seconds."""
   return accounting in _ROUND_LOSS
 
 

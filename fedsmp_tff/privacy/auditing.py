@@ -1,8 +1,8 @@
-"""Lower confidence bounds on epsilon from canaries' scores: what releases betray, measured.
+"""Lower confidence bounds on epsilon from canaries' scores: leakage, measured.
 
-An accountant says what a mechanism guarantees if the code is right; an audit says
-what the code at least gives away. A bound above the claim refutes it. One below proves
-nothing: canaries are one attack, and bounds are of 95 % confidence, or as asked.
+An accountant computes what a mechanism guarantees if the code is right; an audit measures
+what the code leaks at least. A bound above the claim refutes the claim. A bound below it proves
+nothing: canaries are one attack, and bounds are of 95 % confidence by default.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _LARGEST_EPSILON = 60.0
 
 
 class Audit(NamedTuple):
-  """What an audit found.
+  """The result of an audit.
 
   Attributes:
     epsilon: The lower bound at delta.
@@ -40,16 +40,23 @@ class Audit(NamedTuple):
 def epsilon_of_one_release(
     present: np.ndarray, absent: np.ndarray, delta: float, confidence: float = 0.95
 ) -> Audit:
-  """From independent releases with a canary and without, by a threshold on its score.
+  """Bounds epsilon by independent releases with a canary and without.
+
+  The attack is a threshold on the canary's score.
 
   A fifth of the scores choose the threshold; from the rest come Clopper-Pearson bounds of
   the attack's true and false positive rates, and with (epsilon, delta)-DP
   true <= e^epsilon false + delta (Jagielski, Ullman, Oprea 2020).
 
+  >>> rng = np.random.default_rng(0)
+  >>> present, absent = rng.normal(1, 1, 5000), rng.normal(0, 1, 5000)
+  >>> 0.5 < epsilon_of_one_release(present, absent, delta=1e-3).epsilon < 4.4
+  True
+
   Args:
     present: Scores with the canary, float[num]; larger where it shows more.
     absent: Scores without it, float[num].
-    delta: In [0, 1).
+    delta: delta of the claim, in [0, 1).
     confidence: Probability that epsilon is at least the bound.
 
   Returns:
@@ -80,7 +87,7 @@ def epsilon_of_one_run(
     spec: spec_lib.PrivacySpec,
     confidence: float = 0.95,
 ) -> Audit:
-  """From one run with many canaries, each in it or not by a fair coin of its own.
+  """Bounds epsilon by one run with many canaries, each included by an independent fair coin.
 
   Auditing f-DP in one run (Mahloujifar, Melis, Chaudhuri, arXiv 2410.22235): the
   canaries with the highest scores are guessed to be in, those with the lowest to be out. If
@@ -89,9 +96,9 @@ def epsilon_of_one_run(
   the largest sigma for which that is not refuted.
 
   Args:
-    scores: Of the canaries, float[num].
-    included: Whether each was in the run, bool[num].
-    spec: Of the run. Its trade-off is that of Gaussian noise.
+    scores: The scores of the canaries, float[num].
+    included: Whether each canary was in the run, bool[num].
+    spec: The specification of the run. Its trade-off is taken with Gaussian noise.
     confidence: Probability that epsilon is at least the bound.
 
   Returns:

@@ -1,4 +1,4 @@
-"""The privacy ledger: what a run has begun to release, on disk before it does."""
+"""The privacy ledger: a record on disk of each round before it begins."""
 
 from collections.abc import Iterator
 import contextlib
@@ -28,15 +28,15 @@ class LedgerError(Exception):
 
 
 class Record(NamedTuple):
-  """What a ledger says.
+  """The content of a ledger.
 
   Attributes:
-    spec: What a round costs.
-    run: Which run it is.
+    spec: The specification, from which the cost of a round follows.
+    run: The name of the run.
     seeded: Whether the run's noise follows from a seed.
     rounds: The round of each entry, from 0, in order.
-    size: Bytes of the file that were read; what follows is an entry whose writing was cut
-      off, so that its round never began.
+    size: Number of bytes of complete lines. A line after them was cut off while it was
+      written, so that its round never began.
   """
 
   spec: spec_lib.PrivacySpec
@@ -47,7 +47,7 @@ class Record(NamedTuple):
 
   @property
   def rounds_charged(self) -> int:
-    """How many rounds count.
+    """Returns the number of rounds that count for privacy.
 
     A round that was begun counts, whatever became of it, and one that is run again
     counts again. With a seed it is the same round with the same noise, and counts once.
@@ -56,11 +56,24 @@ class Record(NamedTuple):
 
 
 class Ledger:
-  """Appends to one run's ledger: JSON, a line each, first what a round costs, then each round.
+  """Appends to one run's ledger: lines of JSON, first the specification, then each round.
 
-  A line has the SHA-256 of what it and the line before say, so a line that was
-  changed, left out or moved shows. What it can't show is that its end is missing; the
-  checkpoints know how long it was (`state`).
+  Each line contains the SHA-256 of itself and the line before, which reveals lines that were
+  changed, left out or moved. It does not reveal that the end is missing; for that,
+  checkpoints contain the length (`state`).
+
+  >>> import os, tempfile
+  >>> from fedsmp_tff.privacy import spec as spec_lib
+  >>> spec = spec_lib.PrivacySpec(
+  ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
+  ...     clipping_norm=1.0, delta=1e-5)
+  >>> with tempfile.TemporaryDirectory() as directory:
+  ...   path = os.path.join(directory, 'ledger.jsonl')
+  ...   with Ledger(path, spec) as ledger:
+  ...     draws = [ledger.begin(0), ledger.begin(1), ledger.begin(1)]  # Round 1 ran twice.
+  ...   record = read(path)
+  >>> draws, record.rounds, record.rounds_charged
+  ([0, 1, 2], [0, 1, 1], 3)
   """
 
   def __init__(
@@ -71,16 +84,16 @@ class Ledger:
       *,
       seeded: bool = False,
   ):
-    """Begins a ledger, or goes on with the one that is there.
+    """Begins a ledger, or continues the existing one.
 
     Args:
       path: The file.
-      spec: What a round costs.
-      run: Which run it is.
+      spec: The specification, from which the cost of a round follows.
+      run: The name of the run.
       seeded: Whether the run's noise follows from a seed.
 
     Raises:
-      LedgerError: If what is there is damaged, or another run's, or it can't be
+      LedgerError: If the existing file is damaged or belongs to another run, or it can't be
         written.
     """
     self._path = pathlib.Path(path)
@@ -116,15 +129,15 @@ class Ledger:
       self._file.close()
 
   def begin(self, round_num: int) -> int:
-    """Notes that a round begins; it is on disk on return.
+    """Records that a round begins; the record is on disk on return.
 
     Args:
       round_num: From 0.
 
     Returns:
       The number of the round's draw of clients. Without a seed a round that is run again
-      has clients of its own: two releases about the same sample would be one
-      round with twice as much to see, not two.
+      draws other clients: two releases on the same sample would not be two independent
+      rounds.
 
     Raises:
       LedgerError: If it can't be written.
@@ -134,17 +147,17 @@ class Ledger:
     return round_num if self._seeded else len(self._rounds) - 1
 
   def rounds_charged(self, rounds_done: int | None = None) -> int:
-    """How many rounds count; see `Record.rounds_charged`.
+    """Returns the number of rounds that count for privacy; see `Record.rounds_charged`.
 
     Args:
-      rounds_done: With a seed: the rounds up to this one; None: all.
+      rounds_done: With a seed: only the first so many rounds of the run count; None: all.
     """
     if not self._seeded:
       return len(self._rounds)
     return len({r for r in self._rounds if rounds_done is None or r < rounds_done})
 
   def state(self) -> dict[str, np.ndarray]:
-    """What `check` takes: how many entries there are, and what they say."""
+    """Returns the state for `check`: the number of entries and the sum of the last one."""
     return {
         'entries': np.int64(len(self._rounds)),
         'sum': np.frombuffer(bytes.fromhex(self._sums[-1]), np.uint8),
@@ -187,7 +200,7 @@ class Ledger:
 
 
 def read(path: os.PathLike[str]) -> Record:
-  """What a ledger says.
+  """Reads a ledger.
 
   Raises:
     LedgerError: If it is missing, was changed, or can't be read.
@@ -196,7 +209,7 @@ def read(path: os.PathLike[str]) -> Record:
 
 
 def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
-  """A record, and the sum of every line."""
+  """Returns a record, and the sum of every line."""
   try:
     content = path.read_bytes()
   except OSError as error:

@@ -3,7 +3,7 @@
 Tighter than Renyi DP: the distribution of the privacy loss of one round is put on a
 grid, rounded up (down for a lower bound) and convolved with itself. The grid and the
 composition are dp-accounting's (Koskela, Jaelkoe, Honkela 2020; Doroshenko et al. 2022,
-"Connect the Dots"). What belongs here is which pair of distributions a round is.
+"Connect the Dots"). This module chooses the pair of distributions that stands for a round.
 
 With noise C sigma on the sum, in units of C sigma:
 
@@ -19,7 +19,7 @@ With noise C sigma on the sum, in units of C sigma:
   (1 - q) N(0, 1) + q N(-2 / sigma, 1): the upper bound.
 * The lower bound is a pair of populations: one client that sends +C in a population and
   -C in its neighbour, all others -C. Its rounds are N(0, 1) against
-  (1 - q) N(0, 1) + q N(2 / sigma, 1), so no accountant may say less.
+  (1 - q) N(0, 1) + q N(2 / sigma, 1), so no smaller epsilon can be valid.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def poisson(
     population: n.
     clients_per_round: r; clients are sampled with probability r / n.
     seats: The most of them that take part.
-    step: Of the grid; see `step_of`.
+    step: The step of the grid; see `step_of`.
   """
   return pld.from_truncated_subsampled_gaussian_mechanism(
       population,
@@ -80,7 +80,7 @@ def fixed(
     noise_multiplier: sigma, positive.
     population: n.
     clients_per_round: r.
-    step: Of the grid; see `step_of`.
+    step: The step of the grid; see `step_of`.
   """
   # Where all take part nobody is exchanged, and the sum moves by 2 C at most.
   relation = _REPLACE if clients_per_round < population else _ADD_OR_REMOVE
@@ -100,14 +100,15 @@ def fixed_lower(
 
 
 def epsilon(rounds: Sequence[tuple[Loss, int]], delta: float) -> float:
-  """Of rounds of one grid and adjacency, each as many times as its number says.
+  """Returns epsilon of rounds on one grid and with one adjacency.
 
   Args:
-    rounds: At least one, each at least once.
-    delta: In (0, 1).
+    rounds: Pairs of a round's loss and the number of its repetitions, at least 1; at least
+      one pair.
+    delta: delta of all rounds together, in (0, 1).
 
   Returns:
-    epsilon, infinite if the numbers allow for no other.
+    epsilon, infinite if no finite one can be shown.
   """
   composed = functools.reduce(
       lambda a, b: a.compose(b), [one.self_compose(num) for one, num in rounds]

@@ -1,4 +1,4 @@
-"""Who takes part in a round: each client with probability r/n, or exactly r of n."""
+"""Samples the participants of a round: each client with probability r/n, or exactly r of n."""
 
 import abc
 from typing import Optional
@@ -15,7 +15,7 @@ class Sampler(abc.ABC):
   Draws are independent, and a draw depends on nothing but the seed and its number.
 
   Attributes:
-    seats: How many participants every round has.
+    seats: Number of participants of every round.
   """
 
   seats: int
@@ -49,8 +49,9 @@ class Sampler(abc.ABC):
     """The participants of a round: distinct numbers, int64[seats].
 
     Args:
-      draw: Which draw it is. A round that is run again with fresh noise is another
-        draw: two releases about one sample are not two samples' (`ledger`).
+      draw: Number of the draw, from 0. A round that is run again with fresh noise needs
+        another draw: two releases on one sample of clients are not two independent rounds
+        (`ledger`).
 
     Returns:
       Clients are numbers from 0 to n - 1; negative ones are noise-only participants,
@@ -63,19 +64,23 @@ class Sampler(abc.ABC):
     """See `sample`."""
 
   def state(self) -> np.ndarray:
-    """What `restore` takes, uint32[8]: as secret as the seed."""
+    """Returns the state for `restore`, uint32[8]: as secret as the seed."""
     return np.array(
         [self._entropy >> (32 * i) & 0xFFFFFFFF for i in range(_SEED_WORDS)],
         np.uint32,
     )
 
   def restore(self, state: np.ndarray) -> None:
-    """Makes this sampler choose as the one that gave `state`."""
+    """Makes this sampler choose as the sampler whose `state` it was."""
     self._entropy = sum(int(word) << (32 * i) for i, word in enumerate(state))
 
 
 class FixedSampler(Sampler):
-  """Exactly r of n clients, without replacement: line 1 of Algorithm 1."""
+  """Exactly r of n clients, without replacement: line 1 of Algorithm 1.
+
+  >>> len(set(FixedSampler(population=1000, clients_per_round=4).sample(draw=0)))
+  4
+  """
 
   def __init__(
       self, population: int, clients_per_round: int, seed: Optional[int] = None
@@ -94,7 +99,14 @@ class PoissonSampler(Sampler):
   The number of participants is constant, so that their noise shares add up to the
   mechanism's noise however many clients were sampled, and nobody learns how many. If
   more were sampled than there are seats, a random subset of them takes part
-  ("truncated Poisson sampling", arXiv 2508.15089), which the accounting takes in.
+  ("truncated Poisson sampling", arXiv 2508.15089), for which the accounting charges.
+
+  >>> sampler = PoissonSampler(population=1000, clients_per_round=4, seats=8, seed=1)
+  >>> participants = sampler.sample(draw=0)
+  >>> len(participants), int(sum(participants < 0))  # Those below 0 send noise alone.
+  (8, 4)
+  >>> bool((sampler.sample(draw=0) == participants).all())
+  True
   """
 
   def __init__(

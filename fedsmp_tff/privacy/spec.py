@@ -1,7 +1,7 @@
 """`PrivacySpec`: one object that makes sampler, noise and epsilon, so that they can't drift apart.
 
 Algorithm 1 samples exactly r of n clients and accounts as if it were Poisson sampling. Here
-the sampler is a choice, and the claim follows from it; `accounting` says how.
+the sampler is a choice, and the claim follows from it; `accounting` explains how.
 
 >>> from fedsmp_tff.privacy import accounting
 >>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, seats=6000)
@@ -35,30 +35,40 @@ _SPREAD, _INTEGER_NOISE_SPREAD = 5, 7
 
 @dataclasses.dataclass(frozen=True)
 class PrivacySpec:
-  """What a run's privacy is made of: sampler, noise and epsilon come from here.
+  """The privacy of a run: makes its sampler, its mechanism and its epsilon.
+
+  >>> spec = PrivacySpec(
+  ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
+  ...     clipping_norm=1.0, delta=1e-5)
+  >>> spec.claim, spec.sampler(seed=1).seats, spec.mechanism().seats
+  ('poisson_pld', 150, 150)
+  >>> fixed = dataclasses.replace(spec, sampling='fixed', seats=100, min_reporting=None)
+  >>> fixed.claim, round(fixed.epsilon('fixed_rdp'), 1)
+  ('fixed_pld', 6.3)
 
   The unit of privacy is a client with all of its data. With `POISSON` sampling neighbours
-  differ by one client added or removed, with `FIXED` by one client replaced. Public are: this
-  specification, the masks, every round's release, and so every model. Not public: who
-  took part, how many were sampled, and what a client computed.
+  differ by one client added or removed, with `FIXED` by one client replaced. The claim treats
+  this specification, the masks and every round's release, and so every model, as public. It
+  protects who took part, how many were sampled, and what a client computed.
 
   Attributes:
-    population: n, the clients from which a round's are sampled.
-    clients_per_round: r, their number (expected, with `POISSON`); sums are divided by it.
-    rounds: T.
+    population: n, the number of clients from which each round samples.
+    clients_per_round: r, the number of sampled clients (expected, with `POISSON`); sums are
+      divided by it.
+    rounds: T, the number of rounds.
     noise_multiplier: sigma: the noise of a released sum has standard deviation C sigma
       at least; 0 gives an infinite epsilon.
     clipping_norm: C, the L2 norm to which a client's vector is clipped; infinite (no
       clipping) only without noise.
-    delta: In (0, 1).
+    delta: delta of the run, in (0, 1).
     sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
-    seats: Participants of a round, each with a share of the noise. `POISSON`: as many as
-      five standard deviations above r need (150 for r = 100; seven with integer noise);
-      empty seats go to noise-only participants. `FIXED`: r.
-    min_reporting: The fewest participants whose sum is released; noise shares are sized
-      for it. None: all seats.
-    noise: A kind of `noise.KINDS`.
-    num_values: With integer noise: how many values a client sends.
+    seats: Number of participants of a round, each with a share of the noise. None with
+      `POISSON`: r and five standard deviations (150 for r = 100; seven with integer noise);
+      noise-only participants take the seats that are empty. None with `FIXED`: r.
+    min_reporting: The fewest participants whose sum is released; their noise shares alone
+      add up to sigma. None: all seats.
+    noise: The kind of noise, one of `noise.KINDS`.
+    num_values: With integer noise: number of values that a client sends.
     bits: With integer noise: bits of a value; None: 16.
     rotate: With integer noise: see `lattice.Lattice`.
   """
@@ -121,7 +131,7 @@ class PrivacySpec:
     return min(self.population, math.ceil(r + spread * math.sqrt(r)))
 
   def mechanism(self) -> mechanism_lib.Mechanism:
-    """Returns the mechanism that the claim is about."""
+    """Returns the mechanism for which the claim is valid."""
     return mechanism_lib.Mechanism(
         clients_per_round=self.clients_per_round,
         clipping_norm=None if math.isinf(self.clipping_norm) else self.clipping_norm,
@@ -136,14 +146,14 @@ class PrivacySpec:
 
   @property
   def lattice(self) -> Optional[lattice_lib.Lattice]:
-    """The integers that leave a client; None with noise in reals."""
+    """The encoding of a client's integers; None with noise in reals."""
     if self.noise == noise_lib.GAUSSIAN:
       return None
     return self.mechanism().encoding(self.num_values)
 
   @property
   def round(self) -> accounting_lib.Round:
-    """What a round's guarantee depends on."""
+    """The numbers on which a round's guarantee depends."""
     return accounting_lib.Round(
         self.sampling, self.population, self.clients_per_round, self.seats,
         self.noise_multiplier, self.lattice,
@@ -151,7 +161,7 @@ class PrivacySpec:
 
   @property
   def claim(self) -> str:
-    """The tightest of `accounting.ACCOUNTINGS` that holds for this sampling and noise."""
+    """The tightest of `accounting.ACCOUNTINGS` that is valid for this sampling and noise."""
     return f'{self.sampling}_{"pld" if self.lattice is None else "rdp"}'
 
   def holds(self, accounting: str) -> bool:
@@ -166,7 +176,7 @@ class PrivacySpec:
     )
 
   def sampler(self, seed: Optional[int] = None) -> sampling_lib.Sampler:
-    """The sampler that the claim is about; `seed` as `sampling.Sampler`'s."""
+    """Returns the sampler for which the claim is valid; `seed`: see `sampling.Sampler`."""
     if self.sampling == sampling_lib.FIXED:
       return sampling_lib.FixedSampler(self.population, self.clients_per_round, seed)
     return sampling_lib.PoissonSampler(
@@ -199,15 +209,15 @@ class PrivacySpec:
     """epsilon at `delta`; infinite if no finite one can be shown.
 
     Args:
-      accounting: A key of `accounting.ACCOUNTINGS`; None: the claim's. One for another sampling
-        gives what that sampling would have, with the same r and n.
-      rounds: Rounds that were released, or begun; None: all.
+      accounting: A key of `accounting.ACCOUNTINGS`; None: `claim`. An accounting for another
+        sampling gives the epsilon of that sampling, with the same r and n.
+      rounds: Number of rounds that were released, or begun; None: all.
 
     Returns:
       epsilon; 0 before the first round.
 
     Raises:
-      ValueError: If there is no such accounting, or not for this noise.
+      ValueError: If there is no such accounting, or it does not cover this noise.
     """
     rounds = self.rounds if rounds is None else rounds
     return _epsilon(self.round, rounds, accounting or self.claim, self.delta)
@@ -223,6 +233,13 @@ class PrivacySpec:
 
   def calibrated(self, epsilon: float, accounting: Optional[str] = None) -> 'PrivacySpec':
     """Returns the specification with the smallest sigma, to 6 digits, within `epsilon`.
+
+    >>> spec = PrivacySpec(
+    ...     population=50, clients_per_round=50, rounds=10, noise_multiplier=1.0,
+    ...     clipping_norm=1.0, delta=1e-3, sampling='fixed')
+    >>> spec = spec.calibrated(epsilon=2.0, accounting='fixed_rdp')
+    >>> round(spec.noise_multiplier, 1), round(spec.epsilon('fixed_rdp'), 3)
+    (10.2, 2.0)
 
     Args:
       epsilon: The target for all rounds, positive.

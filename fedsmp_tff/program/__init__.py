@@ -1,1 +1,1 @@
-"""Many rounds, and what survives a crash between them."""
+"""Runs many rounds, and resumes them after a crash."""

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on after a crash as if there had been none."""
+"""Checkpoints: the state that a run needs to resume after a crash as if there had been none."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -50,8 +50,8 @@ class Checkpoints:
 
   A checkpoint is a directory that appears under its name only when it is whole; what a
   killed writer leaves behind has another name and is removed at the next start.
-  They hold the model and, in the sampler's state, what tells who took part in which
-  round: keep them to yourself.
+  Checkpoints contain the model and, in the sampler's state, the information who took part
+  in which round: keep them secret.
   """
 
   def __init__(
@@ -65,11 +65,11 @@ class Checkpoints:
     """Makes the directory.
 
     Args:
-      directory: Of these checkpoints alone.
+      directory: A directory for these checkpoints alone.
       run_id: Distinguishes the run from others of the same model.
       rounds_per_checkpoint: None: after each round, or as rarely as keeps them under
         5 % of the time.
-      keep: How many of the last ones to keep.
+      keep: Number of the last checkpoints to keep.
 
     Raises:
       CheckpointError: If the directory can't be made.

@@ -1,4 +1,4 @@
-"""The training loop: who takes part, round after round, and what is reported."""
+"""The training loop: samples the participants of each round, runs it and reports it."""
 
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -16,15 +16,15 @@ from fedsmp_tff.program import checkpoints as checkpoints_lib
 
 @dataclasses.dataclass(frozen=True)
 class RoundReport:
-  """What is known after a round.
+  """The results of a round.
 
   Attributes:
-    rounds_done: Rounds that ended, this one included; 0 before the first.
-    rounds_charged: Rounds that count for privacy: the same, and those that were begun
-      and lost.
-    weights: The model's, after it.
-    metrics: The process's own metrics; None before the first round.
-    evaluation: What the evaluation returned; None if there was none.
+    rounds_done: Number of rounds that ended, this one included; 0 before the first.
+    rounds_charged: Number of rounds that count for privacy: the same, and those that were
+      begun and lost.
+    weights: The model's weights after the round.
+    metrics: The metrics of the process; None before the first round.
+    evaluation: The result of the evaluation; None if there was none.
     round_seconds: Time that the round took.
     evaluation_seconds: Time that the evaluation took.
   """
@@ -39,21 +39,21 @@ class RoundReport:
 
 
 class Reporter:
-  """Receives a report after every round; its state is checkpointed."""
+  """Receives a report after every round; checkpoints contain its state."""
 
   def __call__(self, report: RoundReport) -> None:
-    """Takes in a round; called once before the first, too."""
+    """Receives the report of a round; called once before the first, too."""
 
   def state(self) -> Any:
-    """What a checkpoint keeps: arrays and NumPy scalars, always of one structure."""
+    """Returns its state for a checkpoint: arrays and NumPy scalars in a fixed structure."""
     return ()
 
   def restore(self, rounds_done: int, state: Any) -> None:
-    """Goes on as after `rounds_done` rounds.
+    """Restores the state after `rounds_done` rounds.
 
     Args:
-      rounds_done: The rounds that are not run again.
-      state: What `state` returned after them.
+      rounds_done: Number of rounds that are not run again.
+      state: The result of `state` after them.
     """
 
 
@@ -71,10 +71,10 @@ def run(
 ) -> tuple[Any, Optional[BaseException]]:
   """Runs `rounds` rounds, and reports each as it ends.
 
-  With `checkpoints` it goes on after the last one, and a round's checkpoint is
+  With `checkpoints` the run resumes after the last one, and a round's checkpoint is
   written after it was reported. So whatever ends the process, all rounds of the
   last checkpoint have been reported; those after it are run, and reported, again.
-  With `ledger` a round is on record before it begins.
+  With `ledger` each round is recorded before it begins.
 
   Args:
     process: The learning process.
@@ -86,9 +86,9 @@ def run(
       ended and the model's weights; returns whatever the reporters understand, or None
       where nothing was due (`every`).
     reporters: Called in turn after each round, and once before the first.
-    checkpoints: Where the run is kept, and found again; None: nowhere. Whatever
+    checkpoints: Saves the run's state and restores it; None: no checkpoints. Whatever
       ends the run, the state after the last reported round is saved.
-    ledger: Where rounds are charged for; None: nowhere.
+    ledger: Records each round before it begins; None: no ledger.
     between_rounds: Called before each round; a `KeyboardInterrupt` from it ends
       the run there.
 

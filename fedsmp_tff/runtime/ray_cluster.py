@@ -62,7 +62,7 @@ class RayWorkers(workers.Workers):
     """Initializes the workers; Ray must have been initialized.
 
     Args:
-      num_workers: How many; None: one for each GPU, or else processor, of the
+      num_workers: Number of workers; None: one for each GPU, or else processor, of the
         cluster, as it grows and shrinks.
       use_gpus: Whether each worker has a GPU; None: if the cluster has any.
       client_timeout: Seconds that one client may take.
@@ -300,9 +300,9 @@ def ray_context(
   are lost. Secure aggregation is SIMULATED: this process sees each client's integers.
 
   Args:
-    address: The cluster's, as `ray.init` takes it ('auto' for the one that
+    address: The address of the cluster, as `ray.init` takes it ('auto' for the one that
       runs on this machine); None: a cluster on this machine for this block.
-    workers: How many; None: one for each processor of the cluster, or GPU.
+    workers: Number of workers; None: one for each GPU of the cluster, or else processor.
     use_gpus: Whether each worker has a GPU; None: if the cluster has any.
     client_timeout: Seconds that one client may take, the first of a worker
       including the building of its graph.

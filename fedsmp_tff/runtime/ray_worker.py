@@ -1,4 +1,7 @@
-"""The process on a Ray cluster that runs clients; sent there by value, so that it needs TensorFlow and Ray alone."""
+"""The process on a Ray cluster that runs clients.
+
+It is sent there by value, so that it needs TensorFlow and Ray alone.
+"""
 
 from typing import Any
 
@@ -19,7 +22,7 @@ class Worker:
 
     Args:
       tensorflow_version: The driver's, which this process must have too.
-      use_gpu: Whether it has a GPU; if not, those of its machine are others'.
+      use_gpu: Whether it has a GPU; if not, it leaves its machine's GPUs to other processes.
 
     Raises:
       RuntimeError: If this process has another TensorFlow, or sees no GPU.

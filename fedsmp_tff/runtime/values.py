@@ -14,7 +14,7 @@ def leaves_of(value: Any, type_spec: tff.Type) -> list[Leaf]:
   """The tensors and datasets that make up a value, in the order of its type.
 
   Args:
-    value: What TFF takes for `type_spec`: Python containers, numbers, arrays,
+    value: A value that TFF takes for `type_spec`: Python containers, numbers, arrays,
       tensors, and datasets or lists of elements.
     type_spec: A type of tensors, sequences and structures of them, not placed.
 
@@ -62,7 +62,7 @@ def members_of(value: Any, type_spec: tff.StructType) -> list[Any]:
 
 
 def value_of(tensors: Sequence[tf.Tensor], type_spec: tff.Type) -> Any:
-  """The inverse of `leaves_of`: NumPy values in the type's own containers."""
+  """The inverse of `leaves_of`: NumPy values in the containers of the type."""
   rest = iter(tensors)
   return tff.types.structure_from_tensor_type_tree(
       lambda _: next(rest).numpy(), without_placement(type_spec)

@@ -1,4 +1,4 @@
-"""Which client of a round runs next: each is handed out until it is done, and counted once."""
+"""Hands out the clients of a round to workers, and counts each once."""
 
 import abc
 import collections
@@ -68,7 +68,7 @@ _LEAD = 256
 
 
 class Work:
-  """What a client does in a round, the same for all clients and rounds.
+  """The computation of a client in a round, the same for all clients and rounds.
 
   Attributes:
     graph: From a client's leaves and the broadcast tensors to its results.
@@ -101,8 +101,8 @@ class Workers(abc.ABC):
     """Runs `work` for each client of one round.
 
     Args:
-      work: What each client does.
-      broadcast: What the server sends to all of them.
+      work: The computation of each client.
+      broadcast: The tensors that the server sends to all of them.
       clients: Each client's own leaves.
 
     Yields:

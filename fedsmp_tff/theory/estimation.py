@@ -1,8 +1,8 @@
-"""What Theorem 2 calls constants, and what top-k loses, estimated from public data alone.
+"""Estimates the constants of Theorem 2 and the loss of top-k from public data alone.
 
-Public examples are cut into clients of the size that real ones have, and trained on for a few
-rounds of FedAvg; gradients and updates on the way give the estimates. They are of that stretch
-of training: the theorem's own constants hold everywhere, and are larger.
+Public examples are divided into clients of realistic size, which train for a few
+rounds of FedAvg; the gradients and updates of these rounds give the estimates. They describe
+that part of training: the theorem's constants are bounds everywhere, and are larger.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,15 +24,24 @@ _POINTS = 400
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """What was found.
+  """The constants of Theorem 2 and the loss of top-k, as estimated from public data.
+
+  >>> constants = theorem_2.Constants(
+  ...     smoothness=1.0, gradient_variance=0.1, dissimilarity=1.0, dissimilarity_offset=0.1,
+  ...     initial_gap=2.0)
+  >>> found = Estimate(
+  ...     constants, dim=100, kept=np.array([1, 10, 100]), lost=np.array([0.9, 0.5, 0.0]),
+  ...     update_norm=0.3)
+  >>> found.topk_variance(num_kept=10), found.topk_variance(num_kept=100)
+  (0.5, 0.0)
 
   Attributes:
-    constants: Of Assumptions 1 to 3.
+    constants: The constants of Assumptions 1 to 3.
     dim: d.
-    kept: k, int64[n], ascending, from 1 to d.
-    lost: float64[n]: the share of the clients' mean update, of its squared norm, that lies
+    kept: The k at which `lost` was measured, int64[n], ascending, from 1 to d.
+    lost: float64[n]: the share of the squared norm of the clients' mean update that lies
       outside the k coordinates that an update on other public examples moves most.
-    update_norm: The median norm of a client's update, all d coordinates.
+    update_norm: The median norm of a client's update, over all d coordinates.
   """
 
   constants: theorem_2.Constants
@@ -68,9 +77,9 @@ def estimate(
     model: The model, with its initial weights.
     public_examples: A structure `(x, y)` of arrays whose first dimension counts examples.
     training: The clients' local training.
-    client_examples: Examples of a client.
-    rounds: Rounds, at least 1.
-    seed: Of the split and of shuffling.
+    client_examples: Number of examples of a client.
+    rounds: Number of rounds, at least 1.
+    seed: Seed of the split and of shuffling.
     over: Wraps the iteration over rounds, for a progress bar.
 
   Returns:
@@ -127,11 +136,11 @@ def estimate(
 
 
 class _Point(NamedTuple):
-  """What is measured at some weights.
+  """The measurements at some weights.
 
   Attributes:
     weights: float32[d].
-    loss: Mean over clients.
+    loss: The mean loss over clients.
     mean: The mean gradient, float32[d].
     within: Squared distance of a minibatch's gradient from its client's, on average.
     between: Squared distance of a client's gradient from the mean one, on average.
@@ -148,7 +157,7 @@ class _Measurements:
   """Gradients and updates of a model, all as vectors float32[d].
 
   Attributes:
-    initial_weights: The model's own trainable weights.
+    initial_weights: The trainable weights with which the model starts.
   """
 
   def __init__(

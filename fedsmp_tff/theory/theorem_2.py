@@ -21,7 +21,7 @@ _RESOLUTION = 0.007
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-  """What Assumptions 1 to 3 of section 4 call constants of the problem.
+  """The constants of the problem in Assumptions 1 to 3 of section 4.
 
   Attributes:
     smoothness: L: gradients of clients' losses are L-Lipschitz.
@@ -55,12 +55,12 @@ class Constants:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """What a run is: the numbers in Theorem 2 that a user sets.
+  """The numbers in Theorem 2 that a user sets for a run.
 
   Attributes:
     dim: d.
-    learning_rate: eta_l, of clients. With momentum mu, which the theorem does not have, a
-      step is longer by 1/(1 - mu).
+    learning_rate: eta_l, the learning rate of clients. The theorem has no momentum; with
+      momentum mu a step is longer by 1/(1 - mu).
     local_steps: tau.
     rounds: T.
     clients_per_round: r.
@@ -134,18 +134,18 @@ def bound(
     num_kept: int,
     variance: Optional[float] = None,
 ) -> Bound:
-  """Theorem 2's right side.
+  """Computes the right side of Theorem 2.
 
   Args:
-    constants: Of the problem.
-    training: Of the run.
+    constants: The constants of the problem.
+    training: The numbers of the run.
     sparsifier: `RANDK` or `TOPK`.
     num_kept: k, from 1 to d.
     variance: phi_k, where it was measured; default: `compression_variance`.
 
   Returns:
-    The parts. They bound what the theorem says only if `violations` returns none; the
-    shape over k is of use beyond that.
+    The parts. They are a bound only if `violations` returns none; their shape over k is
+    useful even where they are not.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -189,9 +189,9 @@ def violations(
     num_kept: int,
     variance: Optional[float] = None,
 ) -> list[str]:
-  """The theorem's conditions that do not hold, a sentence each.
+  """The theorem's conditions that are not met, a sentence each.
 
-  That no update is clipped (||update|| <= C) is a condition too, and not checked here.
+  One condition is not checked here: no update may be clipped (||update|| <= C).
 
   Args:
     constants: As of `bound`.
@@ -240,9 +240,24 @@ def best_compression_ratio(
   the bound is linear in k as long as phi_k is: its minimum is at one of the ends, so that
   without a measured `variance` the answer is 1/d or 1.
 
+  >>> constants = Constants(
+  ...     smoothness=1.0, gradient_variance=0.1, dissimilarity=1.0, dissimilarity_offset=0.1,
+  ...     initial_gap=2.0)
+  >>> training = Training(
+  ...     dim=100_000, learning_rate=0.01, local_steps=10, rounds=200, clients_per_round=100,
+  ...     clipping_norm=1.0, noise_multiplier=1.4)
+  >>> round(best_compression_ratio(constants, training, RANDK), 4)
+  0.0175
+  >>> for num_kept in (100, 1_750, 100_000):
+  ...   parts = bound(constants, training, RANDK, num_kept)
+  ...   print(f'{parts.optimization:.1f} + {parts.compression:.1f} + {parts.privacy:.1f}')
+  1.2 + 239.8 + 0.8
+  1.2 + 13.5 + 13.7
+  1.2 + 0.0 + 784.0
+
   Args:
-    constants: Of the problem.
-    training: Of the run.
+    constants: The constants of the problem.
+    training: The numbers of the run.
     sparsifier: `RANDK` or `TOPK`.
     variance: phi_k as a function of k, where it was measured; default:
       `compression_variance`.

@@ -1,4 +1,4 @@
-"""Tests of Fed-SMP and its siblings as learning processes."""
+"""Tests of Fed-SMP as a learning process."""
 
 import collections
 import functools
@@ -11,91 +11,36 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import sparsifiers
+from tests.support import linear_runs
 from tests.support import numpy_reference
 from tests.support import processes
 from tests.support import tiny_models
 
-_CLIENTS, _DIM, _RATE, _MOMENTUM, _STEPS = 3, 10, 0.05, 0.9, 4
-_PUBLIC = tiny_models.regression_examples(8, seed=77)
-
 
 def _decayed(round_num):
-  return _RATE * 0.5 ** tf.cast(round_num, tf.float32)
-
-
-def _training(**options):
-  # Batches as large as the data: the order of examples does not matter.
-  return fedsmp_tff.LocalTraining(
-      tff.learning.optimizers.build_sgdm(_RATE, _MOMENTUM), 8, steps=_STEPS,
-      **options,
-  )
+  return linear_runs.RATE * 0.5 ** tf.cast(round_num, tf.float32)
 
 
 def _topk(**options):
-  return sparsifiers.TopK(num=4, public_examples=_PUBLIC, **options)
+  return sparsifiers.TopK(num=4, public_examples=linear_runs.PUBLIC, **options)
 
 
 def _build(sparsifier, sigma=0.0, clip=0.5, training=None, **options):
   return processes.fed_smp(
       tiny_models.linear_regression(),
-      training or _training(),
+      training or linear_runs.training(),
       sparsifier,
-      clients_per_round=_CLIENTS,
+      clients_per_round=linear_runs.CLIENTS,
       clipping_norm=clip,
       noise_multiplier=sigma,
       **options,
   )
 
 
-def _examples():
-  return [tiny_models.regression_examples(8, seed=i) for i in range(_CLIENTS)]
-
-
-def _datasets(tagged=False):
-  datasets = [tf.data.Dataset.from_tensor_slices(e) for e in _examples()]
-  if tagged:
-    return [fedsmp_tff.tag_client(i, d) for i, d in enumerate(datasets)]
-  return datasets
-
-
-def _flat(weights):
-  return np.concatenate([np.reshape(w, -1) for w in weights.trainable])
-
-
-def _numpy_update(weights, examples, rate):
-  parts = numpy_reference.linear_regression_update(
-      weights.trainable, *examples,
-      batches=[np.arange(len(examples[0]))] * _STEPS,
-      learning_rate=rate, momentum=_MOMENTUM,
-  )
-  return np.concatenate([part.reshape(-1) for part in parts])
-
-
-# The rows of the first table: how each is built, its scale, whether it clips.
+# How each is built, its scale and its C.
 _SYSTEMS = {
     'fedsmp_randk': (functools.partial(_build, sparsifiers.RandK(num=4)), 10 / 4, 0.5),
     'fedsmp_topk': (functools.partial(_build, _topk()), 1.0, 0.5),
-    'dp_fedavg': (
-        lambda: fedsmp_tff.build_dp_fedavg(
-            tiny_models.linear_regression(), _training(),
-            fedsmp_tff.Mechanism(_CLIENTS, clipping_norm=0.5),
-        ), 1.0, 0.5,
-    ),
-    'fedavg': (
-        lambda: fedsmp_tff.build_fedavg(
-            tiny_models.linear_regression(), _training(), _CLIENTS
-        ), 1.0, None,
-    ),
-    'fedavg_randk': (
-        lambda: fedsmp_tff.build_fedavg_randk(
-            tiny_models.linear_regression(), _training(), _CLIENTS, 0.4
-        ), 10 / 4, None,
-    ),
-    'fedavg_topk': (
-        lambda: fedsmp_tff.build_fedavg_topk(
-            tiny_models.linear_regression(), _training(), _CLIENTS, 0.4, _PUBLIC
-        ), 1.0, None,
-    ),
 }
 
 
@@ -103,17 +48,8 @@ class TestComputation:
 
   @pytest.mark.parametrize('name', _SYSTEMS)
   def test_only_a_secure_sum_of_integers(self, name):
-    process = _SYSTEMS[name][0]()
-    assert isinstance(process, tff.learning.templates.LearningProcess)
-    tff.test.assert_not_contains_unsecure_aggregation(process.next)
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
-    plain, bitwidth, secure, modular = form.work.type_signature.result
-    assert [len(part) for part in (plain, bitwidth, modular)] == [0, 0, 0]
-    (report,) = secure
-    assert tff.types.is_structure_of_integers(report)
-    assert list(tff.structure.name_list(report)) == ['values', 'participants']
-    kept = _DIM if name in ('fedavg', 'dp_fedavg') else 4
-    assert report.values == tff.TensorType(np.int32, [kept])
+    build, _, _ = _SYSTEMS[name]
+    linear_runs.check_only_a_secure_sum_of_integers(build(), kept=4)
 
   def test_takes_plain_datasets_or_with_a_seed_tagged_ones(self):
     plain = _build(sparsifiers.Dense()).next.type_signature.parameter[1]
@@ -144,7 +80,7 @@ class TestComputation:
   )
   def test_refuses_other_kinds(self, change, match):
     arguments = dict(
-        model=tiny_models.linear_regression(), training=_training(),
+        model=tiny_models.linear_regression(), training=linear_runs.training(),
         aggregator=processes.factory(sparsifiers.Dense()),
     )
     with pytest.raises(TypeError, match=match):
@@ -171,43 +107,22 @@ class TestExecution:
   @pytest.mark.parametrize('name', _SYSTEMS)
   def test_two_rounds_without_noise_equal_numpy(self, name):
     build, scale, clip = _SYSTEMS[name]
-    process = build()
-    state = process.initialize()
-    for _ in range(2):
-      before = process.get_model_weights(state)
-      updates = [_numpy_update(before, e, _RATE) for e in _examples()]
-      coordinates = state.aggregator.choice.coordinates
-      if name.endswith('topk'):
-        public = _numpy_update(before, _PUBLIC, _RATE)
-        np.testing.assert_array_equal(
-            coordinates, numpy_reference.top_coordinates(public, 4)
-        )
-      if name in ('fedavg', 'dp_fedavg'):
-        coordinates = np.arange(_DIM)
-      expected = numpy_reference.mean_without_noise(
-          updates, coordinates, scale, clip
-      )
-      output = process.next(state, _datasets())
-      state = output.state
-      moved = _flat(before) - _flat(process.get_model_weights(state))
-      # Steps of the encoding are under 1e-5 (16 d/k over 2^28), floats beside.
-      np.testing.assert_allclose(moved, expected, atol=1e-5, rtol=1e-4)
-      assert output.metrics['aggregator']['participants'] == _CLIENTS
+    linear_runs.check_two_rounds(build(), scale, clip, topk=name.endswith('topk'))
 
   def test_topk_looks_from_the_new_weights_at_the_next_learning_rate(self):
-    process = _build(_topk(), training=_training(learning_rate_fn=_decayed))
+    process = _build(_topk(), training=linear_runs.training(learning_rate_fn=_decayed))
     state = process.initialize()
     for round_num in range(3):
-      rate = _RATE * 0.5**round_num
+      rate = linear_runs.RATE * 0.5**round_num
       assert process.get_hparams(state)['client_work'][
           'learning_rate'
       ] == pytest.approx(rate)
-      public = _numpy_update(process.get_model_weights(state), _PUBLIC, rate)
+      public = linear_runs.numpy_update(process.get_model_weights(state), linear_runs.PUBLIC, rate)
       np.testing.assert_array_equal(
           state.aggregator.choice.coordinates, numpy_reference.top_coordinates(public, 4)
       )
       assert state.aggregator.round_num == round_num
-      state = process.next(state, _datasets()).state
+      state = process.next(state, linear_runs.datasets()).state
 
   def test_set_model_weights_moves_the_top_coordinates_too(self):
     process = _build(_topk())
@@ -218,9 +133,9 @@ class TestExecution:
     )
     state = process.set_model_weights(state, other)
     np.testing.assert_array_equal(
-        _flat(process.get_model_weights(state)), _flat(other)
+        linear_runs.flat(process.get_model_weights(state)), linear_runs.flat(other)
     )
-    public = _numpy_update(other, _PUBLIC, _RATE)
+    public = linear_runs.numpy_update(other, linear_runs.PUBLIC, linear_runs.RATE)
     np.testing.assert_array_equal(
         state.aggregator.choice.coordinates, numpy_reference.top_coordinates(public, 4)
     )
@@ -232,10 +147,10 @@ class TestExecution:
     assert hparams['finalizer']['learning_rate'] == 1.0
     hparams['client_work']['learning_rate'] = np.float32(0.0)
     state = process.set_hparams(state, hparams)
-    after = process.next(state, _datasets()).state
+    after = process.next(state, linear_runs.datasets()).state
     np.testing.assert_array_equal(
-        _flat(process.get_model_weights(after)),
-        _flat(process.get_model_weights(state)),
+        linear_runs.flat(process.get_model_weights(after)),
+        linear_runs.flat(process.get_model_weights(state)),
     )
 
   @pytest.mark.parametrize(
@@ -253,10 +168,10 @@ class TestExecution:
           sparsifiers.Dense(), server_optimizer=server_optimizer, **options
       )
       state = process.initialize()
-      after = process.next(state, _datasets()).state
+      after = process.next(state, linear_runs.datasets()).state
       moved.append(
-          _flat(process.get_model_weights(state))
-          - _flat(process.get_model_weights(after))
+          linear_runs.flat(process.get_model_weights(state))
+          - linear_runs.flat(process.get_model_weights(after))
       )
     assert np.all(np.isfinite(moved[1])) and np.any(moved[1] != moved[0])
     if optimizer.get_hparams(optimizer.initialize([])).get('learning_rate') == 0.5:
@@ -267,8 +182,8 @@ class TestExecution:
       process = _build(sparsifiers.RandK(num=4), sigma=1.0, seed=seed)
       state = process.initialize()
       for _ in range(2):
-        state = process.next(state, _datasets(tagged=True)).state
-      return _flat(process.get_model_weights(state)), state.aggregator.choice.coordinates
+        state = process.next(state, linear_runs.datasets(tagged=True)).state
+      return linear_runs.flat(process.get_model_weights(state)), state.aggregator.choice.coordinates
 
     for one, again in zip(story(5), story(5)):
       np.testing.assert_array_equal(one, again)
@@ -277,10 +192,8 @@ class TestExecution:
   def test_without_a_seed_no_two_rounds_are_alike(self):
     process = _build(sparsifiers.Dense(), sigma=1.0)
     state = process.initialize()
-    one, other = (
-        _flat(process.get_model_weights(process.next(state, _datasets()).state))
-        for _ in range(2)
-    )
+    after = [process.next(state, linear_runs.datasets()).state for _ in range(2)]
+    one, other = (linear_runs.flat(process.get_model_weights(end)) for end in after)
     assert np.all(one != other)
 
   @pytest.mark.parametrize('seed', [None, 3])
@@ -288,27 +201,27 @@ class TestExecution:
     model = tiny_models.linear_regression(features=1500, outputs=2)
     clip, sigma = 0.4, 1.4
     process = processes.fed_smp(
-        model, _training(), sparsifiers.RandK(num=2000),
-        clients_per_round=_CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
+        model, linear_runs.training(), sparsifiers.RandK(num=2000),
+        clients_per_round=linear_runs.CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
         seed=seed,
     )
     empty = tf.data.Dataset.from_tensor_slices(
         tiny_models.regression_examples(0, features=1500)
     )
-    datasets = [empty] * _CLIENTS
+    datasets = [empty] * linear_runs.CLIENTS
     if seed is not None:
-      datasets = [fedsmp_tff.tag_client(i, empty) for i in range(_CLIENTS)]
+      datasets = [fedsmp_tff.tag_client(i, empty) for i in range(linear_runs.CLIENTS)]
     state = process.initialize()
     after = process.next(state, datasets).state
     # Subtracting from float32 weights of size 1 rounds by 1e-7.
-    moved = _flat(process.get_model_weights(state)) - _flat(
+    moved = linear_runs.flat(process.get_model_weights(state)) - linear_runs.flat(
         process.get_model_weights(after)
     )
     released = moved[state.aggregator.choice.coordinates]
 
     def p_value(scale):
       return stats.kstest(
-          released, 'norm', (0, scale * clip * sigma / _CLIENTS)
+          released, 'norm', (0, scale * clip * sigma / linear_runs.CLIENTS)
       ).pvalue
 
     # Fresh noise crosses 1e-6 by chance with that probability; at 2/3 and 3/2 of
@@ -325,23 +238,25 @@ class TestExecution:
     model, clip = tiny_models.linear_regression(), 0.5
     clients = 40
     process = processes.fed_smp(
-        model, _training(), sparsifiers.RandK(num=4), clients_per_round=clients,
+        model, linear_runs.training(), sparsifiers.RandK(num=4), clients_per_round=clients,
         clipping_norm=clip, noise_multiplier=0.0, min_reporting=1, dropout=0.3,
         seed=seed,
     )
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
-    dataset = _datasets()[0]
+    dataset = linear_runs.datasets()[0]
     datasets = [dataset] * clients
     if seed is not None:
       datasets = [fedsmp_tff.tag_client(i, dataset) for i in range(clients)]
     state = process.initialize()
-    update = _numpy_update(process.get_model_weights(state), _examples()[0], _RATE)
+    update = linear_runs.numpy_update(
+        process.get_model_weights(state), linear_runs.examples()[0], linear_runs.RATE
+    )
     participants = []
     for _ in range(4):
       output = process.next(state, datasets)
       metrics = output.metrics['aggregator']
       participants.append(int(metrics['participants']))
-      moved = _flat(process.get_model_weights(state)) - _flat(
+      moved = linear_runs.flat(process.get_model_weights(state)) - linear_runs.flat(
           process.get_model_weights(output.state)
       )
       one = numpy_reference.sparsified_and_clipped(
@@ -364,23 +279,23 @@ class TestExecution:
 
   @pytest.mark.parametrize('dense, sparse', [
       (sparsifiers.Dense(), sparsifiers.RandK(1.0)),
-      (sparsifiers.Dense(), sparsifiers.TopK(1.0, public_examples=_PUBLIC)),
+      (sparsifiers.Dense(), sparsifiers.TopK(1.0, public_examples=linear_runs.PUBLIC)),
   ])
   @pytest.mark.parametrize('clip, sigma', [(0.5, 1.0), (None, None)])
   def test_at_p_1_all_is_dense(self, dense, sparse, clip, sigma):
     ends = []
     for sparsifier in (dense, sparse):
       process = _build(sparsifier, clip=clip, sigma=sigma, seed=2)
-      state = process.next(process.initialize(), _datasets(tagged=True)).state
-      ends.append(_flat(process.get_model_weights(state)))
+      state = process.next(process.initialize(), linear_runs.datasets(tagged=True)).state
+      ends.append(linear_runs.flat(process.get_model_weights(state)))
     np.testing.assert_array_equal(*ends)
 
   def test_a_broken_client_does_not_spoil_the_round(self):
     process = _build(sparsifiers.Dense(), client_metrics=True)
-    x, y = _examples()[0]
+    x, y = linear_runs.examples()[0]
     broken = tf.data.Dataset.from_tensor_slices((np.full_like(x, np.nan), y))
-    output = process.next(process.initialize(), _datasets()[:2] + [broken])
-    assert np.all(np.isfinite(_flat(process.get_model_weights(output.state))))
+    output = process.next(process.initialize(), linear_runs.datasets()[:2] + [broken])
+    assert np.all(np.isfinite(linear_runs.flat(process.get_model_weights(output.state))))
     assert output.metrics['aggregator']['exact_non_finite_clients'] == 1
 
   def test_a_converted_keras_model(self):
@@ -392,14 +307,18 @@ class TestExecution:
         tf.keras.losses.MeanSquaredError(),
         (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2])),
     )
-    process = fedsmp_tff.build_fedavg(model, _training(), clients_per_round=_CLIENTS)
+    process = fedsmp_tff.build_fedavg(
+        model, linear_runs.training(), clients_per_round=linear_runs.CLIENTS
+    )
     state = process.initialize()
     before = process.get_model_weights(state)
-    after = process.get_model_weights(process.next(state, _datasets()).state)
+    after = process.get_model_weights(process.next(state, linear_runs.datasets()).state)
     expected = np.mean(
-        [_numpy_update(before, e, _RATE) for e in _examples()], axis=0
+        [linear_runs.numpy_update(before, e, linear_runs.RATE) for e in linear_runs.examples()],
+        axis=0,
     )
-    np.testing.assert_allclose(_flat(before) - _flat(after), expected, atol=1e-5)
+    moved = linear_runs.flat(before) - linear_runs.flat(after)
+    np.testing.assert_allclose(moved, expected, atol=1e-5)
 
 
 def model_dim(model):

@@ -1,65 +1,21 @@
-"""Tests of a client's share of the noise."""
+"""Tests of the size of a client's share of the noise, and of tables of integer noise."""
 
 import math
 
 import numpy as np
 import pytest
-from scipy import special
-from scipy import stats
-import tensorflow as tf
 
-from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import noise
-from fedsmp_tff.mechanism import noise_shares
-
-_CLIENTS, _CLIP, _SIGMA, _VALUES = 25, 0.4, 1.4, 4000
+from tests.support import integer_noise
 
 
 class TestComputation:
 
   def test_share_of_one_client(self):
     # N(0, C^2 sigma^2 / r): Algorithm 1.
-    assert noise.share_stddev(_CLIP * _SIGMA, _CLIENTS) == pytest.approx(
-        math.sqrt(_CLIP**2 * _SIGMA**2 / _CLIENTS)
+    assert noise.share_stddev(0.4 * 1.4, 25) == pytest.approx(
+        math.sqrt(0.4**2 * 1.4**2 / 25)
     )
-
-
-class TestExecution:
-
-  def test_shares_add_up_to_the_mechanism_and_to_no_other_scale(self):
-    stddev = noise.share_stddev(_CLIP * _SIGMA, _CLIENTS)
-
-    @tf.function
-    def share(client):
-      seed = randomness.fold_in(tf.constant([1, 2], tf.int64), client)
-      return noise_shares.gaussian_share(_VALUES, stddev, seed)
-
-    total = sum(share(tf.constant(i)).numpy() for i in range(_CLIENTS))
-
-    def p_value(scale):
-      return stats.kstest(total, 'norm', (0, scale * _CLIP * _SIGMA)).pvalue
-
-    # Seeded; at the true scale a p-value is uniform, so below 1e-3 with
-    # probability 1e-3. At 2/3 or 3/2 of it the distributions are 0.09 apart at
-    # least, and 4000 values show that with a p-value under 1e-25.
-    assert p_value(1) > 1e-3
-    assert p_value(2 / 3) < 1e-20
-    assert p_value(3 / 2) < 1e-20
-
-  def test_another_seed_gives_an_independent_share(self):
-    one, other = (
-        noise_shares.gaussian_share(_VALUES, 1.0, tf.constant(s, tf.int64)).numpy()
-        for s in ([1, 2], [1, 3])
-    )
-    # A correlation of 4000 independent pairs has standard deviation 1/sqrt(4000).
-    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(_VALUES)
-
-
-def _probabilities(kind, variance, x):
-  if kind == noise.SKELLAM:
-    return special.ive(np.abs(x), variance)
-  weights = np.exp(-(x**2) / (2 * variance))
-  return weights / weights.sum()
 
 
 @pytest.mark.parametrize('kind', [noise.DISCRETE_GAUSSIAN, noise.SKELLAM])
@@ -71,39 +27,12 @@ class TestIntegers:
     x = np.arange(table.lowest, table.lowest + len(table.high) + 1)
     assert x[0] == -x[-1]
     upper = np.array([(int(h) + 2**63) / 2**64 for h in table.high])
-    cumulative = np.cumsum(_probabilities(kind, variance, x))[:-1]
+    cumulative = np.cumsum(integer_noise.probabilities(kind, variance, x))[:-1]
     # What double precision can tell.
     np.testing.assert_allclose(upper, cumulative, atol=1e-12)
     assert 0 < table.distance < 1e-17
     # In the middle by the exact half of its own probability.
     assert upper[len(x) // 2] + upper[len(x) // 2 - 1] == pytest.approx(1, abs=1e-15)
-
-  def test_draws_follow_it_and_no_other_scale(self, kind):
-    variance, num = 2.0, 20_000
-    drawn = noise_shares.integer_share(
-        num, kind, variance, tf.constant([5, 6], tf.int64)
-    ).numpy()
-    x = np.arange(-60, 61)
-
-    def chi_squared(scale):
-      expected = num * _probabilities(kind, scale**2 * variance, x)
-      middle = np.abs(x) <= 4
-      classes = np.append(expected[middle], expected[~middle].sum())
-      counts = np.append(
-          [np.sum(drawn == value) for value in x[middle]], np.sum(np.abs(drawn) > 4)
-      )
-      return np.sum((counts - classes) ** 2 / classes)
-
-    # Nine degrees of freedom exceed 34 with probability 1e-4 (seeded).
-    assert chi_squared(1) < 34
-    assert chi_squared(2 / 3) > 500 and chi_squared(3 / 2) > 500
-
-  def test_other_seeds_give_independent_shares(self, kind):
-    one, other = (
-        noise_shares.integer_share(_VALUES, kind, 50.0, tf.constant(s, tf.int64)).numpy()
-        for s in ([1, 2], [1, 3])
-    )
-    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(_VALUES)
 
   def test_too_wide_a_distribution_is_refused(self, kind):
     with pytest.raises(ValueError, match='too wide to draw exactly; lower `bits`'):

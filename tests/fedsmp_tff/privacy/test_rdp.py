@@ -1,16 +1,21 @@
 """Tests of amplification by sampling against Gaussian noise and against exact divergences."""
 
+import dataclasses
 import math
 
 import dp_accounting
 from dp_accounting import rdp
 import numpy as np
 import pytest
+from scipy import signal
 from scipy import special
 
+from fedsmp_tff.mechanism import lattice as lattice_lib
 from fedsmp_tff.privacy import rdp as rdp_lib
+from tests.support import integer_noise
 
 _ORDERS = (2, 3, 5, 8, 16, 32)
+_KINDS = ('discrete_gaussian', 'skellam')
 
 
 def _gaussian(sigma):
@@ -74,3 +79,64 @@ class TestExecution:
       # Ends wrap around here by under 1e-28; the expansion is exact.
       assert _divergence(mixture, base, order) == pytest.approx(bound, rel=1e-6)
       assert _divergence(base, mixture, order) <= bound * (1 + 1e-9)
+
+
+def _lattice(kind='skellam', num_values=64, bits=16, sigma=0.0, r=4, **options):
+  options = dict(dict(seats=r, min_reporting=r), **options)
+  return lattice_lib.Lattice(kind, num_values, bits, sigma, r, **options)
+
+
+class TestBounds:
+  """The published divergences against exact ones, where all can be added up."""
+
+  @pytest.mark.parametrize('kind', _KINDS)
+  @pytest.mark.parametrize('bits, sigma, shares', [(8, 0.4, 4), (8, 1.5, 3), (9, 0.7, 6)])
+  @pytest.mark.parametrize('moved', [1, 2])
+  def test_they_bound_what_a_sum_of_shares_gives_away(
+      self, kind, bits, sigma, shares, moved
+  ):
+    lattice = _lattice(
+        kind, num_values=1, bits=bits, sigma=sigma, r=shares, rotate=False
+    )
+    shift = moved * math.isqrt(lattice.squared_norm_bound)
+    share = integer_noise.probabilities(kind, lattice.share_variance, np.arange(-400, 401))
+    total = share
+    for _ in range(shares - 1):
+      total = signal.convolve(total, share, method='direct')
+    there = np.zeros(len(total) + shift)
+    here = there.copy()
+    here[: len(total)], there[shift:] = total, total
+    both = (here > 1e-200) & (there > 1e-200)
+    curve = rdp_lib.curve_of(lattice, moved)
+    for order in (2, 3, 5):
+      log_terms = order * np.log(there[both]) + (1 - order) * np.log(here[both])
+      exact = special.logsumexp(log_terms) / (order - 1)
+      # The rounded vector is at most as long as the bound's square root.
+      ratio = moved * math.sqrt(lattice.squared_norm_bound) / shift
+      assert exact <= curve(order) * (1 + 1e-9)
+      assert curve(order) < 1.8 * ratio**2 * exact
+    mixture = 0.9 * here + 0.1 * there
+    for order, bound in zip((2, 4), rdp_lib.poisson(curve, 0.1, (2, 4))):
+      for p, q in ((mixture, here), (here, mixture)):
+        log_terms = order * np.log(p[both]) + (1 - order) * np.log(q[both])
+        assert special.logsumexp(log_terms) / (order - 1) <= bound * (1 + 1e-9)
+
+  @pytest.mark.parametrize('kind', _KINDS)
+  def test_more_is_never_less_private(self, kind):
+    lattice = _lattice(kind, sigma=1.0)
+    curve, order = rdp_lib.curve_of(lattice, 1), 8
+
+    def changed(order, **changes):
+      return rdp_lib.curve_of(dataclasses.replace(lattice, **changes), 1)(order)
+
+    assert changed(order, noise_multiplier=1.1) < curve(order)
+    assert changed(order, bits=18) < curve(order)
+    assert rdp_lib.curve_of(lattice, 2)(order) > 3.9 * curve(order)
+    assert changed(2, noise_multiplier=0.0) == math.inf
+
+  def test_small_shares_are_no_discrete_gaussian_any_more(self):
+    # A share of variance under 1: the sum's excess is charged, not waved through.
+    coarse = _lattice('discrete_gaussian', num_values=64, bits=8, sigma=0.5, r=64)
+    assert coarse.share_variance < 0.5
+    gaussian = 4 * coarse.squared_norm_bound / (2 * coarse.share_variance * 64)
+    assert rdp_lib.curve_of(coarse, 1)(4) > 1.5 * gaussian

@@ -1,4 +1,4 @@
-"""One TFF context for all tests of a pytest process: this process itself."""
+"""One TFF context for all tests and examples of a pytest process: this process itself."""
 
 import os
 
@@ -20,6 +20,7 @@ tf.config.set_logical_device_configuration(
 
 @pytest.fixture(scope='session', autouse=True)
 def context_of_the_tests():
+  """Runs what tests and examples compute in this process."""
   from fedsmp_tff import runtime
 
   runtime.set_local_context()

@@ -1,0 +1,82 @@
+"""Tests of the options of the private sum: what is refused, and what kind of object they are."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from fedsmp_tff.mechanism import adaptive_clipping
+from fedsmp_tff.mechanism import fixed_point
+from fedsmp_tff.mechanism import lattice
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
+
+
+def _mechanism(**options):
+  valid = dict(clients_per_round=3, clipping_norm=1.0, noise_multiplier=1.0)
+  return mechanism_lib.Mechanism(**{**valid, **options})
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'options, match',
+      [
+          (dict(clients_per_round=0), 'clients_per_round'),
+          (dict(clients_per_round=2.0), 'clients_per_round'),
+          (dict(clipping_norm=0.0), 'clipping_norm'),
+          (dict(clipping_norm=float('nan')), 'clipping_norm'),
+          (dict(noise_multiplier=-1.0), 'noise_multiplier'),
+          (dict(noise_multiplier=float('nan')), 'noise_multiplier'),
+          (dict(clipping_norm=None), 'needs a `clipping_norm`'),
+          (dict(bits=3), 'bits'),
+          (dict(value_bound=1.0), '`value_bound`=1.0 is for no'),
+          (dict(clipping_norm=None, noise_multiplier=0.0, value_bound=-1.0), 'value_bound'),
+          (dict(seats=2), '`seats` must be'),
+          (dict(seats=5, min_reporting=6), '`min_reporting` must be'),
+          (dict(min_reporting=0), '`min_reporting` must be'),
+          (dict(noise='laplace'), "`noise` must be .*Found 'laplace'"),
+          (dict(noise='skellam', bits=31), '`bits` must be an integer from 8 to 30'),
+          (dict(clipping_norm=None, noise_multiplier=0.0, adaptive_clipping=1), 'needs a `clip'),
+      ],
+  )
+  def test_refuses_numbers(self, options, match):
+    with pytest.raises(ValueError, match=match):
+      _mechanism(**options)
+
+  def test_is_a_value(self):
+    one, other = _mechanism(), _mechanism(seats=3)
+    assert one == other and len({one, other}) == 1
+    assert one != _mechanism(seats=4)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+      one.noise_multiplier = 0.0
+
+  def test_prints_as_what_makes_it_again(self):
+    one = _mechanism(adaptive_clipping=adaptive_clipping.AdaptiveClipping())
+    names = {'Mechanism': mechanism_lib.Mechanism, **vars(adaptive_clipping)}
+    assert eval(repr(one), names) == one
+
+  def test_goes_through_json(self):
+    one = _mechanism(noise='skellam', seats=8, min_reporting=5, rotate=False)
+    assert mechanism_lib.Mechanism(**json.loads(json.dumps(dataclasses.asdict(one)))) == one
+
+  def test_shares_are_sized_for_the_fewest_that_report(self):
+    assert _mechanism(seats=8).noise_shares == 8
+    few = _mechanism(seats=8, min_reporting=5, noise_multiplier=1.4)
+    assert few.share_stddev == pytest.approx(1.4 / math.sqrt(5))
+
+  def test_only_adaptive_clipping_takes_room_from_the_values(self):
+    plain = _mechanism()
+    assert (plain.vote_weight, plain.value_weight, plain.values_noise_multiplier) == (0, 1, 1)
+    adaptive = _mechanism(adaptive_clipping=adaptive_clipping.AdaptiveClipping())
+    assert adaptive.vote_weight > 0 and adaptive.value_weight < 1
+    assert adaptive.values_noise_multiplier == pytest.approx(1 / adaptive.value_weight)
+
+  def test_encoding(self):
+    # Real noise: eight standard deviations of a share beside the clipped vector.
+    real = _mechanism(noise_multiplier=1.5, seats=9).encoding(num_values=5)
+    assert real == fixed_point.FixedPoint(fixed_point.default_bits(9), 1 + 8 * 0.5, 9)
+    integer = _mechanism(noise='skellam', seats=9, min_reporting=4).encoding(num_values=5)
+    assert integer == lattice.Lattice('skellam', 5, 16, 1.0, 3, 9, 4)
+    unclipped = mechanism_lib.Mechanism(3).encoding(num_values=5, scale=20.0)
+    assert unclipped.value_bound == 16 * 20

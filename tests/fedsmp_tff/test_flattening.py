@@ -1,0 +1,52 @@
+"""Tests of structures as vectors and back."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import flattening
+
+_VALUE = collections.OrderedDict(
+    b=np.arange(4, dtype=np.float32).reshape(2, 2), a=np.arange(4, 7, dtype=np.float32)
+)
+_TYPE = tff.to_type(
+    collections.OrderedDict(b=(np.float32, [2, 2]), a=(np.float32, [3]))
+)
+
+
+class TestFlattener:
+
+  def test_keeps_the_order_of_the_type(self):
+    flattener = flattening.Flattener(_TYPE)
+    assert (flattener.shapes, flattener.dim) == ([(2, 2), (3,)], 7)
+    np.testing.assert_array_equal(flattener.flatten(_VALUE), np.arange(7, dtype=np.float32))
+
+  def test_undoes_itself(self):
+    flattener = flattening.Flattener(_TYPE)
+    back = flattener.unflatten(flattener.flatten(_VALUE))
+    assert list(back) == ['b', 'a']
+    tf.nest.map_structure(np.testing.assert_array_equal, back, _VALUE)
+
+  @pytest.mark.parametrize('second, dtype', [(np.float32, tf.float32), (np.float64, tf.float64)])
+  def test_takes_the_precision_of_the_most_precise(self, second, dtype):
+    value = [np.float32(1), second(2)]
+    flattener = flattening.Flattener(tff.to_type([np.float32, second]))
+    vector = flattener.flatten(value)
+    assert vector.dtype == dtype
+    assert [part.dtype for part in flattener.unflatten(vector)] == [tf.float32, dtype]
+
+  @pytest.mark.parametrize('value_type', [
+      np.int32, (np.float32, [None]), (np.float16, [3]), (np.float32, [0]), (np.float32, [2**31]),
+  ])
+  def test_refuses_types(self, value_type):
+    with pytest.raises(TypeError, match='`value_type` must .*Found'):
+      flattening.Flattener(tff.to_type(value_type))
+
+
+def test_sizes_sum_up_to_d():
+  shapes = [(3, 4), (5,), ()]
+  assert flattening.sizes(shapes) == [12, 5, 1]
+  assert flattening.dim(shapes) == 18
