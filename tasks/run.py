@@ -102,7 +102,7 @@ def _run(
         out.checkpoints, run_id.encode(), rounds_per_checkpoint=output.rounds_per_checkpoint
     ) as checkpoints:
       if resumed and checkpoints.empty():
-        out.go_on_without_checkpoint()
+        out.tables.resume_without_checkpoint(out.checkpoints)
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(

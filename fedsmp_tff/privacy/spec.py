@@ -10,7 +10,6 @@ the sampler is a choice, and the claim follows from it; `accounting` explains ho
 {'poisson_pld': 0.63, 'fixed_pld': 3.743, 'poisson_rdp': 0.744, 'fixed_rdp': 5.352, 'paper': 1.008}
 """
 
-from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -22,12 +21,11 @@ from fedsmp_tff.mechanism import lattice as lattice_lib
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import accounting as accounting_lib
+from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import sampling as sampling_lib
 
 _SIGMA_RANGE = (1e-2, 1e4)
 MOST_ROUNDS = 10**6
-# In place of infinity, which a root finder can't use.
-_LARGE_EPSILON = 1e6
 # Standard deviations of the number of sampled clients that have seats. PLD accounts
 # for truncation at little cost, Renyi DP as a failure, which must be rarer.
 _SPREAD, _INTEGER_NOISE_SPREAD = 5, 7
@@ -276,7 +274,7 @@ class PrivacySpec:
       )
     if spent(low) <= epsilon:
       return self.with_noise_multiplier(_SIGMA_RANGE[0])
-    sigma = math.exp(_calibrate(spent, epsilon, low, high, tol=1e-7))
+    sigma = math.exp(calibration.calibrate(spent, epsilon, low, high, tol=1e-7))
     # Rounded up: never less noise than the target asks for.
     digits = 6 - math.ceil(math.log10(sigma))
     return self.with_noise_multiplier(math.ceil(sigma * 10**digits) / 10**digits)
@@ -297,7 +295,7 @@ class PrivacySpec:
       if high == MOST_ROUNDS:
         return high
       low, high = high, min(2 * high, MOST_ROUNDS)
-    return _calibrate(
+    return calibration.calibrate(
         lambda rounds: self.epsilon(accounting, rounds), epsilon, low, high, discrete=True
     )
 
@@ -320,40 +318,6 @@ def _epsilon(
     one: accounting_lib.Round, rounds: int, accounting: str, delta: float
 ) -> float:
   return accounting_lib.epsilon([(one, rounds)], accounting, delta)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Parameter(dp_accounting.DpEvent):
-  """An event that is known by a parameter alone."""
-
-  value: float
-
-
-class _Accountant(dp_accounting.PrivacyAccountant):
-  """Looks up epsilon by the parameter of the event, for dp-accounting's calibration."""
-
-  def __init__(self, spent: Callable[[float], float]):
-    super().__init__(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)  # Not asked for.
-    self._spent = spent
-    self._parameter = None
-
-  def _maybe_compose(self, event, count, do_compose):
-    self._parameter = event.value
-
-  def get_epsilon(self, target_delta: float) -> float:
-    return min(self._spent(self._parameter), _LARGE_EPSILON)
-
-
-def _calibrate(spent, epsilon, low, high, **options):
-  """Finds the parameter between `low` and `high` that spends `epsilon` at most."""
-  return dp_accounting.calibrate_dp_mechanism(
-      lambda: _Accountant(spent),
-      _Parameter,
-      epsilon,
-      0.0,  # `spent` knows delta.
-      dp_accounting.ExplicitBracketInterval(low, high),
-      **options,
-  )
 
 
 def default_delta(population: int) -> float:

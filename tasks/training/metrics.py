@@ -9,7 +9,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
 from tasks.training import averages as averages_lib
 from tasks.training import experiment as experiment_lib
-from tasks.training import run_directory
+from tasks.training import run_tables
 
 
 class MetricsWriter(loop.Reporter):
@@ -18,18 +18,18 @@ class MetricsWriter(loop.Reporter):
   def __init__(
       self,
       experiment: experiment_lib.Experiment,
-      out: run_directory.RunDirectory,
+      tables: run_tables.RunTables,
       ledger: Optional[ledger_lib.Ledger],
   ):
     """Initializes.
 
     Args:
       experiment: The run.
-      out: Where the tables are.
+      tables: The run's tables.
       ledger: What was spent; None without privacy.
     """
     self._experiment = experiment
-    self._out = out
+    self._tables = tables
     self._ledger = ledger
     self._rounds = 0
     self._average_accuracies = {}
@@ -48,12 +48,12 @@ class MetricsWriter(loop.Reporter):
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
     public = report.metrics['aggregator'] if report.metrics else {}
     # First what is not a result: a row of metrics tells that the round is complete.
-    self._out.add_timings({
+    self._tables.add_timings({
         'round': report.rounds_done,
         'round_seconds': round(report.round_seconds, 3),
         'evaluation_seconds': round(report.evaluation_seconds, 3),
     })
-    self._out.add_metrics({
+    self._tables.add_metrics({
         'round': report.rounds_done,
         'test_loss': measured and measured.loss,
         'test_accuracy': measured and measured.accuracy,
@@ -93,7 +93,7 @@ class MetricsWriter(loop.Reporter):
             name: np.float64(self._average_accuracies.get(name, math.nan))
             for name in averages_lib.NAMES
         },
-        'tables': self._out.digests(),
+        'tables': self._tables.digests(),
     }
 
   def restore(self, rounds_done: int, state: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ class MetricsWriter(loop.Reporter):
         for name, accuracy in state['average_accuracies'].items()
         if not math.isnan(accuracy)
     }
-    again = self._out.go_on(rounds_done, state['tables'])
+    again = self._tables.resume(rounds_done, state['tables'])
     total = self._experiment.settings.rounds
     print(f'goes on after round {rounds_done} of {total}', flush=True)
     if again:

@@ -1,6 +1,6 @@
-"""A run's directory: config.json, metrics.csv, timings.csv, events, weights, summary."""
+"""A run's directory: its lock, config.json, weights, summary and ledgers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 import contextlib
 import fcntl
 import json
@@ -15,16 +15,15 @@ from typing import Any, BinaryIO, Optional
 import numpy as np
 import tensorflow as tf
 
-from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
+from tasks.training import run_tables
 from tasks.training import tables
 
-_CONFIG, _METRICS, _TIMINGS = 'config.json', 'metrics.csv', 'timings.csv'
-_SUMMARY, _WEIGHTS = 'summary.json', 'weights.npz'
+_CONFIG, _SUMMARY, _WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 _LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
-_CHECKPOINTS, _EVENTS, _LOCK = 'checkpoints', 'events.out.tfevents.*', '.lock'
+_CHECKPOINTS, _LOCK = 'checkpoints', '.lock'
 
 
 class RunDirectory:
@@ -35,8 +34,9 @@ class RunDirectory:
   the next round begins, and the other files appear only when they are whole.
 
   Attributes:
-    path: Where.
-    config: What config.json holds, if a run is there that can go on; else None.
+    path: The directory.
+    config: The contents of config.json, if it holds a run that can be resumed; else None.
+    tables: The run's tables and events.
   """
 
   def __init__(self, path: str, overwrite: bool):
@@ -52,10 +52,7 @@ class RunDirectory:
     """
     self.path = pathlib.Path(path)
     self._overwrite = overwrite
-    self._tables = {
-        name: tables.Table(self.path / name) for name in (_METRICS, _TIMINGS)
-    }
-    self._events = None
+    self.tables = run_tables.RunTables(self.path)
     self._begun = False
     with errors.writing_to('output_dir', path):
       self._made = not self.path.exists()
@@ -101,11 +98,7 @@ class RunDirectory:
 
   def close(self) -> None:
     """Closes the files; takes back the directory, if no run has begun in it."""
-    for table in self._tables.values():
-      table.close()
-    if self._events is not None:
-      with contextlib.suppress(tf.errors.OpError):
-        self._events.close()
+    self.tables.close()
     if self._made and not self._begun:
       with contextlib.suppress(OSError):
         (self.path / _LOCK).unlink()
@@ -113,16 +106,16 @@ class RunDirectory:
     self._lock.close()
 
   def begin(self, config: dict[str, Any]) -> None:
-    """Begins a run; with `overwrite`, after what another has left is removed."""
+    """Begins a run; with `overwrite`, removes what another run has left."""
     self._begun = True
     if self._overwrite:
-      with _writing(self.path):
+      with run_tables.writing(self.path):
         # The configuration first: without it the other files are no run.
         for path in (
             self.path / _CONFIG, self.path / _SUMMARY, *self.path.glob('weights*.npz')
         ):
           path.unlink(missing_ok=True)
-        self._remove_rows()
+        self.tables.remove()
         if self.checkpoints.exists():
           shutil.rmtree(self.checkpoints)
         # What was released stays released.
@@ -134,76 +127,8 @@ class RunDirectory:
     self._write_json(_CONFIG, config)
     self.config = config
 
-  def go_on(self, rounds_done: int, digests: dict[str, np.ndarray]) -> int:
-    """Takes back the rows of rounds that are run again, in events too.
-
-    Args:
-      rounds_done: The rounds that are not run again.
-      digests: What `digests` returned after them.
-
-    Returns:
-      How many rounds' rows were taken back.
-
-    Raises:
-      InputError: If rows of rounds that are not run again are not as they were.
-    """
-    self._begun = True
-    again = max(self._tables[_METRICS].num_rounds() - rounds_done, 0)
-    try:
-      with _writing(self.path):
-        for name, table in self._tables.items():
-          table.keep(rounds_done, digests[name])
-        self._remove_events()
-        for row in self._tables[_METRICS].rows():
-          step = int(row.pop('round'))
-          self._add_events(step, {n: float(v) for n, v in row.items() if v})
-    except tables.DamagedError as error:
-      raise errors.InputError(
-          f'{error}; put it back, or begin anew with --overwrite.'
-      ) from None
-    return again
-
-  def go_on_without_checkpoint(self) -> None:
-    """As `go_on`, for a run that ended before its first checkpoint.
-
-    Raises:
-      InputError: If there are rows of rounds, which have checkpoints.
-    """
-    self._begun = True
-    table = self._tables[_METRICS]
-    if table.num_rounds():
-      raise errors.InputError(
-          f'{table.path} has rows of {table.num_rounds()} rounds, but'
-          f' {self.checkpoints} holds no checkpoint; put them back, or begin anew with'
-          ' --overwrite.'
-      )
-    with _writing(self.path):
-      self._remove_rows()
-
-  def digests(self) -> dict[str, np.ndarray]:
-    """Of each table's rows so far."""
-    return {name: table.digest() for name, table in self._tables.items()}
-
   def write_summary(self, summary: dict[str, Any]) -> None:
     self._write_json(_SUMMARY, summary)
-
-  def add_metrics(self, row: dict[str, Any]) -> None:
-    """Adds a row; None values are left blank. `row['round']` is the step of events."""
-    with _writing(self.path):
-      self._tables[_METRICS].add(row)
-      values = {n: v for n, v in row.items() if n != 'round' and v is not None}
-      self._add_events(row['round'], values)
-
-  def add_timings(self, row: dict[str, Any]) -> None:
-    with _writing(self.path):
-      self._tables[_TIMINGS].add(row)
-
-  def seconds(self) -> float:
-    """The time that all rounds took, those of earlier processes included."""
-    return sum(
-        float(row['round_seconds']) + float(row['evaluation_seconds'])
-        for row in self._tables[_TIMINGS].rows()
-    )
 
   def write_weights(self, weights: Any, average: Optional[str] = None) -> None:
     """Trainable and non-trainable weights, in order, as arrays of an .npz file.
@@ -237,7 +162,7 @@ class RunDirectory:
           ' no other run uses it.',
           file=sys.stderr,
       )
-    with _writing(self.path):
+    with run_tables.writing(self.path):
       self._lock.truncate(0)
       self._lock.write(f'process {os.getpid()} on {socket.gethostname()}\n')
       self._lock.flush()
@@ -250,7 +175,7 @@ class RunDirectory:
         raise ValueError('it has no run_id')
       return config
     except FileNotFoundError:
-      if not (self.path / _METRICS).exists():
+      if not (self.path / run_tables.METRICS).exists():
         return None
       reason = 'it is missing'
     except (OSError, ValueError) as error:
@@ -261,23 +186,6 @@ class RunDirectory:
         ' or begin anew with --overwrite.'
     )
 
-  def _remove_rows(self) -> None:
-    for table in self._tables.values():
-      table.path.unlink(missing_ok=True)
-    self._remove_events()
-
-  def _remove_events(self) -> None:
-    for path in self.path.glob(_EVENTS):
-      path.unlink()
-
-  def _add_events(self, step: int, values: dict[str, float]) -> None:
-    if self._events is None:
-      self._events = tf.summary.create_file_writer(str(self.path))
-    with self._events.as_default(step=step):
-      for name, value in values.items():
-        tf.summary.scalar(name, value)
-    self._events.flush()
-
   def _write_json(self, name: str, content: dict[str, Any]) -> None:
     text = json.dumps(_finite(content), indent=2, allow_nan=False) + '\n'
     self._replace(name, lambda file: file.write(text.encode()))
@@ -286,7 +194,7 @@ class RunDirectory:
     """Writes a file that appears, or takes the place of the old one, when whole."""
     path = self.path / name
     unfinished = path.with_name(f'.{name}.unfinished')
-    with _writing(path):
+    with run_tables.writing(path):
       try:
         with open(unfinished, 'wb') as file:
           write(file)
@@ -306,20 +214,9 @@ def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
 
 def rounds_charged(run_dir: os.PathLike[str]) -> int:
   """The most rounds that a run's reports say were charged for; 0 without any."""
-  path = pathlib.Path(run_dir) / _METRICS
+  path = pathlib.Path(run_dir) / run_tables.METRICS
   charged = [row.get('rounds_charged') for row in tables.Table(path).rows()]
   return max([int(c) for c in charged if c and c.isdigit()], default=0)
-
-
-@contextlib.contextmanager
-def _writing(path: pathlib.Path) -> Iterator[None]:
-  try:
-    yield
-  except (OSError, tf.errors.OpError) as error:
-    raise errors.RunError(
-        f'{path} can\'t be written ({library_errors.reason(error)}); make room or give access there, and'
-        ' run the same command again, which goes on after the last checkpoint.'
-    ) from None
 
 
 def _finite(content: Any) -> Any:

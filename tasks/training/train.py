@@ -31,7 +31,7 @@ def train(
   settings = experiment.settings
   averages = _averages(experiment)
   progress = progress_lib.Progress(experiment)
-  writer = metrics.MetricsWriter(experiment, out, ledger)
+  writer = metrics.MetricsWriter(experiment, out.tables, ledger)
   try:
     with interruption.rounds():
       weights, stopped_by = loop.run(
@@ -52,7 +52,7 @@ def train(
   for name, average in averages.weights().items():
     out.write_weights(average, name)
   out.write_summary(summary)
-  print(progress_lib.summary_text(experiment, summary, out.seconds()))
+  print(progress_lib.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
   return stopped_by
 

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+from absl import flags
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -56,6 +57,7 @@ class TestExecution:
 
 def check():
   """What `test_stock_and_ours_train_the_same_examples_as_often` runs."""
+  flags.FLAGS([''])
   data = _data(2, 4)
   settings = fashion_mnist.TASK.settings
   # `dp_aggregator` refuses its noise for few clients.

@@ -1,0 +1,57 @@
+"""Finds the parameter that reaches an epsilon, by dp-accounting's search."""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import dp_accounting
+
+# In place of infinity, which a root finder can't use.
+_LARGE_EPSILON = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parameter(dp_accounting.DpEvent):
+  """An event that is known by a parameter alone."""
+
+  value: float
+
+
+class _Accountant(dp_accounting.PrivacyAccountant):
+  """Looks up epsilon by the parameter of the event, for dp-accounting's calibration."""
+
+  def __init__(self, spent: Callable[[float], float]):
+    super().__init__(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)  # Not asked for.
+    self._spent = spent
+    self._parameter = None
+
+  def _maybe_compose(self, event, count, do_compose):
+    self._parameter = event.value
+
+  def get_epsilon(self, target_delta: float) -> float:
+    return min(self._spent(self._parameter), _LARGE_EPSILON)
+
+
+def calibrate(
+    spent: Callable[[float], float], epsilon: float, low: float, high: float, **options: Any
+) -> float:
+  """Finds the parameter whose epsilon is nearest to a target, and not above it.
+
+  >>> round(calibrate(lambda sigma: 1 / sigma, 4.0, 0.1, 1.0), 4)
+  0.25
+
+  Args:
+    spent: Maps a parameter to the epsilon that is spent; monotone.
+    epsilon: The target.
+    low: A parameter on one side of the target.
+    high: A parameter on the other side.
+    **options: `tol` or `discrete` of `dp_accounting.calibrate_dp_mechanism`.
+  """
+  return dp_accounting.calibrate_dp_mechanism(
+      lambda: _Accountant(spent),
+      _Parameter,
+      epsilon,
+      0.0,  # `spent` knows delta.
+      dp_accounting.ExplicitBracketInterval(low, high),
+      **options,
+  )

@@ -1,0 +1,134 @@
+"""A run's tables: metrics.csv, timings.csv and TensorBoard events, a row a round."""
+
+from collections.abc import Iterator
+import contextlib
+import pathlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fedsmp_tff import errors as library_errors
+from tasks import errors
+from tasks.training import tables
+
+METRICS, _TIMINGS = 'metrics.csv', 'timings.csv'
+_EVENTS = 'events.out.tfevents.*'
+
+
+class RunTables:
+  """The tables of one run; a row is on disk before the next round begins."""
+
+  def __init__(self, directory: pathlib.Path):
+    self._directory = directory
+    self._tables = {name: tables.Table(directory / name) for name in (METRICS, _TIMINGS)}
+    self._events = None
+
+  def close(self) -> None:
+    """Closes the files."""
+    for table in self._tables.values():
+      table.close()
+    if self._events is not None:
+      with contextlib.suppress(tf.errors.OpError):
+        self._events.close()
+
+  def resume(self, rounds_done: int, digests: dict[str, np.ndarray]) -> int:
+    """Removes the rows of rounds that are run again, in events too.
+
+    Args:
+      rounds_done: The rounds that are not run again.
+      digests: What `digests` returned after them.
+
+    Returns:
+      How many rounds' rows were removed.
+
+    Raises:
+      InputError: If rows of rounds that are not run again are not as they were.
+    """
+    again = max(self._tables[METRICS].num_rounds() - rounds_done, 0)
+    try:
+      with writing(self._directory):
+        for name, table in self._tables.items():
+          table.keep(rounds_done, digests[name])
+        self._remove_events()
+        for row in self._tables[METRICS].rows():
+          step = int(row.pop('round'))
+          self._add_events(step, {n: float(v) for n, v in row.items() if v})
+    except tables.DamagedError as error:
+      raise errors.InputError(
+          f'{error}; put it back, or begin anew with --overwrite.'
+      ) from None
+    return again
+
+  def resume_without_checkpoint(self, checkpoints: pathlib.Path) -> None:
+    """As `resume`, for a run that ended before its first checkpoint.
+
+    Args:
+      checkpoints: The directory that has none.
+
+    Raises:
+      InputError: If there are rows of rounds, which have checkpoints.
+    """
+    table = self._tables[METRICS]
+    if table.num_rounds():
+      raise errors.InputError(
+          f'{table.path} has rows of {table.num_rounds()} rounds, but'
+          f' {checkpoints} holds no checkpoint; put them back, or begin anew with'
+          ' --overwrite.'
+      )
+    with writing(self._directory):
+      self.remove()
+
+  def digests(self) -> dict[str, np.ndarray]:
+    """Of each table's rows so far."""
+    return {name: table.digest() for name, table in self._tables.items()}
+
+  def add_metrics(self, row: dict[str, Any]) -> None:
+    """Adds a row; None values are left blank. `row['round']` is the step of events."""
+    with writing(self._directory):
+      self._tables[METRICS].add(row)
+      values = {n: v for n, v in row.items() if n != 'round' and v is not None}
+      self._add_events(row['round'], values)
+
+  def add_timings(self, row: dict[str, Any]) -> None:
+    with writing(self._directory):
+      self._tables[_TIMINGS].add(row)
+
+  def seconds(self) -> float:
+    """The time that all rounds took, those of earlier processes included."""
+    return sum(
+        float(row['round_seconds']) + float(row['evaluation_seconds'])
+        for row in self._tables[_TIMINGS].rows()
+    )
+
+  def remove(self) -> None:
+    """Removes all rows."""
+    for table in self._tables.values():
+      table.path.unlink(missing_ok=True)
+    self._remove_events()
+
+  def _remove_events(self) -> None:
+    for path in self._directory.glob(_EVENTS):
+      path.unlink()
+
+  def _add_events(self, step: int, values: dict[str, float]) -> None:
+    if self._events is None:
+      self._events = tf.summary.create_file_writer(str(self._directory))
+    with self._events.as_default(step=step):
+      for name, value in values.items():
+        tf.summary.scalar(name, value)
+    self._events.flush()
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path) -> Iterator[None]:
+  """Raises `RunError` in this block if the path can't be written."""
+  try:
+    yield
+  except (OSError, tf.errors.OpError) as error:
+    raise errors.RunError(
+        f'{path} can\'t be written ({library_errors.reason(error)}); make room or give access there, and'
+        ' run the same command again, which goes on after the last checkpoint.'
+    ) from None
+
+
