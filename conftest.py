@@ -11,6 +11,9 @@ import tensorflow as tf
 
 from fedsmp_tff.runtime import graphs
 
+# Checks that tests share: failures show the values there too.
+pytest.register_assert_rewrite('tests.support')
+
 # Both are settled before TensorFlow runs anything. Several devices stand for GPUs.
 graphs.use_one_thread_an_operation()
 tf.config.set_logical_device_configuration(

@@ -43,10 +43,10 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   Without DP (`clipping_norm` None) clients neither clip nor add noise; values are
   encoded in [-`value_bound`, `value_bound`].
 
-  Exactly `seats` participants must take part, of whom those that hold no data send zero
+  Exactly `seats` participants must take part, of whom those without data send zero
   with their noise (`sampling.PoissonSampler`): with fewer, the noise shares would add up
   to less than the mechanism's noise, so the round fails instead. With `min_reporting`
-  shares are larger, so that as few as that make enough; with fewer still nothing is
+  each share is larger, so that this many shares suffice; with fewer participants nothing is
   released: the mean is zero and C stays.
 
   One round of three clients, of whose six coordinates two are kept:

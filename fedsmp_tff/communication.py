@@ -23,7 +23,7 @@ class Communication:
 
   Attributes:
     dim: d, weights sent down.
-    num_integers: Integers sent up: k, or so.
+    num_integers: Integers sent up: about k.
     num_coordinates: Coordinates sent down; 0 if all are kept.
     integer_bits: Bits of an integer sent up: 32, 64, or fewer modulo 2^bits.
     num_shaping: Numbers sent down that shape the values before the clip: k factors, a guess
@@ -43,7 +43,7 @@ class Communication:
 
   @property
   def downlink_bytes(self) -> int:
-    """The weights, the list of kept coordinates and what shapes, to a client in a round."""
+    """The weights, the kept coordinates, factors and guess, to a client in a round."""
     return self._dense_bytes + self.num_coordinates * _COORDINATE_BYTES
 
   @property

@@ -1,4 +1,4 @@
-"""What went wrong, in one line for people."""
+"""One-line messages for people about exceptions."""
 
 import re
 

@@ -81,7 +81,7 @@ def build_fed_smp(
   holds the client optimizer's hyperparameters of the round to come, `aggregator`
   a `FedSmpState`, `finalizer` the server optimizer's state. `get_hparams` and
   `set_hparams` give and take `client_work` and `finalizer` hyperparameters; a
-  learning rate set so holds until the schedule, if there is one, sets the next.
+  learning rate that is set so stays until the schedule, if there is one, sets the next.
 
   Args:
     model: Its trainable weights are float32 or float64; the non-trainable ones

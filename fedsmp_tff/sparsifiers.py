@@ -1,4 +1,4 @@
-"""Which k of the d coordinates the next round keeps: RandK, TopK, Dense.
+"""Sparsifiers choose the k of d coordinates that a round keeps: RandK, TopK, Dense.
 
 The coordinates are one choice of the SERVER's for all clients of a round, from
 public randomness or public data, never from client data; so they cost no privacy,
@@ -70,7 +70,7 @@ class Sparsifier(abc.ABC):
     return self.num_kept(dim)
 
   def scale(self, dim: int) -> float:
-    """What a client multiplies its kept values with, before it clips them."""
+    """The factor on a client's kept values, before it clips them."""
     del dim
     return 1.0
 

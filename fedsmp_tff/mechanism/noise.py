@@ -94,7 +94,7 @@ def integer_table(kind: str, variance: float) -> IntegerTable:
 
 
 def _tail_start(stddev: float) -> int:
-  """From here on the probability is negligible; for small Skellam noise by far."""
+  """Returns an integer beyond which the probability is negligible, for both kinds of noise."""
   return math.ceil(12 * stddev) + 40
 
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 
 class Choice(NamedTuple):
-  """What the server chose for a round, from past releases, public data and chance.
+  """The server's choice for a round, by past releases, public data and chance.
 
   Attributes:
     coordinates: int32[k], the round's kept coordinates, ascending (int32[0] for
@@ -52,7 +52,7 @@ class FedSmpState(NamedTuple):
 
 
 class Release(NamedTuple):
-  """What a round made public of its clients, noise included.
+  """The public result of a round, noise included.
 
   Attributes:
     coordinates: int32[k], ascending; which of the d coordinates.

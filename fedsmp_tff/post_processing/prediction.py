@@ -28,8 +28,8 @@ class Prediction(base.Guess):
 
   Privacy: the guess is a function of past releases, and clients clip the difference from it
   to C, so that a round's sensitivity is C (`base.PostProcessing`). A client
-  that holds no data still sends zero, not the guess's negative: one that joins in its place moves
-  the sum by C, not by 2 C.
+  without data still sends zero, not the negative of the guess: a client with data in its
+  place moves the sum by C, not by 2 C.
 
   Attributes:
     decay: Decay of the weight of past releases with each new one of the same coordinate,

@@ -2,7 +2,7 @@
 
 A curve maps an integer order alpha >= 2 to the Renyi divergence between the releases of two
 neighbouring cohorts when nobody is sampled. The two amplification theorems take any curve,
-so that they hold for integer noise too; `accounting` converts the result to (epsilon, delta).
+so that they are valid for integer noise too; `accounting` converts the result to (epsilon, delta).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Where a round runs: TFF's own worker, this process, or a Ray cluster."""
+"""Contexts that run a round: on TFF's own worker, in this process, or on a Ray cluster."""
 
 from fedsmp_tff.runtime.local import local_context as local_context
 from fedsmp_tff.runtime.local import set_local_context as set_local_context

@@ -35,7 +35,7 @@ class Graph:
   def function(self) -> Callable[..., list[tf.Tensor]]:
     """A new function from tensors to tensors.
 
-    Variables and tables are its own and start anew in each call. So where the graph
+    It has separate variables and tables, which start afresh in each call. So where the graph
     `has_resources`, functions that run at the same time must be different ones.
     """
     graph_def = tf.compat.v1.GraphDef.FromString(self.graph_def)

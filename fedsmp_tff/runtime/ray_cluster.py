@@ -110,7 +110,7 @@ class RayWorkers(workers.Workers):
     """See `workers.Workers`.
 
     Raises:
-      WorkersLostError: If no worker is left and none can be had, or one client
+      WorkersLostError: If no worker is left and none can be started, or one client
         ended several.
     """
     if work not in self._works:

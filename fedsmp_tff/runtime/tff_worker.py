@@ -1,4 +1,4 @@
-"""A TFF context on TFF's own C++ worker, whose life ends with ours.
+"""A TFF context on TFF's own C++ worker process, which ends with this process.
 
 `tff.backends.test` runs secure sums (as plain sums with range checks: the
 secure aggregation is SIMULATED, no cryptography is in TFF's wheel), but its

@@ -84,12 +84,12 @@ class Work:
 
   @property
   def lead(self) -> Optional[int]:
-    """See `cohort.Cohort`."""
+    """See `Cohort`."""
     return _LEAD if self.ordered else None
 
 
 class Workers(abc.ABC):
-  """Where clients run."""
+  """Runs the clients of a round, somewhere."""
 
   @abc.abstractmethod
   def run(
