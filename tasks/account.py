@@ -182,8 +182,8 @@ def _account_for(run_dirs: list[str], delta: Optional[float]) -> None:
     told = run_directory.rounds_charged(run_dir)
     if records[-1].rounds_charged < told:
       raise ledger_lib.LedgerError(
-          f'{paths[-1]} was cut: it has {records[-1].rounds_charged} rounds where'
-          f' {run_dir}/metrics.csv tells of {told}; put it back as it was.'
+          f'{paths[-1]} is truncated: {records[-1].rounds_charged} rounds, but'
+          f' {run_dir}/metrics.csv has {told}; restore it from a backup.'
       )
     runs += zip(paths, records)
   for path, record in runs:

@@ -6,29 +6,22 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from collections.abc import Sequence
 import csv
 import dataclasses
-import functools
-import html
-import math
 import pathlib
 import sys
-from typing import Any, Optional
+from typing import Optional
 
 import tqdm
 
 from tasks import datasets
 from tasks import errors
 from tasks.config import command
-from tasks.config import grids
 from tasks.config import options as options_lib
-from tasks.config import paper_tables
-from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import figures
+from tasks.reporting import pages
 from tasks.reporting import results
-from tasks.training import averages
 
 _MARKDOWN, _HTML, _CSV = 'report.md', 'report.html', 'cells.csv'
 
@@ -64,23 +57,6 @@ _COMMAND = command.Command(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """A table of text.
-
-  Attributes:
-    title: One line.
-    header: A title for each column.
-    rows: Texts, as many as the header has.
-    note: A sentence below; '' for none.
-  """
-
-  title: str
-  header: Sequence[str]
-  rows: Sequence[Sequence[str]]
-  note: str = ''
-
-
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   return _COMMAND.main(argv, _main)
@@ -102,7 +78,7 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
       task: [group for group in groups if group.config['task'] == task]
       for task in datasets.TASKS
   }
-  tables = _paper_tables(groups) + _other_runs(groups) + _times(groups)
+  tables = pages.tables_of_the_paper(groups) + pages.other_runs(groups) + pages.times(groups)
   drawn = [
       figure for some in by_task.values() if some for figure in figures.of_task(some)
   ]
@@ -110,247 +86,13 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     for figure in drawn:
       drawing.save_png(figure, output / f'{figure.name}.png')
-    (output / _MARKDOWN).write_text(_markdown(tables, drawn), encoding='utf-8')
-    (output / _HTML).write_text(_page(tables, drawn), encoding='utf-8')
+    (output / _MARKDOWN).write_text(pages.markdown(tables, drawn), encoding='utf-8')
+    (output / _HTML).write_text(pages.page(tables, drawn), encoding='utf-8')
     with open(output / _CSV, 'w', encoding='utf-8', newline='') as file:
       writer = csv.writer(file)
       for table in tables:
         writer.writerow(['table', *table.header])
         writer.writerows([table.title, *row] for row in table.rows)
-
-
-_HEADER = (
-    'algorithm', 'p', 'sigma', 'paper (best, %)', 'ours: best (%)', 'difference',
-    'ours: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
-    'epsilon, sound', 'uplink, paper (MB)', 'uplink (MB)', 'differs from the paper in',
-)
-
-
-def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
-  """Tables 1 to 9, our runs beside each row."""
-  found, not_run = [], []
-  for number, title in paper_tables.TITLES.items():
-    of_table = [row for row in paper_tables.rows() if row.table == number]
-    lines, num_run, hypothetical = [], 0, False
-    for row in of_table:
-      ours = [g for g in groups if g.complete and _reproduces(g, row)]
-      num_run += bool(ours)
-      hypothetical |= any(g.last('epsilon_hypothetical') is not None for g in ours)
-      theirs = (row.algorithm, f'{row.p:g}', _text(row.noise_multiplier, '{:g}'))
-      lines += [
-          [*theirs, *_beside(row, group.complete, _differences(group, row))]
-          for group in ours
-      ] or [[
-          *theirs, _accuracy(row.accuracy, row.std), 'not run', '', '', '',
-          _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '',
-      ]]
-    title = f'Table {number}: {title}'
-    if not num_run:
-      not_run.append(f'{title} ({len(of_table)} cells)')
-      continue
-    note = f'{num_run} of {len(of_table)} cells were run.'
-    if hypothetical:
-      note += (
-          ' The paper\'s accounting is of the hypothetical number of clients that the paper'
-          ' assumes, the sound figure of those in the data.'
-      )
-    if number == 7:
-      note += (
-          ' The paper\'s header (p = 0.05 to 0.8) does not fit its Table 2; p is as it must be'
-          ' for the row of epsilon = 1.01.'
-      )
-    found.append(Table(title, _HEADER, lines, note))
-  if not_run:
-    found.append(Table('Not run', (), (), '; '.join(not_run) + '.'))
-  return found
-
-
-def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
-  """Runs that no row of the paper is about, and unfinished ones: the most accurate first."""
-  others = [
-      group for group in groups
-      if group.complete is None or not any(_reproduces(group, row) for row in paper_tables.rows())
-  ]
-  if not others:
-    return []
-  others.sort(
-      key=lambda group: (
-          list(datasets.TASKS).index(group.config['task']),
-          -(group.complete or group).mean_and_std('final')[0],
-      )
-  )
-  settings = [_own_settings(group) for group in others]
-  shared = [one for one in settings[0] if all(one in other for other in settings)]
-  if len(others) == 1:
-    shared = []
-  lines = []
-  for group, own in zip(others, settings):
-    run = group.runs[0]
-    unfinished = '' if group.complete else f'{run.columns["round"][-1]:.0f} of '
-    shown = group.complete or group
-    lines.append([
-        group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
-        _text(group.noise_multiplier, '{:.3g}'), f'{unfinished}{run.rounds}', *_measured(shown),
-        *(_accuracy(*shown.mean_and_std(name)) for name in averages.NAMES),
-        ', '.join(one for one in own if one not in shared),
-    ])
-  header = (
-      'task', 'algorithm', 'p', 'sigma', 'rounds', 'best (%)', 'final (%)', 'seeds',
-      'epsilon, paper\'s accounting', 'epsilon, sound', 'uplink (MB)',
-      'final, exponential average (%)', 'final, second half\'s mean (%)', 'with',
-  )
-  note = f'All with {", ".join(shared)}.' if shared else ''
-  title = 'Runs that no row of the paper is about, and unfinished ones'
-  return [Table(title, header, lines, note)]
-
-
-def _times(groups: Sequence[results.Group]) -> list[Table]:
-  lines = [
-      [
-          str(run.path), run.config['task'], figures.label(group), str(run.config['seed']),
-          f'{run.columns["round"][-1]:.0f}', _text(run.seconds and run.seconds / 60, '{:.0f}'),
-      ]
-      for group in groups
-      for run in group.runs
-  ]
-  header = ('run', 'task', 'algorithm', 'seed', 'rounds', 'minutes')
-  return [Table('The runs', header, lines)] if lines else []
-
-
-def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
-  config = group.config
-  # What is measured on examples held out is beside no test accuracy.
-  return not config['flags'].get('held_out') and row.is_of(
-      config['task'], config['algorithm'], group.p, group.noise_multiplier
-  )
-
-
-def _beside(row: paper_tables.Row, group: results.Group, differences: str) -> list[str]:
-  """Our columns beside a row of the paper."""
-  best, final, seeds, epsilon_paper, epsilon, uplink = _measured(group)
-  difference = group.mean_and_std('best')[0] - row.accuracy
-  return [
-      _accuracy(row.accuracy, row.std), best, f'{difference:+.2f}', final, seeds,
-      _text(row.epsilon), epsilon_paper, epsilon, _text(row.uplink_megabytes), uplink,
-      differences,
-  ]
-
-
-def _measured(group: results.Group) -> list[str]:
-  """Best and final accuracy, seeds, epsilon in two accountings, uplink."""
-  return [
-      _accuracy(*group.mean_and_std('best')),
-      _accuracy(*group.mean_and_std('final')),
-      str(len(group.runs)),
-      _text(group.last('epsilon_paper'), '{:.3g}'),
-      _text(group.last('epsilon'), '{:.3g}'),
-      _text(group.last('uplink_megabytes'), '{:.3g}'),
-  ]
-
-
-@functools.cache
-def _identity(row: paper_tables.Row) -> dict[str, Any]:
-  """What the run that reproduces a row has as `flags` in its config.json."""
-  return grids.Cell.of(paper_tables.flags_of(row)).identity
-
-
-def _differences(group: results.Group, row: paper_tables.Row) -> str:
-  """In which flags a group's runs differ from the paper's."""
-  theirs, ours = _identity(row), group.config['flags']
-  parts = []
-  if group.runs[0].rounds != theirs['rounds']:
-    parts.append(f'{group.runs[0].rounds} rounds, not {theirs["rounds"]:,}')
-  if (
-      row.noise_multiplier is not None
-      and abs(group.noise_multiplier / row.noise_multiplier - 1) > 0.005
-  ):
-    parts.append(f'sigma = {group.noise_multiplier:.3g}')
-  parts += [
-      f'{name} = {_flag_text(ours.get(name))}'
-      for name, value in theirs.items()
-      if name not in results.NOT_COMPARED and ours.get(name) != value
-  ]
-  return ', '.join(parts)
-
-
-def _own_settings(group: results.Group) -> list[str]:
-  """The flags of a run that are not the task's own, with their values."""
-  config = group.config
-  defaults, *_ = settings_lib.parse(
-      [f'--task={config["task"]}', f'--algorithm={config["algorithm"]}']
-  )
-  return [
-      f'{name} = {_flag_text(config["flags"].get(name))}'
-      for name, value in dataclasses.asdict(defaults).items()
-      if name not in (*results.NOT_COMPARED, 'task_flags') and config['flags'].get(name) != value
-  ]
-
-
-def _flag_text(value) -> str:
-  return ','.join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _accuracy(mean: float, std: Optional[float]) -> str:
-  if math.isnan(mean):
-    return ''
-  return f'{mean:.2f}' + (f' ± {std:.2f}' if std is not None else '')
-
-
-def _text(value: Optional[float], form: str = '{}') -> str:
-  return '' if value is None else form.format(value)
-
-
-_ABOUT = (
-    'Best is the best test accuracy over rounds, as the paper reports; final is that of the last'
-    ' round, which a user of the model gets. Means over seeds ± sample standard deviation.'
-    ' "epsilon, sound" holds for how the run sampled its clients (see the README);'
-    ' "paper\'s accounting" is Renyi DP of Poisson sampling, whatever the run did. Losses are of'
-    ' the test set, where the paper\'s Figure 3 has those of training.'
-)
-
-
-def _markdown(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
-  parts = ['# Results beside the paper\'s', _ABOUT]
-  parts += [f'![{figure.title}]({figure.name}.png)' for figure in drawn]
-  for table in tables:
-    parts.append(f'## {table.title}')
-    if table.rows:
-      lines = [table.header, ['---'] * len(table.header), *table.rows]
-      parts.append('\n'.join(f'| {" | ".join(line)} |' for line in lines))
-    if table.note:
-      parts.append(table.note)
-  return '\n\n'.join(parts) + '\n'
-
-
-_STYLE = (
-    'body { font: 15px/1.5 sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em }'
-    ' table { border-collapse: collapse; font-size: 13px }'
-    ' td, th { border: 1px solid #ccc; padding: 2px 6px; text-align: right }'
-    ' td:first-child, td:last-child { text-align: left }'
-    ' .wide { overflow-x: auto }'
-)
-
-
-def _page(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
-  parts = [
-      '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
-      f'<title>Fed-SMP: results</title><style>{_STYLE}</style>',
-      drawing.html_script(),
-      f'</head><body><h1>Results beside the paper\'s</h1><p>{html.escape(_ABOUT)}</p>',
-  ]
-  parts += [drawing.html(figure) for figure in drawn]
-  for table in tables:
-    parts.append(f'<h2>{html.escape(table.title)}</h2>')
-    if table.rows:
-      parts += ['<div class="wide"><table>', _line('th', table.header)]
-      parts += [_line('td', row) for row in table.rows]
-      parts.append('</table></div>')
-    parts.append(f'<p>{html.escape(table.note)}</p>')
-  return '\n'.join([*parts, '</body></html>', ''])
-
-
-def _line(tag: str, texts: Sequence[str]) -> str:
-  return f'<tr>{"".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)}</tr>'
 
 
 if __name__ == '__main__':

@@ -103,7 +103,7 @@ class Ledger:
     if self._path.exists():
       found, self._sums = _read(self._path)
       if (found.spec, found.run, found.seeded) != (spec, run, seeded):
-        raise LedgerError(f'{self._path} is of another run; put this run\'s back.')
+        raise LedgerError(f'{self._path} belongs to another run; restore this run\'s ledger.')
       self._rounds = found.rounds
     self._file = None
     if self._sums:
@@ -168,13 +168,13 @@ class Ledger:
     entries = int(state['entries'])
     if entries >= len(self._sums):
       raise LedgerError(
-          f'{self._path} was cut: it has {len(self._rounds)} entries where the checkpoint'
-          f' knows {entries}; put it back as it was.'
+          f'{self._path} is truncated: {len(self._rounds)} entries, but the checkpoint'
+          f' recorded {entries}; restore it from a backup.'
       )
     if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
       raise LedgerError(
           f'{self._path} was changed: its first {entries} entries are not those that'
-          ' the checkpoint knows; put it back as it was.'
+          ' the checkpoint knows; restore it from a backup.'
       )
 
   def _append(self, content: dict[str, Any]) -> None:
@@ -214,7 +214,7 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
     content = path.read_bytes()
   except OSError as error:
     raise LedgerError(
-        f'{path} can\'t be read ({error.strerror}); put it back as it was.'
+        f'{path} can\'t be read ({error.strerror}); restore it from a backup.'
     ) from None
   lines = content.splitlines(keepends=True)
   if lines and not lines[-1].endswith(b'\n'):
@@ -230,7 +230,7 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
     if sum_ != expected or entry.get(_ENTRY, -1) != number - 2:
       raise LedgerError(
           f'{path} was changed: line {number} is not what was written after the line'
-          ' before; put it back as it was.'
+          ' before; restore it from a backup.'
       )
     sums.append(sum_)
     parsed.append(entry)
@@ -246,7 +246,7 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
   except (ValueError, KeyError, TypeError) as error:
     raise LedgerError(
         f'{path} is not a ledger of this version ({type(error).__name__}: {error});'
-        ' put it back as it was.'
+        ' restore it from a backup.'
     ) from None
   return record, sums
 

@@ -95,7 +95,7 @@ class Checkpoints:
       self._remove_unfinished()
     except (OSError, tf.errors.OpError) as error:
       raise CheckpointError(
-          f'{self._directory} can\'t be written ({errors.reason(error)}); make it so.'
+          f'{self._directory} can\'t be written ({errors.reason(error)}); give write access to it.'
       ) from None
     self._last_round = None
     self._last_seconds = 0.0
@@ -194,9 +194,9 @@ class Checkpoints:
 
   def _unusable(self, versions: list[int], what: str) -> CheckpointError:
     remedy = (
-        f'remove it to go on from round {versions[-2]}'
+        f'remove it to resume from round {versions[-2]}'
         if len(versions) > 1
-        else 'put it back, or begin anew without it'
+        else 'restore it from a backup, or start over without it'
     )
     return CheckpointError(
         f'The checkpoint {self._path(versions[-1])} {what}; {remedy}.'

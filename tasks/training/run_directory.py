@@ -86,7 +86,7 @@ class RunDirectory:
     path = self.path / _LEDGER
     if began and not path.exists():
       raise ledger_lib.LedgerError(
-          f'{path} is missing, but the run has begun; put it back as it was.'
+          f'{path} is missing, but the run has begun; restore it from a backup.'
       )
     return ledger_lib.Ledger(path, spec, run_id, seeded=seeded)
 

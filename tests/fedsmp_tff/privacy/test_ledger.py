@@ -55,7 +55,7 @@ class TestComputation:
       if bytes(changed).splitlines() == whole.splitlines():
         continue
       written.write_bytes(bytes(changed))
-      with pytest.raises(ledger_lib.LedgerError, match='put it back as it was'):
+      with pytest.raises(ledger_lib.LedgerError, match='restore it from a backup'):
         ledger_lib.read(written)
 
   @pytest.mark.parametrize('line', range(5))
@@ -103,7 +103,7 @@ class TestComputation:
   )
   def test_another_run_s_is_refused(self, written, other):
     before = written.read_bytes()
-    with pytest.raises(ledger_lib.LedgerError, match='is of another run'):
+    with pytest.raises(ledger_lib.LedgerError, match='belongs to another run'):
       _ledger(written, **other)
     assert written.read_bytes() == before
 

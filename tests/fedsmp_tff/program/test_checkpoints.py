@@ -166,7 +166,7 @@ class TestDamage:
     os.truncate(path, int(left * path.stat().st_size))
     with pytest.raises(
         checkpoints_lib.CheckpointError,
-        match=r"round_4 can't be read .*; remove it to go on from round 3\.$",
+        match=r"round_4 can't be read .*; remove it to resume from round 3\.$",
     ):
       _latest(saved)
     shutil.rmtree(saved / 'round_4')
@@ -192,7 +192,7 @@ class TestDamage:
     shutil.rmtree(saved / 'round_2')
     shutil.rmtree(saved / 'round_3')
     (saved / 'round_4' / 'saved_model.pb').unlink()
-    with pytest.raises(checkpoints_lib.CheckpointError, match='or begin anew without'):
+    with pytest.raises(checkpoints_lib.CheckpointError, match='or start over without'):
       _latest(saved)
 
   @pytest.mark.parametrize(

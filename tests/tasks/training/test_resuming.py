@@ -272,7 +272,7 @@ class TestDamage:
     os.truncate(last / 'saved_model.pb', 100)
     said = self._refused(capsys, arguments, 1)
     assert f"The checkpoint {last} can't be read" in said
-    assert 'remove it to go on from round 2.' in said
+    assert 'remove it to resume from round 2.' in said
     before = _files(out)
     shutil.rmtree(last)
     assert commands.main(arguments) == 0
@@ -304,7 +304,7 @@ class TestDamage:
       'change, sentence',
       [
           (lambda lines: None, 'is missing, but the run has begun'),
-          (lambda lines: lines[:-1], 'was cut: it has 2 entries where the checkpoint knows 3'),
+          (lambda lines: lines[:-1], 'is truncated: 2 entries, but the checkpoint recorded 3'),
           (lambda lines: lines[:2] + lines[3:], 'was changed: line 3'),
           (lambda lines: [lines[0].replace(b'1.4', b'9.4'), *lines[1:]], 'was changed: line 1'),
       ],
@@ -318,7 +318,7 @@ class TestDamage:
     else:
       path.write_bytes(b''.join(lines))
     said = self._refused(capsys, arguments, 1)
-    assert f'{path} {sentence}' in said and 'put it back as it was' in said
+    assert f'{path} {sentence}' in said and 'restore it from a backup' in said
 
   @pytest.mark.parametrize('content', [None, '', '{"p": 1', '[]', '{"p": 1}'])
   def test_a_configuration_that_can_not_be_read(self, finished, capsys, content):
