@@ -17,6 +17,8 @@ import tree
 from fedsmp_tff import errors
 
 _PREFIX = 'round_'
+# What TensorFlow's error on a state of other parts contains.
+_OTHER_STRUCTURE = 'same nested structure'
 # Without a fixed number of rounds, checkpoints take at most this part of the time.
 _SHARE_OF_TIME = 0.05
 
@@ -179,6 +181,12 @@ class Checkpoints:
       state = self._run(self._manager.load(version, like))
     # TensorFlow raises many kinds of errors on damaged files.
     except Exception as error:  # pylint: disable=broad-exception-caught
+      if _OTHER_STRUCTURE in str(error):
+        raise CheckpointError(
+            f'The checkpoint {self._path(version)} has other parts than a state of this run:'
+            ' an earlier version of fedsmp_tff, or another model or algorithm, wrote it. Resume'
+            ' it with that version, or start over without it.'
+        ) from None
       raise self._unusable(versions, f'can\'t be read ({errors.reason(error)})') from None
     found, expected = _shapes(state), _shapes(like)
     if found != expected:

@@ -199,12 +199,25 @@ class TestDamage:
       'like, what',
       [
           (_state(0, num=6), r'weights/trainable/0 is float32\[5\], not float32\[6\]'),
-          (_state(0)._replace(reporters=()), 'can.t be read|is nothing'),
+          (_state(0)._replace(reporters=()), 'an earlier version of fedsmp_tff'),
           (_state(0)._replace(sampler=np.zeros(2)), r'sampler is uint32\[2\], not float64'),
       ],
   )
   def test_another_model_s(self, saved, like, what):
     with pytest.raises(checkpoints_lib.CheckpointError, match=what):
+      _latest(saved, like)
+
+  def test_one_of_an_earlier_version_is_refused_in_a_sentence(self, saved):
+    # Its aggregation had the coordinates, the factors and the guess beside the rest.
+    like = _state(0)
+    aggregation = like.process.aggregator
+    rest = {name: part for name, part in aggregation._asdict().items() if name != 'choice'}
+    earlier = {**rest, **aggregation.choice._asdict()}
+    like = like._replace(process=like.process._replace(aggregator=earlier))
+    with pytest.raises(
+        checkpoints_lib.CheckpointError,
+        match=r'round_4 has other parts .* an earlier version of fedsmp_tff.* start over',
+    ):
       _latest(saved, like)
 
   def test_another_run_s(self, saved):
