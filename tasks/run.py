@@ -98,14 +98,12 @@ def _run(
       specs = privacy.specs(
           settings, task.num_clients(), experiment.num_kept(settings, dim)
       )
-    held_out = settings.held_out or 0
-    data = task.load(seeds.partition, (settings.public_examples or 0) + held_out)
-    if held_out:
-      data = data.held_out(held_out)
+    data = task.load(
+        seeds.partition, settings.public_examples or 0, settings.held_out or 0
+    )
     _check_clients(settings, len(data.clients))
-    fingerprint = resuming.fingerprint(data)
     if out.config is not None:
-      resuming.check_data(out.path, out.config, fingerprint)
+      resuming.check_data(out.path, out.checkpoints, out.config, data)
     sparsifier = experiment.sparsifier(settings, data)
     spec, hypothetical = specs or privacy.specs(
         settings, len(data.clients), experiment.num_kept(settings, dim)
@@ -123,7 +121,6 @@ def _run(
           **surroundings,
           'flags': flags,
           'seeds': seeds.public(),
-          'data_fingerprint': fingerprint,
           'run_id': secrets.token_hex(8),
       }
       out.begin(config)
@@ -134,6 +131,7 @@ def _run(
     ) as checkpoints:
       if out.config is not None and checkpoints.empty():
         out.go_on_without_checkpoint()
+      resuming.keep_data_digest(out.checkpoints, data)
       ledger = contextlib.nullcontext()
       if plan.private:
         ledger = out.ledger(

@@ -5,8 +5,6 @@ import math
 import textwrap
 from typing import Any, Optional
 
-import numpy as np
-
 from fedsmp_tff import aggregator
 from fedsmp_tff import communication
 from fedsmp_tff.mechanism import masked_sum
@@ -79,7 +77,7 @@ class Plan:
         'dim': self.dim,
         'num_kept': self.mechanism.num_kept,
         'num_clients': self.num_clients,
-        'data_source': self.data.source,
+        **self.data.as_dict(),
         'bits': self.mechanism.channel.bits,
         'encoding_step': self.mechanism.channel.step,
         'value_bound': self.mechanism.channel.value_bound,
@@ -103,7 +101,7 @@ class Plan:
     post = post_processing.text(s)
     rows = [
         ('task', datasets.TASKS[s.task].title),
-        ('data', self._data_text()),
+        ('data', self.data.text()),
         ('model', self._model_text()),
         ('kept', self._kept_text()),
         ('round', self._round_text()),
@@ -120,17 +118,6 @@ class Plan:
     if self.private:
       lines += ['', *privacy_lines(self, s.rounds)]
     return '\n'.join(lines)
-
-  def _data_text(self) -> str:
-    sizes = np.array([len(x) for x, _ in self.data.clients])
-    text = (
-        f'{self.data.source}; {self.num_clients:,} clients with {sizes.sum():,}'
-        f' examples ({sizes.min()} to {sizes.max()}, median {np.median(sizes):g});'
-        f' {len(self.data.test[0]):,} {"test" if not self.settings.held_out else "held-out"} examples'
-    )
-    if self.data.public is not None:
-      text += f'; {len(self.data.public[0]):,} public ones on the server'
-    return text
 
   def _model_text(self) -> str:
     whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[self.settings.initializer]
@@ -241,12 +228,18 @@ class Plan:
     return text
 
   def _metrics_text(self) -> str:
+    text = 'nothing of clients but what is released and how many participants reported'
     if self.settings.client_metrics == 'exact':
-      return (
+      text = (
           'columns exact_* are exact sums over clients, OUTSIDE (epsilon, delta): keep'
           ' them to yourself'
       )
-    return 'nothing of clients but what is released and how many participants reported'
+    if self.data.test_outside_guarantee:
+      text += (
+          '; columns test_* are exact functions of clients\' own examples, OUTSIDE (epsilon,'
+          ' delta): keep them to yourself'
+      )
+    return text
 
   def _simulated_text(self) -> str:
     return 'secure aggregation (sums are plain on this machine), and all clients'
@@ -327,6 +320,8 @@ def privacy_lines(plan: Plan, rounds: int) -> list[str]:
   text += ' The choice of hyperparameters is outside (epsilon, delta)'
   if plan.settings.client_metrics == 'exact':
     text += ', and so are the columns exact_* of metrics.csv'
+  if plan.data.test_outside_guarantee:
+    text += ', and so are the columns test_* of metrics.csv, measured on clients\' own examples'
   return [*lines, _wrapped(text + '.', 2)]
 
 
