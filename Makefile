@@ -17,7 +17,7 @@ test: $(INSTALLED)
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .
 	if command -v npx >/dev/null; then \
-	  npx --yes @bazel/buildifier --mode=check --lint=warn BUILD; \
+	  npx --yes @bazel/buildifier --mode=check --lint=warn BUILD MODULE.bazel; \
 	fi
 
 $(INSTALLED): requirements.txt

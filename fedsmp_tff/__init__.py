@@ -18,43 +18,68 @@ Perturbation" (d weights, k kept coordinates, r clients a round):
 Beyond it: what the server makes of past releases, public data and the schedule costs no
 epsilon (`PostProcessing`): masks without public data (`ReleasedTopK`) or by both
 (`HybridTopK`), factors before the clip (`Preconditioner`), guesses (`Prediction`), filtered
-updates (`Filter`), averages of the weights (`averaging`).
+updates (`Filter`), averages of the weights (`post_processing.averaging`).
 
 Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to compose
 the aggregator into a process of your own.
+
+The public API is `__all__`: the names below, and the modules of the packages `post_processing`,
+`privacy`, `program`, `runtime` and `theory`. Every other module is internal and may change.
+
+Importing this package imports neither TensorFlow nor TFF. `PrivacySpec`, `privacy` and
+the theorems of `theory` work on any platform; a name that needs TFF is imported when it is first used.
 """
+
+import importlib
+from typing import Any
 
 from fedsmp_tff import _platform
 
-if _platform.problem():
-  raise ImportError(_platform.problem())
+__version__ = '0.1.0'
 
-# pylint: disable=g-import-not-at-top
-from fedsmp_tff.privacy.spec import PrivacySpec as PrivacySpec
-from fedsmp_tff.aggregator import FedSmpFactory as FedSmpFactory
-from fedsmp_tff.mechanism.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
-from fedsmp_tff.client_training import LocalTraining as LocalTraining
-from fedsmp_tff.client_training import examples_of as examples_of
-from fedsmp_tff.post_processing.filters import Filter as Filter
-from fedsmp_tff.post_processing.filters import LowPass as LowPass
-from fedsmp_tff.post_processing.filters import Momentum as Momentum
-from fedsmp_tff.post_processing.filters import Shrinkage as Shrinkage
-from fedsmp_tff.baselines import build_dp_fedavg as build_dp_fedavg
-from fedsmp_tff.learning_process import build_fed_smp as build_fed_smp
-from fedsmp_tff.baselines import build_fedavg as build_fedavg
-from fedsmp_tff.baselines import build_fedavg_randk as build_fedavg_randk
-from fedsmp_tff.baselines import build_fedavg_topk as build_fedavg_topk
-from fedsmp_tff.learning_process import tag_client as tag_client
-from fedsmp_tff.mechanism.state import FedSmpState as FedSmpState
-from fedsmp_tff.post_processing.base import PostProcessing as PostProcessing
-from fedsmp_tff.mechanism.state import Release as Release
-from fedsmp_tff.post_processing.preconditioning import Preconditioner as Preconditioner
-from fedsmp_tff.post_processing.prediction import Prediction as Prediction
-from fedsmp_tff.post_processing.released_topk import HybridTopK as HybridTopK
-from fedsmp_tff.post_processing.released_topk import ReleasedTopK as ReleasedTopK
-from fedsmp_tff.sparsifiers import Dense as Dense
-from fedsmp_tff.sparsifiers import Kept as Kept
-from fedsmp_tff.sparsifiers import Known as Known
-from fedsmp_tff.sparsifiers import RandK as RandK
-from fedsmp_tff.sparsifiers import Sparsifier as Sparsifier
-from fedsmp_tff.sparsifiers import TopK as TopK
+# Each public name, once, under the module that defines it.
+_NAMES = {
+    'aggregator': ('FedSmpFactory',),
+    'baselines': ('build_dp_fedavg', 'build_fedavg', 'build_fedavg_randk', 'build_fedavg_topk'),
+    'client_training': ('LocalTraining', 'examples_of'),
+    'learning_process': ('build_fed_smp', 'tag_client'),
+    'mechanism.adaptive_clipping': ('AdaptiveClipping',),
+    'mechanism.channel': ('Channel', 'GaussianChannel'),
+    'mechanism.lattice_channel': ('LatticeChannel',),
+    'mechanism.mechanism': ('Mechanism',),
+    'mechanism.state': ('FedSmpState', 'Release'),
+    'post_processing.base': ('Factors', 'Filter', 'Guess', 'PostProcessing'),
+    'post_processing.filters': ('LowPass', 'Momentum', 'Shrinkage'),
+    'post_processing.preconditioning': ('Preconditioner',),
+    'post_processing.prediction': ('Prediction',),
+    'post_processing.released_topk': ('HybridTopK', 'ReleasedTopK'),
+    'privacy.spec': ('PrivacySpec',),
+    'sparsifiers': ('Dense', 'Kept', 'Known', 'PublicTraining', 'RandK', 'Sparsifier', 'TopK'),
+}
+_PACKAGES = ('post_processing', 'privacy', 'program', 'runtime', 'theory')
+_WITHOUT_TFF = (
+    'mechanism.adaptive_clipping', 'mechanism.mechanism', 'privacy', 'privacy.spec', 'theory',
+)
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES |= {package: package for package in _PACKAGES}
+
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+  """Imports a public name when it is first used (PEP 562)."""
+  module = _MODULES.get(name)
+  if module is None:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  if module not in _WITHOUT_TFF and _platform.problem():
+    raise ImportError(_platform.problem())
+  value = importlib.import_module(f'{__name__}.{module}')
+  if name not in _PACKAGES:
+    value = getattr(value, name)
+  globals()[name] = value
+  return value
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *__all__})

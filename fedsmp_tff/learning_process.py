@@ -1,4 +1,4 @@
-"""Fed-SMP and its five siblings as `tff.learning.templates.LearningProcess`es."""
+"""Fed-SMP, Algorithm 1 of the paper, as a `tff.learning.templates.LearningProcess`."""
 
 import collections
 import functools
@@ -8,15 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import aggregator
+from fedsmp_tff import aggregator as aggregator_lib
 from fedsmp_tff import client_training
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
-from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
-
-# Independent streams from one seed.
-_ORDER, _NOISE, _DROPOUT = 0, 1, 2
 
 
 def tag_client(
@@ -42,25 +38,21 @@ def tag_client(
 def build_fed_smp(
     model: tff.learning.models.FunctionalModel,
     training: client_training.LocalTraining,
-    sparsifier: sparsifiers.Sparsifier,
+    aggregator: aggregator_lib.FedSmpFactory,
     *,
-    clients_per_round: int,
-    clipping_norm: Optional[float],
-    noise_multiplier: Optional[float],
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
     dropout: float = 0.0,
     seed: Optional[int] = None,
-    **mechanism_options: Any,
 ) -> tff.learning.templates.LearningProcess:
-  """Algorithm 1 (Fed-SMP) as a learning process.
+  """Builds Algorithm 1 (Fed-SMP) as a learning process.
 
   A round: the server broadcasts weights and this round's coordinates; each of
   the round's participants trains, and in the same `tff.tensorflow.computation` masks,
-  clips, noises and encodes its update, so that only integers leave it; one secure sum; the server applies the mean to the weights and chooses
-  the next round's coordinates from the new weights, at the next round's learning
-  rate. `initialize` chooses the first ones. See `FedSmpFactory` for the mechanism,
-  its guarantee and its measurements, which are the process's metrics under
-  `aggregator`.
+  clips, noises and encodes its update, so that only integers leave it; one secure sum; the
+  server applies the mean to the weights and chooses the next round's coordinates from the
+  new weights, at the next round's learning rate. `initialize` chooses the first ones. See
+  `FedSmpFactory` for the mechanism, its guarantee and its measurements, which are the
+  process's metrics under `aggregator`.
 
   The state is a `tff.learning.templates.LearningAlgorithmState`: `client_work`
   holds the client optimizer's hyperparameters of the round to come, `aggregator`
@@ -73,11 +65,9 @@ def build_fed_smp(
       stay as they are. For a Keras model:
       `tff.learning.models.functional_model_from_keras`.
     training: How a client trains.
-    sparsifier: `RandK`, `TopK`, `ReleasedTopK`, `HybridTopK` or `Dense`.
-    clients_per_round: r; `next` takes exactly that many clients, or `seats`, if that is
-      among the `mechanism_options`. A client without examples sends its noise alone.
-    clipping_norm: C; None for no differential privacy.
-    noise_multiplier: sigma; None or 0 for no noise.
+    aggregator: The masked private sum, as a stock process takes it; here its sparsifier may
+      train on public data too (`TopK`, `HybridTopK`). `next` takes exactly
+      `aggregator.mechanism.seats` clients; a client without examples sends its noise alone.
     server_optimizer: Applies the mean update, as a gradient, to the weights;
       None: SGD at learning rate 1, as in the paper.
     dropout: For simulation only: the probability that a participant trains and never
@@ -85,9 +75,7 @@ def build_fed_smp(
     seed: For simulation only: makes masks, the order of examples and the NOISE
       reproducible, the latter two from (seed, round, client id). `next` then takes
       `tag_client(id, dataset)` for each client. Who knows the seed can remove the
-      noise. None: all of it is fresh.
-    **mechanism_options: The other ones of `FedSmpFactory`: `seats`, `min_reporting`,
-      `noise`, `bits`, ...
+      noise. None: all of it is fresh, but for the masks if `aggregator.seed` is set.
 
   Returns:
     The process. `next` takes a list of datasets of single (not batched)
@@ -95,19 +83,21 @@ def build_fed_smp(
 
   Raises:
     TypeError: If an argument is of the wrong kind.
-    ValueError: If a number is out of its range, or the schedule and the optimizer
-      don't fit.
+    ValueError: If a number is out of its range, the schedule and the optimizer don't fit,
+      or the sparsifier asks for a public update and has no public data.
   """
-  if not isinstance(model, tff.learning.models.FunctionalModel):
-    raise TypeError(
-        '`model` must be a `tff.learning.models.FunctionalModel`; convert a Keras'
-        ' model with `tff.learning.models.functional_model_from_keras`. Found '
-        f'{type(model)}.'
-    )
-  if not isinstance(training, client_training.LocalTraining):
-    raise TypeError(
-        f'`training` must be a `LocalTraining`. Found {type(training)}.'
-    )
+  for name, value, kind in (
+      ('model', model, tff.learning.models.FunctionalModel),
+      ('training', training, client_training.LocalTraining),
+      ('aggregator', aggregator, aggregator_lib.FedSmpFactory),
+  ):
+    if not isinstance(value, kind):
+      remedy = {
+          'model': '; convert a Keras model with'
+                   ' `tff.learning.models.functional_model_from_keras`',
+          'aggregator': ', as a stock process takes it',
+      }.get(name, '')
+      raise TypeError(f'`{name}` must be a `{kind.__name__}`{remedy}. Found {type(value)}.')
   if server_optimizer is None:
     server_optimizer = tff.learning.optimizers.build_sgdm(1.0)
   if not isinstance(server_optimizer, tff.learning.optimizers.Optimizer):
@@ -115,198 +105,201 @@ def build_fed_smp(
         '`server_optimizer` must be a `tff.learning.optimizers.Optimizer`. Found '
         f'{type(server_optimizer)}.'
     )
-  factory = aggregator.FedSmpFactory(
-      sparsifier,
-      clients_per_round,
-      clipping_norm=clipping_norm,
-      noise_multiplier=noise_multiplier,
-      seed=seed,
-      **mechanism_options,
-  )
   if not 0 <= dropout < 1:
     raise ValueError(f'`dropout` must be in [0, 1). Found {dropout}.')
+  steps = _Algorithm1(model, training, aggregator, server_optimizer, dropout, seed)
 
-  @tff.tensorflow.computation
-  def initial_weights():
-    return tff.learning.models.ModelWeights(
-        *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
-    )
-
-  weights_type = initial_weights.type_signature.result
-  flattener = flattening.Flattener(weights_type.trainable)
-  mechanism = factory.mechanism(flattener.dim)
-  choices = factory.choices(flattener.shapes)
-  example_type = tff.types.tensorflow_to_type(
-      client_training.element_spec(model)
-  )
-  data_type = tff.SequenceType(example_type)
-  if seed is not None:
-    data_type = tff.StructWithPythonType(
-        [('client_id', tff.SequenceType(np.int64)), ('examples', data_type)],
-        collections.OrderedDict,
-    )
-
-  def public_update(weights, hparams, seed):
-    examples = tf.nest.map_structure(tf.constant, sparsifier.public_examples)
-    return flattener.flatten(
-        sparsifier.local_training(training).train(
-            model, weights, examples, hparams, seed
-        )
-    )
-
-  @functools.cache
-  def traced_public_update():
-    # One trace for the three computations that choose: it is their longest part.
-    weights = tff.types.type_to_tf_tensor_specs(weights_type)
-    hparams = training.initial_hparams(weights.trainable)
-    return tf.function(public_update, autograph=False).get_concrete_function(
-        weights,
-        tf.nest.map_structure(lambda h: tf.TensorSpec(h.shape, h.dtype), hparams),
-        tf.TensorSpec([2], tf.int64),
-    )
-
-  def with_choices(state: state_lib.FedSmpState, weights, hparams):
-    return choices.choose(
-        state, lambda seed: traced_public_update()(weights, hparams, seed)
-    )
-
-  def initial_state_fn(weights):
-    specs = tff.types.type_to_tf_tensor_specs(weights_type.trainable)
-    hparams = training.initial_hparams(specs)
-    return tff.learning.templates.LearningAlgorithmState(
-        global_model_weights=weights,
-        distributor=(),
-        client_work=hparams,
-        aggregator=with_choices(
-            factory.initial_state(flattener.shapes), weights, hparams
-        ),
-        finalizer=server_optimizer.initialize(specs),
-    )
-
-  @tff.tensorflow.computation
-  def initial_state():
-    return initial_state_fn(initial_weights())
-
+  initial_state = tff.tensorflow.computation(steps.initial_state)
   state_type = initial_state.type_signature.result
+  message_to_clients = tff.tensorflow.computation(steps.message, state_type)
+  client_report = tff.tensorflow.computation(
+      steps.client_report, (steps.data_type, message_to_clients.type_signature.result)
+  )
+  finish_round = tff.tensorflow.computation(
+      steps.finish_round, (state_type, client_report.type_signature.result)
+  )
+  get_hparams = tff.tensorflow.computation(steps.get_hparams, state_type)
 
   @tff.federated_computation
   def initialize():
     return tff.federated_eval(initial_state, tff.SERVER)
 
-  @tff.tensorflow.computation(state_type)
-  def message_to_clients(state):
-    return state.global_model_weights, state.client_work, state.aggregator.message()
-
-  @tff.tensorflow.computation(
-      data_type, message_to_clients.type_signature.result
-  )
-  def client_report(data, message):
-    weights, hparams, state = message
-    if seed is None:
-      client_seed = randomness.fresh_seed()
-      examples = data
-    else:
-      client_id = data['client_id'].get_single_element()
-      round_seed = randomness.fold_in(state.seed, state.round_num)
-      client_seed = randomness.fold_in(round_seed, client_id)
-      examples = data['examples']
-    update = training.train(
-        model,
-        weights,
-        client_training.examples_of(examples),
-        hparams,
-        randomness.fold_in(client_seed, _ORDER),
-    )
-    report = mechanism.report(
-        flattener.flatten(update), state, randomness.fold_in(client_seed, _NOISE)
-    )
-    if not dropout:
-      return report
-    # A report of zeros adds nothing, as one that never came.
-    reports = dropout <= tf.random.stateless_uniform(
-        [], randomness.fold_in(client_seed, _DROPOUT)
-    )
-    return tf.nest.map_structure(lambda t: tf.where(reports, t, 0), report)
-
-  @tff.tensorflow.computation(state_type, client_report.type_signature.result)
-  def finish_round(state, total):
-    release, aggregation, measurements = mechanism.finish(total, state.aggregator)
-    update, aggregation = choices.update(
-        release, measurements['released'] > 0, aggregation
-    )
-    finalizer, trainable = server_optimizer.next(
-        state.finalizer,
-        state.global_model_weights.trainable,
-        flattener.unflatten(update),
-    )
-    weights = tff.learning.models.ModelWeights(
-        trainable, state.global_model_weights.non_trainable
-    )
-    hparams = training.hparams_of_round(
-        state.client_work, aggregation.round_num
-    )
-    return (
-        tff.learning.templates.LearningAlgorithmState(
-            global_model_weights=weights,
-            distributor=(),
-            client_work=hparams,
-            aggregator=with_choices(aggregation, weights, hparams),
-            finalizer=finalizer,
-        ),
-        collections.OrderedDict(aggregator=measurements),
-    )
-
   @tff.federated_computation(
       tff.FederatedType(state_type, tff.SERVER),
-      tff.FederatedType(data_type, tff.CLIENTS),
+      tff.FederatedType(steps.data_type, tff.CLIENTS),
   )
   def next_fn(state, client_data):
-    message = tff.federated_broadcast(
-        tff.federated_map(message_to_clients, state)
-    )
+    message = tff.federated_broadcast(tff.federated_map(message_to_clients, state))
     reports = tff.federated_map(client_report, (client_data, message))
-    total = mechanism.secure_sum(reports)
+    total = steps.round.secure_sum(reports)
     return tff.learning.templates.LearningProcessOutput(
         *tff.federated_map(finish_round, (state, total))
-    )
-
-  @tff.tensorflow.computation(state_type)
-  def get_model_weights(state):
-    return state.global_model_weights
-
-  @tff.tensorflow.computation(state_type, weights_type)
-  def set_model_weights(state, weights):
-    return state._replace(
-        global_model_weights=weights,
-        # Top-k coordinates are a function of the weights.
-        aggregator=with_choices(
-            state.aggregator, weights, state.client_work
-        ),
-    )
-
-  @tff.tensorflow.computation(state_type)
-  def get_hparams(state):
-    return collections.OrderedDict(
-        client_work=state.client_work,
-        finalizer=server_optimizer.get_hparams(state.finalizer),
-    )
-
-  @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
-  def set_hparams(state, hparams):
-    return state._replace(
-        client_work=hparams['client_work'],
-        finalizer=server_optimizer.set_hparams(
-            state.finalizer, hparams['finalizer']
-        ),
     )
 
   return tff.learning.templates.LearningProcess(
       initialize,
       next_fn,
-      get_model_weights,
-      set_model_weights,
+      tff.tensorflow.computation(steps.get_model_weights, state_type),
+      tff.tensorflow.computation(steps.set_model_weights, (state_type, steps.weights_type)),
       get_hparams_fn=get_hparams,
-      set_hparams_fn=set_hparams,
+      set_hparams_fn=tff.tensorflow.computation(
+          steps.set_hparams, (state_type, get_hparams.type_signature.result)
+      ),
   )
 
 
+class _Algorithm1:
+  """The steps of the learning process, as TensorFlow functions.
+
+  Attributes:
+    round: The steps of the masked private sum.
+    weights_type: The TFF type of the model's weights.
+    data_type: The TFF type of a client's data.
+  """
+
+  def __init__(self, model, training, aggregator, server_optimizer, dropout, seed):
+    self._model = model
+    self._training = training
+    self._server_optimizer = server_optimizer
+    self._dropout = dropout
+    self._seed = seed
+    self._mask_seed = aggregator.seed if seed is None else seed
+    self.weights_type = tff.tensorflow.computation(
+        self._initial_weights
+    ).type_signature.result
+    self._flattener = flattening.Flattener(self.weights_type.trainable)
+    self.round = aggregator.round(self._flattener.shapes)
+    self.data_type = tff.SequenceType(
+        tff.types.tensorflow_to_type(client_training.element_spec(model))
+    )
+    if seed is not None:
+      self.data_type = tff.StructWithPythonType(
+          [('client_id', tff.SequenceType(np.int64)), ('examples', self.data_type)],
+          collections.OrderedDict,
+      )
+    self._public = aggregator.sparsifier.public_training(training)
+
+  def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
+    weights = self._initial_weights()
+    specs = tff.types.type_to_tf_tensor_specs(self.weights_type.trainable)
+    hparams = self._training.initial_hparams(specs)
+    return tff.learning.templates.LearningAlgorithmState(
+        global_model_weights=weights,
+        distributor=(),
+        client_work=hparams,
+        aggregator=self._choose(
+            self.round.initial_state(self._mask_seed), weights, hparams
+        ),
+        finalizer=self._server_optimizer.initialize(specs),
+    )
+
+  def message(self, state) -> tuple[Any, Any, state_lib.FedSmpState]:
+    return state.global_model_weights, state.client_work, state.aggregator.message()
+
+  def client_report(self, data, message) -> collections.OrderedDict[str, tf.Tensor]:
+    """ClientUpdate and DP-spar: trains, then makes the report."""
+    weights, hparams, state = message
+    if self._seed is None:
+      client_seed, examples = randomness.fresh_seed(), data
+    else:
+      client_seed = randomness.of_client(
+          randomness.of_round(state.seed, state.round_num),
+          data['client_id'].get_single_element(),
+      )
+      examples = data['examples']
+    update = self._training.train(
+        self._model,
+        weights,
+        client_training.examples_of(examples),
+        hparams,
+        randomness.derive(client_seed, randomness.Stream.ORDER),
+    )
+    report = self.round.report(
+        self._flattener.flatten(update),
+        state,
+        randomness.derive(client_seed, randomness.Stream.NOISE),
+    )
+    if not self._dropout:
+      return report
+    # A report of zeros adds nothing, as one that never came.
+    reports = self._dropout <= tf.random.stateless_uniform(
+        [], randomness.derive(client_seed, randomness.Stream.DROPOUT)
+    )
+    return tf.nest.map_structure(lambda t: tf.where(reports, t, 0), report)
+
+  def finish_round(self, state, total) -> tuple[
+      tff.learning.templates.LearningAlgorithmState, collections.OrderedDict[str, Any]
+  ]:
+    """Applies the mean to the weights, and chooses for the next round."""
+    update, aggregation, measurements = self.round.finish(total, state.aggregator)
+    finalizer, trainable = self._server_optimizer.next(
+        state.finalizer,
+        state.global_model_weights.trainable,
+        self._flattener.unflatten(update),
+    )
+    weights = tff.learning.models.ModelWeights(
+        trainable, state.global_model_weights.non_trainable
+    )
+    hparams = self._training.hparams_of_round(state.client_work, aggregation.round_num)
+    return (
+        tff.learning.templates.LearningAlgorithmState(
+            global_model_weights=weights,
+            distributor=(),
+            client_work=hparams,
+            aggregator=self._choose(aggregation, weights, hparams),
+            finalizer=finalizer,
+        ),
+        collections.OrderedDict(aggregator=measurements),
+    )
+
+  def get_model_weights(self, state) -> tff.learning.models.ModelWeights:
+    return state.global_model_weights
+
+  def set_model_weights(self, state, weights) -> tff.learning.templates.LearningAlgorithmState:
+    return state._replace(
+        global_model_weights=weights,
+        # Top-k coordinates are a function of the weights.
+        aggregator=self._choose(state.aggregator, weights, state.client_work),
+    )
+
+  def get_hparams(self, state) -> collections.OrderedDict[str, Any]:
+    return collections.OrderedDict(
+        client_work=state.client_work,
+        finalizer=self._server_optimizer.get_hparams(state.finalizer),
+    )
+
+  def set_hparams(self, state, hparams) -> tff.learning.templates.LearningAlgorithmState:
+    return state._replace(
+        client_work=hparams['client_work'],
+        finalizer=self._server_optimizer.set_hparams(state.finalizer, hparams['finalizer']),
+    )
+
+  def _initial_weights(self) -> tff.learning.models.ModelWeights:
+    return tff.learning.models.ModelWeights(
+        *tf.nest.map_structure(tf.convert_to_tensor, self._model.initial_weights)
+    )
+
+  def _choose(self, state: state_lib.FedSmpState, weights, hparams) -> state_lib.FedSmpState:
+    if self._public is None:
+      return self.round.choose(state)
+    return self.round.choose(
+        state, lambda seed: self._public_update(weights, hparams, seed)
+    )
+
+  @functools.cached_property
+  def _public_update(self):
+    # One trace for the three computations that choose: it is their longest part.
+    weights = tff.types.type_to_tf_tensor_specs(self.weights_type)
+    hparams = self._training.initial_hparams(weights.trainable)
+
+    def public_update(weights, hparams, seed):
+      examples = tf.nest.map_structure(tf.constant, self._public.examples)
+      return self._flattener.flatten(
+          self._public.training.train(self._model, weights, examples, hparams, seed)
+      )
+
+    return tf.function(public_update, autograph=False).get_concrete_function(
+        weights,
+        tf.nest.map_structure(lambda h: tf.TensorSpec(h.shape, h.dtype), hparams),
+        tf.TensorSpec([2], tf.int64),
+    )

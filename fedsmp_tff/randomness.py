@@ -4,8 +4,24 @@ Every random number of this library comes from a stateless TensorFlow operation
 on such a seed, so that there is one path for private runs (fresh seeds) and for
 reproducible simulations (derived seeds). A derived seed protects nobody: who
 knows the run's seed can remove the noise.
+
+All streams, each a `fold_in` of the one that it is indented under:
+
+  state             the run's seed, or fresh             public
+    round           the round's number                   public: mask, order of public examples
+      ROTATION      -2^62                                public: rotation of integer noise
+        PHASES      0
+      client        the client's id (unseeded: fresh)    secret
+        ORDER       0                                    order of the client's examples
+        NOISE       1                                    its noise share
+          ROUNDING  1                                    coins of random rounding
+          INTEGER_NOISE 2                                 integer noise
+        DROPOUT     2                                    whether it reports (simulation)
+
+No two meet: numbers under one stream differ, since ids of clients are above -2^62.
 """
 
+import enum
 from typing import Union
 
 import tensorflow as tf
@@ -42,3 +58,36 @@ def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
   return tf.random.fold_in(
       tf.cast(seed, tf.int64), tf.cast(data, tf.int64)
   )
+
+
+class Stream(enum.Enum):
+  """The streams with numbers of their own, as (what they derive from, number)."""
+
+  ROTATION = ('round', -(2**62))
+  PHASES = ('rotation', 0)
+  ORDER = ('client', 0)
+  NOISE = ('client', 1)
+  DROPOUT = ('client', 2)
+  ROUNDING = ('noise', 1)
+  INTEGER_NOISE = ('noise', 2)
+
+
+def derive(seed: tf.Tensor, stream: Stream) -> tf.Tensor:
+  """Returns the seed int64[2] of a stream that derives from `seed`."""
+  _, number = stream.value
+  return fold_in(seed, tf.constant(number, tf.int64))
+
+
+def of_run(seed: int) -> tf.Tensor:
+  """Returns the state's seed int64[2] of a run with this seed."""
+  return fold_in(tf.zeros([2], tf.int64), seed)
+
+
+def of_round(state_seed: tf.Tensor, round_num: tf.Tensor) -> tf.Tensor:
+  """Returns the public seed int64[2] of a round."""
+  return fold_in(state_seed, round_num)
+
+
+def of_client(round_seed: tf.Tensor, client_id: tf.Tensor) -> tf.Tensor:
+  """Returns the seed int64[2] of a client in a round: for simulation only."""
+  return fold_in(round_seed, client_id)

@@ -17,20 +17,36 @@ from fedsmp_tff import flattening
 
 
 class Known(NamedTuple):
-  """What a server may choose by at the start of a round: nothing that a client holds.
+  """What the server may choose by: nothing that a client holds.
 
   Attributes:
     shapes: Of the model's tensors, d elements in all.
     seed: int64[2], public randomness of the round's own.
-    memory: Of past releases, of a sparsifier that is a `base.PostProcessing`.
-    public_update: Makes the update [d] on a `TopK`'s public data from the round's weights,
-      by a training; None in an aggregator alone, which sees no weights.
+    memory: Of past releases, of a choice that is a `post_processing.base.PostProcessing`.
+    public_update: Makes the update [d] on the sparsifier's `public_training` from the
+      round's weights; raises `ValueError` where there is none.
+    coordinates: int32[k], the round's kept coordinates, once they are chosen.
+    release: For a `post_processing.base.Filter`: the round's `Release`.
   """
 
   shapes: flattening.Shapes
-  seed: Any
+  seed: Any = None
   memory: Any = None
   public_update: Optional[Callable[[], Any]] = None
+  coordinates: Any = None
+  release: Any = None
+
+
+class PublicTraining(NamedTuple):
+  """A training on public data from the round's weights.
+
+  Attributes:
+    examples: A structure `(x, y)` of arrays whose first dimension counts the examples.
+    training: A `LocalTraining`.
+  """
+
+  examples: Any
+  training: Any
 
 
 class Sparsifier(abc.ABC):
@@ -56,6 +72,20 @@ class Sparsifier(abc.ABC):
     """What a client multiplies its kept values with, before it clips them."""
     del dim
     return 1.0
+
+  def public_training(self, of_clients: Any) -> Optional[PublicTraining]:
+    """Returns the training whose update `Known.public_update` makes; None: no public data.
+
+    Args:
+      of_clients: The clients' `LocalTraining`.
+    """
+    del of_clients
+    return None
+
+  def coordinates(self, chosen: tf.Tensor, dim: int) -> tf.Tensor:
+    """Returns the kept coordinates int32[k], from what `choose` returned."""
+    del dim
+    return chosen
 
   def gather(self, vector: tf.Tensor, coordinates: tf.Tensor) -> tf.Tensor:
     """The k kept values of `vector` [d] at `coordinates` int32[k]."""
@@ -172,13 +202,13 @@ class TopK(Kept):
           f'{self.public_epochs} and {self.public_steps}.'
       )
 
-  def local_training(self, of_clients: Any) -> Any:
-    """The `LocalTraining` on the public data, from the clients' own."""
-    if self.public_epochs is None and self.public_steps is None:
-      return of_clients
-    return dataclasses.replace(
-        of_clients, epochs=self.public_epochs, steps=self.public_steps
-    )
+  def public_training(self, of_clients: Any) -> PublicTraining:
+    training = of_clients
+    if self.public_epochs is not None or self.public_steps is not None:
+      training = dataclasses.replace(
+          of_clients, epochs=self.public_epochs, steps=self.public_steps
+      )
+    return PublicTraining(self.public_examples, training)
 
   def choose(self, known: Known) -> tf.Tensor:
     return self.select(known.public_update())
@@ -207,6 +237,9 @@ class Dense(Sparsifier):
 
   def choose(self, known: Known) -> tf.Tensor:
     return tf.zeros([0], tf.int32)
+
+  def coordinates(self, chosen: tf.Tensor, dim: int) -> tf.Tensor:
+    return tf.range(dim)
 
   def gather(self, vector: tf.Tensor, coordinates: tf.Tensor) -> tf.Tensor:
     return vector

@@ -1,6 +1,7 @@
 """`python -m tasks.account`: epsilon under every accounting side by side, or what reaches one."""
 
 import dataclasses
+import functools
 import math
 import os
 import pathlib
@@ -10,145 +11,146 @@ from typing import Optional
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from absl import flags
-from absl import logging
-
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import ledger as ledger_lib
-from fedsmp_tff.privacy import sampling
+from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.theory import theorem_1
 from tasks import errors
 from tasks.config import command
+from tasks.config import options as options_lib
 from tasks.training import run_directory
 
-_PROGRAM = 'python -m tasks.account'
-_FLAGS = command.OwnFlags(_PROGRAM)
-_MOST_ROUNDS = 10**6
+# What takes numbers; the ledgers have their own.
+_option = functools.partial(options_lib.option, excludes=('ledger',))
 
 
-_SIGMA = _FLAGS.define(
-    flags.DEFINE_float, 'noise_multiplier', None,
-    'sigma: the noise of a sum over clients has standard deviation sigma C.',
-)
-_R = _FLAGS.define(flags.DEFINE_integer, 'clients_per_round', None, 'r, clients of a round.')
-_N = _FLAGS.define(flags.DEFINE_integer, 'population', None, 'n, from which they are sampled.')
-_T = _FLAGS.define(flags.DEFINE_integer, 'rounds', None, 'T, rounds in all.')
-_DELTA = _FLAGS.define(flags.DEFINE_float, 'delta', None, 'delta (default: n^-1.1).')
-_EPSILON = _FLAGS.define(
-    flags.DEFINE_float, 'epsilon', None,
-    'A target: with --rounds, the sigma that reaches it; with --noise_multiplier, the'
-    ' most rounds that stay within it.',
-)
-_SAMPLING = _FLAGS.define(
-    flags.DEFINE_enum, 'sampling', sampling.POISSON,
-    'How clients are sampled, and so which figures hold. poisson: each with probability'
-    ' r/n; fixed: exactly r of n, as in Algorithm 1.',
-    enum_values=[sampling.POISSON, sampling.FIXED],
-)
-_SEATS = _FLAGS.define(
-    flags.DEFINE_integer, 'seats', None,
-    'With Poisson sampling, the most clients that take part in a round (default: no'
-    ' limit; tasks.run has one).',
-)
-_NOISE = _FLAGS.define(
-    flags.DEFINE_enum, 'noise', noise_lib.GAUSSIAN,
-    'Kind of noise; integers need --num_values too.', enum_values=list(noise_lib.KINDS),
-)
-_NUM_VALUES = _FLAGS.define(
-    flags.DEFINE_integer, 'num_values', None, 'With integer noise: k, values of a client.'
-)
-_BITS = _FLAGS.define(
-    flags.DEFINE_integer, 'bits', None, 'With integer noise: bits of a value (default: 16).'
-)
-_PLOT = _FLAGS.define(
-    flags.DEFINE_string, 'plot', None, 'A picture of epsilon over rounds to write (PNG).'
-)
-_LEDGER = _FLAGS.define(
-    flags.DEFINE_multi_string, 'ledger', [],
-    'Instead of numbers: what runs about the same clients have spent together, from the'
-    ' privacy ledgers of their --output_dir; more directories may follow as arguments.',
-)
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this command."""
 
-_USAGE = (
-    f'usage: {_PROGRAM} --noise_multiplier=1.4 --clients_per_round=100'
-    ' --population=6000 --rounds=180',
-    f'       {_PROGRAM} --ledger=RUN_DIR [RUN_DIR...]',
-    '',
-    'Prints epsilon under every accounting, each with what it takes for granted, and',
-    'which of them hold for the sampling in use. With --epsilon: what reaches it.',
-    '',
+  noise_multiplier: Optional[float] = _option(
+      None, 'sigma: the noise of a sum over clients has standard deviation sigma C.'
+  )
+  clients_per_round: Optional[int] = _option(None, 'r, clients in a round.')
+  population: Optional[int] = _option(None, 'n, clients from which they are sampled.')
+  rounds: Optional[int] = _option(
+      None, 'T, rounds in all.', at_least=1, at_most=spec_lib.MOST_ROUNDS
+  )
+  delta: Optional[float] = options_lib.option(
+      None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).'
+  )
+  epsilon: Optional[float] = _option(
+      None,
+      'A target: with --rounds, finds the sigma that reaches it; with --noise_multiplier, the'
+      ' most rounds that stay within it.',
+      above=0,
+  )
+  sampling: str = _option(
+      sampling_lib.POISSON,
+      'How clients are sampled, and so which figures are valid. poisson: each with probability'
+      ' r/n; fixed: exactly r of n, as in Algorithm 1.',
+      values=[sampling_lib.POISSON, sampling_lib.FIXED],
+  )
+  seats: Optional[int] = _option(
+      None,
+      'With Poisson sampling, the most clients that take part in a round (default: no limit;'
+      ' tasks.run has one).',
+  )
+  noise: str = _option(
+      noise_lib.GAUSSIAN, 'Kind of noise; integers need --num_values too.',
+      values=list(noise_lib.KINDS),
+  )
+  num_values: Optional[int] = _option(None, 'With integer noise: k, values of a client.')
+  bits: Optional[int] = _option(
+      None, 'With integer noise: bits of a value (default: 16).'
+  )
+  plot: Optional[str] = _option(
+      None, 'Writes a picture of epsilon over rounds to this file (PNG).',
+      excludes=('epsilon', 'ledger'),
+  )
+  ledger: list[str] = options_lib.option(
+      [],
+      'Instead of numbers: prints what runs about the same clients have spent together, from the'
+      ' privacy ledgers of their --output_dir; more directories may follow as arguments.',
+      repeated=True,
+  )
+
+
+_COMMAND = command.Command(
+    'tasks.account',
+    (
+        'usage: python -m tasks.account --noise_multiplier=1.4 --clients_per_round=100'
+        ' --population=6000 --rounds=180',
+        '       python -m tasks.account --ledger=RUN_DIR [RUN_DIR...]',
+        '',
+        'Prints epsilon under every accounting, each with what it assumes, and which of them',
+        'are valid for the sampling in use. With --epsilon: what reaches it.',
+    ),
+    (Options,),
+    parse=command.parse_with_arguments,
+    failures=(ledger_lib.LedgerError,),
 )
 
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
-  logging.set_verbosity(logging.ERROR)  # dp-accounting's notes on orders it leaves out.
-  try:
-    rest = _FLAGS.parse(argv)
-    if rest is None:
-      print(_FLAGS.help_text(_USAGE))
-      return 0
-    if _LEDGER.value:
-      _account_for([*_LEDGER.value, *rest])
-      return 0
-    _FLAGS.refuse(rest)
-    _account()
-  except errors.InputError as error:
-    print(f'tasks.account: {error}', file=sys.stderr)
-    return 2
-  except ledger_lib.LedgerError as error:
-    print(f'tasks.account: {error}', file=sys.stderr)
-    return 1
-  return 0
+  return _COMMAND.main(argv, _main)
 
 
-def _account() -> None:
+def _main(options: Options, rest: list[str]) -> None:
+  if options.ledger:
+    _account_for([*options.ledger, *rest], options.delta)
+  else:
+    command.refuse(rest, _COMMAND.program)
+    _account(options)
+
+
+def _account(options: Options) -> None:
   needed = ['clients_per_round', 'population']
-  if _EPSILON.value is None:
+  if options.epsilon is None:
     needed += ['noise_multiplier', 'rounds']
-  elif (_SIGMA.value is None) == (_T.value is None):
+  elif (options.noise_multiplier is None) == (options.rounds is None):
     raise errors.InputError(
         '--epsilon needs one of --rounds, for which it finds sigma, and'
         ' --noise_multiplier, for which it finds the rounds; set one of them.'
     )
   for name in needed:
-    if _FLAGS.values[name].value is None:
-      raise errors.InputError(f'--{name} is not set; set it (see {_PROGRAM} --help).')
-  if _T.value is not None and not 1 <= _T.value <= _MOST_ROUNDS:
-    raise errors.InputError(
-        f'--rounds={_T.value} is not an integer from 1 to {_MOST_ROUNDS}; change it.'
-    )
-  if _PLOT.value is not None and _EPSILON.value is not None:
-    raise errors.InputError('--plot is of no use with --epsilon; leave one out.')
-  n, poisson = _N.value, _SAMPLING.value == sampling.POISSON
+    if getattr(options, name) is None:
+      raise errors.InputError(
+          f'--{name} is not set; set it (see {_COMMAND.program} --help).'
+      )
+  n, poisson = options.population, options.sampling == sampling_lib.POISSON
   try:
     spec = spec_lib.PrivacySpec(
         population=n,
-        clients_per_round=_R.value,
-        rounds=_T.value or 1,
-        noise_multiplier=1.0 if _SIGMA.value is None else _SIGMA.value,
+        clients_per_round=options.clients_per_round,
+        rounds=options.rounds or 1,
+        noise_multiplier=1.0 if options.noise_multiplier is None else options.noise_multiplier,
         clipping_norm=1.0,
-        delta=spec_lib.default_delta(max(n, 1)) if _DELTA.value is None else _DELTA.value,
-        sampling=_SAMPLING.value,
-        seats=n if poisson and _SEATS.value is None else _SEATS.value,
-        noise=_NOISE.value,
-        num_values=_NUM_VALUES.value,
-        bits=_BITS.value,
+        delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
+        sampling=options.sampling,
+        seats=n if poisson and options.seats is None else options.seats,
+        noise=options.noise,
+        num_values=options.num_values,
+        bits=options.bits,
     )
     # What a run may claim first, the paper's own figure last.
     lines = [
         _line(name, spec, found)
         for name, how in accounting.ACCOUNTINGS.items()
         if how.any_noise or spec.lattice is None
-        if (found := _found(name, how, spec)) is not None
+        if (found := _found(name, how, spec, options)) is not None
     ]
   except ValueError as error:
-    raise errors.as_flags(error, _FLAGS.names) from None
-  print(f'n = {n:,}, r = {_R.value:,}, delta = {spec.delta:.4g}' + _known_text() + '\n')
+    raise errors.as_flags(error, options_lib.options_of(Options)) from None
+  print(
+      f'n = {n:,}, r = {options.clients_per_round:,}, delta = {spec.delta:.4g}'
+      f'{_known_text(options)}\n'
+  )
   print(*lines, sep='\n')
-  if _EPSILON.value is None:
+  if options.epsilon is None:
     print(_theorem_text(spec))
   print(
       '\nAll take for granted: a client is one unit of privacy; who takes part is not'
@@ -159,15 +161,12 @@ def _account() -> None:
           else '.\nThe figures are of the integers that leave a client.'
       )
   )
-  if _PLOT.value is not None:
-    _plot(spec)
+  if options.plot is not None:
+    _plot(spec, options.plot)
 
 
-def _account_for(run_dirs: list[str]) -> None:
-  """What the runs in some directories have spent together."""
-  for name in _FLAGS.names:
-    if _FLAGS.values[name].present and name not in ('ledger', 'delta'):
-      raise errors.InputError(f'--{name} is of no use with --ledger; leave one out.')
+def _account_for(run_dirs: list[str], delta: Optional[float]) -> None:
+  """Prints what the runs in these directories have spent together."""
   runs, seen = [], set()
   for run_dir in run_dirs:
     paths = run_directory.ledgers(run_dir)
@@ -202,40 +201,39 @@ def _account_for(run_dirs: list[str]) -> None:
         'Runs with --sampling=poisson and fixed have guarantees about other neighbours,'
         ' which don\'t add up; name those of one kind.'
     )
-  delta = _DELTA.value
   if delta is None:
     delta = min(spec.delta for spec in specs)
-  counted = [(record.spec, record.rounds_charged) for _, record in runs]
+  counted = [(record.spec.round, record.rounds_charged) for _, record in runs]
   print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
   try:
     for name, how in accounting.ACCOUNTINGS.items():
       if all(spec.holds(name) for spec in specs):
-        epsilon = accounting.epsilon_of_runs(counted, name, delta)
+        epsilon = accounting.epsilon(counted, name, delta)
         print(f'epsilon = {epsilon:.4g}  HOLDS  {name}: {how.title}; {how.assumption}')
   except ValueError as error:
-    raise errors.as_flags(error, _FLAGS.names) from None
+    raise errors.as_flags(error, options_lib.options_of(Options)) from None
   print(
       'Counted: every round that was begun, also if it was lost, and again if it was run'
       ' again with other noise.'
   )
 
 
-def _known_text() -> str:
+def _known_text(options: Options) -> str:
   parts = []
-  if _SIGMA.value is not None:
-    parts.append(f'sigma = {_SIGMA.value:g}')
-  if _T.value is not None:
-    parts.append(f'T = {_T.value:,}')
-  if _EPSILON.value is not None:
-    parts.append(f'epsilon = {_EPSILON.value:g}')
+  if options.noise_multiplier is not None:
+    parts.append(f'sigma = {options.noise_multiplier:g}')
+  if options.rounds is not None:
+    parts.append(f'T = {options.rounds:,}')
+  if options.epsilon is not None:
+    parts.append(f'epsilon = {options.epsilon:g}')
   return ''.join(f', {part}' for part in parts)
 
 
 def _found(
-    name: str, how: accounting.Accounting, spec: spec_lib.PrivacySpec
+    name: str, how: accounting.Accounting, spec: spec_lib.PrivacySpec, options: Options
 ) -> Optional[str]:
   """What is asked for, under one accounting; None if it has no answer."""
-  if _EPSILON.value is None:
+  if options.epsilon is None:
     return f'epsilon = {spec.epsilon(name):.4g}'
   if not how.guarantees:
     return None
@@ -243,33 +241,12 @@ def _found(
   if how.sampling != spec.sampling:
     spec = dataclasses.replace(
         spec, sampling=how.sampling, min_reporting=None,
-        seats=spec.population if how.sampling == sampling.POISSON else None,
+        seats=spec.population if how.sampling == sampling_lib.POISSON else None,
     )
-  if _SIGMA.value is None:
-    sigma = spec.calibrated(_EPSILON.value, name).noise_multiplier
+  if options.noise_multiplier is None:
+    sigma = spec.calibrated(options.epsilon, name).noise_multiplier
     return f'sigma = {sigma:.5g}'
-  return f'{_most_rounds(name, spec):,} rounds'
-
-
-def _most_rounds(name: str, spec: spec_lib.PrivacySpec) -> int:
-  """The most rounds, up to a million, that stay within --epsilon."""
-  if not 0 < _EPSILON.value < math.inf:
-    raise errors.InputError(
-        f'--epsilon={_EPSILON.value} is not a number greater than 0 and finite;'
-        ' change it.'
-    )
-  low, high = 0, 1
-  while high < _MOST_ROUNDS and spec.epsilon(name, high) <= _EPSILON.value:
-    low, high = high, min(2 * high, _MOST_ROUNDS)
-  if spec.epsilon(name, high) <= _EPSILON.value:
-    return high
-  while high - low > 1:
-    middle = (low + high) // 2
-    if spec.epsilon(name, middle) <= _EPSILON.value:
-      low = middle
-    else:
-      high = middle
-  return low
+  return f'{spec.most_rounds(options.epsilon, name):,} rounds'
 
 
 def _line(name: str, spec: spec_lib.PrivacySpec, found: str) -> str:
@@ -294,15 +271,15 @@ def _theorem_text(spec: spec_lib.PrivacySpec) -> str:
   return text + ''.join(f'\n{"":46}not met: {condition}' for condition in unmet)
 
 
-def _plot(spec: spec_lib.PrivacySpec) -> None:
+def _plot(spec: spec_lib.PrivacySpec, path: str) -> None:
   # Not needed by who asks for numbers.
   import matplotlib  # pylint: disable=g-import-not-at-top
 
   matplotlib.use('Agg')
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
 
-  steps = min(_T.value, 25)
-  rounds = sorted({math.ceil(_T.value * (i + 1) / steps) for i in range(steps)})
+  steps = min(spec.rounds, 25)
+  rounds = sorted({math.ceil(spec.rounds * (i + 1) / steps) for i in range(steps)})
   figure, axes = pyplot.subplots(figsize=(7, 4), layout='constrained')
   for name, how in accounting.ACCOUNTINGS.items():
     if not how.any_noise and spec.lattice is not None:
@@ -317,12 +294,12 @@ def _plot(spec: spec_lib.PrivacySpec) -> None:
   axes.grid(alpha=0.3)
   axes.legend()
   try:
-    figure.savefig(_PLOT.value, dpi=120)
+    figure.savefig(path, dpi=120)
   except (OSError, ValueError) as error:
     raise errors.InputError(
-        f'--plot={_PLOT.value} can\'t be written ({error}); name a .png file that can.'
+        f'--plot={path} can\'t be written ({error}); name a .png file that can.'
     ) from None
-  print(f'wrote {_PLOT.value}')
+  print(f'wrote {path}')
 
 
 if __name__ == '__main__':

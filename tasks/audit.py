@@ -16,12 +16,11 @@ d/k scale and the clip its norm is C. In `run` the aggregator's own TFF process 
 import dataclasses
 import os
 import sys
+from typing import Optional
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from absl import flags
-from absl import logging
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -32,13 +31,12 @@ from fedsmp_tff import randomness
 from fedsmp_tff import runtime
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import auditing
-from fedsmp_tff.privacy import sampling
+from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
 from tasks.config import command
+from tasks.config import options as options_lib
 
-_PROGRAM = 'python -m tasks.audit'
-_FLAGS = command.OwnFlags(_PROGRAM)
 _CLIP = 1.0
 # A canary before the scale and the clip, in units of C: clipped, whatever the scale.
 _LENGTH = 1e3
@@ -47,127 +45,121 @@ _RELEASE_PARTICIPANTS, _RELEASE_VALUES = 4, 8
 _RELEASES_AT_ONCE = 1000
 _RATIO = 0.5
 
+_option = options_lib.option
 
-_PART = _FLAGS.define(
-    flags.DEFINE_multi_enum, 'part', ['release', 'run'],
-    'What to audit; may be repeated.', enum_values=['release', 'run'],
-)
-_SIGMA = _FLAGS.define(flags.DEFINE_float, 'noise_multiplier', 1.4, 'sigma.', lower_bound=0.0)
-_R = _FLAGS.define(flags.DEFINE_integer, 'clients_per_round', 100, 'r, clients of a round.')
-_N = _FLAGS.define(flags.DEFINE_integer, 'population', 6000, 'n, canaries among them.')
-_T = _FLAGS.define(flags.DEFINE_integer, 'rounds', 180, 'T, rounds of the run.')
-_DELTA = _FLAGS.define(flags.DEFINE_float, 'delta', None, 'delta (default: n^-1.1).')
-_SAMPLING = _FLAGS.define(
-    flags.DEFINE_enum, 'sampling', sampling.POISSON, 'How clients are sampled.',
-    enum_values=[sampling.POISSON, sampling.FIXED],
-)
-_NOISE = _FLAGS.define(
-    flags.DEFINE_enum, 'noise', noise_lib.GAUSSIAN, 'Kind of noise.',
-    enum_values=list(noise_lib.KINDS),
-)
-_BITS = _FLAGS.define(flags.DEFINE_integer, 'bits', None, 'Bits of an encoded value.')
-_VALUES = _FLAGS.define(
-    flags.DEFINE_integer, 'num_values', 4000,
-    'k of the run; d is twice as much. Fewer, and canaries disturb one another.',
-    lower_bound=2,
-)
-_RELEASES = _FLAGS.define(
-    flags.DEFINE_integer, 'releases', 400_000,
-    'Releases with the canary, and as many without.', lower_bound=100,
-)
-_CANARIES = _FLAGS.define(
-    flags.DEFINE_integer, 'canaries', 1000,
-    'Canaries of the run, of which half take part.', lower_bound=10,
-)
-_CONFIDENCE = _FLAGS.define(
-    flags.DEFINE_float, 'confidence', 0.95, 'Of the lower bounds.',
-    lower_bound=0.5, upper_bound=0.9999,
-)
-_SEED = _FLAGS.define(
-    flags.DEFINE_integer, 'seed', None,
-    'Makes canaries, sampling and (release) noise reproducible (default: fresh).',
-    lower_bound=0,
-)
 
-_USAGE = (
-    f'usage: {_PROGRAM} [flags]',
-    '',
-    'Lower confidence bounds on epsilon, from canaries sent through the aggregator, beside',
-    'the claim. Exit status 1 if a bound is above the claim.',
-    '',
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this command."""
+
+  part: list[str] = _option(
+      ['release', 'run'], 'What to audit; may be given twice.',
+      values=['release', 'run'], repeated=True,
+  )
+  noise_multiplier: float = _option(1.4, 'sigma.', at_least=0)
+  clients_per_round: int = _option(100, 'r, clients in a round.')
+  population: int = _option(6000, 'n, clients in all, canaries included.')
+  rounds: int = _option(180, 'T, rounds of the run.')
+  delta: Optional[float] = _option(None, 'delta (default: n^-1.1).')
+  sampling: str = _option(
+      sampling_lib.POISSON, 'How clients are sampled.',
+      values=[sampling_lib.POISSON, sampling_lib.FIXED],
+  )
+  noise: str = _option(noise_lib.GAUSSIAN, 'Kind of noise.', values=list(noise_lib.KINDS))
+  bits: Optional[int] = _option(None, 'Bits of an encoded value.')
+  num_values: int = _option(
+      4000, 'k of the run; d is twice as much. With fewer, canaries disturb one another.',
+      at_least=2,
+  )
+  releases: int = _option(
+      400_000, 'Releases with the canary, and as many without.', at_least=100
+  )
+  canaries: int = _option(1000, 'Canaries of the run, of which half take part.', at_least=10)
+  confidence: float = _option(
+      0.95, 'Confidence level of the lower bounds.', at_least=0.5, at_most=0.9999
+  )
+  seed: Optional[int] = _option(
+      None, 'Makes canaries, sampling and (release) noise reproducible (default: fresh).',
+      at_least=0,
+  )
+
+
+_COMMAND = command.Command(
+    'tasks.audit',
+    (
+        'usage: python -m tasks.audit [flags]',
+        '',
+        'Prints lower confidence bounds on epsilon, from canaries sent through the aggregator,',
+        'next to the claim. Exit status 1 if a bound is above the claim.',
+    ),
+    (Options,),
 )
 
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status: 1 if a claim is refuted."""
-  logging.set_verbosity(logging.ERROR)
-  try:
-    rest = _FLAGS.parse(argv)
-    if rest is None:
-      print(_FLAGS.help_text(_USAGE))
-      return 0
-    _FLAGS.refuse(rest)
-    spec = _spec()
-  except errors.InputError as error:
-    print(f'tasks.audit: {error}', file=sys.stderr)
-    return 2
+  return _COMMAND.main(argv, _main)
+
+
+def _main(options: Options) -> int:
+  spec = _spec(options)
   with runtime.local_context() as context:
     with tff.framework.get_context_stack().install(context):
       refuted = [
-          audit(spec)
+          audit(spec, options)
           for part, audit in (('release', _release), ('run', _run))
-          if part in _PART.value
+          if part in options.part
       ]
   return int(any(refuted))
 
 
-def _spec() -> spec_lib.PrivacySpec:
-  if not 2 * _CANARIES.value <= _N.value:
+def _spec(options: Options) -> spec_lib.PrivacySpec:
+  if not 2 * options.canaries <= options.population:
     raise errors.InputError(
-        f'--canaries={_CANARIES.value} is more than half of --population={_N.value};'
+        f'--canaries={options.canaries} is more than half of --population={options.population};'
         ' lower it.'
     )
   try:
     return spec_lib.PrivacySpec(
-        population=_N.value,
-        clients_per_round=_R.value,
-        rounds=_T.value,
-        noise_multiplier=_SIGMA.value,
+        population=options.population,
+        clients_per_round=options.clients_per_round,
+        rounds=options.rounds,
+        noise_multiplier=options.noise_multiplier,
         clipping_norm=_CLIP,
         delta=(
-            spec_lib.default_delta(_N.value) if _DELTA.value is None else _DELTA.value
+            spec_lib.default_delta(options.population) if options.delta is None else options.delta
         ),
-        sampling=_SAMPLING.value,
-        noise=_NOISE.value,
-        num_values=_VALUES.value,
-        bits=_BITS.value,
+        sampling=options.sampling,
+        noise=options.noise,
+        num_values=options.num_values,
+        bits=options.bits,
     )
   except ValueError as error:
-    raise errors.as_flags(error, _FLAGS.names) from None
+    raise errors.as_flags(error, options_lib.options_of(Options)) from None
 
 
-def _release(spec: spec_lib.PrivacySpec) -> bool:
+def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
   """Audits one release; whether the claim is refuted."""
   one = dataclasses.replace(
       spec,
       population=_RELEASE_PARTICIPANTS,
       clients_per_round=_RELEASE_PARTICIPANTS,
       rounds=1,
-      sampling=sampling.FIXED,
+      sampling=sampling_lib.FIXED,
       seats=None,
       min_reporting=None,
       num_values=_RELEASE_VALUES,
   )
   # A client added or removed; with nobody sampled that is the sum's own guarantee.
-  claim = dataclasses.replace(one, sampling=sampling.POISSON).epsilon()
+  claim = dataclasses.replace(one, sampling=sampling_lib.POISSON).epsilon()
   present, absent = (
-      scores_of_releases(one, canary, _RELEASES.value, _SEED.value)
+      scores_of_releases(one, canary, options.releases, options.seed)
       for canary in (True, False)
   )
   audit = auditing.epsilon_of_one_release(
-      present, absent, spec.delta, _CONFIDENCE.value
+      present, absent, spec.delta, options.confidence
   )
-  return _say('one release, nobody sampled, one client added or removed', claim, audit, spec)
+  return _say('one release, nobody sampled, one client added or removed', claim, audit, spec, options)
 
 
 def scores_of_releases(
@@ -183,11 +175,11 @@ def scores_of_releases(
   """
   values = _RELEASE_VALUES
   dim = round(values / _RATIO)
-  factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=values), **spec.mechanism())
-  mechanism = factory.mechanism(dim)
-  state = factory.choices([(dim,)]).choose(factory.initial_state([(dim,)]))
+  factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=values), spec.mechanism())
+  round_ = factory.round([(dim,)])
+  state = round_.choose(round_.initial_state(seed=None))
   direction = np.ones(values) / np.sqrt(values)
-  update = _canary_update(direction, state.coordinates.numpy(), dim)
+  update = _canary_update(direction, state.choice.coordinates.numpy(), dim)
   updates = tf.stack(
       [update if canary else tf.zeros([dim])] + [tf.zeros([dim])] * (spec.seats - 1)
   )
@@ -198,15 +190,12 @@ def scores_of_releases(
   def scores(start):
     def one(number):
       reports = [
-          mechanism.report(
+          round_.report(
               updates[i], state, randomness.fold_in(randomness.fold_in(base, number), i)
           )
           for i in range(spec.seats)
       ]
-      total = tf.nest.map_structure(lambda *parts: tf.add_n(parts), *reports)
-      if mechanism.channel.modulus is not None:
-        total['values'] %= mechanism.channel.modulus
-      release, _, _ = mechanism.finish(total, state)
+      release, _, _ = round_.release(round_.sum(reports), state)
       released = release.values * spec.clients_per_round
       return tf.reduce_sum(released * direction) / _CLIP
 
@@ -231,14 +220,14 @@ def _canary_update(
   return update
 
 
-def _run(spec: spec_lib.PrivacySpec) -> bool:
+def _run(spec: spec_lib.PrivacySpec, options: Options) -> bool:
   """Audits a whole run; whether the claim is refuted."""
-  scores, included = scores_of_run(spec, _CANARIES.value, _SEED.value)
-  audit = auditing.epsilon_of_one_run(scores, included, spec, _CONFIDENCE.value)
+  scores, included = scores_of_run(spec, options.canaries, options.seed)
+  audit = auditing.epsilon_of_one_run(scores, included, spec, options.confidence)
   return _say(
       f'a run of {spec.rounds} rounds, {spec.sampling} sampling of {spec.clients_per_round}'
       f' in {spec.population:,} clients',
-      spec.epsilon(), audit, spec,
+      spec.epsilon(), audit, spec, options,
   )
 
 
@@ -254,10 +243,10 @@ def scores_of_run(
   """
   rng = np.random.default_rng(seed)
   included = rng.random(num_canaries) < 0.5
-  values = _VALUES.value
+  values = spec.num_values
   dim = round(values / _RATIO)
   process = fedsmp_tff.FedSmpFactory(
-      fedsmp_tff.RandK(num=values), **spec.mechanism()
+      fedsmp_tff.RandK(num=values), spec.mechanism()
   ).create(tff.TensorType(np.float32, [dim]))
   sampler = spec.sampler(None if seed is None else int(rng.integers(2**63)))
   rate = spec.clients_per_round / spec.population
@@ -267,7 +256,7 @@ def scores_of_run(
   for t in tqdm.trange(spec.rounds, desc='rounds with canaries', disable=None):
     directions = rng.standard_normal((num_canaries, values)).astype(np.float32)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    coordinates = np.asarray(state.coordinates)
+    coordinates = np.asarray(state.choice.coordinates)
     cohort = [
         _canary_update(directions[i], coordinates, dim)
         if 0 <= i < num_canaries and included[i]
@@ -285,7 +274,7 @@ def scores_of_run(
 
 
 def _say(
-    what: str, claim: float, audit: auditing.Audit, spec: spec_lib.PrivacySpec
+    what: str, claim: float, audit: auditing.Audit, spec: spec_lib.PrivacySpec, options: Options
 ) -> bool:
   refuted = audit.epsilon > claim
   share = f' ({100 * audit.epsilon / claim:.0f} % of the claim)' if claim else ''
@@ -293,7 +282,7 @@ def _say(
       f'{what}\n  claimed  epsilon = {claim:.4g} at delta = {spec.delta:.3g}, sigma ='
       f' {spec.noise_multiplier:g}, {spec.noise} noise\n'
       f'  audited  epsilon > {audit.epsilon:.4g}{share}, confidence'
-      f' {_CONFIDENCE.value:g}: {audit.how}\n'
+      f' {options.confidence:g}: {audit.how}\n'
       f'  {"CLAIM REFUTED" if refuted else "the claim stands"}',
       flush=True,
   )

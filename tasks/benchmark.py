@@ -26,15 +26,14 @@ import sys
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import dataclasses
 import json
 import resource
 import subprocess
 import time
-from typing import Any
+from typing import Any, Optional
 
-from absl import flags
-from absl import logging
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -43,8 +42,10 @@ import tqdm
 import fedsmp_tff
 from fedsmp_tff import runtime
 from fedsmp_tff.runtime import graphs
-from tasks import errors
+from tasks import datasets
 from tasks.config import command
+from tasks.config import options as options_lib
+from tasks.config import task_flags
 from tasks.datasets import fashion_mnist
 from tasks.datasets import shakespeare
 from tasks.datasets import task as task_lib
@@ -53,26 +54,44 @@ from tasks.training import contenders
 _PARTS = (
     'fashion_mnist', 'shakespeare', 'aggregator', 'large', 'clients', 'workers'
 )
-_PART = flags.DEFINE_multi_enum(
-    'part', list(_PARTS), [*_PARTS, 'one_size'], 'What to measure; may be repeated.'
-)
-_REPEATS = flags.DEFINE_integer(
-    'repeats', 5, 'Measured rounds of each, after one that is left out.', 1
-)
-_JSON = flags.DEFINE_string('json', None, 'JSON file for the measurements.')
-_SIZE = flags.DEFINE_integer(
-    'size', 100, 'For --part=one_size, which --part=clients starts: clients a round.', 1
-)
-_OWN = (_PART, _REPEATS, _JSON, _SIZE)
-
 _PUBLIC = 1000
 _DIM, _LARGE_DIM, _AGGREGATED = 1_663_370, 50_000_000, 20
 
 
-def _measure(contests: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this command, besides those of the tasks."""
+
+  part: list[str] = options_lib.option(
+      list(_PARTS), 'What to measure; may be given several times.',
+      values=[*_PARTS, 'one_size'], repeated=True,
+  )
+  repeats: int = options_lib.option(
+      5, 'Measured rounds of each, after one that is left out.', at_least=1
+  )
+  json: Optional[str] = options_lib.option(None, 'JSON file for the measurements.')
+  size: int = options_lib.option(
+      100, 'For --part=one_size, which --part=clients starts: clients a round.', at_least=1
+  )
+
+
+def _parse(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
+  """As `command.parse`, with the flags of the tasks, which are set."""
+  parsed = options_lib.new_flags(*tables)
+  task_flags.define(parsed)
+  command.refuse(command.read(parsed, arguments, program), program)
+  for task in datasets.TASKS:
+    task_flags.use({name: parsed[name].value for name in task_flags.names(task)})
+  return [options_lib.make(table, parsed) for table in tables]
+
+
+_COMMAND = command.Command('tasks.benchmark', __doc__.splitlines(), (Options,), parse=_parse)
+
+
+def _measure(contests: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
   """Seconds of each call, in turn, after a first one that is left out."""
   seconds = {name: [] for name in contests}
-  for repeat in tqdm.trange(_REPEATS.value + 1, unit='turn', disable=None):
+  for repeat in tqdm.trange(repeats + 1, unit='turn', disable=None):
     for name, run in contests.items():
       start = time.monotonic()
       run()
@@ -122,7 +141,7 @@ def _peak_gflops() -> float:
   return best
 
 
-def _task_part(task: task_lib.Task, num_clients: int) -> dict[str, Any]:
+def _task_part(task: task_lib.Task, num_clients: int, repeats: int) -> dict[str, Any]:
   data = task.load(0, _PUBLIC)
   randk = fedsmp_tff.RandK(contenders.RATIO)
   topk = fedsmp_tff.TopK(contenders.RATIO, public_examples=data.public)
@@ -141,7 +160,7 @@ def _task_part(task: task_lib.Task, num_clients: int) -> dict[str, Any]:
           context, contenders.ours(task, data, num_clients, sparsifier)
       )
     measured = _table(
-        f'a round of {num_clients} clients of {task.name}', _measure(contests), 'stock'
+        f'a round of {num_clients} clients of {task.name}', _measure(contests, repeats), 'stock'
     )
   if task is fashion_mnist.TASK:
     peak = _peak_gflops()
@@ -164,7 +183,7 @@ def _aggregation(process: Any, values: list[tf.Tensor]) -> Callable[[], None]:
   return run
 
 
-def _aggregator_part() -> dict[str, Any]:
+def _aggregator_part(repeats: int) -> dict[str, Any]:
   values = contenders.updates(_DIM, _AGGREGATED)
   made = contenders.aggregators(_DIM, _AGGREGATED, with_stock=True)
   stack = tff.framework.get_context_stack()
@@ -185,7 +204,7 @@ def _aggregator_part() -> dict[str, Any]:
         contests[f'{name}, {place}'] = run_there
     return _table(
         f'aggregating {_AGGREGATED} updates of d = {_DIM:,}',
-        _measure(contests),
+        _measure(contests, repeats),
         'dp_aggregator, tff',
     )
 
@@ -194,7 +213,7 @@ def _peak_megabytes() -> float:
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _large_part() -> dict[str, Any]:
+def _large_part(repeats: int) -> dict[str, Any]:
   before = _peak_megabytes()
   values = contenders.updates(_LARGE_DIM, _AGGREGATED)
   made = contenders.aggregators(_LARGE_DIM, _AGGREGATED, with_stock=False)
@@ -202,7 +221,7 @@ def _large_part() -> dict[str, Any]:
     contests = {name: _aggregation(p, values) for name, p in made.items()}
     measured = _table(
         f'aggregating {_AGGREGATED} updates of d = {_LARGE_DIM:,}',
-        _measure(contests),
+        _measure(contests, repeats),
         'dense',
     )
   measured['megabytes'] = _peak_megabytes() - before
@@ -210,17 +229,17 @@ def _large_part() -> dict[str, Any]:
   return measured
 
 
-def _clients_part() -> dict[int, Any]:
+def _clients_part(repeats: int) -> dict[int, Any]:
   """Each size in a process of its own, whose peak memory is then known."""
   print('\nclients a round of fashion_mnist, randk 0.005, local')
   print(f'{"clients":>10}{"ms a client":>14}{"peak MB":>10}', flush=True)
   found = {}
   for size in (10, 100, 1000):
-    command = [
+    arguments = [
         sys.executable, '-m', 'tasks.benchmark', '--part=one_size', f'--size={size}',
-        f'--repeats={_REPEATS.value}',
+        f'--repeats={repeats}',
     ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
     found[size] = json.loads(done.stdout.splitlines()[-1])
     print(
         f'{size:10}{1000 * found[size]["seconds"] / size:14.1f}'
@@ -230,20 +249,20 @@ def _clients_part() -> dict[int, Any]:
   return found
 
 
-def _one_size_part() -> dict[str, Any]:
+def _one_size_part(size: int, repeats: int) -> dict[str, Any]:
   # All sizes hold the same data, so that memory differs by what a round takes.
   data = fashion_mnist.TASK.load(0, 0)
   contender = contenders.ours(
-      fashion_mnist.TASK, data, _SIZE.value, fedsmp_tff.RandK(contenders.RATIO)
+      fashion_mnist.TASK, data, size, fedsmp_tff.RandK(contenders.RATIO)
   )
   with runtime.local_context() as context:
-    seconds = _measure({'round': _rounds(context, contender)})['round']
+    seconds = _measure({'round': _rounds(context, contender)}, repeats)['round']
   found = {'seconds': float(np.median(seconds)), 'megabytes': _peak_megabytes()}
   print(json.dumps(found))
   return found
 
 
-def _workers_part() -> dict[str, Any]:
+def _workers_part(repeats: int) -> dict[str, Any]:
   data = fashion_mnist.TASK.load(0, 0)
   made = {
       'local, {} workers': runtime.local_context, 'ray, {} workers': runtime.ray_context
@@ -255,38 +274,33 @@ def _workers_part() -> dict[str, Any]:
           fashion_mnist.TASK, data, 100, fedsmp_tff.RandK(contenders.RATIO)
       )
       with make(workers=workers) as context:
-        seconds |= _measure({name.format(workers): _rounds(context, contender)})
+        seconds |= _measure({name.format(workers): _rounds(context, contender)}, repeats)
   return _table('workers, a round of 100 clients', seconds, 'local, 1 workers')
 
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
-  logging.set_verbosity(logging.ERROR)
-  try:
-    if command.asks_for_help(argv):
-      print(__doc__, *(command.help_of(flags.FLAGS[one.name]) for one in _OWN), sep='\n')
-      return 0
-    flags.FLAGS(argv)
-    graphs.use_one_thread_an_operation()
-    parts = {
-        'fashion_mnist': lambda: _task_part(fashion_mnist.TASK, 100),
-        'shakespeare': lambda: _task_part(shakespeare.TASK, 10),
-        'aggregator': _aggregator_part,
-        'large': _large_part,
-        'clients': _clients_part,
-        'workers': _workers_part,
-        'one_size': _one_size_part,
-    }
-    found = {'processors': os.cpu_count()}
-    for part in dict.fromkeys(_PART.value):
-      found[part] = parts[part]()
-      if _JSON.value:
-        with open(_JSON.value, 'w', encoding='utf-8') as file:
-          json.dump(found, file, indent=2)
-  except (flags.Error, errors.InputError) as error:
-    print(f'tasks.benchmark: {error}', file=sys.stderr)
-    return 2
-  return 0
+  return _COMMAND.main(argv, _main)
+
+
+def _main(options: Options) -> None:
+  graphs.use_one_thread_an_operation()
+  repeats = options.repeats
+  parts = {
+      'fashion_mnist': lambda: _task_part(fashion_mnist.TASK, 100, repeats),
+      'shakespeare': lambda: _task_part(shakespeare.TASK, 10, repeats),
+      'aggregator': lambda: _aggregator_part(repeats),
+      'large': lambda: _large_part(repeats),
+      'clients': lambda: _clients_part(repeats),
+      'workers': lambda: _workers_part(repeats),
+      'one_size': lambda: _one_size_part(options.size, repeats),
+  }
+  found = {'processors': os.cpu_count()}
+  for part in dict.fromkeys(options.part):
+    found[part] = parts[part]()
+    if options.json:
+      with open(options.json, 'w', encoding='utf-8') as file:
+        json.dump(found, file, indent=2)
 
 
 if __name__ == '__main__':

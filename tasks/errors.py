@@ -18,7 +18,7 @@ def as_flags(error: ValueError, names: Iterable[str]) -> InputError:
   text = str(error).rstrip('.')
   for name in names:
     text = text.replace(f'`{name}`', f'--{name}')
-  return InputError(f'{text}; change it.')
+  return InputError(f'{text}.')
 
 
 @contextlib.contextmanager

@@ -9,47 +9,58 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from collections.abc import Sequence
 import csv
 import dataclasses
+import functools
 import html
 import math
 import pathlib
 import sys
-from typing import Optional
+from typing import Any, Optional
 
-from absl import flags
 import tqdm
 
 from tasks import datasets
 from tasks import errors
 from tasks.config import command
+from tasks.config import grids
+from tasks.config import options as options_lib
+from tasks.config import paper_tables
 from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import figures
-from tasks.reporting import paper
 from tasks.reporting import results
 from tasks.training import averages
 
-_PROGRAM = 'python -m tasks.report'
 _MARKDOWN, _HTML, _CSV = 'report.md', 'report.html', 'cells.csv'
 
-_FLAGS = command.OwnFlags(_PROGRAM)
-_OUTPUT = _FLAGS.define(
-    flags.DEFINE_string, 'output', 'report',
-    f'The directory to write: {_MARKDOWN}, {_HTML} (one page, no other file needed), a PNG for'
-    f' each figure, and all figures of the tables as {_CSV}.',
-)
-_ROUNDS = _FLAGS.define(
-    flags.DEFINE_integer, 'rounds', None,
-    'Compares all runs at this round, as if they had ended there: runs of different lengths'
-    ' side by side.', lower_bound=1,
-)
 
-_USAGE = (
-    f'usage: {_PROGRAM} RUNS... [--output=DIRECTORY]',
-    '',
-    'RUNS are directories of runs (--output_dir of tasks.run), or of many (--sweep_dir of',
-    'tasks.sweep). Every number that the paper prints is there with ours beside it; runs that',
-    'differ from the paper in a flag say so, and cells that were not run too.',
-    '',
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this command."""
+
+  output: str = options_lib.option(
+      'report',
+      f'The directory to write: {_MARKDOWN}, {_HTML} (one page, no other file needed), a PNG for'
+      f' each figure, and all figures of the tables as {_CSV}.',
+  )
+  rounds: Optional[int] = options_lib.option(
+      None,
+      'Compares all runs at this round, as if they had ended there: runs of different lengths'
+      ' side by side.',
+      at_least=1,
+  )
+
+
+_COMMAND = command.Command(
+    'tasks.report',
+    (
+        'usage: python -m tasks.report RUNS... [--output=DIRECTORY]',
+        '',
+        'RUNS are directories of runs (--output_dir of tasks.run), or of many (--sweep_dir of',
+        'tasks.sweep). Prints every number of the paper next to that of these runs; lists the',
+        'flags in which they differ from the paper, and the cells that were not run.',
+    ),
+    (Options,),
+    parse=command.parse_with_arguments,
 )
 
 
@@ -72,22 +83,17 @@ class Table:
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
-  try:
-    rest = _FLAGS.parse(argv)
-    if rest is None:
-      print(_FLAGS.help_text(_USAGE))
-      return 0
-    if not rest:
-      raise errors.InputError('no run directory is named; name one or more.')
-    output = pathlib.Path(_OUTPUT.value)
-    directories = tqdm.tqdm(results.find(rest), unit='run', disable=None)
-    runs = [results.read(directory, _ROUNDS.value) for directory in directories]
-    _write(output, [run for run in runs if run is not None])
-  except errors.InputError as error:
-    print(f'tasks.report: {error}', file=sys.stderr)
-    return 2
+  return _COMMAND.main(argv, _main)
+
+
+def _main(options: Options, run_dirs: list[str]) -> None:
+  if not run_dirs:
+    raise errors.InputError('no run directory is named; name one or more.')
+  output = pathlib.Path(options.output)
+  directories = tqdm.tqdm(results.find(run_dirs), unit='run', disable=None)
+  runs = [results.read(directory, options.rounds) for directory in directories]
+  _write(output, [run for run in runs if run is not None])
   print(f'wrote {output / _MARKDOWN}, {output / _HTML}, {output / _CSV} and the figures')
-  return 0
 
 
 def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
@@ -123,8 +129,8 @@ _HEADER = (
 def _paper_tables(groups: Sequence[results.Group]) -> list[Table]:
   """Tables 1 to 9, our runs beside each row."""
   found, not_run = [], []
-  for number, title in paper.TITLES.items():
-    of_table = [row for row in paper.rows() if row.table == number]
+  for number, title in paper_tables.TITLES.items():
+    of_table = [row for row in paper_tables.rows() if row.table == number]
     lines, num_run, hypothetical = [], 0, False
     for row in of_table:
       ours = [g for g in groups if g.complete and _reproduces(g, row)]
@@ -163,7 +169,7 @@ def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
   """Runs that no row of the paper is about, and unfinished ones: the most accurate first."""
   others = [
       group for group in groups
-      if group.complete is None or not any(_reproduces(group, row) for row in paper.rows())
+      if group.complete is None or not any(_reproduces(group, row) for row in paper_tables.rows())
   ]
   if not others:
     return []
@@ -211,7 +217,7 @@ def _times(groups: Sequence[results.Group]) -> list[Table]:
   return [Table('The runs', header, lines)] if lines else []
 
 
-def _reproduces(group: results.Group, row: paper.Row) -> bool:
+def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
   config = group.config
   # What is measured on examples held out is beside no test accuracy.
   return not config['flags'].get('held_out') and row.is_of(
@@ -219,7 +225,7 @@ def _reproduces(group: results.Group, row: paper.Row) -> bool:
   )
 
 
-def _beside(row: paper.Row, group: results.Group, differences: str) -> list[str]:
+def _beside(row: paper_tables.Row, group: results.Group, differences: str) -> list[str]:
   """Our columns beside a row of the paper."""
   best, final, seeds, epsilon_paper, epsilon, uplink = _measured(group)
   difference = group.mean_and_std('best')[0] - row.accuracy
@@ -242,9 +248,15 @@ def _measured(group: results.Group) -> list[str]:
   ]
 
 
-def _differences(group: results.Group, row: paper.Row) -> str:
+@functools.cache
+def _identity(row: paper_tables.Row) -> dict[str, Any]:
+  """What the run that reproduces a row has as `flags` in its config.json."""
+  return grids.Cell.of(paper_tables.flags_of(row)).identity
+
+
+def _differences(group: results.Group, row: paper_tables.Row) -> str:
   """In which flags a group's runs differ from the paper's."""
-  theirs, ours = paper.cell(row).identity, group.config['flags']
+  theirs, ours = _identity(row), group.config['flags']
   parts = []
   if group.runs[0].rounds != theirs['rounds']:
     parts.append(f'{group.runs[0].rounds} rounds, not {theirs["rounds"]:,}')
@@ -264,7 +276,7 @@ def _differences(group: results.Group, row: paper.Row) -> str:
 def _own_settings(group: results.Group) -> list[str]:
   """The flags of a run that are not the task's own, with their values."""
   config = group.config
-  defaults = settings_lib.of_command_line(
+  defaults, *_ = settings_lib.parse(
       [f'--task={config["task"]}', f'--algorithm={config["algorithm"]}']
   )
   return [

@@ -11,10 +11,10 @@ if __name__ == '__main__':
 # TensorFlow's notes on its start say nothing about a run.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-try:
-  from fedsmp_tff.privacy import ledger as ledger_lib
-except ImportError as error:
-  sys.exit(f'tasks.run: {error}')
+from fedsmp_tff import _platform
+
+if _platform.problem():
+  sys.exit(f'tasks.run: {_platform.problem()}')
 
 # pylint: disable=g-import-not-at-top
 import contextlib
@@ -23,18 +23,18 @@ import secrets
 import time
 from typing import Optional
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
 
 from fedsmp_tff import runtime
+from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import datasets
 from tasks import errors
 from tasks.config import command
-from tasks.config import privacy
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
+from tasks.config import task_flags
 from tasks.training import experiment
 from tasks.training import interruption as interruption_lib
 from tasks.training import plan as plan_lib
@@ -43,48 +43,54 @@ from tasks.training import run_directory
 from tasks.training import seeds as seeds_lib
 from tasks.training import train
 
-_PROGRAM = 'python -m tasks.run'
+_COMMAND = command.Command(
+    'tasks.run',
+    (
+        'usage: python -m tasks.run --task=TASK [flags]',
+        '',
+        'Trains a model with Fed-SMP or a system to compare it with, prints the plan and',
+        'the privacy spent, and writes the run to --output_dir. For instance:',
+        '  python -m tasks.run --task=shakespeare --p=0.05',
+        '  python -m tasks.run --task=fashion_mnist --algorithm=fedsmp_randk --p=0.4 --seed=1',
+        '',
+        'A flag that has no effect with the task or the algorithm is an error. The same command',
+        'with the same --output_dir resumes a run, however it ended.',
+        *settings_lib.help_lines(),
+    ),
+    parse=settings_lib.parse,
+    failures=(
+        errors.RunError, checkpoints_lib.CheckpointError, ledger_lib.LedgerError,
+        runtime.WorkersLostError, interruption_lib.Interrupted,
+    ),
+)
 
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
-  logging.set_verbosity(logging.ERROR)
-  try:
-    if command.asks_for_help(argv):
-      print(settings_lib.help_text(_PROGRAM))
-      return 0
-    settings_lib.parse(argv, _PROGRAM)
-    settings = settings_lib.from_flags()
-    place = runtime_lib.from_flags()
-    every = run_directory.rounds_per_checkpoint()
-    interruption = interruption_lib.from_flags()
-    runtime_lib.prepare(place, seeded=settings.seed is not None)
-    with interruption.handled(), runtime_lib.context(place):
-      return _run(settings, place, every, interruption)
-  except errors.InputError as error:
-    status = 2
-    said = error
-  except (
-      errors.RunError, checkpoints_lib.CheckpointError, ledger_lib.LedgerError,
-      runtime.WorkersLostError,
-  ) as error:
-    status = 1
-    said = error
-  except interruption_lib.Interrupted as error:
-    status = error.status
-    said = f'{error}.'
-  print(f'tasks.run: {said}', file=sys.stderr)
-  return status
+  return _COMMAND.main(argv, _main)
+
+
+def _main(
+    settings: settings_lib.RunSettings,
+    place: runtime_lib.RuntimeSettings,
+    output: settings_lib.OutputSettings,
+) -> int:
+  task_flags.use(settings.task_flags)
+  interruption = interruption_lib.Interruption(output.grace_seconds)
+  runtime_lib.prepare(place, seeded=settings.seed is not None)
+  with interruption.handled(), runtime_lib.context(place):
+    return _run(settings, place, output, interruption)
 
 
 def _run(
     settings: settings_lib.RunSettings,
     place: runtime_lib.RuntimeSettings,
-    every: Optional[int],
+    output: settings_lib.OutputSettings,
     interruption: interruption_lib.Interruption,
 ) -> int:
-  flags = resuming.identity(settings)
-  with run_directory.RunDirectory.from_flags(_default_output_dir(settings)) as out:
+  flags = settings_lib.identity(settings)
+  path = output.output_dir or _default_output_dir(settings)
+  with run_directory.RunDirectory(path, output.overwrite) as out:
     if out.config is not None:
       resuming.check_identity(out.path, out.config, flags)
     task = datasets.TASKS[settings.task]
@@ -95,7 +101,7 @@ def _run(
     _check_kept(settings, dim)
     specs = None
     if task.num_clients() is not None:  # Before data are loaded, if that can be.
-      specs = privacy.specs(
+      specs = experiment.specs(
           settings, task.num_clients(), experiment.num_kept(settings, dim)
       )
     data = task.load(
@@ -105,10 +111,10 @@ def _run(
     if out.config is not None:
       resuming.check_data(out.path, out.checkpoints, out.config, data)
     sparsifier = experiment.sparsifier(settings, data)
-    spec, hypothetical = specs or privacy.specs(
+    spec, hypothetical = specs or experiment.specs(
         settings, len(data.clients), experiment.num_kept(settings, dim)
     )
-    factory = experiment.factory(settings, spec, sparsifier, seeds)
+    factory = experiment.factory(settings, spec, sparsifier)
     plan = plan_lib.make(settings, data, dim, factory, spec, hypothetical)
     print(plan.text(), flush=True)
     print(f'\noutput: {out.path}\n', flush=True)
@@ -127,7 +133,8 @@ def _run(
     for change in resuming.changes(config, surroundings):
       print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
     with checkpoints_lib.Checkpoints(
-        out.checkpoints, config['run_id'].encode(), rounds_per_checkpoint=every
+        out.checkpoints, config['run_id'].encode(),
+        rounds_per_checkpoint=output.rounds_per_checkpoint,
     ) as checkpoints:
       if out.config is not None and checkpoints.empty():
         out.go_on_without_checkpoint()
@@ -140,7 +147,7 @@ def _run(
         )
       with ledger as ledger:
         stopped_by = train.train(
-            plan, model, sparsifier, seeds, out, checkpoints, ledger, interruption
+            plan, model, factory, seeds, out, checkpoints, ledger, interruption
         )
   if isinstance(stopped_by, interruption_lib.Interrupted):
     print(

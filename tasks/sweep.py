@@ -8,6 +8,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # pylint: disable=g-import-not-at-top
 from collections.abc import Iterable, Iterator, Sequence
 import contextlib
+import dataclasses
 import fcntl
 import json
 import pathlib
@@ -17,56 +18,60 @@ import subprocess
 import sys
 from typing import Any, BinaryIO, Optional
 
-from absl import flags
 import tqdm
 
 from fedsmp_tff.runtime import tff_worker
 from tasks import errors
 from tasks.config import command
 from tasks.config import grids
+from tasks.config import options as options_lib
 from tasks.training import resuming
 
-_PROGRAM = 'python -m tasks.sweep'
 _RUN = ('-m', 'tasks.run')
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOG_TAIL_BYTES = 4096
 _LOCKS, _LOGS = '.locks', 'logs'
 
-_FLAGS = command.OwnFlags(_PROGRAM)
-_GRID = _FLAGS.define(
-    flags.DEFINE_string, 'grid', None,
-    f'What to run: one of {", ".join(grids.names())}, paper/all, or a file of your own'
-    ' (see tasks/grids.py): a line of tasks.run\'s flags a run, --p={0.1,0.2} for both.',
-)
-_SWEEP_DIR = _FLAGS.define(
-    flags.DEFINE_string, 'sweep_dir', 'runs/sweep',
-    'Directory of the runs, a subdirectory each. Several sweeps may share it, at once too.',
-)
-_SEEDS = _FLAGS.define(
-    flags.DEFINE_integer, 'seeds', 5, 'How many seeds each run has: 1, 2, ..., SEEDS.',
-    lower_bound=1,
-)
-_INDEX = _FLAGS.define(
-    flags.DEFINE_integer, 'index', None,
-    'Runs only this one, counted from 0 in the order of --print: the number of a job in an'
-    ' array.', lower_bound=0,
-)
-_PRINT = _FLAGS.define(
-    flags.DEFINE_boolean, 'print', False, 'Prints the command lines, and runs nothing.'
-)
-_STATUS = _FLAGS.define(
-    flags.DEFINE_boolean, 'status', False,
-    'Prints which runs are done, going on, begun or to do, and runs nothing.',
-)
 
-_USAGE = (
-    f'usage: {_PROGRAM} --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
-    '',
-    'Runs what a grid lists and is not done yet, the headline rows of the paper first. The same',
-    'command goes on where it ended; a run that fails is shown, and the others go on. Exit',
-    'status 1 if one has failed. For instance:',
-    f'  {_PROGRAM} --grid=paper/svhn --seeds=1 -- --svhn_dir=DIRECTORY',
-    '',
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this command."""
+
+  grid: Optional[str] = options_lib.option(
+      None,
+      f'What to run: one of {", ".join(grids.names())}, paper/all, or a file of your own (see'
+      ' tasks/config/grids.py): a line of flags of tasks.run for each run, --p={0.1,0.2} for both.',
+  )
+  sweep_dir: str = options_lib.option(
+      'runs/sweep',
+      'Directory of the runs, a subdirectory each. Several sweeps may share it concurrently.',
+  )
+  seeds: int = options_lib.option(
+      5, 'How many seeds each run has: 1, 2, ..., SEEDS.', at_least=1
+  )
+  index: Optional[int] = options_lib.option(
+      None,
+      'Runs only this one, counted from 0 in the order of --print: the number of a job in an'
+      ' array.',
+      at_least=0,
+  )
+  print: bool = options_lib.option(False, 'Prints the command lines, and runs nothing.')
+  status: bool = options_lib.option(
+      False, 'Prints which runs are done, going on, begun or to do, and runs nothing.'
+  )
+
+
+_COMMAND = command.Command(
+    'tasks.sweep',
+    (
+        'usage: python -m tasks.sweep --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
+        '',
+        'Runs whatever a grid lists and is not yet done, the headline rows of the paper first. The',
+        'same command resumes an interrupted sweep; a run that fails is reported, and the others',
+        'continue. Exit status 1 if one has failed. For instance:',
+        '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --svhn_dir=DIRECTORY',
+    ),
+    (Options,),
 )
 
 
@@ -89,7 +94,7 @@ class Sweep:
       extra: Flags that each of them has too.
 
     Raises:
-      InputError: If a flag is unknown, of no use or out of range.
+      InputError: If a flag is unknown, without effect or out of range.
     """
     self._root = pathlib.Path(root)
     self._extra = tuple(extra)
@@ -171,38 +176,33 @@ class Sweep:
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status: 1 if a run has failed."""
-  try:
-    extra = []
-    if '--' in argv:
-      argv, extra = argv[: argv.index('--')], argv[argv.index('--') + 1 :]
-    rest = _FLAGS.parse(argv)
-    if rest is None:
-      print(_FLAGS.help_text(_USAGE))
-      return 0
-    _FLAGS.refuse(rest)
-    if _GRID.value is None:
+  extra = []
+  if '--' in argv:
+    argv, extra = argv[: argv.index('--')], argv[argv.index('--') + 1 :]
+  return _COMMAND.main(argv, lambda options: _main(options, extra))
+
+
+def _main(options: Options, extra: Sequence[str]) -> int:
+  if options.grid is None:
+    raise errors.InputError(
+        f'--grid is not set; set it to a file, or to one of {", ".join(grids.names())}.'
+    )
+  cells = grids.with_seeds(grids.read(options.grid), range(1, options.seeds + 1))
+  if options.index is not None:
+    if options.index >= len(cells):
       raise errors.InputError(
-          f'--grid is not set; set it to a file, or to one of {", ".join(grids.names())}.'
+          f'--index={options.index} is not one of the {len(cells)} runs, which count from 0;'
+          ' lower it.'
       )
-    cells = grids.with_seeds(grids.read(_GRID.value), range(1, _SEEDS.value + 1))
-    if _INDEX.value is not None:
-      if _INDEX.value >= len(cells):
-        raise errors.InputError(
-            f'--index={_INDEX.value} is not one of the {len(cells)} runs, which count from 0;'
-            ' lower it.'
-        )
-      cells = [cells[_INDEX.value]]
-    sweep = Sweep(_SWEEP_DIR.value, cells, extra)
-    if _PRINT.value:
-      return _print(shlex.join(['python', *sweep.command(cell)]) for cell in cells)
-    if _STATUS.value:
-      return _print(
-          f'{number:4d} {sweep.status(cell):8s} {cell.name}' for number, cell in enumerate(cells)
-      )
-    return _run(sweep)
-  except errors.InputError as error:
-    print(f'tasks.sweep: {error}', file=sys.stderr)
-    return 2
+    cells = [cells[options.index]]
+  sweep = Sweep(options.sweep_dir, cells, extra)
+  if options.print:
+    return _print(shlex.join(['python', *sweep.command(cell)]) for cell in cells)
+  if options.status:
+    return _print(
+        f'{number:4d} {sweep.status(cell):8s} {cell.name}' for number, cell in enumerate(cells)
+    )
+  return _run(sweep)
 
 
 def _print(lines: Iterable[str]) -> int:

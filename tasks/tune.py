@@ -6,13 +6,13 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
+import dataclasses
 import json
 import math
 import pathlib
 import sys
+from typing import Optional
 
-from absl import flags
-from absl import logging
 import numpy as np
 import tqdm
 
@@ -20,70 +20,63 @@ from fedsmp_tff.theory import estimation
 from fedsmp_tff.theory import theorem_2
 from tasks import datasets
 from tasks import errors
-from tasks.config import checks
 from tasks.config import command
+from tasks.config import options as options_lib
+from tasks.config import paper_tables
 from tasks.config import settings as settings_lib
+from tasks.config import task_flags
 from tasks.reporting import drawing
-from tasks.reporting import paper
 from tasks.training import experiment
 from tasks.training import seeds as seeds_lib
 
-_PROGRAM = 'python -m tasks.tune'
 _NAME = 'bound'
-
-_OUTPUT = flags.DEFINE_string(
-    'tune_dir', 'tune',
-    f'Directory for the bound over p as a picture ({_NAME}.png) and all figures'
-    f' ({_NAME}.json).',
-)
-_ROUNDS = flags.DEFINE_integer(
-    'tune_rounds', 10, 'Rounds on public data, from which the constants are estimated.'
-)
-_CLIENT_EXAMPLES = flags.DEFINE_integer(
-    'client_examples', None,
-    'Examples of a client, to cut the public ones into (default: --batch_size). That real'
-    ' clients have so many must be no secret.',
-)
 # Where the picture begins.
 _LEAST_RATIO = 1e-4
 _CURVES = ('optimization', 'compression', 'privacy', 'total')
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this command, besides those of a run."""
+
+  client_examples: Optional[int] = options_lib.option(
+      None,
+      'Examples of a client, to cut the public ones into (default: --batch_size). Use a publicly'
+      ' known client size: this value is not protected.',
+      at_least=1,
+  )
+  tune_rounds: int = options_lib.option(
+      10, 'Rounds on public data, from which the constants are estimated.', at_least=1
+  )
+  tune_dir: str = options_lib.option(
+      'tune',
+      f'Directory for the bound over p as a picture ({_NAME}.png) and all figures'
+      f' ({_NAME}.json).',
+  )
+
+
+_COMMAND = command.Command(
+    'tasks.tune',
+    (
+        'usage: python -m tasks.tune --task=TASK [flags of tasks.run]',
+        '',
+        'Estimates what Theorem 2 calls constants from a few rounds on public data, and prints',
+        'the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
+        'settings are those of a run with the same flags (see python -m tasks.run --help).',
+        'Nothing of a client is used, so it costs no privacy.',
+    ),
+    (Options,),
+    parse=settings_lib.parse,
+)
+
+
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
-  logging.set_verbosity(logging.ERROR)
-  try:
-    if command.asks_for_help(argv):
-      print(_help())
-      return 0
-    settings_lib.parse(argv, _PROGRAM)
-    settings = settings_lib.from_flags()
-    for name, holder in (('tune_rounds', _ROUNDS), ('client_examples', _CLIENT_EXAMPLES)):
-      checks.check_at_least_one(name, holder.value)
-    _tune(settings)
-  except errors.InputError as error:
-    print(f'tasks.tune: {error}', file=sys.stderr)
-    return 2
-  return 0
+  return _COMMAND.main(argv, lambda settings, _, __, options: _tune(settings, options))
 
 
-def _help() -> str:
-  own = [
-      command.help_of(flags.FLAGS[one.name]) for one in (_CLIENT_EXAMPLES, _ROUNDS, _OUTPUT)
-  ]
-  return '\n'.join([
-      f'usage: {_PROGRAM} --task=TASK [flags of tasks.run]',
-      '',
-      'Estimates what Theorem 2 calls constants from a few rounds on public data, and prints',
-      'the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
-      'settings are those of a run with the same flags (see python -m tasks.run --help).',
-      'Nothing of a client is used, so it costs no privacy.',
-      '',
-      *own,
-  ])
-
-
-def _tune(settings: settings_lib.RunSettings) -> None:
+def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
+  task_flags.use(settings.task_flags)
   task = datasets.TASKS[settings.task]
   if settings.clip is None:
     raise errors.InputError(
@@ -95,22 +88,22 @@ def _tune(settings: settings_lib.RunSettings) -> None:
         f'--epsilon={settings.epsilon} needs k to be known; set --noise_multiplier, which'
         ' python -m tasks.account finds for an epsilon.'
     )
-  output = pathlib.Path(_OUTPUT.value)
+  output = pathlib.Path(options.tune_dir)
   with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)
   seeds = seeds_lib.make(settings.seed, None)
   model = experiment.model(settings, seeds)
   num_public = settings.public_examples or task.settings.public_examples
   data = task.load(seeds.partition, num_public)
-  size = _CLIENT_EXAMPLES.value or settings.batch_size
+  size = options.client_examples or settings.batch_size
   print(
       f'{settings.task}: {num_public:,} public examples, half of them as clients of {size};'
-      f' {_ROUNDS.value} rounds',
+      f' {options.tune_rounds} rounds',
       flush=True,
   )
   try:
     found = estimation.estimate(
-        model, data.public, experiment.local_training(settings), size, _ROUNDS.value,
+        model, data.public, experiment.local_training(settings), size, options.tune_rounds,
         seeds.partition,
         lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
     )
@@ -221,7 +214,7 @@ def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
 def _of_the_paper(task: str, kind: str, p: float) -> str:
   """What the paper measured near p and where it was best, for comparison."""
   measured = [
-      row for row in paper.rows()
+      row for row in paper_tables.rows()
       if row.task == task and row.algorithm == f'fedsmp_{kind}' and row.table <= 3
   ]
   if not measured:

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-
-import tensorflow as tf
+from typing import Any
 
 # Of the noise on the votes, relative to the clients of a round (Andrew et al. 2021).
 _VOTES_STDDEV = 1 / 20
@@ -47,7 +46,7 @@ class AdaptiveClipping:
     vote = self.vote_weight(noise_multiplier, clients_per_round) / 2
     return math.sqrt(1 - vote**2)
 
-  def next(self, clipping_norm: tf.Tensor, mean_vote: tf.Tensor) -> tf.Tensor:
-    """C of the next round, from this round's and the noisy mean of the votes."""
+  def log_factor(self, mean_vote: Any) -> Any:
+    """Returns the logarithm of the next C over this one, from the noisy mean of the votes."""
     below = mean_vote + 0.5
-    return clipping_norm * tf.exp(-self.learning_rate * (below - self.quantile))
+    return -self.learning_rate * (below - self.quantile)

@@ -1,108 +1,146 @@
-"""Noise in real arithmetic: Gaussian noise, then fixed point, for an ordinary secure sum."""
+"""Channels: how a client's vector becomes noisy integers, and their sum a vector again."""
 
+import abc
+import collections
+from collections.abc import Sequence
 import dataclasses
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
-from fedsmp_tff.mechanism import fixed_point as fixed_point_lib
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import fixed_point
+from fedsmp_tff.mechanism import noise_shares
 
-# Standard deviations of a noise share inside the encoded range: one share leaves
-# it with probability 1.3e-15, so even 10^6 values of 10^5 clients rarely do.
-_NOISE_TAIL = 8.0
+# What a client sends: `values`, integers [num_integers], and scalar counts.
+Report = collections.OrderedDict
 
 
-@dataclasses.dataclass(frozen=True)
-class Reals:
-  """Vectors plus Gaussian noise as integers, and their sums back; see `lattice.Lattice`.
+class Channel(abc.ABC):
+  """Adds a client's noise share, encodes, sums securely, decodes.
+
+  `MaskedPrivateSum` gives it the vector that the guarantee is about: at most 1 long, in
+  units of C (as it is without clipping). A channel of your own is a `make_channel` of
+  `FedSmpFactory`. `PrivacySpec` accounts for the two channels here alone: that the
+  integers of another one carry a guarantee is for its author to prove.
 
   Attributes:
-    num_values: Length of a vector.
-    fixed_point: Of a client's noisy values.
-    share_stddev: Of one client's noise; 0: none.
+    num_values: Length of a client's vector.
+    num_integers: How many integers a client sends.
+    bits: Bits of one client's value.
+    wire_bits: Bits that an integer takes on the wire.
+    step: The distance between neighbouring values that are represented.
+    value_bound: The largest magnitude of a value that is represented.
+    dtype: Of the integers.
   """
 
   num_values: int
-  fixed_point: fixed_point_lib.FixedPoint
-  share_stddev: float = 0.0
+  num_integers: int
+  bits: int
+  wire_bits: int
+  step: float
+  value_bound: float
+  dtype: tf.DType
 
-  @classmethod
-  def of_unit_vectors(
-      cls,
-      num_values: int,
-      noise_multiplier: float,
-      seats: int,
-      min_reporting: int,
-      bits: int | None,
-  ) -> 'Reals':
-    """For vectors of norm at most 1 and a sum's noise of standard deviation `noise_multiplier`.
+  @abc.abstractmethod
+  def encode(
+      self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Adds a client's share of the noise and encodes.
 
     Args:
-      num_values: Length of a vector.
-      noise_multiplier: Standard deviation of a released sum's noise, at least.
-      seats: The most vectors that are added.
-      min_reporting: The fewest, in a sum that is released.
-      bits: Of a client's integers; None: the most for a sum in int32.
+      values: float64[num_values], finite.
+      seed: int64[2], of this client and round alone.
+      public_seed: int64[2], the round's, the same for all clients.
+
+    Returns:
+      The integers, `dtype`[num_integers], and how many values were out of range, int64.
     """
-    stddev = noise.share_stddev(noise_multiplier, min_reporting)
-    bound = 1 + _NOISE_TAIL * stddev
-    return cls(num_values, fixed_point(bits, bound, seats), stddev)
+
+  @abc.abstractmethod
+  def decode_sum(
+      self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
+  ) -> tf.Tensor:
+    """Decodes the sum of clients' integers to the sum of their noisy values.
+
+    Args:
+      total: The sum of `encode`'s integers over clients, [num_integers].
+      num_clients: How many clients were added, an integer scalar.
+      public_seed: As `encode`'s.
+
+    Returns:
+      float64[num_values].
+    """
+
+  @abc.abstractmethod
+  def secure_sum(self, reports: tff.Value, max_counts: Report) -> tff.Value:
+    """Sums reports securely, within a `tff.federated_computation`.
+
+    Args:
+      reports: At clients: `values` and counts.
+      max_counts: The largest value of each count, by name.
+
+    Returns:
+      At the server, a structure as a report.
+    """
+
+  @abc.abstractmethod
+  def sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Sums clients' integers as `secure_sum` does, for audits and tests."""
+
+  @abc.abstractmethod
+  def describe(self, unit: str) -> str:
+    """Describes the encoding in one line; `unit` is appended to values."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianChannel(fixed_point.FixedPoint, Channel):
+  """Gaussian noise in real arithmetic, then fixed point, for an ordinary secure sum.
+
+  Attributes:
+    num_values: Length of a vector.
+    share_stddev: Standard deviation of one client's noise; 0: no noise.
+  """
+
+  num_values: int = 0
+  share_stddev: float = 0.0
 
   @property
   def num_integers(self) -> int:
     return self.num_values
 
   @property
-  def modulus(self) -> None:
-    """Sums don't wrap around."""
-
-  @property
-  def max_input(self) -> int:
-    return self.fixed_point.max_input
-
-  @property
-  def bits(self) -> int:
-    return self.fixed_point.bits
-
-  @property
-  def step(self) -> float:
-    return self.fixed_point.step
-
-  @property
-  def value_bound(self) -> float:
-    """The largest value of a client; what is beyond is put there, and counted."""
-    return self.fixed_point.value_bound
-
-  @property
   def dtype(self) -> tf.DType:
-    return self.fixed_point.dtype
+    return tf.int32 if self.wire_bits == 32 else tf.int64
 
   def encode(
       self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A client's integers, and how many values were out of range.
-
-    Args:
-      values: float64[num_values], finite.
-      seed: int64[2], of this client and round alone.
-      public_seed: Unused here: nothing is rotated.
-    """
-    del public_seed
+    del public_seed  # Nothing is rotated.
     if self.share_stddev:
-      values += noise.gaussian_share(self.num_values, self.share_stddev, seed)
-    return self.fixed_point.encode(values)
+      values += noise_shares.gaussian_share(self.num_values, self.share_stddev, seed)
+    out_of_range = tf.abs(values) > self.value_bound
+    inside = tf.clip_by_value(values, -self.value_bound, self.value_bound)
+    steps = tf.round(inside * (self.levels / self.value_bound))
+    integers = tf.cast(steps, self.dtype) + tf.constant(self.levels, self.dtype)
+    return integers, tf.math.count_nonzero(out_of_range)
 
   def decode_sum(
       self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
   ) -> tf.Tensor:
-    """The sum of the noisy values, float64[num_values]; see `fixed_point_lib.FixedPoint`."""
     del public_seed
-    return self.fixed_point.decode_sum(total, num_clients)
+    offset = tf.cast(num_clients, self.dtype) * tf.constant(self.levels, self.dtype)
+    return tf.cast(total - offset, tf.float64) * self.step
 
+  def secure_sum(self, reports: tff.Value, max_counts: Report) -> tff.Value:
+    most = collections.OrderedDict(values=self.max_input, **max_counts)
+    return tff.federated_secure_sum(reports, most)
 
-def fixed_point(
-    bits: int | None, value_bound: float, seats: int
-) -> fixed_point_lib.FixedPoint:
-  """Fixed point with as many bits as let a sum over `seats` fit in int32, or with `bits`."""
-  bits = fixed_point_lib.default_bits(seats) if bits is None else bits
-  return fixed_point_lib.FixedPoint(bits, value_bound, seats)
+  def sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.add_n(list(values))
+
+  def describe(self, unit: str) -> str:
+    return (
+        f'{self.bits} bits a value in [{-self.value_bound:.4g},'
+        f' {self.value_bound:.4g}]{unit}, step {self.step:.2g}{unit}; sums in'
+        f' {self.dtype.name}'
+    )

@@ -11,25 +11,17 @@ Differentially Private Federated Learning" (2021).
 """
 
 import dataclasses
-import functools
 import math
 
-import numpy as np
-import tensorflow as tf
-
-from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import noise
-from fedsmp_tff.privacy import rdp as rdp_lib
 
 # Standard deviations of a sum's values inside the field, with a rotation. A value
 # leaves it with probability 2e-9, and is then wrong by the whole range.
 _RANGE = 6.0
 # A rounding is taken with probability 1 - beta at least.
 _BETA = math.exp(-0.5)
-_MOST_TRIES = 1000
 _MIN_BITS, _MAX_BITS = 8, 30
 DEFAULT_BITS = 16
-_SIGNS, _ROUNDING, _NOISE = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +76,6 @@ class Lattice:
     return 2**self.bits
 
   @property
-  def dtype(self) -> tf.DType:
-    return tf.int32
-
-  @property
   def value_bound(self) -> float:
     """The largest value of a sum that does not wrap around."""
     noise_stddev = self.noise_multiplier * math.sqrt(self.seats / self.min_reporting)
@@ -135,139 +123,3 @@ class Lattice:
       return 0.0
     table = noise.integer_table(self.kind, self.share_variance)
     return self.seats * self.num_integers * table.distance
-
-  def curve(self, moved: int) -> rdp_lib.Curve:
-    """Renyi divergence between releases of which one client's vector is another.
-
-    `DISCRETE_GAUSSIAN`: concentrated DP of sums of discrete Gaussians (nearly, not
-    exactly, discrete Gaussian), Kairouz, Liu, Steinke 2021. `SKELLAM`: Renyi DP of the
-    multi-dimensional Skellam mechanism, Agarwal, Kairouz, Liu 2021.
-
-    Args:
-      moved: 1 for a client added or removed, 2 for one replaced: how many vectors'
-        norms the integers before noise may move by.
-    """
-    norm = moved * math.sqrt(self.squared_norm_bound)
-    variance = self.share_variance * self.min_reporting
-    return functools.partial(
-        _discrete_gaussian if self.kind == noise.DISCRETE_GAUSSIAN else _skellam,
-        self, norm, variance,
-    )
-
-  def encode(
-      self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A client's integers, int32[num_integers] from 0 to 2^bits - 1.
-
-    Args:
-      values: float64[num_values], finite, of norm at most 1.
-      seed: int64[2], of this client and round alone.
-      public_seed: int64[2], the round's, the same for all clients.
-
-    Returns:
-      The integers, and how many values were out of range: none, int64.
-    """
-    integers = self._rounded(
-        self._rotated(values, public_seed) * self.scale,
-        randomness.fold_in(seed, _ROUNDING),
-    )
-    if self.noise_multiplier:
-      integers += noise.integer_share(
-          self.num_integers, self.kind, self.share_variance,
-          randomness.fold_in(seed, _NOISE),
-      )
-    wrapped = tf.math.floormod(integers, self.modulus)
-    return tf.cast(wrapped, self.dtype), tf.constant(0, tf.int64)
-
-  def decode_sum(
-      self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
-  ) -> tf.Tensor:
-    """The sum of the values, float64[num_values], from the sum modulo 2^bits.
-
-    Args:
-      total: The sum of `encode`'s integers over clients.
-      num_clients: Unused here: zero is zero.
-      public_seed: As `encode`'s.
-    """
-    del num_clients
-    half = self.modulus // 2
-    centered = tf.math.floormod(tf.cast(total, tf.int64) + half, self.modulus) - half
-    return self._rotated_back(tf.cast(centered, tf.float64) * self.step, public_seed)
-
-  def _rounded(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    low = tf.floor(values)
-
-    def rounding(tries):
-      coins = tf.random.stateless_uniform(
-          [self.num_integers], randomness.fold_in(seed, tries), dtype=tf.float64
-      )
-      return tf.cast(low + tf.cast(coins < values - low, tf.float64), tf.int64)
-
-    def too_long(integers):
-      return tf.reduce_sum(integers**2) > self.squared_norm_bound
-
-    tries, integers = tf.while_loop(
-        lambda tries, integers: too_long(integers) & (tries < _MOST_TRIES),
-        lambda tries, _: (tries + 1, rounding(tries)),
-        (tf.constant(1), rounding(0)),
-        parallel_iterations=1,
-    )
-    del tries
-    # Whatever happened, nothing longer than the bound gets noise.
-    return tf.where(too_long(integers), tf.zeros_like(integers), integers)
-
-  def _rotated(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    if not self.rotate:
-      return values
-    padded = tf.pad(values, [[0, self.num_integers - self.num_values]])
-    pairs = tf.complex(*tf.split(padded, 2)) * self._phases(seed)
-    spread = tf.signal.fft(pairs) / math.sqrt(self.num_integers // 2)
-    return tf.concat([tf.math.real(spread), tf.math.imag(spread)], 0)
-
-  def _rotated_back(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    if not self.rotate:
-      return values
-    spread = tf.complex(*tf.split(values, 2))
-    pairs = tf.signal.ifft(spread) * math.sqrt(self.num_integers // 2)
-    pairs *= tf.math.conj(self._phases(seed))
-    return tf.concat([tf.math.real(pairs), tf.math.imag(pairs)], 0)[: self.num_values]
-
-  def _phases(self, seed: tf.Tensor) -> tf.Tensor:
-    angles = tf.random.stateless_uniform(
-        [self.num_integers // 2], randomness.fold_in(seed, _SIGNS),
-        maxval=2 * np.pi, dtype=tf.float64,
-    )
-    return tf.complex(tf.cos(angles), tf.sin(angles))
-
-
-def _discrete_gaussian(
-    lattice: Lattice, norm: float, variance: float, order: int
-) -> float:
-  if not variance:
-    return math.inf
-  excess = _sum_excess(lattice.share_variance, lattice.seats)
-  num = lattice.num_integers
-  epsilon = min(
-      math.sqrt(norm**2 / variance + excess * num / 2),
-      norm / math.sqrt(variance) + excess * math.sqrt(num),
-  )
-  return order * epsilon**2 / 2
-
-
-def _skellam(lattice: Lattice, norm: float, variance: float, order: int) -> float:
-  if not variance:
-    return math.inf
-  # Of integers: the L1 norm is at most the squared L2 norm.
-  norm_1 = min(math.sqrt(lattice.num_integers) * norm, norm**2)
-  return order * norm**2 / (2 * variance) + min(
-      ((2 * order - 1) * norm**2 + 6 * norm_1) / (4 * variance**2),
-      3 * norm_1 / (2 * variance),
-  )
-
-
-def _sum_excess(share_variance: float, num_shares: int) -> float:
-  """How far a sum of discrete Gaussians is from one (tau of the source)."""
-  return 10 * sum(
-      math.exp(-2 * math.pi**2 * share_variance * i / (i + 1))
-      for i in range(1, num_shares)
-  )

@@ -1,4 +1,7 @@
-"""A client's share of the noise, in reals or integers: shares add up to the mechanism's noise."""
+"""Kinds of noise, the size of a client's share, and tables of integer noise; NumPy alone.
+
+Shares of all clients add up to the mechanism's noise. `noise_shares` draws them.
+"""
 
 import decimal
 import functools
@@ -6,7 +9,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 GAUSSIAN = 'gaussian'
 DISCRETE_GAUSSIAN = 'discrete_gaussian'
@@ -33,20 +35,6 @@ def share_stddev(noise_stddev: float, num_shares: int) -> float:
   return noise_stddev / math.sqrt(num_shares)
 
 
-def gaussian_share(
-    num_values: int, stddev: float, seed: tf.Tensor
-) -> tf.Tensor:
-  """One client's share, float64[num_values], drawn from `seed` int64[2].
-
-  The seed must be fresh for each client and round (`randomness.fresh_seed`):
-  shares from one seed are equal, and equal shares don't add up as independent
-  ones do.
-  """
-  return tf.random.stateless_normal(
-      [num_values], seed, stddev=stddev, dtype=tf.float64
-  )
-
-
 class IntegerTable(NamedTuple):
   """Cumulative probabilities of a distribution of integers, 128 bits each.
 
@@ -66,7 +54,7 @@ class IntegerTable(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def integer_table(kind: str, variance: float) -> IntegerTable:
-  """The table from which `integer_share` draws.
+  """The table from which `noise_shares.integer_share` draws.
 
   Args:
     kind: `DISCRETE_GAUSSIAN`: probabilities proportional to exp(-x^2 / (2 variance)).
@@ -100,32 +88,6 @@ def integer_table(kind: str, variance: float) -> IntegerTable:
       float(tail / total) + np.count_nonzero(times > 1) * 2.0**-64 + len(high) * 2.0**-128
   )
   return IntegerTable(1 - len(weights), high, low, distance)
-
-
-def integer_share(
-    num_values: int, kind: str, variance: float, seed: tf.Tensor
-) -> tf.Tensor:
-  """One client's share, int64[num_values], drawn from `seed` int64[2].
-
-  By inversion of 128 random bits: no floating point, no rejection, and a distance from
-  the distribution that `integer_table` states.
-
-  Args:
-    num_values: How many.
-    kind: See `integer_table`.
-    variance: See `integer_table`.
-    seed: See `gaussian_share`.
-  """
-  table = integer_table(kind, variance)
-  bits = tf.random.stateless_uniform(
-      [2, num_values], seed, minval=None, maxval=None, dtype=tf.int64
-  )
-  below = tf.searchsorted(table.high, bits[0], out_type=tf.int64)
-  nearest = tf.minimum(below, len(table.high) - 1)
-  passes = (tf.gather(table.high, nearest) == bits[0]) & (
-      tf.gather(table.low, nearest) <= bits[1]
-  )
-  return table.lowest + below + tf.cast(passes, tf.int64)
 
 
 def _tail_start(stddev: float) -> int:

@@ -1,41 +1,19 @@
 """Filters: what a server makes of a release before it moves the weights."""
 
-import abc
 import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
 from fedsmp_tff import flattening
+from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.post_processing import base
 from fedsmp_tff.post_processing import energies as energies_lib
 
 
-class Filter(base.PostProcessing):
-  """Makes an update of a release and those before it.
-
-  A filter knows which coordinates a round kept: on others, nothing was heard, which is
-  something else than a zero. They neither move nor forget.
-
-  Privacy: see `base.PostProcessing`; its outcome moves the weights, no more.
-  """
-
-  @abc.abstractmethod
-  def values(
-      self, memory: Any, shapes: flattening.Shapes, release: state_lib.Release
-  ) -> tf.Tensor:
-    """The update float64[k] at the release's coordinates.
-
-    Args:
-      memory: As `next` returned it for this release.
-      shapes: Of the model's tensors.
-      release: The release.
-    """
-
-
 @dataclasses.dataclass(frozen=True)
-class LowPass(Filter):
+class LowPass(base.Filter):
   """A first-order low-pass filter of each coordinate (DOPPLER, arXiv 2408.13460).
 
   m <- decay m + (1 - decay) (x + x') / 2, with x' the coordinate's release before; what
@@ -69,15 +47,13 @@ class LowPass(Filter):
         values,
     )
 
-  def values(
-      self, memory: Any, shapes: flattening.Shapes, release: state_lib.Release
-  ) -> tf.Tensor:
-    mean, gain, _ = (tf.gather(vector, release.coordinates) for vector in memory)
+  def choose(self, known: sparsifiers.Known) -> tf.Tensor:
+    mean, gain, _ = (tf.gather(vector, known.coordinates) for vector in known.memory)
     return tf.cast(mean / gain, tf.float64)
 
 
 @dataclasses.dataclass(frozen=True)
-class Momentum(Filter):
+class Momentum(base.Filter):
   """Heavy-ball momentum of each coordinate over the rounds that kept it: v <- decay v + x.
 
   Attributes:
@@ -99,14 +75,12 @@ class Momentum(Filter):
         memory, release.coordinates, velocity + tf.cast(release.values, tf.float32)
     )
 
-  def values(
-      self, memory: Any, shapes: flattening.Shapes, release: state_lib.Release
-  ) -> tf.Tensor:
-    return tf.cast(tf.gather(memory[0], release.coordinates), tf.float64)
+  def choose(self, known: sparsifiers.Known) -> tf.Tensor:
+    return tf.cast(tf.gather(known.memory[0], known.coordinates), tf.float64)
 
 
 @dataclasses.dataclass(frozen=True)
-class Shrinkage(energies_lib.RemembersEnergies, Filter):
+class Shrinkage(energies_lib.RemembersEnergies, base.Filter):
   """Draws each value towards zero by the share of it that is noise (Wiener's filter).
 
   x <- x e / (e + s^2), with e the coordinate's energy by all releases so far, this one
@@ -121,10 +95,9 @@ class Shrinkage(energies_lib.RemembersEnergies, Filter):
   def __post_init__(self):
     self.check_decay()
 
-  def values(
-      self, memory: Any, shapes: flattening.Shapes, release: state_lib.Release
-  ) -> tf.Tensor:
-    estimate = memory.estimate(shapes)
+  def choose(self, known: sparsifiers.Known) -> tf.Tensor:
+    release = known.release
+    estimate = known.memory.estimate(known.shapes)
     energy = tf.cast(tf.gather(estimate, release.coordinates), tf.float64)
     energy = tf.maximum(energy, 0.0)
     return release.values * tf.math.divide_no_nan(energy, energy + release.stddev**2)

@@ -4,7 +4,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from fedsmp_tff import flattening
+from fedsmp_tff import sparsifiers
+from fedsmp_tff.post_processing import base
 from fedsmp_tff.post_processing import energies as energies_lib
 
 # Factors stay within this of one another's mean, whatever the estimates are.
@@ -12,7 +13,7 @@ _MOST = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Preconditioner(energies_lib.RemembersEnergies):
+class Preconditioner(energies_lib.RemembersEnergies, base.Factors):
   """Multiplies the k values by public factors before the clip and undoes it afterwards.
 
   After arXiv 2507.01129 (scale then privatize). With factors a, the noise on value j is
@@ -39,11 +40,9 @@ class Preconditioner(energies_lib.RemembersEnergies):
     if not 0 <= self.exponent <= 1:
       raise ValueError(f'`exponent` must be from 0 to 1. Found {self.exponent}.')
 
-  def factors(
-      self, memory: energies_lib.Energies, shapes: flattening.Shapes, coordinates: tf.Tensor
-  ) -> tf.Tensor:
-    """Positive factors float32[k] of the coordinates int32[k]; ones before any release."""
-    energies = tf.gather(memory.estimate(shapes), coordinates)
+  def choose(self, known: sparsifiers.Known) -> tf.Tensor:
+    # Ones before any release.
+    energies = tf.gather(known.memory.estimate(known.shapes), known.coordinates)
     mean = tf.reduce_mean(tf.maximum(energies, 0.0))
     relative = tf.math.divide_no_nan(energies, mean)
     # |x|^-exponent is energy^(-exponent / 2).

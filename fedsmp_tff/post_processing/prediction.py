@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fedsmp_tff import flattening
+from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.post_processing import base
 
@@ -18,7 +19,7 @@ class _Means(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction(base.PostProcessing):
+class Prediction(base.Guess):
   """Subtracts a guess from a client's k values before the clip and adds it to the mean.
 
   The guess is `share` of the mean of a coordinate's past releases, the older ones decayed.
@@ -57,7 +58,7 @@ class Prediction(base.PostProcessing):
         tf.tensor_scatter_nd_update(memory.visits, where, self.decay * visits + 1),
     )
 
-  def guess(self, memory: _Means, coordinates: tf.Tensor) -> tf.Tensor:
-    """The guess float32[k] of the mean at coordinates int32[k]; zero if none is known."""
-    total, visits = (tf.gather(vector, coordinates) for vector in memory)
+  def choose(self, known: sparsifiers.Known) -> tf.Tensor:
+    # Zero where no release is known.
+    total, visits = (tf.gather(vector, known.coordinates) for vector in known.memory)
     return self.share * tf.math.divide_no_nan(total, visits)

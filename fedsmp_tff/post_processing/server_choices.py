@@ -1,9 +1,9 @@
 """What the server chooses for a round, from past releases, public data and chance alone."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -12,9 +12,33 @@ from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.post_processing import base
-from fedsmp_tff.post_processing import filters
-from fedsmp_tff.post_processing import preconditioning
-from fedsmp_tff.post_processing import prediction as prediction_lib
+
+_KINDS = collections.OrderedDict(factors=base.Factors, guess=base.Guess, filter=base.Filter)
+
+
+def by_kind(post_processing: Sequence[base.PostProcessing]) -> dict[str, Any]:
+  """Returns the members of a list by the name of their kind: factors, guess, filter.
+
+  Raises:
+    TypeError: If a member is of none of these kinds.
+    ValueError: If two are of one kind.
+  """
+  found = {}
+  for member in post_processing:
+    names = [name for name, kind in _KINDS.items() if isinstance(member, kind)]
+    if len(names) != 1:
+      raise TypeError(
+          '`post_processing` must be a list of `Factors`, `Guess` and `Filter` objects. Found'
+          f' {type(member)}.'
+      )
+    (name,) = names
+    if name in found:
+      raise ValueError(
+          f'`post_processing` must have at most one {_KINDS[name].__name__}. Found'
+          f' {found[name]} and {member}.'
+      )
+    found[name] = member
+  return found
 
 
 class ServerChoices:
@@ -28,100 +52,104 @@ class ServerChoices:
       self,
       sparsifier: sparsifiers.Sparsifier,
       shapes: flattening.Shapes,
-      *,
-      preconditioner: Optional[preconditioning.Preconditioner],
-      prediction: Optional[prediction_lib.Prediction],
-      server_filter: Optional[filters.Filter],
+      post_processing: Sequence[base.PostProcessing] = (),
   ):
     self._sparsifier = sparsifier
     self._shapes = list(shapes)
     self._dim = flattening.dim(shapes)
-    self._preconditioner = preconditioner
-    self._prediction = prediction
-    self._filter = server_filter
+    members = by_kind(post_processing)
+    self._factors, self._guess, self._filter = map(members.get, _KINDS)
     self._remembering = collections.OrderedDict(
-        (name, one)
-        for name, one in (
-            ('sparsifier', sparsifier),
-            ('preconditioner', preconditioner),
-            ('prediction', prediction),
-            ('server_filter', server_filter),
-        )
-        if isinstance(one, base.PostProcessing)
+        (name, member)
+        for name, member in (('sparsifier', sparsifier), *sorted(members.items()))
+        if isinstance(member, base.PostProcessing)
     )
 
   def initial_state(
       self, seed: tf.Tensor, clipping_norm: tf.Tensor
   ) -> state_lib.FedSmpState:
-    """The state before round 0, nothing chosen yet (zeros)."""
+    """Returns the state before round 0, nothing chosen yet (zeros)."""
     num_kept = self._sparsifier.num_kept(self._dim)
     return state_lib.FedSmpState(
-        coordinates=tf.zeros([self._sparsifier.num_coordinates(self._dim)], tf.int32),
         round_num=tf.constant(0),
         seed=tf.ensure_shape(seed, [2]),
         clipping_norm=tf.cast(clipping_norm, tf.float64),
-        factors=tf.zeros([num_kept if self._preconditioner else 0]),
-        guess=tf.zeros([num_kept if self._prediction else 0]),
+        choice=state_lib.Choice(
+            coordinates=tf.zeros([self._sparsifier.num_coordinates(self._dim)], tf.int32),
+            factors=tf.zeros([num_kept if self._factors else 0]),
+            guess=tf.zeros([num_kept if self._guess else 0]),
+        ),
         memory=collections.OrderedDict(
-            (name, one.initialize(self._shapes)) for name, one in self._remembering.items()
+            (name, member.initialize(self._shapes))
+            for name, member in self._remembering.items()
         ),
     )
 
   def update(
-      self, release: state_lib.Release, released: tf.Tensor, state: state_lib.FedSmpState
+      self, release: state_lib.Release, state: state_lib.FedSmpState
   ) -> tuple[tf.Tensor, state_lib.FedSmpState]:
-    """What moves the weights, float64[d], and the state that remembers the release.
+    """Makes what moves the weights, float64[d], and the state that remembers the release.
 
     Args:
-      release: The round's.
-      released: Whether there is one; if not, nothing moves and nothing is remembered.
+      release: The round's; if it is not valid, nothing moves and nothing is remembered.
       state: The state after the round.
     """
     memory = collections.OrderedDict(
-        (name, one.next(state.memory[name], release))
-        for name, one in self._remembering.items()
+        (name, member.next(state.memory[name], release))
+        for name, member in self._remembering.items()
     )
     values = release.values
     if self._filter is not None:
-      values = self._filter.values(memory['server_filter'], self._shapes, release)
-      values = tf.where(released, values, tf.zeros_like(values))
+      known = sparsifiers.Known(
+          self._shapes, memory=memory['filter'], coordinates=release.coordinates,
+          release=release,
+      )
+      values = self._filter.choose(known)
+      values = tf.where(release.valid, values, tf.zeros_like(values))
     memory = tf.nest.map_structure(
-        lambda new, old: tf.where(released, new, old), memory, state.memory
+        lambda new, old: tf.where(release.valid, new, old), memory, state.memory
     )
     return (
-        self._sparsifier.scatter(values, state.coordinates, self._dim),
+        self._sparsifier.scatter(values, state.choice.coordinates, self._dim),
         state._replace(memory=memory),
     )
 
   def choose(
       self,
       state: state_lib.FedSmpState,
-      public_update_fn: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
+      public_update: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
   ) -> state_lib.FedSmpState:
-    """`state` with its round's coordinates, factors and guess chosen.
+    """Returns `state` with its round's coordinates, factors and guess chosen.
 
     Args:
       state: The state at the start of a round.
-      public_update_fn: For `TopK`: maps a seed int64[2] to the update [d] on
-        public data from the round's weights.
+      public_update: Maps a seed int64[2] to the update [d] on the sparsifier's public data
+        from the round's weights; None where there is none.
     """
-    seed = randomness.fold_in(state.seed, state.round_num)
+    seed = randomness.of_round(state.seed, state.round_num)
     known = sparsifiers.Known(
         self._shapes,
         seed,
         state.memory.get('sparsifier'),
-        public_update_fn and functools.partial(public_update_fn, seed),
+        functools.partial(public_update, seed) if public_update else self._no_public_update,
     )
-    coordinates = self._sparsifier.choose(known)
-    state = state._replace(coordinates=coordinates)
-    if not self._sparsifier.num_coordinates(self._dim):
-      coordinates = tf.range(self._dim)
-    if self._preconditioner:
-      factors = self._preconditioner.factors(
-          state.memory['preconditioner'], self._shapes, coordinates
-      )
-      state = state._replace(factors=factors)
-    if self._prediction:
-      guess = self._prediction.guess(state.memory['prediction'], coordinates)
-      state = state._replace(guess=guess)
-    return state
+    choice = state.choice._replace(coordinates=self._sparsifier.choose(known))
+    known = known._replace(
+        coordinates=self._sparsifier.coordinates(choice.coordinates, self._dim)
+    )
+    if self._factors:
+      own = known._replace(memory=state.memory['factors'])
+      choice = choice._replace(factors=self._factors.choose(own))
+    if self._guess:
+      own = known._replace(memory=state.memory['guess'])
+      choice = choice._replace(guess=self._guess.choose(own))
+    return state._replace(choice=choice)
+
+  def _no_public_update(self):
+    name = type(self._sparsifier).__name__
+    raise ValueError(
+        f'`{name}` chooses coordinates by training on public data from the model\'s weights,'
+        ' which an aggregator does not see, and needs examples to train on. Use'
+        f' `fedsmp_tff.build_fed_smp`, and have `{name}.public_training` return them; or take'
+        ' `RandK` or `ReleasedTopK` here.'
+    )

@@ -26,19 +26,17 @@ accounting (Renyi DP, conversion of Lemma 2), which reproduces its tables.
 from collections.abc import Sequence
 import functools
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Optional
 
 import dp_accounting
 from dp_accounting import rdp
 import numpy as np
 from scipy import stats
 
+from fedsmp_tff.mechanism import lattice as lattice_lib
 from fedsmp_tff.privacy import pld
 from fedsmp_tff.privacy import rdp as rdp_lib
 from fedsmp_tff.privacy import sampling
-
-if TYPE_CHECKING:
-  from fedsmp_tff.privacy.spec import PrivacySpec
 
 _INTEGER_ORDERS = (*range(2, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 _TENTHS = tuple(1 + x / 10 for x in range(1, 100))
@@ -87,14 +85,47 @@ ACCOUNTINGS = {
 }
 
 
-def epsilon_of_runs(
-    runs: Sequence[tuple['PrivacySpec', int]], accounting: str, delta: float
+class Round(NamedTuple):
+  """What a round's guarantee depends on.
+
+  Attributes:
+    sampling: `sampling.POISSON` or `sampling.FIXED`.
+    population: n.
+    clients_per_round: r.
+    seats: The most clients that take part.
+    noise_multiplier: sigma.
+    lattice: The integers that leave a client; None with noise in reals.
+  """
+
+  sampling: str
+  population: int
+  clients_per_round: int
+  seats: int
+  noise_multiplier: float
+  lattice: Optional[lattice_lib.Lattice] = None
+
+  @property
+  def sampling_rate(self) -> float:
+    return self.clients_per_round / self.population
+
+  def without_truncation(self) -> 'Round':
+    """Returns the round with seats for all clients that may be sampled."""
+    if self.sampling == sampling.FIXED or self.seats == self.population:
+      return self
+    return self._replace(seats=self.population)
+
+
+def epsilon(
+    rounds: Sequence[tuple[Round, int]], accounting: str, delta: float
 ) -> float:
-  """epsilon of all that some runs released about the same clients, in any order.
+  """Returns epsilon of all rounds about the same clients, in any order.
+
+  >>> one = Round('poisson', 6000, 100, 6000, noise_multiplier=1.4)
+  >>> round(epsilon([(one, 180)], 'poisson_rdp', delta=6000**-1.1), 3)
+  0.744
 
   Args:
-    runs: Specifications, each with the rounds that were released, or begun. Their own
-      `delta` and `rounds` don't enter.
+    rounds: Rounds, each with how often it was released, or begun.
     accounting: A key of `ACCOUNTINGS`.
     delta: In (0, 1), for all together.
 
@@ -109,55 +140,54 @@ def epsilon_of_runs(
         f'`accounting` must be one of {list(ACCOUNTINGS)}. Found'
         f' {accounting!r}.'
     )
-  runs = [(spec, rounds) for spec, rounds in runs if rounds]
-  if not runs:
+  rounds = [(one, num) for one, num in rounds if num]
+  if not rounds:
     return 0.0
-  if any(not spec.noise_multiplier for spec, _ in runs):
+  if any(not one.noise_multiplier for one, _ in rounds):
     return math.inf
   if by_privacy_loss(accounting):
-    for spec, _ in runs:
-      if spec.lattice is not None:
+    for one, _ in rounds:
+      if one.lattice is not None:
         raise ValueError(
             f'`accounting`={accounting!r} takes Gaussian noise. Found'
-            f' {spec.noise!r}; choose one by Renyi DP.'
+            f' {one.lattice.kind!r}; choose one by Renyi DP.'
         )
     # Losses add up on one grid.
     step = max(
         pld.step_of(
-            spec.noise_multiplier / _SENSITIVITY[accounting],
+            one.noise_multiplier / _SENSITIVITY[accounting],
             lower=not ACCOUNTINGS[accounting].guarantees,
         )
-        for spec, _ in runs
+        for one, _ in rounds
     )
     return pld.epsilon(
-        [(_ROUND_LOSS[accounting](spec, step), rounds) for spec, rounds in runs], delta
+        [(_ROUND_LOSS[accounting](one, step), num) for one, num in rounds], delta
     )
   if accounting == 'paper':
     orders = _PAPER_ORDERS
-    divergence = sum(_gaussian_poisson(s, orders) * rounds for s, rounds in runs)
+    divergence = sum(_gaussian_poisson(one, orders) * num for one, num in rounds)
     return float(np.nanmin(divergence + math.log(1 / delta) / (np.array(orders) - 1)))
-  integers = any(spec.lattice is not None for spec, _ in runs)
+  integers = any(one.lattice is not None for one, _ in rounds)
   orders = _INTEGER_ORDERS if integers else _ORDERS
   poisson = ACCOUNTINGS[accounting].sampling == sampling.POISSON
   divergence = sum(
-      (_poisson_rdp if poisson else _fixed_rdp)(spec, orders) * rounds
-      for spec, rounds in runs
+      (_poisson_rdp if poisson else _fixed_rdp)(one, orders) * num for one, num in rounds
   )
   # How far all releases may be from what the divergences are about.
-  distance = sum(_distance(spec, poisson) * rounds for spec, rounds in runs)
+  distance = sum(_distance(one, poisson) * num for one, num in rounds)
 
   def at(delta):
     return float(rdp.compute_epsilon(orders, divergence, delta)[0]) if delta > 0 else math.inf
 
   # (epsilon, delta) for those makes (epsilon, delta + (1 + e^epsilon) distance) for these.
-  epsilon = at(delta)
+  found = at(delta)
   for _ in range(_MOST_STEPS_TO_DELTA):
-    if math.isinf(epsilon) or not distance:
-      return epsilon
-    again = at(delta - (1 + math.exp(min(epsilon, 700))) * distance)
-    if again <= epsilon:
-      return epsilon
-    epsilon = again * (1 + 1e-9)
+    if math.isinf(found) or not distance:
+      return found
+    again = at(delta - (1 + math.exp(min(found, 700))) * distance)
+    if again <= found:
+      return found
+    found = again * (1 + 1e-9)
   return math.inf
 
 
@@ -166,53 +196,53 @@ def by_privacy_loss(accounting: str) -> bool:
   return accounting in _ROUND_LOSS
 
 
-def deltas(spec: 'PrivacySpec', epsilons: Sequence[float]) -> np.ndarray:
-  """delta of all rounds at each epsilon, at least 0, by PLD; truncation is left out."""
-  name = f'{spec.sampling}_pld'
-  step = pld.step_of(spec.noise_multiplier / _SENSITIVITY[name])
+def deltas(one: Round, num: int, epsilons: Sequence[float]) -> np.ndarray:
+  """Returns delta of `num` rounds at each epsilon, at least 0, by PLD, without truncation."""
+  name = f'{one.sampling}_pld'
+  step = pld.step_of(one.noise_multiplier / _SENSITIVITY[name])
   step = max(step, _COARSE_STEP)
-  one = _ROUND_LOSS[name](spec.without_truncation(), step)
-  return np.array(pld.deltas(one, spec.rounds, list(epsilons)))
+  loss = _ROUND_LOSS[name](one.without_truncation(), step)
+  return np.array(pld.deltas(loss, num, list(epsilons)))
 
 
-def _distance(spec: 'PrivacySpec', poisson: bool) -> float:
+def _distance(one: Round, poisson: bool) -> float:
   """Total variation between a release and its model: no truncation, exact noise."""
   truncated = 0.0
-  if poisson and spec.sampling == sampling.POISSON:
+  if poisson and one.sampling == sampling.POISSON:
     truncated = stats.binom.sf(
-        spec.seats, spec.population, spec.clients_per_round / spec.population
+        one.seats, one.population, one.sampling_rate
     )
-  return truncated + (spec.lattice.statistical_distance if spec.lattice else 0.0)
+  return truncated + (one.lattice.statistical_distance if one.lattice else 0.0)
 
 
 @functools.lru_cache
-def _gaussian_poisson(spec: 'PrivacySpec', orders: tuple) -> np.ndarray:
+def _gaussian_poisson(one: Round, orders: tuple) -> np.ndarray:
   event = dp_accounting.PoissonSampledDpEvent(
-      spec.clients_per_round / spec.population,
-      dp_accounting.GaussianDpEvent(spec.noise_multiplier),
+      one.sampling_rate,
+      dp_accounting.GaussianDpEvent(one.noise_multiplier),
   )
   return _divergence(orders, event)
 
 
 @functools.lru_cache
-def _poisson_rdp(spec: 'PrivacySpec', orders: tuple) -> np.ndarray:
+def _poisson_rdp(one: Round, orders: tuple) -> np.ndarray:
   """Renyi DP of one round at the orders, but for truncation."""
-  if spec.lattice is None:
-    return _gaussian_poisson(spec, orders)
-  rate = spec.clients_per_round / spec.population
-  return rdp_lib.poisson(spec.lattice.curve(moved=1), rate, orders)
+  if one.lattice is None:
+    return _gaussian_poisson(one, orders)
+  rate = one.sampling_rate
+  return rdp_lib.poisson(rdp_lib.curve_of(one.lattice, moved=1), rate, orders)
 
 
 @functools.lru_cache
-def _fixed_rdp(spec: 'PrivacySpec', orders: tuple) -> np.ndarray:
+def _fixed_rdp(one: Round, orders: tuple) -> np.ndarray:
   """Renyi DP of one round at the orders."""
-  if spec.lattice is not None:
-    rate = spec.clients_per_round / spec.population
-    return rdp_lib.fixed(spec.lattice.curve(moved=2), rate, orders)
-  event = dp_accounting.GaussianDpEvent(spec.noise_multiplier / 2)
-  if spec.clients_per_round < spec.population:
+  if one.lattice is not None:
+    rate = one.sampling_rate
+    return rdp_lib.fixed(rdp_lib.curve_of(one.lattice, moved=2), rate, orders)
+  event = dp_accounting.GaussianDpEvent(one.noise_multiplier / 2)
+  if one.clients_per_round < one.population:
     event = dp_accounting.SampledWithoutReplacementDpEvent(
-        spec.population, spec.clients_per_round, event
+        one.population, one.clients_per_round, event
     )
   return _divergence(orders, event, dp_accounting.NeighboringRelation.REPLACE_ONE)
 
@@ -222,23 +252,23 @@ def _divergence(orders, event, *relation) -> np.ndarray:
   return np.array(accountant.rdp)
 
 
-def _poisson_loss(spec: 'PrivacySpec', step: float) -> pld.Round:
+def _poisson_loss(one: Round, step: float) -> pld.Loss:
   # What Poisson sampling would give a run with another sampling: no truncation.
-  seats = spec.seats if spec.sampling == sampling.POISSON else spec.population
+  seats = one.seats if one.sampling == sampling.POISSON else one.population
   return pld.poisson(
-      spec.noise_multiplier, spec.population, spec.clients_per_round, seats, step
+      one.noise_multiplier, one.population, one.clients_per_round, seats, step
   )
 
 
-def _fixed_loss(spec: 'PrivacySpec', step: float) -> pld.Round:
+def _fixed_loss(one: Round, step: float) -> pld.Loss:
   return pld.fixed(
-      spec.noise_multiplier, spec.population, spec.clients_per_round, step
+      one.noise_multiplier, one.population, one.clients_per_round, step
   )
 
 
-def _fixed_loss_lower(spec: 'PrivacySpec', step: float) -> pld.Round:
+def _fixed_loss_lower(one: Round, step: float) -> pld.Loss:
   return pld.fixed_lower(
-      spec.noise_multiplier, spec.population, spec.clients_per_round, step
+      one.noise_multiplier, one.population, one.clients_per_round, step
   )
 
 
@@ -249,5 +279,3 @@ _ROUND_LOSS = {
     'fixed_pld_lower': _fixed_loss_lower,
 }
 _SENSITIVITY = {'poisson_pld': 1, 'fixed_pld': 2, 'fixed_pld_lower': 2}
-
-

@@ -131,7 +131,7 @@ def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float
   same of the complements.
   """
   epsilons = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST_EPSILON, 300)])
-  deltas = accounting.deltas(spec, epsilons)
+  deltas = accounting.deltas(spec.round, spec.rounds, epsilons)
   inverse_exp = np.exp(-epsilons)
 
   def inverse(true):

@@ -38,7 +38,7 @@ _MAX_STEPS = 200_000
 _ROUNDS_KEPT = 16
 
 # The distribution of a round, on a grid as fine as its noise needs or coarser.
-Round = pld.PrivacyLossDistribution
+Loss = pld.PrivacyLossDistribution
 
 
 def step_of(noise_multiplier: float, lower: bool = False) -> float:
@@ -51,7 +51,7 @@ def step_of(noise_multiplier: float, lower: bool = False) -> float:
 def poisson(
     noise_multiplier: float, population: int, clients_per_round: int, seats: int,
     step: float,
-) -> Round:
+) -> Loss:
   """A round with Poisson sampling, one client added or removed: an upper bound.
 
   Args:
@@ -73,7 +73,7 @@ def poisson(
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
 def fixed(
     noise_multiplier: float, population: int, clients_per_round: int, step: float
-) -> Round:
+) -> Loss:
   """A round with exactly r of n clients, one replaced: an upper bound.
 
   Args:
@@ -92,14 +92,14 @@ def fixed(
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
 def fixed_lower(
     noise_multiplier: float, population: int, clients_per_round: int, step: float
-) -> Round:
+) -> Loss:
   """As `fixed`, but a lower bound: two populations are that far apart."""
   return _gaussian(
       noise_multiplier / 2, clients_per_round / population, _ADD_OR_REMOVE, False, step
   )
 
 
-def epsilon(rounds: Sequence[tuple[Round, int]], delta: float) -> float:
+def epsilon(rounds: Sequence[tuple[Loss, int]], delta: float) -> float:
   """Of rounds of one grid and adjacency, each as many times as its number says.
 
   Args:
@@ -115,7 +115,7 @@ def epsilon(rounds: Sequence[tuple[Round, int]], delta: float) -> float:
   return float(composed.get_epsilon_for_delta(delta))
 
 
-def deltas(one: Round, num: int, epsilons: Sequence[float]) -> list[float]:
+def deltas(one: Loss, num: int, epsilons: Sequence[float]) -> list[float]:
   """delta at each epsilon, at least 0, of a round that takes place `num` times."""
   return one.self_compose(num).get_delta_for_epsilon(epsilons)
 
@@ -126,7 +126,7 @@ def _gaussian(
     relation: dp_accounting.NeighboringRelation,
     pessimistic: bool,
     step: float,
-) -> Round:
+) -> Loss:
   return pld.from_gaussian_mechanism(
       standard_deviation,
       pessimistic_estimate=pessimistic,

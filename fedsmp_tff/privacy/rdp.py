@@ -6,10 +6,14 @@ so that they hold for integer noise too; `accounting` converts the result to (ep
 """
 
 from collections.abc import Callable, Sequence
+import functools
 import math
 
 import numpy as np
 from scipy import special
+
+from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import noise
 
 Curve = Callable[[int], float]
 
@@ -81,6 +85,59 @@ def fixed(curve: Curve, sampling_rate: float, orders: Sequence[int]) -> np.ndarr
     ])
     found.append(special.logsumexp(log_terms) / (order - 1))
   return np.array(found)
+
+
+def curve_of(lattice: lattice_lib.Lattice, moved: int) -> Curve:
+  """Returns the Renyi divergence between releases of which one client's vector is another.
+
+  `DISCRETE_GAUSSIAN`: concentrated DP of sums of discrete Gaussians (nearly, not
+  exactly, discrete Gaussian), Kairouz, Liu, Steinke 2021. `SKELLAM`: Renyi DP of the
+  multi-dimensional Skellam mechanism, Agarwal, Kairouz, Liu 2021.
+
+  Args:
+    lattice: The integers that leave clients.
+    moved: 1 for a client added or removed, 2 for one replaced: how many vectors'
+      norms the integers before noise may move by.
+  """
+  norm = moved * math.sqrt(lattice.squared_norm_bound)
+  variance = lattice.share_variance * lattice.min_reporting
+  return functools.partial(
+      _discrete_gaussian if lattice.kind == noise.DISCRETE_GAUSSIAN else _skellam,
+      lattice, norm, variance,
+  )
+
+
+def _discrete_gaussian(
+    lattice: lattice_lib.Lattice, norm: float, variance: float, order: int
+) -> float:
+  if not variance:
+    return math.inf
+  excess = _sum_excess(lattice.share_variance, lattice.seats)
+  num = lattice.num_integers
+  epsilon = min(
+      math.sqrt(norm**2 / variance + excess * num / 2),
+      norm / math.sqrt(variance) + excess * math.sqrt(num),
+  )
+  return order * epsilon**2 / 2
+
+
+def _skellam(lattice: lattice_lib.Lattice, norm: float, variance: float, order: int) -> float:
+  if not variance:
+    return math.inf
+  # Of integers: the L1 norm is at most the squared L2 norm.
+  norm_1 = min(math.sqrt(lattice.num_integers) * norm, norm**2)
+  return order * norm**2 / (2 * variance) + min(
+      ((2 * order - 1) * norm**2 + 6 * norm_1) / (4 * variance**2),
+      3 * norm_1 / (2 * variance),
+  )
+
+
+def _sum_excess(share_variance: float, num_shares: int) -> float:
+  """How far a sum of discrete Gaussians is from one (tau of the source)."""
+  return 10 * sum(
+      math.exp(-2 * math.pi**2 * share_variance * i / (i + 1))
+      for i in range(1, num_shares)
+  )
 
 
 def _log_binomial(n, k):

@@ -1,29 +1,33 @@
 """`PrivacySpec`: one object that makes sampler, noise and epsilon, so that they can't drift apart.
 
 Algorithm 1 samples exactly r of n clients and accounts as if it were Poisson sampling. Here
-the sampler is a choice, and the claim follows from it; `accountants` says how.
+the sampler is a choice, and the claim follows from it; `accounting` says how.
 
 >>> from fedsmp_tff.privacy import accounting
-from fedsmp_tff.privacy import sampling
 >>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, seats=6000)
 >>> {name: round(spec.epsilon(name), 3) for name in accounting.ACCOUNTINGS
 ...  if name != 'fixed_pld_lower'}  # That one is on another grid, and slower.
 {'poisson_pld': 0.63, 'fixed_pld': 3.743, 'poisson_rdp': 0.744, 'fixed_rdp': 5.352, 'paper': 1.008}
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
 import math
-from typing import Any, Optional
+from typing import Optional
 
 import dp_accounting
-from scipy import optimize
 
 from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.privacy import accounting as accounting_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 
 _SIGMA_RANGE = (1e-2, 1e4)
+MOST_ROUNDS = 10**6
+# In place of infinity, which a root finder can't use.
+_LARGE_EPSILON = 1e6
 # Standard deviations of the number of sampled clients that have seats. PLD accounts
 # for truncation at little cost, Renyi DP as a failure, which must be rarer.
 _SPREAD, _INTEGER_NOISE_SPREAD = 5, 7
@@ -74,12 +78,7 @@ class PrivacySpec:
   rotate: bool = True
 
   def __post_init__(self):
-    # Each test is of the form `not (good)`: NaN compares false.
-    if not 0 <= self.noise_multiplier < math.inf:
-      raise ValueError(
-          '`noise_multiplier` must be non-negative and finite. Found '
-          f'{self.noise_multiplier}.'
-      )
+    # Each check is of the form `not (good)`: NaN compares false.
     bounded = self.clipping_norm < math.inf or not self.noise_multiplier
     if not (self.clipping_norm > 0 and bounded):
       raise ValueError(
@@ -95,14 +94,9 @@ class PrivacySpec:
       raise ValueError(f'`rounds` must be positive. Found {self.rounds}.')
     if not 0 < self.delta < 1:
       raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
-    if self.sampling not in (sampling_lib.POISSON, sampling_lib.FIXED):
-      raise ValueError(
-          f'`sampling` must be one of {(sampling_lib.POISSON, sampling_lib.FIXED)}. Found {self.sampling!r}.'
-      )
-    if self.noise not in noise_lib.KINDS:
-      raise ValueError(
-          f'`noise` must be one of {noise_lib.KINDS}. Found {self.noise!r}.'
-      )
+    kinds = (sampling_lib.POISSON, sampling_lib.FIXED)
+    if self.sampling not in kinds:
+      raise ValueError(f'`sampling` must be one of {kinds}. Found {self.sampling!r}.')
     if self.seats is None:
       object.__setattr__(self, 'seats', self._default_seats())
     most = self.population if self.sampling == sampling_lib.POISSON else self.clients_per_round
@@ -113,17 +107,11 @@ class PrivacySpec:
       )
     if self.min_reporting is None:
       object.__setattr__(self, 'min_reporting', self.seats)
-    if not 1 <= self.min_reporting <= self.seats:
-      raise ValueError(
-          f'`min_reporting` must be from 1 to `seats`={self.seats}. Found'
-          f' {self.min_reporting}.'
-      )
-    if self.noise != noise_lib.GAUSSIAN:
-      if self.num_values is None:
-        raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
-      if self.bits is None:
-        object.__setattr__(self, 'bits', lattice_lib.DEFAULT_BITS)
-      _ = self.lattice  # Raises now what it would raise later.
+    if self.noise != noise_lib.GAUSSIAN and self.bits is None:
+      object.__setattr__(self, 'bits', lattice_lib.DEFAULT_BITS)
+    self.mechanism()  # Checks the rest.
+    if self.noise != noise_lib.GAUSSIAN and self.num_values is None:
+      raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
 
   def _default_seats(self) -> int:
     r = self.clients_per_round
@@ -132,14 +120,33 @@ class PrivacySpec:
     spread = _SPREAD if self.noise == noise_lib.GAUSSIAN else _INTEGER_NOISE_SPREAD
     return min(self.population, math.ceil(r + spread * math.sqrt(r)))
 
+  def mechanism(self) -> mechanism_lib.Mechanism:
+    """Returns the mechanism that the claim is about."""
+    return mechanism_lib.Mechanism(
+        clients_per_round=self.clients_per_round,
+        clipping_norm=None if math.isinf(self.clipping_norm) else self.clipping_norm,
+        noise_multiplier=self.noise_multiplier,
+        seats=self.seats,
+        # Where all are to report, another number of participants is an error.
+        min_reporting=None if self.min_reporting == self.seats else self.min_reporting,
+        noise=self.noise,
+        bits=self.bits,
+        rotate=self.rotate,
+    )
+
   @property
   def lattice(self) -> Optional[lattice_lib.Lattice]:
     """The integers that leave a client; None with noise in reals."""
     if self.noise == noise_lib.GAUSSIAN:
       return None
-    return lattice_lib.Lattice(
-        self.noise, self.num_values, self.bits, self.noise_multiplier,
-        self.clients_per_round, self.seats, self.min_reporting, self.rotate,
+    return self.mechanism().encoding(self.num_values)
+
+  @property
+  def round(self) -> accounting_lib.Round:
+    """What a round's guarantee depends on."""
+    return accounting_lib.Round(
+        self.sampling, self.population, self.clients_per_round, self.seats,
+        self.noise_multiplier, self.lattice,
     )
 
   @property
@@ -149,7 +156,7 @@ class PrivacySpec:
 
   def holds(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise."""
-    how = accounting.ACCOUNTINGS[accounting]
+    how = accounting_lib.ACCOUNTINGS[accounting]
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
     return (
@@ -164,20 +171,6 @@ class PrivacySpec:
       return sampling_lib.FixedSampler(self.population, self.clients_per_round, seed)
     return sampling_lib.PoissonSampler(
         self.population, self.clients_per_round, self.seats, seed
-    )
-
-  def mechanism(self) -> dict[str, Any]:
-    """The arguments of `FedSmpFactory` that make what the claim is about."""
-    return dict(
-        clients_per_round=self.clients_per_round,
-        clipping_norm=None if math.isinf(self.clipping_norm) else self.clipping_norm,
-        noise_multiplier=self.noise_multiplier,
-        seats=self.seats,
-        # Where all are to report, another number of participants is an error.
-        min_reporting=self.min_reporting if self.min_reporting < self.seats else None,
-        noise=self.noise,
-        bits=self.bits,
-        rotate=self.rotate,
     )
 
   def dp_event(self) -> dp_accounting.DpEvent:
@@ -216,9 +209,8 @@ class PrivacySpec:
     Raises:
       ValueError: If there is no such accounting, or not for this noise.
     """
-    return _epsilon(
-        self, accounting or self.claim, self.rounds if rounds is None else rounds
-    )
+    rounds = self.rounds if rounds is None else rounds
+    return _epsilon(self.round, rounds, accounting or self.claim, self.delta)
 
   def without_truncation(self) -> 'PrivacySpec':
     """The same with seats for all clients that may be sampled."""
@@ -230,63 +222,121 @@ class PrivacySpec:
     return dataclasses.replace(self, noise_multiplier=noise_multiplier)
 
   def calibrated(self, epsilon: float, accounting: Optional[str] = None) -> 'PrivacySpec':
-    """The same with the smallest sigma, to 6 digits, that spends at most `epsilon` in all rounds.
+    """Returns the specification with the smallest sigma, to 6 digits, within `epsilon`.
 
     Args:
-      epsilon: The target, positive.
+      epsilon: The target for all rounds, positive.
       accounting: A key of `accounting.ACCOUNTINGS`; None: the claim's.
 
     Raises:
       ValueError: If a number is out of its range, `accounting` is a lower bound, or no
         sigma up to 10^4 will do.
     """
-    accounting = accounting or self.claim
-    if not 0 < epsilon < math.inf:
-      raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
-    if accounting in accounting.ACCOUNTINGS and not accounting.ACCOUNTINGS[accounting].guarantees:
-      raise ValueError(
-          f'`accounting`={accounting!r} is a lower bound of epsilon; noise that reaches'
-          ' a target by it guarantees nothing. Choose another.'
-      )
+    accounting = self._target(epsilon, accounting)
 
-    def excess(log_sigma):
-      spent = self.with_noise_multiplier(math.exp(log_sigma)).epsilon(accounting)
-      return min(spent, 1e6) - epsilon
+    def spent(log_sigma):
+      return self.with_noise_multiplier(math.exp(log_sigma)).epsilon(accounting)
 
     low, high = map(math.log, _SIGMA_RANGE)
-    if accounting.by_privacy_loss(accounting):
+    if accounting_lib.by_privacy_loss(accounting):
       # From an accounting that takes less time; far from its sigma a grid of losses is huge.
-      near, by, factor = self, f'{accounting.ACCOUNTINGS[accounting].sampling}_rdp', 1.25
+      near, by = self, f'{accounting_lib.ACCOUNTINGS[accounting].sampling}_rdp'
+      factor = 1.25
       if self != self.without_truncation():
         near, by, factor = self.without_truncation(), accounting, 1.0001
       high = math.log(near.calibrated(epsilon, by).noise_multiplier)
-      while excess(high) > 0 and high < math.log(_SIGMA_RANGE[1]):
+      while spent(high) > epsilon and high < math.log(_SIGMA_RANGE[1]):
         high += math.log(factor)
         factor **= 2
       low = high - math.log(factor)
-      while excess(low) <= 0:
+      while spent(low) <= epsilon:
         low -= math.log(factor)
         factor **= 2
-    if excess(high) > 0:
+    if spent(high) > epsilon:
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon='
           f'{epsilon}; raise epsilon or delta, or run fewer rounds.'
       )
-    if excess(low) <= 0:
+    if spent(low) <= epsilon:
       return self.with_noise_multiplier(_SIGMA_RANGE[0])
-    root = optimize.brentq(excess, low, high, xtol=1e-7)
+    sigma = math.exp(_calibrate(spent, epsilon, low, high, tol=1e-7))
     # Rounded up: never less noise than the target asks for.
-    sigma = math.exp(root)
     digits = 6 - math.ceil(math.log10(sigma))
-    sigma = math.ceil(sigma * 10**digits) / 10**digits
-    while excess(math.log(sigma)) > 0:
-      sigma *= 1 + 1e-6
-    return self.with_noise_multiplier(sigma)
+    return self.with_noise_multiplier(math.ceil(sigma * 10**digits) / 10**digits)
+
+  def most_rounds(self, epsilon: float, accounting: Optional[str] = None) -> int:
+    """Returns the most rounds, up to a million, that stay within `epsilon`.
+
+    Args:
+      epsilon: The target, positive.
+      accounting: A key of `accounting.ACCOUNTINGS`; None: the claim's.
+
+    Raises:
+      ValueError: If `epsilon` is not positive and finite, or `accounting` is a lower bound.
+    """
+    accounting = self._target(epsilon, accounting)
+    low, high = 0, 1
+    while self.epsilon(accounting, high) <= epsilon:
+      if high == MOST_ROUNDS:
+        return high
+      low, high = high, min(2 * high, MOST_ROUNDS)
+    return _calibrate(
+        lambda rounds: self.epsilon(accounting, rounds), epsilon, low, high, discrete=True
+    )
+
+  def _target(self, epsilon: float, accounting: Optional[str]) -> str:
+    """Checks a target; returns the accounting that it is in."""
+    accounting = accounting or self.claim
+    if not 0 < epsilon < math.inf:
+      raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
+    how = accounting_lib.ACCOUNTINGS.get(accounting)
+    if how is not None and not how.guarantees:
+      raise ValueError(
+          f'`accounting`={accounting!r} is a lower bound of epsilon; noise that reaches'
+          ' a target by it guarantees nothing. Choose another.'
+      )
+    return accounting
 
 
 @functools.lru_cache
-def _epsilon(spec: PrivacySpec, accounting: str, rounds: int) -> float:
-  return accounting.epsilon_of_runs([(spec, rounds)], accounting, spec.delta)
+def _epsilon(
+    one: accounting_lib.Round, rounds: int, accounting: str, delta: float
+) -> float:
+  return accounting_lib.epsilon([(one, rounds)], accounting, delta)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parameter(dp_accounting.DpEvent):
+  """An event that is known by a parameter alone."""
+
+  value: float
+
+
+class _Accountant(dp_accounting.PrivacyAccountant):
+  """Looks up epsilon by the parameter of the event, for dp-accounting's calibration."""
+
+  def __init__(self, spent: Callable[[float], float]):
+    super().__init__(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)  # Not asked for.
+    self._spent = spent
+    self._parameter = None
+
+  def _maybe_compose(self, event, count, do_compose):
+    self._parameter = event.value
+
+  def get_epsilon(self, target_delta: float) -> float:
+    return min(self._spent(self._parameter), _LARGE_EPSILON)
+
+
+def _calibrate(spent, epsilon, low, high, **options):
+  """Finds the parameter between `low` and `high` that spends `epsilon` at most."""
+  return dp_accounting.calibrate_dp_mechanism(
+      lambda: _Accountant(spent),
+      _Parameter,
+      epsilon,
+      0.0,  # `spent` knows delta.
+      dp_accounting.ExplicitBracketInterval(low, high),
+      **options,
+  )
 
 
 def default_delta(population: int) -> float:

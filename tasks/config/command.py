@@ -1,73 +1,130 @@
-"""Flags of a command that has some of the same names as tasks.run's; and any flag's help."""
+"""The frame of every command: its help, its flags, its errors and its exit status."""
 
 from collections.abc import Callable, Sequence
+import dataclasses
+import sys
 from typing import Any, Optional
 
 from absl import flags
+from absl import logging
 
 from tasks import errors
+from tasks.config import options
 
 
-def asks_for_help(argv: Sequence[str]) -> bool:
-  """Whether a command line has a flag for help."""
-  return any(argument in ('--help', '-h', '-help') for argument in argv[1:])
+def read(made: flags.FlagValues, arguments: Sequence[str], program: str) -> list[str]:
+  """Parses a command line into flags; returns the arguments that are no flags.
 
+  Args:
+    made: New flags.
+    arguments: The command line, without its command.
+    program: The command that prints help.
 
-def help_of(flag: flags.Flag) -> str:
-  """A flag's name, meaning and default, as wrapped lines of a help page."""
-  # DEFINE_enum repeats its values in the help text.
-  text = flag.help.replace('\n', ' ')
-  if isinstance(flag, flags.EnumFlag):  # Room for a line to break.
-    text = text.replace('|', ' | ', len(flag.parser.enum_values) - 1)
-  text = f'--{flag.name}: {text}'
-  if flag.default not in (None, []):
-    text += f' (default: {flag.default_as_str})'
-  return flags.text_wrap(text, 90, '      ', '  ')
-
-
-class OwnFlags:
-  """Defines, explains and parses a command's own flags.
-
-  Attributes:
-    values: The flags.
-    names: Their names, in the order of definition.
+  Raises:
+    InputError: If a flag is unknown, or a value not one of its type.
   """
+  try:
+    return made([program, *arguments])[1:]
+  except (flags.Error, ValueError) as error:  # ValueError: a value for --noFLAG.
+    text = str(error).removeprefix('ERROR:: ')
+    raise errors.InputError(
+        f'{text}{_flagfile_of(error, made, arguments)} (see {program} --help)'
+    ) from None
 
-  def __init__(self, program: str):
-    self.values = flags.FlagValues()
-    self.names = []
-    self._program = program
 
-  def define(
-      self, kind: Callable[..., flags.FlagHolder], name: str, default: Any, text: str,
-      **options: Any,
-  ) -> flags.FlagHolder:
-    """As `kind`, a function `flags.DEFINE_*`."""
-    self.names.append(name)
-    return kind(
-        name=name, default=default, help=text, flag_values=self.values, **options
+def refuse(rest: Sequence[str], program: str) -> None:
+  """Raises `InputError` if there are arguments that are no flags."""
+  if rest:
+    raise errors.InputError(
+        f'{rest[0]!r} is not a flag; flags start with -- (see {program} --help).'
     )
 
-  def help_text(self, lines: Sequence[str]) -> str:
-    """The given lines, and every flag with its meaning and default."""
-    return '\n'.join([*lines, *(help_of(self.values[name]) for name in self.names)])
 
-  def parse(self, argv: Sequence[str]) -> Optional[list[str]]:
-    """Parses a command line; returns what is no flag, or None if help is asked for.
+def parse(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
+  """Parses a command line; returns an instance of each dataclass of options.
 
-    Raises:
-      InputError: If a flag is unknown or a value not one of its kind.
+  Args:
+    arguments: The command line, without its command.
+    *tables: The dataclasses.
+    program: The command that prints help.
+
+  Raises:
+    InputError: If it has something that is not a flag, or a value that can't be used.
+  """
+  made = options.new_flags(*tables)
+  refuse(read(made, arguments, program), program)
+  return [options.make(table, made) for table in tables]
+
+
+def parse_with_arguments(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
+  """As `parse`; returns the list of arguments that are no flags too, as the last."""
+  made = options.new_flags(*tables)
+  rest = read(made, arguments, program)
+  return [*(options.make(table, made) for table in tables), rest]
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """A command.
+
+  Attributes:
+    name: The module that runs it, such as 'tasks.run'.
+    usage: The lines of its help that precede its flags.
+    tables: The dataclasses of its own options.
+    parse: Parses a command line, as `parse` does; what it returns are the arguments of the
+      function that `main` calls.
+    failures: The exceptions that mean exit status 1, or their attribute `status` if they
+      have one.
+  """
+
+  name: str
+  usage: Sequence[str]
+  tables: Sequence[type] = ()
+  parse: Callable[..., Sequence[Any]] = parse
+  failures: tuple[type[BaseException], ...] = ()
+
+  @property
+  def program(self) -> str:
+    """How a user calls it."""
+    return f'python -m {self.name}'
+
+  def help_text(self) -> str:
+    """Its usage, then every flag with its meaning and default."""
+    lines = options.help_lines(options.new_flags(*self.tables), *self.tables)
+    return '\n'.join([*self.usage, *lines])
+
+  def main(self, argv: Sequence[str], run: Callable[..., Optional[int]]) -> int:
+    """Parses a command line and calls a function; prints one sentence for what fails.
+
+    Args:
+      argv: The command line, with its command.
+      run: The function; returns the exit status, None for 0.
+
+    Returns:
+      The exit status: 2 for what the user must correct.
     """
-    for name in self.names:  # What an earlier command line in this process has set.
-      self.values[name].unparse()
-    if asks_for_help(argv):
-      return None
+    logging.set_verbosity(logging.ERROR)
     try:
-      return self.values(argv)[1:]
-    except flags.Error as error:
-      raise errors.InputError(f'{error} (see {self._program} --help)') from None
+      if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
+        print(self.help_text())
+        return 0
+      return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
+    except errors.InputError as error:
+      status, text = 2, error
+    except self.failures as error:
+      status, text = getattr(error, 'status', 1), error
+    print(f'{self.name}: {text}', file=sys.stderr)
+    return status
 
-  def refuse(self, rest: Sequence[str]) -> None:
-    """Raises `InputError` if there is anything that is no flag."""
-    if rest:
-      raise errors.InputError(f'{rest[0]!r} is not a flag; see {self._program} --help.')
+
+def _flagfile_of(error: Exception, made: flags.FlagValues, arguments: Sequence[str]) -> str:
+  """A sentence that names the --flagfile with an unknown flag; '' if there is none."""
+  if isinstance(error, flags.UnrecognizedFlagError):
+    for argument in arguments:
+      if not argument.lstrip('-').startswith('flagfile='):
+        continue
+      lines = made.read_flags_from_files([argument])
+      if any(line.lstrip('-').split('=')[0] == error.flagname for line in lines):
+        path = argument.split('=', 1)[1]
+        return f' It is in {path}; correct or remove it there'
+  return ''

@@ -17,7 +17,6 @@ from typing import Any
 
 from tasks import errors
 from tasks.config import settings as settings_lib
-from tasks.training import resuming
 
 _ROOT = pathlib.Path(__file__).parents[1] / 'experiments'
 _SUFFIX = '.grid'
@@ -67,14 +66,14 @@ class Cell:
     """What the flags make.
 
     Raises:
-      InputError: If one is of no use or out of range.
+      InputError: If one has no effect or is out of range.
     """
-    return settings_lib.of_command_line(self.flags)
+    return settings_lib.parse(self.flags)[0]
 
   @functools.cached_property
   def identity(self) -> dict[str, Any]:
     """What a run's config.json has as `flags`; raises as `settings`."""
-    return resuming.identity(self.settings)
+    return settings_lib.identity(self.settings)
 
 
 def names() -> list[str]:
@@ -139,7 +138,7 @@ def _parse(path: pathlib.Path) -> list[list[Cell]]:
     try:
       flags = shlex.split(line.removeprefix(f'{_EVERY}:') if begins else line, comments=True)
     except ValueError as error:
-      raise errors.InputError(f'{path}, line {number}: {error}; mend it.') from None
+      raise errors.InputError(f'{path}, line {number}: {error}.') from None
     for flag in flags:
       if not flag.startswith('--'):
         raise errors.InputError(

@@ -1,4 +1,4 @@
-"""Recipes: flags that were found to go well together for a task, as files of flags."""
+"""Recipes: named sets of tuned flags for a task, as files."""
 
 import pathlib
 
@@ -16,6 +16,6 @@ def file_of(task: str, name: str) -> pathlib.Path:
   path = _DIRECTORY / task / f'{name}.flags'
   known = sorted(file.stem for file in path.parent.glob('*.flags'))
   if name not in known:
-    remedy = f'choose {" or ".join(known)}' if known else 'it has none: leave the flag out'
+    remedy = f'choose {" or ".join(known)}' if known else 'it has none: drop the flag'
     raise errors.InputError(f'--recipe={name} is not a recipe of --task={task}; {remedy}.')
   return path

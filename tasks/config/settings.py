@@ -1,22 +1,27 @@
-"""The flags of a run, checked, and the task's own settings where none is given."""
+"""What a run is: every option of `tasks.run` once, and the settings that a command line makes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import json
 from typing import Any, Optional
 
 from absl import flags
+import tensorflow_federated as tff
 
+import fedsmp_tff
+from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.privacy import sampling as sampling_lib
 from tasks import datasets
 from tasks import errors
-from tasks.config import checks
 from tasks.config import command
-from tasks.config import post_processing
-from tasks.config import privacy
+from tasks.config import options
+from tasks.config import paper_tables
 from tasks.config import recipes
 from tasks.config import runtime as runtime_lib
+from tasks.config import task_flags as task_flags_lib
 from tasks.models import initializers
-from tasks.training import interruption
-from tasks.training import run_directory
+
+_PROGRAM = 'python -m tasks.run'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,365 +46,446 @@ ALGORITHMS = {
     'fedavg_randk': Algorithm('randk', False),
     'fedavg_topk': Algorithm('topk', False),
 }
+FILTERS = {
+    'momentum': fedsmp_tff.Momentum,
+    'low_pass': fedsmp_tff.LowPass,
+    'shrinkage': fedsmp_tff.Shrinkage,
+}
+OPTIMIZERS = {
+    'sgd': tff.learning.optimizers.build_sgdm,
+    'adagrad': tff.learning.optimizers.build_adagrad,
+    'adam': tff.learning.optimizers.build_adam,
+    'yogi': tff.learning.optimizers.build_yogi,
+}
 
-_GROUPS: dict[str, list[str]] = {}
+_RUN = 'What to run'
+_PRIVACY = 'Privacy'
+_TRAINING = 'Training'
+_POST_PROCESSING = 'Post-processing of releases (none changes epsilon)'
+PUBLIC_DATA = 'Public data (only for *_topk)'
+_EVALUATION = 'Evaluation'
+_OUTPUT = 'Output and interruption'
 
 
-def _group(title: str, *holders: flags.FlagHolder) -> None:
-  _GROUPS[title] = [holder.name for holder in holders]
+def _when_algorithm(is_meant: Callable[[Algorithm], bool]) -> options.Condition:
+  return options.when('algorithm', *(n for n, found in ALGORITHMS.items() if is_meant(found)))
+
+
+_SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier is not None)
+_TOPK = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'topk')
+_RELEASED = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'released')
+_PRIVATE = _when_algorithm(lambda algorithm: algorithm.private)
+
+_option = options.option
 
 
 def _of_tasks(field: str) -> str:
-  values = {
-      name: getattr(task.settings, field) for name, task in datasets.TASKS.items()
-  }
-  return 'default by task: ' + ', '.join(
-      f'{name} {value}' for name, value in values.items()
+  values = (f'{name} {getattr(task.settings, field)}' for name, task in datasets.TASKS.items())
+  return f'default by task: {", ".join(values)}'
+
+
+def _task_option(field: str, text: str, **facts: Any) -> Any:
+  """An option that is the task's paper setting of this name where it is not given."""
+  return _option(
+      None,
+      f'{text} ({_of_tasks(field)}).',
+      fill=lambda chosen: getattr(datasets.TASKS[chosen['task']].settings, field),
+      **facts,
   )
 
 
-_TASK = flags.DEFINE_enum(
-    'task', None, list(datasets.TASKS), 'What to train: data, model and the paper\'s settings.'
-)
-_ALGORITHM = flags.DEFINE_enum(
-    'algorithm',
-    'fedsmp_topk',
-    list(ALGORITHMS),
-    'Which of the paper\'s systems: fedsmp_*: k shared coordinates, clipped and'
-    ' noised; dp_fedavg: the same on all coordinates; fedavg*: without privacy. Not in the'
-    ' paper: fedsmp_released, the top k of past releases, without public data.',
-)
-_P = flags.DEFINE_float(
-    'p',
-    None,
-    'Compression ratio in (0, 1]: k = max(1, round(p d)) of d coordinates are kept.'
-    f' For top-k: {_of_tasks("topk_ratio")}. For rand-k: {_of_tasks("randk_ratio")}.',
-)
-_K = flags.DEFINE_integer('k', None, 'Number of coordinates kept, instead of --p.')
-_ROUNDS = flags.DEFINE_integer(
-    'rounds', None, f'Rounds T ({_of_tasks("rounds")}).'
-)
-_CLIENTS_PER_ROUND = flags.DEFINE_integer(
-    'clients_per_round', None,
-    f'Clients r in every round ({_of_tasks("clients_per_round")}).',
-)
-_SEED = flags.DEFINE_integer(
-    'seed',
-    None,
-    'Fixes partition, initial weights, sampling, masks, shuffling and, FOR'
-    ' SIMULATION ONLY, the noise: who knows the seed can remove it. Default: none,'
-    ' everything is fresh.',
-)
-_RECIPE = flags.DEFINE_string(
-    'recipe', None,
-    'Flags that were found to go well together for the task, by name; those that are given'
-    ' beside it win. best: the most accuracy for an --epsilon. They are files:'
-    ' tasks/experiments/recipes/TASK/NAME.flags.',
-)
-_group('What to run', _TASK, _RECIPE, _ALGORITHM, _P, _K, _ROUNDS, _CLIENTS_PER_ROUND, _SEED)
+def _best_ratio(chosen: Mapping[str, Any]) -> float:
+  """The p at which the paper's rand-k or top-k is best."""
+  paper = datasets.TASKS[chosen['task']].settings
+  is_random = ALGORITHMS[chosen['algorithm']].sparsifier == 'randk'
+  return paper.randk_ratio if is_random else paper.topk_ratio
 
-_NOISE_MULTIPLIER = flags.DEFINE_float(
-    'noise_multiplier', None,
-    'sigma: the sum over clients gets noise of standard deviation sigma times the'
-    f' clipping norm ({_of_tasks("noise_multiplier")}).',
-)
-_CLIP = flags.DEFINE_float(
-    'clip', None,
-    f'Clipping norm C, L2, of a client\'s k values ({_of_tasks("clipping_norm")}).',
-)
-_POPULATION = flags.DEFINE_integer(
-    'population', None,
-    'Number of clients n that the accounting assumes. Other than the number in the'
-    ' data it is hypothetical, and so is epsilon. Default: the number in the data;'
-    ' shakespeare: 10^9, as in the paper.',
-)
-_group('Privacy', _NOISE_MULTIPLIER, _CLIP, _POPULATION)
-_GROUPS['Privacy'] += privacy.NAMES
 
-_LEARNING_RATE = flags.DEFINE_float(
-    'learning_rate', None,
-    f'Clients\' learning rate in the first round ({_of_tasks("learning_rate")}).',
-)
-_LEARNING_RATE_DECAY = flags.DEFINE_float(
-    'learning_rate_decay', None,
-    'Factor on the clients\' learning rate every --learning_rate_decay_rounds'
-    f' rounds ({_of_tasks("learning_rate_decay")}).',
-)
-_LEARNING_RATE_DECAY_ROUNDS = flags.DEFINE_integer(
-    'learning_rate_decay_rounds', None,
-    f'See --learning_rate_decay ({_of_tasks("learning_rate_decay_rounds")}).',
-)
-_MOMENTUM = flags.DEFINE_float(
-    'momentum', None, f'Clients\' momentum, zero at each start ({_of_tasks("momentum")}).'
-)
-_BATCH_SIZE = flags.DEFINE_integer(
-    'batch_size', None, f'Examples of a client\'s step ({_of_tasks("batch_size")}).'
-)
-_LOCAL_EPOCHS = flags.DEFINE_integer(
-    'local_epochs', None,
-    f'Passes of a client over its data in a round ({_of_tasks("local_epochs")}).',
-)
-_LOCAL_STEPS = flags.DEFINE_integer(
-    'local_steps', None, 'Steps of a client in a round, instead of --local_epochs.'
-)
-_SERVER_LEARNING_RATE = flags.DEFINE_float(
-    'server_learning_rate', 1.0, 'Learning rate of the server\'s SGD.'
-)
-_INITIALIZER = flags.DEFINE_enum(
-    'initializer', 'keras', list(initializers.INITIALIZERS),
-    'Whose default initial weights the model has. The paper\'s code was PyTorch.',
-)
-_group(
-    'Training', _LEARNING_RATE, _LEARNING_RATE_DECAY, _LEARNING_RATE_DECAY_ROUNDS,
-    _MOMENTUM, _BATCH_SIZE, _LOCAL_EPOCHS, _LOCAL_STEPS, _SERVER_LEARNING_RATE, _INITIALIZER,
-)
-
-_PUBLIC_EXAMPLES = flags.DEFINE_integer(
-    'public_examples', None,
-    'Examples taken out of the training data for the server'
-    f' ({_of_tasks("public_examples")}).',
-)
-_PUBLIC_EPOCHS = flags.DEFINE_integer(
-    'public_epochs', None,
-    'Passes of the server over the public examples before each round (default: as'
-    ' many as clients make over theirs; with --local_steps, as many steps).',
-)
-_PUBLIC_STEPS = flags.DEFINE_integer(
-    'public_steps', None, 'Steps on the public examples, instead of --public_epochs.'
-)
-_group('Public data (only for *_topk)', _PUBLIC_EXAMPLES, _PUBLIC_EPOCHS, _PUBLIC_STEPS)
-
-_ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
-    'rounds_per_evaluation', None,
-    'Rounds from one measurement of accuracy to the next'
-    f' ({_of_tasks("rounds_per_evaluation")}).',
-)
-_EVAL_EXAMPLES = flags.DEFINE_integer(
-    'eval_examples', None,
-    'Test examples of such a measurement; the last one takes all. 0: all'
-    f' ({_of_tasks("eval_examples")}).',
-)
-_GROUPS['Post-processing of releases (none changes epsilon)'] = list(post_processing.NAMES)
-_HELD_OUT = flags.DEFINE_integer(
-    'held_out', None,
-    'Measure on so many examples that are taken out of the training data, not on the test set:'
-    ' to choose flags without it (default: the test set).',
-)
-_group('Measuring', _ROUNDS_PER_EVALUATION, _EVAL_EXAMPLES, _HELD_OUT)
-_GROUPS['Output, going on after a crash'] = [*run_directory.NAMES, *interruption.NAMES]
-_GROUPS['Where it runs'] = list(runtime_lib.NAMES)
+def _best_sampling(chosen: Mapping[str, Any]) -> str:
+  return sampling_lib.POISSON if _PRIVATE.met(chosen) else sampling_lib.FIXED
 
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-  """All that defines a run: the flags' values, filled in from the task.
+  """Everything that defines a run: the flags' values, filled in from the task.
 
-  `clip`, `noise_multiplier` and `population` are None without privacy. What then is left
-  open, by None, `privacy.specs` fills in from the data.
+  `clip`, `noise_multiplier` and `population` are None without privacy. What else is None
+  follows from the data (see `experiment.specs`) or is off.
+
+  Attributes:
+    task_flags: The values of the task's own flags, by name.
   """
 
-  task: str
-  algorithm: str
-  p: Optional[float]
-  k: Optional[int]
-  rounds: int
-  clients_per_round: int
-  seed: Optional[int]
-  noise_multiplier: Optional[float]
-  clip: Optional[float]
-  population: Optional[int]
-  sampling: str
-  seats: Optional[int]
-  noise: str
-  bits: Optional[int]
-  rotate: bool
-  epsilon: Optional[float]
-  accounting: Optional[str]
-  delta: Optional[float]
-  clip_quantile: Optional[float]
-  min_reporting: Optional[int]
-  dropout: float
-  client_metrics: str
-  learning_rate: float
-  learning_rate_decay: float
-  learning_rate_decay_rounds: int
-  momentum: float
-  batch_size: int
-  local_epochs: Optional[int]
-  local_steps: Optional[int]
-  server_learning_rate: float
-  initializer: str
-  explore: Optional[float]
-  released_weight: Optional[float]
-  precondition: Optional[float]
-  predict: Optional[float]
-  server_filter: Optional[str]
-  server_filter_decay: Optional[float]
-  server_optimizer: Optional[str]
-  server_schedule: Optional[str]
-  clip_schedule: Optional[str]
-  average_decay: Optional[float]
-  public_examples: Optional[int]
-  public_epochs: Optional[int]
-  public_steps: Optional[int]
-  rounds_per_evaluation: int
-  eval_examples: Optional[int]
-  held_out: Optional[int]
-  task_flags: dict[str, Any]
+  task: str = _option(
+      None, "What to train: data, model and the paper's settings.",
+      group=_RUN, values=list(datasets.TASKS), required=True,
+  )
+  algorithm: str = _option(
+      'fedsmp_topk',
+      "Which of the paper's systems. fedsmp_*: k shared coordinates, clipped and noised;"
+      ' dp_fedavg: the same on all coordinates; fedavg*: without privacy. Not in the paper:'
+      ' fedsmp_released, the top k of past releases, without public data.',
+      group=_RUN, values=list(ALGORITHMS),
+  )
+  p: Optional[float] = _option(
+      None,
+      'Compression ratio in (0, 1]: k = max(1, round(p d)) of d coordinates are kept. Top-k:'
+      f' {_of_tasks("topk_ratio")}. Rand-k: {_of_tasks("randk_ratio")}.',
+      group=_RUN, above=0, at_most=1, only=_SPARSE, excludes=('k',), fill=_best_ratio,
+      compared=False,
+  )
+  k: Optional[int] = _option(
+      None, 'Number of coordinates kept, instead of --p.',
+      group=_RUN, at_least=1, only=_SPARSE, compared=False,
+  )
+  rounds: int = _task_option('rounds', 'Rounds T', group=_RUN, at_least=1, compared=False)
+  clients_per_round: int = _task_option(
+      'clients_per_round', 'Clients r in every round', group=_RUN, at_least=1
+  )
+  seed: Optional[int] = _option(
+      None,
+      'Fixes partition, initial weights, sampling, masks, shuffling and, FOR SIMULATION ONLY,'
+      ' the noise: who knows the seed can remove it (default: none, everything is fresh).',
+      group=_RUN, at_least=0, at_most=2**63 - 1, compared=False,
+  )
+  noise_multiplier: Optional[float] = _task_option(
+      'noise_multiplier',
+      'sigma: the sum over clients gets noise of standard deviation sigma times the clipping'
+      ' norm',
+      group=_PRIVACY, at_least=0, only=_PRIVATE, excludes=('epsilon',), compared=False,
+  )
+  clip: Optional[float] = _task_option(
+      'clipping_norm', "Clipping norm C, L2, of a client's k values",
+      group=_PRIVACY, above=0, only=_PRIVATE,
+  )
+  population: Optional[int] = _option(
+      None,
+      'Number of clients n that the accounting assumes. If the data have another number, it'
+      ' and epsilon are hypothetical (default: the number in the data; shakespeare: 10^9, as'
+      ' in the paper).',
+      group=_PRIVACY, at_least=1, only=_PRIVATE,
+      fill=lambda chosen: datasets.TASKS[chosen['task']].settings.population,
+  )
+  sampling: str = _option(
+      None,
+      'poisson: each client with probability r/n, neighbours differ by one client added or'
+      ' removed. fixed: exactly r clients, as in Algorithm 1, neighbours by one client'
+      ' replaced, which takes twice the noise or more for the same epsilon (default: poisson;'
+      ' fixed for fedavg*).',
+      group=_PRIVACY, values=[sampling_lib.POISSON, sampling_lib.FIXED], fill=_best_sampling,
+  )
+  seats: Optional[int] = _option(
+      None,
+      'Participants of a round; empty seats send noise alone (default: five standard deviations'
+      ' above r: 150 for 100; seven with integer noise).',
+      group=_PRIVACY, at_least=1, only=options.when('sampling', sampling_lib.POISSON),
+  )
+  noise: str = _option(
+      noise_lib.GAUSSIAN,
+      'gaussian: in reals, then 32-bit integers. discrete_gaussian, skellam: integers modulo'
+      ' 2^--bits, whose guarantee needs no floating point.',
+      group=_PRIVACY, values=list(noise_lib.KINDS), only=_PRIVATE,
+  )
+  bits: Optional[int] = _option(
+      None,
+      'Bits of an encoded client value (default: as many as let a sum over all seats fit in'
+      ' int32; more than that doubles the uplink. With integer noise: 16).',
+      group=_PRIVACY, compared=False,
+  )
+  rotate: bool = _option(
+      True, 'Rotate the k values at random, so that no sum is large.',
+      group=_PRIVACY,
+      only=options.when('noise', *(kind for kind in noise_lib.KINDS if kind != noise_lib.GAUSSIAN)),
+  )
+  epsilon: Optional[float] = _option(
+      None,
+      'Instead of --noise_multiplier: the smallest sigma that spends at most this epsilon over'
+      ' all rounds, by --accounting.',
+      group=_PRIVACY, above=0, only=_PRIVATE, compared=False,
+  )
+  accounting: Optional[str] = _option(
+      None,
+      'How --epsilon is measured, for --sampling: by privacy loss distributions, by Renyi DP,'
+      ' or as in the paper (default: the tightest that is valid: pld, with integer noise rdp).',
+      group=_PRIVACY, values=['pld', 'rdp', 'paper'], only=options.when('epsilon'),
+      compared=False,
+  )
+  delta: Optional[float] = _option(
+      None, 'delta, in (0, 1) (default: n^-1.1, n as in --population).',
+      group=_PRIVACY, above=0, below=1, only=_PRIVATE,
+  )
+  clip_quantile: Optional[float] = _option(
+      None,
+      'Adaptive clipping: C starts at --clip and follows this quantile of the norms, in (0, 1),'
+      ' estimated within epsilon (default: off).',
+      group=_PRIVACY, above=0, below=1, only=_PRIVATE,
+  )
+  min_reporting: Optional[int] = _option(
+      None,
+      'The fewest participants whose sum is released, for which noise shares are sized (default:'
+      ' all seats; with --dropout, four standard deviations below what is expected). A round'
+      ' with fewer reports is charged to the ledger but leaves the model unchanged.',
+      group=_PRIVACY, at_least=1,
+  )
+  dropout: float = _option(
+      0.0, 'Simulation: the probability that a participant trains and never reports.',
+      group=_PRIVACY, at_least=0, below=1,
+  )
+  client_metrics: str = _option(
+      'none',
+      'exact: sums of clients that were clipped, non-finite or out of range, as columns exact_*.'
+      ' They are OUTSIDE the guarantee: keep them to yourself.',
+      group=_PRIVACY, values=['none', 'exact'], compared=False,
+  )
+  learning_rate: float = _task_option(
+      'learning_rate', "Clients' learning rate in the first round", group=_TRAINING, above=0
+  )
+  learning_rate_decay: float = _task_option(
+      'learning_rate_decay',
+      "Factor on the clients' learning rate every --learning_rate_decay_rounds rounds",
+      group=_TRAINING, above=0, at_most=1,
+  )
+  learning_rate_decay_rounds: int = _task_option(
+      'learning_rate_decay_rounds', 'Rounds between two steps of --learning_rate_decay',
+      group=_TRAINING, at_least=1,
+  )
+  momentum: float = _task_option(
+      'momentum', "Clients' momentum, zero at the start of every round",
+      group=_TRAINING, at_least=0, below=1,
+  )
+  batch_size: int = _task_option(
+      'batch_size', "Examples in a client's step", group=_TRAINING, at_least=1
+  )
+  local_epochs: Optional[int] = _task_option(
+      'local_epochs', 'Passes of a client over its data in a round',
+      group=_TRAINING, at_least=1, excludes=('local_steps',),
+  )
+  local_steps: Optional[int] = _option(
+      None, 'Steps of a client in a round, instead of --local_epochs.',
+      group=_TRAINING, at_least=1,
+  )
+  server_learning_rate: float = _option(
+      1.0, 'Learning rate of --server_optimizer.', group=_TRAINING, above=0
+  )
+  initializer: str = _option(
+      'keras',
+      "The library whose default initial weights the model has. The paper's code was PyTorch.",
+      group=_TRAINING, values=list(initializers.INITIALIZERS),
+  )
+  explore: Optional[float] = _option(
+      None,
+      'Share of the k coordinates that are drawn at random, in [0, 1]; the others are the top of'
+      f' past releases (default: {fedsmp_tff.ReleasedTopK.explore}).',
+      group=_POST_PROCESSING, at_least=0, at_most=1, only=_RELEASED,
+  )
+  released_weight: Optional[float] = _option(
+      None,
+      'Weight, in [0, 1], of past releases when ranking coordinates; the rest comes from the'
+      ' public update, smoothed over the rows and columns of each layer. 0: public update only'
+      " (default: off, each coordinate's own public update, as in the paper).",
+      group=_POST_PROCESSING, at_least=0, at_most=1, only=_TOPK,
+  )
+  precondition: Optional[float] = _option(
+      None,
+      'Exponent a, in (0, 1]: before clipping, scale each value by m^-a, where m is its'
+      ' estimated magnitude in past releases; the server undoes it. 0.5 minimizes the noise'
+      ' (default: off).',
+      group=_POST_PROCESSING, above=0, at_most=1, only=_PRIVATE,
+  )
+  predict: Optional[float] = _option(
+      None,
+      'Share, in (0, 1], of the mean of past releases to subtract before clipping; the server'
+      ' adds it back (default: off).',
+      group=_POST_PROCESSING, above=0, at_most=1, only=_PRIVATE,
+  )
+  server_filter: Optional[str] = _option(
+      None,
+      'Filter applied to releases before the server update: momentum, low_pass (DOPPLER) or'
+      ' shrinkage (Wiener) (default: off).',
+      group=_POST_PROCESSING, values=list(FILTERS),
+  )
+  server_filter_decay: Optional[float] = _option(
+      None,
+      "Decay of the filter's memory from one release to the next, in [0, 1) (default:"
+      f' {fedsmp_tff.LowPass.decay}).',
+      group=_POST_PROCESSING, at_least=0, below=1, only=options.when('server_filter'),
+  )
+  server_optimizer: Optional[str] = _option(
+      None,
+      'Applies the update to the weights (default: sgd). An adaptive one sees a gradient of zero'
+      ' at each coordinate that was not kept.',
+      group=_POST_PROCESSING, values=list(OPTIMIZERS),
+  )
+  server_schedule: Optional[str] = _option(
+      None,
+      'linear: the server learning rate decays linearly to zero over --rounds: large steps'
+      ' first, little noise in the last weights (default: off).',
+      group=_POST_PROCESSING, values=['linear'],
+  )
+  clip_schedule: Optional[str] = _option(
+      None,
+      "learning_rate: C, and the noise with it, decays as the clients' learning rate does"
+      ' (default: off).',
+      group=_POST_PROCESSING, values=['learning_rate'], only=_PRIVATE, excludes=('clip_quantile',),
+  )
+  average_decay: Optional[float] = _option(
+      None,
+      'Decay, in [0, 1), of the exponential moving average of the weights that is evaluated next'
+      ' to the final weights (default: 0.95).',
+      group=_POST_PROCESSING, at_least=0, below=1,
+  )
+  public_examples: Optional[int] = _task_option(
+      'public_examples', 'Examples taken out of the training data for the server',
+      group=PUBLIC_DATA, at_least=1, only=_TOPK,
+  )
+  public_epochs: Optional[int] = _option(
+      None,
+      'Passes of the server over the public examples before each round (default: as many as'
+      ' clients make over theirs; with --local_steps, as many steps).',
+      group=PUBLIC_DATA, at_least=1, only=_TOPK, excludes=('public_steps',),
+  )
+  public_steps: Optional[int] = _option(
+      None, 'Steps on the public examples, instead of --public_epochs.',
+      group=PUBLIC_DATA, at_least=1, only=_TOPK,
+  )
+  rounds_per_evaluation: int = _task_option(
+      'rounds_per_evaluation', 'Rounds from one evaluation to the next',
+      group=_EVALUATION, at_least=1, compared=False,
+  )
+  eval_examples: Optional[int] = _task_option(
+      'eval_examples', 'Test examples in an evaluation; the last one uses all. 0: all',
+      group=_EVALUATION, at_least=0, compared=False,
+  )
+  held_out: Optional[int] = _option(
+      None,
+      'Evaluate on this many examples held out of the training data instead of the test set,'
+      ' for tuning (default: the test set).',
+      group=_EVALUATION, at_least=1,
+  )
+  task_flags: dict[str, Any] = dataclasses.field(kw_only=True)
 
 
-def help_text(program: str) -> str:
-  """All flags by group, each with its meaning, unit and default."""
-  lines = [
-      f'usage: {program} --task=TASK [flags]',
-      '',
-      'Trains a model with Fed-SMP or a system to compare it with, prints the plan and',
-      'what it spent, and writes the run to --output_dir. For instance:',
-      f'  {program} --task=shakespeare --p=0.05',
-      f'  {program} --task=fashion_mnist --algorithm=fedsmp_randk --p=0.4 --seed=1',
-      '',
-      'A flag that the task or the algorithm has no use for is an error. The same command',
-      'with the same --output_dir goes on where a run ended, however that was.',
-  ]
-  groups = dict(_GROUPS)
-  for name in datasets.TASKS:
-    groups[f'Only for --task={name}'] = _task_flags(name)
-  for title, names in groups.items():
-    lines += ['', f'{title}:', *(command.help_of(flags.FLAGS[name]) for name in names)]
-  lines += ['', 'Flags from a file, one a line: --flagfile=FILE']
-  return '\n'.join(lines)
+@dataclasses.dataclass(frozen=True)
+class OutputSettings:
+  """Where a run's files are and how it ends early; `output_dir` may be None."""
+
+  output_dir: Optional[str] = _option(
+      None,
+      'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz (and those'
+      ' of averages), privacy_ledger.jsonl, checkpoints and TensorBoard events (default:'
+      ' runs/TASK-ALGORITHM-TIME). A run with the same flags that is there is resumed.',
+      group=_OUTPUT,
+  )
+  overwrite: bool = _option(
+      False,
+      'Removes the run in --output_dir, except for its privacy ledger, and starts over.',
+      group=_OUTPUT,
+  )
+  rounds_per_checkpoint: Optional[int] = _option(
+      None,
+      'Rounds from one checkpoint to the next (default: 1, or as many as keep them under 5 % of'
+      ' the time).',
+      group=_OUTPUT, at_least=1,
+  )
+  grace_seconds: float = _option(
+      20.0,
+      'Seconds that the round in flight may take to end after SIGTERM or Ctrl-C, before it is'
+      ' abandoned. What is done is kept either way, and a second signal ends at once.',
+      group=_OUTPUT, at_least=0,
+  )
 
 
-def parse(argv: list[str], program: str) -> None:
-  """Parses a command line.
-
-  Args:
-    argv: The command line.
-    program: What to call for help.
-
-  Raises:
-    InputError: If it has something that is not a flag, or not a flag's value.
-  """
-  try:
-    rest = flags.FLAGS(argv)[1:]
-    if _RECIPE.value is not None and _TASK.value is not None:
-      recipe = recipes.file_of(_TASK.value, _RECIPE.value)
-      # What is given beside it comes later, and wins.
-      rest = flags.FLAGS([argv[0], f'--flagfile={recipe}', *argv[1:]])[1:]
-  except flags.Error as error:
-    text = str(error).removeprefix('ERROR:: ')
-    raise errors.InputError(
-        f'{text}{_flagfile_of(error, argv)} (see {program} --help)'
-    ) from None
-  if rest:
-    raise errors.InputError(
-        f'{rest[0]!r} is not a flag; flags start with -- (see {program} --help).'
-    )
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+  row: Optional[str] = _option(
+      None,
+      'Sets the task and flags of one row of the paper\'s tables, as in'
+      ' table_1/fedsmp_topk/0.005 or, in tables over epsilon, table_4/fedsmp_randk/0.4/2.02;'
+      ' flags given explicitly override it.',
+      group=_RUN,
+  )
+  recipe: Optional[str] = _option(
+      None,
+      'A named set of tuned flags for the task (tasks/experiments/recipes/TASK/NAME.flags);'
+      ' flags given explicitly override it. best: the most accuracy for an --epsilon.',
+      group=_RUN,
+  )
 
 
-def _flagfile_of(error: flags.Error, argv: list[str]) -> str:
-  """Which --flagfile has the flag that is not known, if one has."""
-  if isinstance(error, flags.UnrecognizedFlagError):
-    for name in [a for a in argv[1:] if a.lstrip('-').startswith('flagfile=')]:
-      path = name.split('=', 1)[1]
-      if any(
-          line.lstrip('-').split('=')[0] == error.flagname
-          for line in flags.FLAGS.read_flags_from_files([f'--flagfile={path}'])
-      ):
-        return f' It is in {path}; correct or remove it there'
-  return ''
+_TABLES = (RunSettings, _Recipe, runtime_lib.RuntimeSettings, OutputSettings)
 
 
-def _task_flags(task: str) -> list[str]:
-  return sorted(n for n in flags.FLAGS if n.startswith(task + '_'))
+def help_lines() -> list[str]:
+  """The help of all flags of a run, by group."""
+  made = _new_flags(_TABLES)
+  lines = options.help_lines(made, *_TABLES)
+  for task in datasets.TASKS:
+    own = (options.help_of(made[name]) for name in task_flags_lib.names(task))
+    lines += ['', f'Only for --task={task}:', *own]
+  return [*lines, '', 'Flags from a file, one a line: --flagfile=FILE']
 
 
-def of_command_line(arguments: Sequence[str]) -> RunSettings:
-  """The settings that a command line makes, whatever flags were parsed before.
+def parse(
+    arguments: Sequence[str], *tables: type, program: str = _PROGRAM
+) -> tuple[RunSettings, runtime_lib.RuntimeSettings, OutputSettings, *tuple[Any, ...]]:
+  """Parses the flags of a run; changes nothing, and depends on nothing but its arguments.
 
   Args:
     arguments: Flags as tasks.run takes them.
+    *tables: Dataclasses of further options that the command line may have.
+    program: The command that prints help.
+
+  Returns:
+    A run's settings, where it runs, its output, and an instance of each further dataclass.
 
   Raises:
-    InputError: As `parse` and `from_flags`.
+    InputError: If something is not a flag, or a flag is missing, out of range or without
+      effect.
   """
-  for name in flags.FLAGS:
-    flags.FLAGS[name].unparse()
-  parse(['tasks.run', *arguments], 'python -m tasks.run')
-  return from_flags()
+  parsed = _read(arguments, tables, program)
+  if parsed['row'].value is not None:
+    row = paper_tables.named(parsed['row'].value)
+    arguments = [*paper_tables.flags_of(row), *arguments]
+    parsed = _read(arguments, tables, program)
+  task, recipe = parsed['task'].value, parsed['recipe'].value
+  if recipe is not None and task is not None:
+    # Explicit flags come later, and win.
+    file = f'--flagfile={recipes.file_of(task, recipe)}'
+    parsed = _read([file, *arguments], tables, program)
+  others = (runtime_lib.RuntimeSettings, OutputSettings, *tables)
+  return _run_settings(parsed), *(options.make(table, parsed) for table in others)
 
 
-def from_flags() -> RunSettings:
-  """The settings that the parsed flags and the task's own make.
+def identity(settings: RunSettings) -> dict[str, Any]:
+  """The flags that define a run, as JSON has them.
 
-  Raises:
-    InputError: If a flag is missing, out of range, or of no use in this run.
+  Directories of data are left out: `resuming.fingerprint` identifies their contents.
   """
-  if _TASK.value is None:
+  values = dataclasses.asdict(settings)
+  values |= values.pop('task_flags')
+  return json.loads(json.dumps({n: v for n, v in values.items() if not n.endswith('_dir')}))
+
+
+def _new_flags(tables: Sequence[type]) -> flags.FlagValues:
+  made = options.new_flags(*tables)
+  task_flags_lib.define(made)
+  return made
+
+
+def _read(arguments: Sequence[str], tables: Sequence[type], program: str) -> flags.FlagValues:
+  made = _new_flags([*_TABLES, *tables])
+  command.refuse(command.read(made, arguments, program), program)
+  return made
+
+
+def _run_settings(parsed: flags.FlagValues) -> RunSettings:
+  task = parsed['task'].value
+  own = task_flags_lib.of_task(task, parsed) if task is not None else {}
+  settings = options.make(RunSettings, parsed, task_flags=own)
+  clients, population = settings.clients_per_round, settings.population
+  if population is not None and clients > population:
     raise errors.InputError(
-        f'--task is not set; set it to one of {", ".join(datasets.TASKS)}.'
+        f'--clients_per_round={clients} is more than --population={population}; lower it, or'
+        ' raise the population.'
     )
-  algorithm = ALGORITHMS[_ALGORITHM.value]
-  others = {name: _task_flags(name) for name in datasets.TASKS if name != _TASK.value}
-  chosen = privacy.from_flags(algorithm.private)
-  checks.check_of_use(
-      _TASK.value, others, _ALGORITHM.value, algorithm.sparsifier, algorithm.private,
-      chosen['sampling'], chosen['noise'],
-  )
-  paper = datasets.TASKS[_TASK.value].settings
-
-  def given(holder, default):
-    return default if holder.value is None else holder.value
-
-  p, k = _P.value, _K.value
-  if algorithm.sparsifier and k is None:
-    ratio = 'randk' if algorithm.sparsifier == 'randk' else 'topk'
-    p = given(_P, getattr(paper, f'{ratio}_ratio'))
-  settings = RunSettings(
-      task=_TASK.value,
-      algorithm=_ALGORITHM.value,
-      p=p,
-      k=k,
-      rounds=given(_ROUNDS, paper.rounds),
-      clients_per_round=given(_CLIENTS_PER_ROUND, paper.clients_per_round),
-      seed=_SEED.value,
-      noise_multiplier=(
-          given(_NOISE_MULTIPLIER, paper.noise_multiplier)
-          if algorithm.private and chosen['epsilon'] is None
-          else _NOISE_MULTIPLIER.value
-      ),
-      clip=given(_CLIP, paper.clipping_norm) if algorithm.private else None,
-      population=given(_POPULATION, paper.population) if algorithm.private else None,
-      **chosen,
-      learning_rate=given(_LEARNING_RATE, paper.learning_rate),
-      learning_rate_decay=given(_LEARNING_RATE_DECAY, paper.learning_rate_decay),
-      learning_rate_decay_rounds=given(
-          _LEARNING_RATE_DECAY_ROUNDS, paper.learning_rate_decay_rounds
-      ),
-      momentum=given(_MOMENTUM, paper.momentum),
-      batch_size=given(_BATCH_SIZE, paper.batch_size),
-      local_epochs=(
-          given(_LOCAL_EPOCHS, paper.local_epochs)
-          if _LOCAL_STEPS.value is None
-          else _LOCAL_EPOCHS.value
-      ),
-      local_steps=_LOCAL_STEPS.value,
-      server_learning_rate=_SERVER_LEARNING_RATE.value,
-      initializer=_INITIALIZER.value,
-      **post_processing.from_flags(),
-      public_examples=(
-          given(_PUBLIC_EXAMPLES, paper.public_examples)
-          if algorithm.sparsifier == 'topk'
-          else None
-      ),
-      public_epochs=_PUBLIC_EPOCHS.value,
-      public_steps=_PUBLIC_STEPS.value,
-      rounds_per_evaluation=given(
-          _ROUNDS_PER_EVALUATION, paper.rounds_per_evaluation
-      ),
-      eval_examples=given(_EVAL_EXAMPLES, paper.eval_examples) or None,
-      held_out=_HELD_OUT.value,
-      task_flags={n: flags.FLAGS[n].value for n in _task_flags(_TASK.value)},
-  )
-  checks.check_ranges(dataclasses.asdict(settings))
-  return settings
+  return dataclasses.replace(settings, eval_examples=settings.eval_examples or None)

@@ -7,8 +7,10 @@ from typing import Optional
 import numpy as np
 
 from tasks import datasets
+from tasks.config import options
+from tasks.config import paper_tables
+from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
-from tasks.reporting import paper
 from tasks.reporting import results
 
 # With more curves than this in Figure 2, only those that the paper draws.
@@ -19,7 +21,10 @@ _BEST = 'best accuracy (%)'
 _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
 # What may differ between the points of a curve over p, and where p = 1 has nothing to choose.
 _NOT_ALONG_A_CURVE = (*results.NOT_COMPARED, 'algorithm')
-_OF_A_CHOICE = ('public_examples', 'public_epochs', 'public_steps')
+_OF_A_CHOICE = tuple(
+    name for name, option in options.options_of(settings_lib.RunSettings).items()
+    if option.group == settings_lib.PUBLIC_DATA
+)
 # What a label has anyway, and seeds.
 _IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
 # A color for each system, so that figures agree; further curves of one take the next free.
@@ -108,7 +113,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
       some = [
           group for group in groups
           if group.config['algorithm'] in (algorithm, at_one)
-          and paper.is_same_sigma(group.noise_multiplier, noise)
+          and paper_tables.is_same_sigma(group.noise_multiplier, noise)
       ]
       found = _over_several_p(some)
       for i, (text, alike) in enumerate(found.items()):
@@ -230,8 +235,8 @@ def _papers(
 ) -> list[drawing.Curve]:
   """The paper's accuracies over p, if it has some."""
   points = {}
-  for row in paper.rows():
-    if row.task == task and row.algorithm in algorithms and paper.is_same_sigma(
+  for row in paper_tables.rows():
+    if row.task == task and row.algorithm in algorithms and paper_tables.is_same_sigma(
         row.noise_multiplier, sigma
     ):
       points.setdefault(row.p, row.accuracy)  # Tables 1 to 3 first: later ones have slips.
@@ -253,8 +258,8 @@ def _is_drawn_by_the_paper(group: results.Group) -> bool:
   sigma = settings.noise_multiplier if group.noise_multiplier is not None else None
   return (
       ratio is not None
-      and paper.is_same_ratio(group.p, ratio)
-      and paper.is_same_sigma(group.noise_multiplier, sigma)
+      and paper_tables.is_same_ratio(group.p, ratio)
+      and paper_tables.is_same_sigma(group.noise_multiplier, sigma)
   )
 
 

@@ -11,16 +11,18 @@ from typing import Any, Optional
 import numpy as np
 
 from tasks import errors
+from tasks.config import options
+from tasks.config import settings
 from tasks.training import averages
 from tasks.training import tables
 
 CONFIG, METRICS = 'config.json', 'metrics.csv'
 # What a run's metrics are read for; the others are not in every run.
 _ALWAYS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
-# Flags that say how a run is measured, or that tables and figures have places for.
-NOT_COMPARED = (
-    'seed', 'p', 'k', 'rounds', 'noise_multiplier', 'epsilon', 'accounting', 'bits',
-    'rounds_per_evaluation', 'eval_examples', 'client_metrics',
+# Flags that change how a run is measured, or that tables and figures have places for.
+NOT_COMPARED = tuple(
+    name for name, option in options.options_of(settings.RunSettings).items()
+    if not option.compared
 )
 _AVERAGES = tuple(f'test_accuracy_{name}' for name in averages.NAMES)
 _EPSILONS = ('epsilon', 'epsilon_hypothetical', 'epsilon_paper')

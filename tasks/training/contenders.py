@@ -47,10 +47,12 @@ def ours(
       fedsmp_tff.LocalTraining(
           _optimizer(settings), settings.batch_size, epochs=settings.local_epochs
       ),
-      sparsifier,
-      clients_per_round=num_clients,
-      clipping_norm=settings.clipping_norm,
-      noise_multiplier=settings.noise_multiplier,
+      fedsmp_tff.FedSmpFactory(
+          sparsifier,
+          fedsmp_tff.Mechanism(
+              num_clients, settings.clipping_norm, settings.noise_multiplier
+          ),
+      ),
   )
   return Contender(process, _datasets(data, num_clients))
 
@@ -109,13 +111,10 @@ def stock(
 def aggregators(dim: int, num_clients: int, with_stock: bool) -> dict[str, Any]:
   """Aggregation processes of float32[dim] by name, ours first."""
   value_type = tff.types.to_type((np.float32, (dim,)))
+  mechanism = fedsmp_tff.Mechanism(num_clients, clipping_norm=1.0, noise_multiplier=1.0)
   factories = {
-      'randk 0.005': fedsmp_tff.FedSmpFactory(
-          fedsmp_tff.RandK(RATIO), num_clients, clipping_norm=1.0, noise_multiplier=1.0
-      ),
-      'dense': fedsmp_tff.FedSmpFactory(
-          fedsmp_tff.Dense(), num_clients, clipping_norm=1.0, noise_multiplier=1.0
-      ),
+      'randk 0.005': fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(RATIO), mechanism),
+      'dense': fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), mechanism),
   }
   if with_stock:
     factories['dp_aggregator'] = tff.learning.dp_aggregator(1.0, num_clients)

@@ -1,37 +1,26 @@
-"""What a run's settings make: the model, the sparsifier, the aggregator, the local training."""
+"""Builds what a run's settings describe: model, sparsifier, privacy, aggregator, training."""
 
-from typing import Any
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import client_training
+from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.post_processing import averaging
+from fedsmp_tff.post_processing import base
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
-from tasks.config import post_processing
+from tasks.config import options
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 from tasks.training import seeds as seeds_lib
-
-
-def mechanism(
-    settings: settings_lib.RunSettings,
-    spec: spec_lib.PrivacySpec,
-    seeds: seeds_lib.Seeds,
-) -> dict[str, Any]:
-  adaptive = None
-  if settings.clip_quantile is not None:
-    adaptive = fedsmp_tff.AdaptiveClipping(settings.clip_quantile)
-  return dict(
-      spec.mechanism(),
-      adaptive_clipping=adaptive,
-      client_metrics=settings.client_metrics == 'exact',
-      seed=seeds.process,
-      **post_processing.mechanism(settings, local_training(settings)),
-  )
 
 
 def model(
@@ -46,17 +35,27 @@ def factory(
     settings: settings_lib.RunSettings,
     spec: spec_lib.PrivacySpec,
     kept: fedsmp_tff.Sparsifier,
-    seeds: seeds_lib.Seeds,
 ) -> fedsmp_tff.FedSmpFactory:
-  """The run's aggregator.
+  """Returns the run's aggregator.
 
   Raises:
-    InputError: If --bits can't be.
+    InputError: If --bits is out of its range.
   """
+  adaptive = None
+  if settings.clip_quantile is not None:
+    adaptive = fedsmp_tff.AdaptiveClipping(settings.clip_quantile)
   try:
-    return fedsmp_tff.FedSmpFactory(kept, **mechanism(settings, spec, seeds))
+    mechanism = dataclasses.replace(
+        spec.mechanism(),
+        adaptive_clipping=adaptive,
+        clipping_schedule=clipping_schedule(settings, local_training(settings)),
+        client_metrics=settings.client_metrics == 'exact',
+    )
   except ValueError as error:  # Of the flags, only --bits is not checked yet.
     raise errors.InputError(f'--bits={settings.bits}: {error}') from None
+  return fedsmp_tff.FedSmpFactory(
+      kept, mechanism, post_processing=post_processing(settings)
+  )
 
 
 def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
@@ -77,7 +76,7 @@ def sparsifier(
     return fedsmp_tff.RandK(settings.p, settings.k)
   if kind == 'released':
     return fedsmp_tff.ReleasedTopK(
-        settings.p, settings.k, **post_processing.given(explore=settings.explore)
+        settings.p, settings.k, **_given(explore=settings.explore)
     )
   public = (data.public, settings.public_epochs, settings.public_steps)
   if settings.released_weight is not None:
@@ -109,3 +108,153 @@ def local_training(
   )
 
 
+def specs(
+    settings: settings_lib.RunSettings, num_clients: int, num_kept: int
+) -> tuple[spec_lib.PrivacySpec, Optional[spec_lib.PrivacySpec]]:
+  """Returns what a run samples, adds and claims.
+
+  Args:
+    settings: The run's settings.
+    num_clients: The number of clients in the data.
+    num_kept: k.
+
+  Returns:
+    The specification for the data's clients, from which sampler, noise and epsilon come;
+    and one for --population, if that differs, for a HYPOTHETICAL epsilon. Without
+    privacy, they neither clip nor add noise.
+
+  Raises:
+    InputError: If a flag is out of range, or no noise reaches --epsilon.
+  """
+  s = settings
+  private = s.clip is not None
+  population = s.population or num_clients
+  try:
+    real = spec_lib.PrivacySpec(
+        population=num_clients,
+        clients_per_round=s.clients_per_round,
+        rounds=s.rounds,
+        noise_multiplier=s.noise_multiplier or 0.0,
+        clipping_norm=s.clip if private else math.inf,
+        delta=spec_lib.default_delta(population) if s.delta is None else s.delta,
+        sampling=s.sampling,
+        seats=s.seats,
+        min_reporting=s.min_reporting,
+        noise=s.noise if private else noise_lib.GAUSSIAN,
+        bits=s.bits,
+        rotate=s.rotate,
+        num_values=(
+            # The vote of adaptive clipping is one more value.
+            num_kept + (s.clip_quantile is not None)
+            if private and s.noise != noise_lib.GAUSSIAN
+            else None
+        ),
+    )
+    if s.min_reporting is None and s.dropout:
+      real = dataclasses.replace(
+          real, min_reporting=_expected_to_report(real.seats, s.dropout)
+      )
+    claimed = dataclasses.replace(real, population=population)
+    if s.epsilon is not None:
+      name = s.accounting and (
+          'paper' if s.accounting == 'paper' else f'{s.sampling}_{s.accounting}'
+      )
+      claimed = claimed.calibrated(s.epsilon, name)
+      real = real.with_noise_multiplier(claimed.noise_multiplier)
+    if private:
+      claimed.epsilon(rounds=1)  # Raises what it can't account for.
+  except ValueError as error:
+    raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
+  return real, claimed if population != num_clients else None
+
+
+def post_processing(settings: settings_lib.RunSettings) -> list[base.PostProcessing]:
+  """Returns what shapes values before the clip and filters releases."""
+  members = []
+  if settings.precondition is not None:
+    members.append(fedsmp_tff.Preconditioner(exponent=settings.precondition))
+  if settings.predict is not None:
+    members.append(fedsmp_tff.Prediction(share=settings.predict))
+  if settings.server_filter is not None:
+    members.append(_filter(settings))
+  return members
+
+
+def clipping_schedule(
+    settings: settings_lib.RunSettings, training: client_training.LocalTraining
+) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
+  """Returns the factor on C as a function of the round; None if C stays.
+
+  Args:
+    settings: The run's settings.
+    training: What clients do.
+  """
+  if settings.clip_schedule is None:
+    return None
+  return lambda round_num: (
+      training.learning_rate_fn(round_num) / training.learning_rate_fn(tf.constant(0))
+  )
+
+
+def server_optimizer(
+    settings: settings_lib.RunSettings,
+) -> tff.learning.optimizers.Optimizer:
+  """The optimizer that applies updates to the weights."""
+  rate = settings.server_learning_rate
+  optimizer = settings_lib.OPTIMIZERS[settings.server_optimizer or 'sgd'](rate)
+  if settings.server_schedule is None:
+    return optimizer
+  return tff.learning.optimizers.schedule_learning_rate(
+      optimizer,
+      lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds),
+  )
+
+
+def exponential_average(settings: settings_lib.RunSettings) -> averaging.ExponentialAverage:
+  """The average of the weights that is evaluated next to the final ones."""
+  return averaging.ExponentialAverage(**_given(decay=settings.average_decay))
+
+
+def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
+  """Describes the post-processing, for the plan; None if there is none."""
+  s = settings
+  parts = []
+  if s.released_weight is not None:
+    parts.append(
+        f'coordinates by past releases too, of weight {s.released_weight:g}, and by rows and'
+        ' columns of layers'
+    )
+  if s.precondition is not None:
+    parts.append(
+        f'values times magnitude^-{s.precondition:g} before the clip, undone after'
+    )
+  if s.predict is not None:
+    parts.append(
+        f'{s.predict:g} of the mean of past releases subtracted before the clip, added after'
+    )
+  if s.clip_schedule is not None:
+    parts.append('C falls with the clients\' learning rate')
+  if s.server_filter is not None:
+    parts.append(f'{s.server_filter} of decay {_filter(s).decay:g} on releases')
+  if s.server_optimizer is not None:
+    parts.append(f'{s.server_optimizer} on the server')
+  if s.server_schedule is not None:
+    parts.append('the server\'s learning rate decays linearly to zero')
+  if not parts:
+    return None
+  return '; '.join(parts) + '. These use only released and public data: epsilon is unchanged'
+
+
+def _filter(settings: settings_lib.RunSettings) -> base.Filter:
+  return settings_lib.FILTERS[settings.server_filter](**_given(decay=settings.server_filter_decay))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+  """Returns the options that are set; the library has the defaults of the others."""
+  return {name: value for name, value in options.items() if value is not None}
+
+
+def _expected_to_report(seats: int, dropout: float) -> int:
+  """The number below which reports fall with probability 3e-5."""
+  expected = seats * (1 - dropout)
+  return max(1, math.floor(expected - 4 * math.sqrt(expected * dropout)))

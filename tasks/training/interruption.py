@@ -9,17 +9,8 @@ import socket
 import sys
 import threading
 
-from absl import flags
 import psutil
 
-from tasks import errors
-
-_GRACE = flags.DEFINE_float(
-    'grace_seconds', 20.0,
-    'After SIGTERM or Ctrl-C, how long the round in flight may take to end; else it is'
-    ' abandoned. What is done is kept either way, and a second signal ends at once.',
-)
-NAMES = (_GRACE.name,)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -154,17 +145,3 @@ def _kill_children() -> None:
 
 def _say(text: str) -> None:
   print(f'\ntasks.run: {text}', file=sys.stderr, flush=True)
-
-
-def from_flags() -> Interruption:
-  """As the parsed flags want it.
-
-  Raises:
-    InputError: If a flag is out of range.
-  """
-  if not 0 <= _GRACE.value < float('inf'):
-    raise errors.InputError(
-        f'--grace_seconds={_GRACE.value} is not a number of seconds at least 0 and'
-        ' finite; change it.'
-    )
-  return Interruption(_GRACE.value)

@@ -13,9 +13,9 @@ from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
-from tasks.config import post_processing
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
+from tasks.training import experiment
 
 _COLUMNS = 96
 
@@ -98,7 +98,7 @@ class Plan:
   def text(self) -> str:
     """The page."""
     s = self.settings
-    post = post_processing.text(s)
+    post = experiment.post_processing_text(s)
     rows = [
         ('task', datasets.TASKS[s.task].title),
         ('data', self.data.text()),
@@ -187,26 +187,13 @@ class Plan:
     )
 
   def _encoding_text(self) -> str:
-    channel = self.mechanism.channel
-    unit = ' C' if self.private else ''
-    if channel.modulus is not None:
-      return (
-          f'{channel.num_integers:,} integers modulo 2^{channel.bits}'
-          f'{", after a random rotation" if channel.rotate else ""}; sums within'
-          f' {channel.value_bound:.4g}{unit} don\'t wrap around, step {channel.step:.2g}'
-          f'{unit}'
-      )
-    return (
-        f'{channel.bits} bits a value in [{-channel.value_bound:.4g},'
-        f' {channel.value_bound:.4g}]{unit}, step {channel.step:.2g}{unit}; sums in'
-        f' {channel.dtype.name}'
-    )
+    return self.mechanism.channel.describe(unit=' C' if self.private else '')
 
   def _mechanism_text(self) -> str:
     s = self.settings
     if not self.private:
       return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
-    spec, sigma = self.spec, self.mechanism.values_noise_multiplier
+    spec, sigma = self.spec, self.mechanism.mechanism.values_noise_multiplier
     share = noise.share_stddev(sigma, spec.min_reporting)
     text = (
         f'clip to C = {s.clip:g}; each participant adds {spec.noise} noise of standard'
@@ -254,7 +241,7 @@ def make(
     hypothetical: Optional[spec_lib.PrivacySpec],
 ) -> Plan:
   """The plan of a run; the arguments are as `Plan`'s attributes."""
-  mechanism = factory.mechanism(dim)
+  mechanism = factory.round([(dim,)])
   channel = mechanism.channel
   return Plan(
       settings=settings,
@@ -265,9 +252,7 @@ def make(
           dim=dim,
           num_integers=channel.num_integers,
           num_coordinates=factory.sparsifier.num_coordinates(dim),
-          integer_bits=(
-              8 * channel.dtype.size if channel.modulus is None else channel.bits
-          ),
+          integer_bits=channel.wire_bits,
           num_shaping=mechanism.num_kept * sum(
               value is not None for value in (settings.precondition, settings.predict)
           ),

@@ -12,25 +12,13 @@ from typing import Any
 import numpy as np
 
 from tasks import errors
+from tasks.config import options
 from tasks.config import runtime as runtime_lib
-from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 
 # In the directory of checkpoints.
 _DATA_DIGEST = 'data_digest.json'
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
-
-
-def identity(settings: settings_lib.RunSettings) -> dict[str, Any]:
-  """The flags that define a run, as JSON has them.
-
-  Where the data are is left out: `check_data` compares what they are.
-  """
-  values = dataclasses.asdict(settings)
-  values |= values.pop('task_flags')
-  return json.loads(
-      json.dumps({n: v for n, v in values.items() if not n.endswith('_dir')})
-  )
 
 
 def check_identity(path: Any, config: dict[str, Any], flags: dict[str, Any]) -> None:
@@ -39,7 +27,7 @@ def check_identity(path: Any, config: dict[str, Any], flags: dict[str, Any]) -> 
   Args:
     path: The run's directory.
     config: What its config.json holds.
-    flags: What `identity` returns for this command.
+    flags: What `settings.identity` returns for this command.
   """
   theirs = config['flags']
   differ = differing(theirs, flags)
@@ -134,13 +122,13 @@ def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
 
 def changes(config: dict[str, Any], now: dict[str, Any]) -> list[str]:
   """What differs between two `surroundings`, a phrase each."""
+  runtime_options = options.options_of(runtime_lib.RuntimeSettings)
   return [
       f'{kind} {name}: {config[kind].get(name)} until now, {value} from here on'
       for kind, values in now.items()
       for name, value in values.items()
       if config[kind].get(name) != value
-      # These change no result.
-      and name not in ('workers', 'ray_address', 'client_timeout')
+      and (name not in runtime_options or runtime_options[name].compared)
   ]
 
 

@@ -12,7 +12,6 @@ import socket
 import sys
 from typing import Any, BinaryIO, Optional
 
-from absl import flags
 import numpy as np
 import tensorflow as tf
 
@@ -20,43 +19,12 @@ from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
-from tasks.config import checks
 from tasks.training import tables
 
 _CONFIG, _METRICS, _TIMINGS = 'config.json', 'metrics.csv', 'timings.csv'
 _SUMMARY, _WEIGHTS = 'summary.json', 'weights.npz'
 _LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
 _CHECKPOINTS, _EVENTS, _LOCK = 'checkpoints', 'events.out.tfevents.*', '.lock'
-
-_OUTPUT_DIR = flags.DEFINE_string(
-    'output_dir', None,
-    'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz'
-    ' (and of their averages), privacy_ledger.jsonl, checkpoints and TensorBoard events (default: runs/TASK-ALGORITHM-TIME). If it'
-    ' holds a run with the same flags, that one goes on.',
-)
-_OVERWRITE = flags.DEFINE_boolean(
-    'overwrite', False,
-    'Removes the run in --output_dir, but for its privacy ledger, and begins anew.',
-)
-_ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
-    'rounds_per_checkpoint', None,
-    'Rounds from one checkpoint to the next (default: 1, or as many as keep them under'
-    ' 5 % of the time).',
-)
-NAMES = tuple(
-    holder.name for holder in (_OUTPUT_DIR, _OVERWRITE, _ROUNDS_PER_CHECKPOINT)
-)
-
-
-def rounds_per_checkpoint() -> Optional[int]:
-  """The flag's value.
-
-  Raises:
-    InputError: If it is out of range.
-  """
-  value = _ROUNDS_PER_CHECKPOINT.value
-  checks.check_at_least_one('rounds_per_checkpoint', value)
-  return value
 
 
 class RunDirectory:
@@ -99,11 +67,6 @@ class RunDirectory:
     except errors.InputError:
       self._lock.close()
       raise
-
-  @classmethod
-  def from_flags(cls, default: str) -> 'RunDirectory':
-    """The directory that the parsed flags name, or else `default`."""
-    return cls(_OUTPUT_DIR.value or default, _OVERWRITE.value)
 
   @property
   def checkpoints(self) -> pathlib.Path:

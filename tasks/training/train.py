@@ -10,7 +10,6 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from fedsmp_tff.program import loop
 from tasks import datasets
-from tasks.config import post_processing
 from tasks.datasets import task as task_lib
 from tasks.training import averages as averages_lib
 from tasks.training import evaluation
@@ -26,7 +25,7 @@ from tasks.training import seeds as seeds_lib
 def train(
     plan: plan_lib.Plan,
     model: tff.learning.models.FunctionalModel,
-    kept: fedsmp_tff.Sparsifier,
+    aggregator: fedsmp_tff.FedSmpFactory,
     seeds: seeds_lib.Seeds,
     out: run_directory.RunDirectory,
     checkpoints: checkpoints_lib.Checkpoints,
@@ -38,10 +37,10 @@ def train(
   process = fedsmp_tff.build_fed_smp(
       model,
       experiment.local_training(settings),
-      kept,
-      server_optimizer=post_processing.server_optimizer(settings),
+      aggregator,
+      server_optimizer=experiment.server_optimizer(settings),
       dropout=settings.dropout,
-      **experiment.mechanism(settings, plan.spec, seeds),
+      seed=seeds.process,
   )
   measure = evaluation.build(model, datasets.TASKS[settings.task].is_scored)
   all_test = evaluation.shards_of(data.test)
@@ -53,7 +52,7 @@ def train(
     return measure(weights, all_test if last else some_test)
 
   averages = averages_lib.Averages(
-      model, settings.rounds, post_processing.exponential_average(settings), measured,
+      model, settings.rounds, experiment.exponential_average(settings), measured,
       settings.rounds_per_evaluation,
   )
   progress = progress_lib.Progress(plan)

@@ -8,11 +8,11 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import aggregator
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.post_processing import released_topk
 from tests.support import numpy_reference
+from tests.support import processes
 from tests.support import tiny_models
 
 _DIM = 40
@@ -50,7 +50,7 @@ def _form(process):
 class TestComputation:
 
   def test_types(self):
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0
     )
     process = factory.create(_VECTOR)
@@ -58,12 +58,14 @@ class TestComputation:
     assert not process.is_weighted
     state_type = tff.types.FederatedType(
         state_lib.FedSmpState(
-            tff.TensorType(np.int32, [5]),
             tff.TensorType(np.int32),
             tff.TensorType(np.int64, [2]),
             tff.TensorType(np.float64),
-            tff.TensorType(np.float32, [0]),
-            tff.TensorType(np.float32, [0]),
+            state_lib.Choice(
+                tff.TensorType(np.int32, [5]),
+                tff.TensorType(np.float32, [0]),
+                tff.TensorType(np.float32, [0]),
+            ),
             collections.OrderedDict(),
         ),
         tff.SERVER,
@@ -91,7 +93,7 @@ class TestComputation:
   def test_only_integers_leave_a_client_and_only_through_a_secure_sum(
       self, private
   ):
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.RandK(num=5), 3,
         clipping_norm=1.0 if private else None,
         noise_multiplier=1.0 if private else None,
@@ -110,7 +112,7 @@ class TestComputation:
     tff.test.assert_types_equivalent(secure[0], report)
 
   def test_topk_names_the_way_out(self):
-    factory = aggregator.FedSmpFactory(_TOPK, 3)
+    factory = processes.factory(_TOPK, 3)
     with pytest.raises(ValueError, match='fedsmp_tff.build_fed_smp'):
       factory.create(_VECTOR)
 
@@ -126,7 +128,7 @@ class TestComputation:
       ],
   )
   def test_refuses_value_type(self, value_type):
-    factory = aggregator.FedSmpFactory(sparsifiers.Dense(), 3)
+    factory = processes.factory(sparsifiers.Dense(), 3)
     with pytest.raises(TypeError, match='value_type.*Found'):
       factory.create(tff.to_type(value_type))
 
@@ -154,12 +156,12 @@ class TestComputation:
   def test_refuses_numbers(self, options, match):
     valid = dict(clients_per_round=3, clipping_norm=1.0, noise_multiplier=1.0)
     with pytest.raises(ValueError, match=match):
-      aggregator.FedSmpFactory(sparsifiers.Dense(), **{**valid, **options})
+      processes.factory(sparsifiers.Dense(), **{**valid, **options})
 
   def test_refuses_other_sparsifiers_and_too_many_coordinates(self):
     with pytest.raises(TypeError, match='Sparsifier'):
-      aggregator.FedSmpFactory(0.5, 3)
-    factory = aggregator.FedSmpFactory(sparsifiers.RandK(num=_DIM + 1), 3)
+      processes.factory(0.5, 3)
+    factory = processes.factory(sparsifiers.RandK(num=_DIM + 1), 3)
     with pytest.raises(ValueError, match=f'at most.*{_DIM}'):
       factory.create(_VECTOR)
 
@@ -171,18 +173,18 @@ class TestExecution:
   def test_without_noise_equals_numpy_up_to_the_stated_rounding(self, kept, clip):
     updates = _updates(6)
     sparsifier = sparsifiers.RandK(num=kept)
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifier, 6, clipping_norm=clip, noise_multiplier=0.0 if clip else None,
         client_metrics=True,
     )
     # Without clipping, rand-k's default bound is 16 d/k: far above these values.
     state, output = _run(factory, updates)
-    coordinates = state.coordinates
+    coordinates = state.choice.coordinates
     assert len(set(coordinates)) == kept
     expected = numpy_reference.mean_without_noise(
         updates, coordinates, _DIM / kept, clip
     )
-    step = factory.mechanism(_DIM).channel.step * (clip or 1.0)
+    step = factory.round([(_DIM,)]).channel.step * (clip or 1.0)
     # float32's own rounding of the result beside half a step.
     tolerance = step / 2 + 1e-6 * np.max(np.abs(expected))
     np.testing.assert_allclose(output.result, expected, atol=tolerance, rtol=0)
@@ -192,7 +194,7 @@ class TestExecution:
 
   def test_dense_equals_numpy(self):
     updates = _updates(4)
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=1.0, noise_multiplier=0.0,
         client_metrics=True,
     )
@@ -205,7 +207,7 @@ class TestExecution:
 
   def test_clip_comes_after_the_scale(self):
     # Each kept value is 1, d/k = 8, so the scaled norm is 8 sqrt(5) > C = 4.
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.RandK(num=5), 1, clipping_norm=4.0, noise_multiplier=0.0
     )
     _, output = _run(factory, [np.ones(_DIM, np.float32)])
@@ -213,7 +215,7 @@ class TestExecution:
 
   def test_noise_has_its_scale_on_the_kept_values_and_nowhere_else(self):
     dim, kept, clients, clip, sigma = 20_000, 4000, 8, 0.4, 1.4
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.RandK(num=kept), clients,
         clipping_norm=clip, noise_multiplier=sigma, client_metrics=True,
     )
@@ -221,7 +223,7 @@ class TestExecution:
         factory, [np.zeros(dim, np.float32)] * clients,
         tff.TensorType(np.float32, [dim]),
     )
-    released = output.result[state.coordinates]
+    released = output.result[state.choice.coordinates]
     stddev = clip * sigma / clients
 
     def p_value(scale):
@@ -242,12 +244,12 @@ class TestExecution:
     # One client of nine: what it sends alone. Noise on some values, or a choice among
     # noisy ones, would show here and not in a sum.
     dim, seats, sigma = 4000, 9, 1.4
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), seats, clipping_norm=0.5, noise_multiplier=sigma,
-        noise=noise, rotate=False, seed=2,
+        noise=noise, rotate=False,
     )
-    mechanism = factory.mechanism(dim)
-    state = factory.initial_state([(dim,)])
+    mechanism = factory.round([(dim,)])
+    state = mechanism.initial_state(seed=2)
     sent = mechanism.report(
         tf.zeros([dim]), state, tf.constant([3, 4], tf.int64)
     )['values']
@@ -264,7 +266,7 @@ class TestExecution:
     assert stats.kurtosis(alone) == pytest.approx(0, abs=0.35)
 
   def test_two_rounds_and_two_runs_have_other_noise(self):
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 2, clipping_norm=1.0, noise_multiplier=1.0, seed=1
     )
     process = factory.create(_VECTOR)
@@ -281,7 +283,7 @@ class TestExecution:
   @pytest.mark.parametrize('sparsifier', [sparsifiers.RandK(num=7), sparsifiers.Dense()])
   def test_a_huge_client_moves_the_sum_by_at_most_c(self, sparsifier):
     clip, clients = 0.5, 5
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifier, clients, clipping_norm=clip, noise_multiplier=0.0, seed=3,
         client_metrics=True,
     )
@@ -302,7 +304,7 @@ class TestExecution:
   )
   @pytest.mark.parametrize('clip', [1.0, None])
   def test_a_broken_client_is_bounded_and_counted(self, bad, clip):
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 3, clipping_norm=clip, seed=3, client_metrics=True
     )
     updates = _updates(3, scale=0.01)
@@ -320,7 +322,7 @@ class TestExecution:
 
   def test_a_broken_client_still_adds_its_noise(self):
     dim = 4000
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0
     )
     _, output = _run(
@@ -332,7 +334,7 @@ class TestExecution:
     assert np.std(output.result) == pytest.approx(1.0, rel=0.06)
 
   def test_divides_by_r_and_refuses_another_number_of_clients(self):
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=1e6, noise_multiplier=0.0
     )
     process = factory.create(_VECTOR)
@@ -343,7 +345,7 @@ class TestExecution:
 
   def test_with_min_reporting_a_round_of_fewer_changes_nothing(self):
     clip, sigma, dim = 0.5, 1.4, 3000
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=clip, noise_multiplier=sigma,
         seats=6, min_reporting=5,
     )
@@ -372,7 +374,7 @@ class TestExecution:
   @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian', 'skellam'])
   def test_empty_seats_make_the_noise_whole(self, noise):
     clip, sigma, dim = 0.5, 1.4, 4000
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 2, clipping_norm=clip, noise_multiplier=sigma, seats=8,
         noise=noise,
     )
@@ -390,7 +392,7 @@ class TestExecution:
 
   @pytest.mark.parametrize('noise', ['discrete_gaussian', 'skellam'])
   def test_integers_modulo_2_to_the_b_are_all_that_leaves(self, noise):
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0,
         noise=noise, bits=12,
     )
@@ -404,20 +406,20 @@ class TestExecution:
 
   def test_discrete_means_are_numpy_s_up_to_the_stated_rounding(self):
     updates = _updates(6)
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.RandK(num=7), 6, clipping_norm=1.5, noise_multiplier=0.0,
         noise='skellam', bits=20,
     )
     state, output = _run(factory, updates)
     expected = numpy_reference.mean_without_noise(
-        updates, state.coordinates, _DIM / 7, 1.5
+        updates, state.choice.coordinates, _DIM / 7, 1.5
     )
     error = np.linalg.norm(output.result - expected)
-    assert error <= 1.5 * factory.mechanism(_DIM).channel.step * np.sqrt(8)
+    assert error <= 1.5 * factory.round([(_DIM,)]).channel.step * np.sqrt(8)
 
   def test_signal_to_noise_is_estimated_from_the_release(self):
     dim, clients, sigma = 4000, 10, 0.5
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), clients, clipping_norm=2.0, noise_multiplier=sigma
     )
     process = factory.create(tff.TensorType(np.float32, [dim]))
@@ -428,7 +430,7 @@ class TestExecution:
     assert output.measurements['signal_to_noise'] == pytest.approx(0.1, abs=0.12)
 
   def test_values_out_of_range_are_counted(self):
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 2, value_bound=1.0, client_metrics=True
     )
     update = np.zeros(_DIM, np.float32)
@@ -441,13 +443,13 @@ class TestExecution:
 
   def test_masks_change_by_round_and_follow_the_seed(self):
     def masks(seed):
-      factory = aggregator.FedSmpFactory(sparsifiers.RandK(num=5), 1, seed=seed)
+      factory = processes.factory(sparsifiers.RandK(num=5), 1, seed=seed)
       process = factory.create(_VECTOR)
       state = process.initialize()
       found = []
       for round_num in range(3):
         assert state.round_num == round_num
-        found.append(tuple(state.coordinates))
+        found.append(tuple(state.choice.coordinates))
         state = process.next(state, [np.ones(_DIM, np.float32)]).state
       return found
 
@@ -468,7 +470,7 @@ class TestExecution:
       ],
   )
   def test_any_structure_comes_back_as_it_went(self, value):
-    factory = aggregator.FedSmpFactory(sparsifiers.Dense(), 2)
+    factory = processes.factory(sparsifiers.Dense(), 2)
     value_type = tff.to_type(
         tf.nest.map_structure(
             lambda v: tff.TensorType(v.dtype.type, v.shape), value
@@ -487,7 +489,7 @@ class TestExecution:
         ('x', tff.TensorType(np.float32, [2])),
         ('y', tff.StructType([tff.TensorType(np.float32)])),
     ])
-    process = aggregator.FedSmpFactory(sparsifiers.Dense(), 1).create(value_type)
+    process = processes.factory(sparsifiers.Dense(), 1).create(value_type)
     value = collections.OrderedDict(x=np.array([1, 2], np.float32), y=[np.float32(3)])
     output = process.next(process.initialize(), [value])
     assert [list(output.result['x']), output.result['y'][0]] == [
@@ -501,7 +503,7 @@ class TestComposition:
   _CLIENTS, _LEARNING_RATE = 3, 0.05
 
   def _factory(self):
-    return aggregator.FedSmpFactory(
+    return processes.factory(
         sparsifiers.RandK(num=4), self._CLIENTS,
         clipping_norm=0.7, noise_multiplier=0.0,
     )
@@ -540,7 +542,7 @@ class TestComposition:
         for e in examples
     ]
     expected = numpy_reference.mean_without_noise(
-        updates, state.aggregator.coordinates, 10 / 4, 0.7
+        updates, state.aggregator.choice.coordinates, 10 / 4, 0.7
     )
     got = np.concatenate([(b - a).reshape(-1) for b, a in zip(before, after)])
     np.testing.assert_allclose(got, expected, atol=2e-6)
@@ -559,7 +561,7 @@ class TestComposition:
     process = tff.learning.algorithms.build_unweighted_fed_avg(
         lambda: tff.learning.models.model_from_functional(model),
         client_optimizer_fn=tff.learning.optimizers.build_sgdm(self._LEARNING_RATE),
-        model_aggregator=aggregator.FedSmpFactory(
+        model_aggregator=processes.factory(
             released_topk.ReleasedTopK(num=4, explore=0.0), self._CLIENTS,
             clipping_norm=0.7, noise_multiplier=0.0,
         ),
@@ -575,7 +577,7 @@ class TestComposition:
     ]
     releases = []
     for _ in range(5):
-      weights, kept = process.get_model_weights(state), state.aggregator.coordinates
+      weights, kept = process.get_model_weights(state), state.aggregator.choice.coordinates
       state = process.next(state, clients).state
       moved = np.concatenate([
           (b - a).ravel()
@@ -586,7 +588,7 @@ class TestComposition:
       _, _, energy = numpy_reference.energies(releases, [(4, 2), (2,)], 0.95)
       # Equal ones are ordered by chance, which moves an energy by 1 % at most.
       np.testing.assert_allclose(
-          np.sort(energy[state.aggregator.coordinates]), np.sort(energy)[-4:], rtol=0.011
+          np.sort(energy[state.aggregator.choice.coordinates]), np.sort(energy)[-4:], rtol=0.011
       )
 
   def test_a_computation_of_the_users_own(self):
@@ -608,7 +610,7 @@ class TestComposition:
     state = process.initialize()
     output = mean_of_negatives(state, updates)
     expected = -numpy_reference.mean_without_noise(
-        updates, state.coordinates, _DIM / 4, 0.7
+        updates, state.choice.coordinates, _DIM / 4, 0.7
     )
     np.testing.assert_allclose(output.result, expected, atol=2e-6)
 
@@ -619,10 +621,10 @@ class TestComposition:
         return tf.range(_DIM - self.num_kept(_DIM), _DIM)
 
     updates = _updates(self._CLIENTS)
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         Last(num=4), self._CLIENTS, clipping_norm=0.7, noise_multiplier=0.0
     )
     state, output = _run(factory, updates)
-    assert state.coordinates.tolist() == [36, 37, 38, 39]
+    assert state.choice.coordinates.tolist() == [36, 37, 38, 39]
     expected = numpy_reference.mean_without_noise(updates, [36, 37, 38, 39], 1.0, 0.7)
     np.testing.assert_allclose(output.result, expected, atol=2e-6)

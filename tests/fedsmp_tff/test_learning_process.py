@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import sparsifiers
 from tests.support import numpy_reference
+from tests.support import processes
 from tests.support import tiny_models
 
 _CLIENTS, _DIM, _RATE, _MOMENTUM, _STEPS = 3, 10, 0.05, 0.9, 4
@@ -35,7 +36,7 @@ def _topk(**options):
 
 
 def _build(sparsifier, sigma=0.0, clip=0.5, training=None, **options):
-  return fedsmp_tff.build_fed_smp(
+  return processes.fed_smp(
       tiny_models.linear_regression(),
       training or _training(),
       sparsifier,
@@ -75,28 +76,24 @@ _SYSTEMS = {
     'fedsmp_randk': (functools.partial(_build, sparsifiers.RandK(num=4)), 10 / 4, 0.5),
     'fedsmp_topk': (functools.partial(_build, _topk()), 1.0, 0.5),
     'dp_fedavg': (
-        lambda **options: fedsmp_tff.build_dp_fedavg(
+        lambda: fedsmp_tff.build_dp_fedavg(
             tiny_models.linear_regression(), _training(),
-            clients_per_round=_CLIENTS, clipping_norm=0.5, noise_multiplier=0.0,
-            **options,
+            fedsmp_tff.Mechanism(_CLIENTS, clipping_norm=0.5),
         ), 1.0, 0.5,
     ),
     'fedavg': (
-        lambda **options: fedsmp_tff.build_fedavg(
-            tiny_models.linear_regression(), _training(),
-            clients_per_round=_CLIENTS, **options,
+        lambda: fedsmp_tff.build_fedavg(
+            tiny_models.linear_regression(), _training(), _CLIENTS
         ), 1.0, None,
     ),
     'fedavg_randk': (
-        lambda **options: fedsmp_tff.build_fedavg_randk(
-            tiny_models.linear_regression(), _training(), 0.4,
-            clients_per_round=_CLIENTS, **options,
+        lambda: fedsmp_tff.build_fedavg_randk(
+            tiny_models.linear_regression(), _training(), _CLIENTS, 0.4
         ), 10 / 4, None,
     ),
     'fedavg_topk': (
-        lambda **options: fedsmp_tff.build_fedavg_topk(
-            tiny_models.linear_regression(), _training(), 0.4, _PUBLIC,
-            clients_per_round=_CLIENTS, **options,
+        lambda: fedsmp_tff.build_fedavg_topk(
+            tiny_models.linear_regression(), _training(), _CLIENTS, 0.4, _PUBLIC
         ), 1.0, None,
     ),
 }
@@ -141,15 +138,14 @@ class TestComputation:
       [
           (dict(model='model'), 'functional_model_from_keras'),
           (dict(training='training'), 'LocalTraining'),
-          (dict(sparsifier=0.5), 'Sparsifier'),
+          (dict(aggregator=0.5), 'FedSmpFactory'),
           (dict(server_optimizer='sgd'), 'Optimizer'),
       ],
   )
   def test_refuses_other_kinds(self, change, match):
     arguments = dict(
         model=tiny_models.linear_regression(), training=_training(),
-        sparsifier=sparsifiers.Dense(), clients_per_round=2,
-        clipping_norm=1.0, noise_multiplier=1.0,
+        aggregator=processes.factory(sparsifiers.Dense()),
     )
     with pytest.raises(TypeError, match=match):
       fedsmp_tff.build_fed_smp(**{**arguments, **change})
@@ -180,7 +176,7 @@ class TestExecution:
     for _ in range(2):
       before = process.get_model_weights(state)
       updates = [_numpy_update(before, e, _RATE) for e in _examples()]
-      coordinates = state.aggregator.coordinates
+      coordinates = state.aggregator.choice.coordinates
       if name.endswith('topk'):
         public = _numpy_update(before, _PUBLIC, _RATE)
         np.testing.assert_array_equal(
@@ -208,7 +204,7 @@ class TestExecution:
       ] == pytest.approx(rate)
       public = _numpy_update(process.get_model_weights(state), _PUBLIC, rate)
       np.testing.assert_array_equal(
-          state.aggregator.coordinates, numpy_reference.top_coordinates(public, 4)
+          state.aggregator.choice.coordinates, numpy_reference.top_coordinates(public, 4)
       )
       assert state.aggregator.round_num == round_num
       state = process.next(state, _datasets()).state
@@ -226,7 +222,7 @@ class TestExecution:
     )
     public = _numpy_update(other, _PUBLIC, _RATE)
     np.testing.assert_array_equal(
-        state.aggregator.coordinates, numpy_reference.top_coordinates(public, 4)
+        state.aggregator.choice.coordinates, numpy_reference.top_coordinates(public, 4)
     )
 
   def test_set_hparams_sets_the_rates(self):
@@ -272,7 +268,7 @@ class TestExecution:
       state = process.initialize()
       for _ in range(2):
         state = process.next(state, _datasets(tagged=True)).state
-      return _flat(process.get_model_weights(state)), state.aggregator.coordinates
+      return _flat(process.get_model_weights(state)), state.aggregator.choice.coordinates
 
     for one, again in zip(story(5), story(5)):
       np.testing.assert_array_equal(one, again)
@@ -291,7 +287,7 @@ class TestExecution:
   def test_released_noise_has_its_scale(self, seed):
     model = tiny_models.linear_regression(features=1500, outputs=2)
     clip, sigma = 0.4, 1.4
-    process = fedsmp_tff.build_fed_smp(
+    process = processes.fed_smp(
         model, _training(), sparsifiers.RandK(num=2000),
         clients_per_round=_CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
         seed=seed,
@@ -308,7 +304,7 @@ class TestExecution:
     moved = _flat(process.get_model_weights(state)) - _flat(
         process.get_model_weights(after)
     )
-    released = moved[state.aggregator.coordinates]
+    released = moved[state.aggregator.choice.coordinates]
 
     def p_value(scale):
       return stats.kstest(
@@ -321,14 +317,14 @@ class TestExecution:
     assert p_value(1) > 1e-6
     assert p_value(2 / 3) < 1e-10
     assert p_value(3 / 2) < 1e-10
-    off = np.setdiff1d(np.arange(model_dim(model)), state.aggregator.coordinates)
+    off = np.setdiff1d(np.arange(model_dim(model)), state.aggregator.choice.coordinates)
     assert not np.any(moved[off])
 
   @pytest.mark.parametrize('seed', [None, 3])
   def test_those_who_drop_out_add_nothing(self, seed):
     model, clip = tiny_models.linear_regression(), 0.5
     clients = 40
-    process = fedsmp_tff.build_fed_smp(
+    process = processes.fed_smp(
         model, _training(), sparsifiers.RandK(num=4), clients_per_round=clients,
         clipping_norm=clip, noise_multiplier=0.0, min_reporting=1, dropout=0.3,
         seed=seed,
@@ -349,7 +345,7 @@ class TestExecution:
           process.get_model_weights(output.state)
       )
       one = numpy_reference.sparsified_and_clipped(
-          update, state.aggregator.coordinates, 10 / 4, clip
+          update, state.aggregator.choice.coordinates, 10 / 4, clip
       )
       # All clients are the same here. The sum of those who reported is divided by r.
       np.testing.assert_allclose(moved, participants[-1] * one / clients, atol=1e-5)

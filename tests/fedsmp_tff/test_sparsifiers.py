@@ -63,7 +63,7 @@ class TestComputation:
 
     def lengths(**options):
       topk = sparsifiers.TopK(0.5, public_examples=_EXAMPLES, **options)
-      training = topk.local_training(clients)
+      training = topk.public_training(clients).training
       assert training.batch_size == 5
       return training.epochs, training.steps
 

@@ -1,79 +1,145 @@
-"""Tests that BUILD has one target for each module, with its sources and imports."""
+"""Tests that BUILD has the packages that are there, and that its deps are what they import."""
 
 import ast
+import collections
 import pathlib
 
 import pytest
 
+import fedsmp_tff
+
 _ROOT = pathlib.Path(__file__).parents[2]
-_PACKAGES = ('fedsmp_tff', 'tasks', 'tests')
+_LIBRARY, _COMMAND, _TEST = 'py_library', 'py_binary', 'py_test'
+_TEST_MAIN = 'tests/support/pytest_main.py'
 
 
-def _targets():
-  """Name to (rule, sources, deps); Starlark's calls are Python's."""
-  found = {}
-  for node in ast.parse((_ROOT / 'BUILD').read_text()).body:
-    call = getattr(node, 'value', None)
-    if not isinstance(call, ast.Call) or not call.func.id.startswith('py_'):
-      continue
-    given = {
-        k.arg: ast.literal_eval(k.value)
-        for k in call.keywords
-        if k.arg != 'data'  # A glob, of what is not Python.
-    }
-    assert given['name'] not in found
-    found[given['name']] = call.func.id, given['srcs'], given.get('deps', [])
+def _glob(include, exclude=(), allow_empty=False):
+  found = {str(p.relative_to(_ROOT)) for pattern in include for p in _ROOT.glob(pattern)}
+  assert found or allow_empty
+  return sorted(found - set(exclude))
+
+
+def _evaluate():
+  """Maps each target's name to its rule and arguments; Starlark is nearly Python."""
+  targets = {}
+
+  def rule(kind):
+    def declare(name, **arguments):
+      assert name not in targets
+      targets[name] = kind, arguments
+    return declare
+
+  def ignore(*unused_arguments, **unused_keywords):
+    pass
+
+  names = {kind: rule(kind) for kind in (_LIBRARY, _COMMAND, _TEST)}
+  names |= dict.fromkeys(('load', 'package', 'licenses', 'exports_files'), ignore)
+  exec((_ROOT / 'BUILD').read_text(encoding='utf-8'), names | {'glob': _glob})
+  return targets
+
+
+_TARGETS = _evaluate()
+_OWNERS = {
+    source: name
+    for name, (_, arguments) in _TARGETS.items()
+    for source in arguments['srcs']
+    if source != _TEST_MAIN
+}
+
+
+def _deps(name):
+  return {dep.removeprefix(':') for dep in _TARGETS[name][1].get('deps', ())}
+
+
+def _closure(name):
+  """All that a target depends on; fails if that is a circle."""
+  found, todo = set(), [*_deps(name)]
+  while todo:
+    dep = todo.pop()
+    if dep not in found:
+      found.add(dep)
+      todo += _deps(dep)
+  assert name not in found, f'{name} depends on itself'
   return found
 
 
-def _files():
-  return {
-      str(path.relative_to(_ROOT))
-      for package in _PACKAGES
-      for path in (_ROOT / package).rglob('*.py')
-  }
+def _owner(module):
+  """The target that has a module, or the module that has this attribute."""
+  path = module.replace('.', '/')
+  return _OWNERS.get(f'{path}.py') or _OWNERS.get(f'{path}/__init__.py')
 
 
-def _module_file(module):
-  for candidate in (module.replace('.', '/') + '.py', module.replace('.', '/') + '/__init__.py'):
-    if (_ROOT / candidate).exists():
-      return candidate
-  return None
+def _imports(name):
+  """The targets whose modules a target imports."""
+  modules = []
+  for source in _TARGETS[name][1]['srcs']:
+    for node in ast.walk(ast.parse((_ROOT / source).read_text(encoding='utf-8'))):
+      if isinstance(node, ast.Import):
+        modules += [alias.name for alias in node.names]
+      elif isinstance(node, ast.ImportFrom):
+        modules += [
+            f'{node.module}.{alias.name}'
+            if _owner(f'{node.module}.{alias.name}') else node.module
+            for alias in node.names
+        ]
+    if source == 'fedsmp_tff/__init__.py':  # Imports by name, when one is first used.
+      public = [getattr(fedsmp_tff, attribute) for attribute in fedsmp_tff.__all__]
+      modules += [getattr(one, '__module__', None) or one.__name__ for one in public]
+  return {_owner(module) for module in modules} - {None, name}
 
 
-def _imports(path):
-  """Files of this project that a file imports."""
-  files = set()
-  for node in ast.walk(ast.parse((_ROOT / path).read_text())):
-    if isinstance(node, ast.ImportFrom):
-      for name in node.names:
-        files.add(_module_file(f'{node.module}.{name.name}') or _module_file(node.module))
-    elif isinstance(node, ast.Import):
-      files |= {_module_file(name.name) for name in node.names}
-  return files - {None, path}
+def _of(*kinds):
+  return [name for name, (kind, _) in _TARGETS.items() if kind in kinds]
 
 
 def test_every_file_has_one_target():
-  sources = [source for _, srcs, _ in _targets().values() for source in srcs]
-  assert sorted(sources) == sorted(_files())
+  sources = collections.Counter(
+      source for _, arguments in _TARGETS.values() for source in arguments['srcs']
+  )
+  del sources[_TEST_MAIN]
+  files = _glob([f'{top}/**/*.py' for top in ('fedsmp_tff', 'tasks', 'tests')], [_TEST_MAIN])
+  assert sources == collections.Counter(files)
 
 
-def test_rules_fit_the_files():
-  for rule, (source,), _ in _targets().values():
-    if pathlib.Path(source).name.startswith('test_'):
-      assert rule == 'py_test', source
-    elif "if __name__ == '__main__'" in (_ROOT / source).read_text() and (
-        source.startswith('tasks/')
-    ):
-      assert rule == 'py_binary', source
-    else:
-      assert rule == 'py_library', source
+def test_every_package_has_its_target():
+  folders = {
+      str(pathlib.Path(file).parent) for file in _glob(['fedsmp_tff/**/*.py', 'tasks/**/*.py'])
+  }
+  assert {folder.replace('/', '_') for folder in folders} <= {*_of(_LIBRARY)}
+  for source, name in _OWNERS.items():
+    if _TARGETS[name][0] != _TEST and not source.startswith('tests/'):
+      path = pathlib.Path(source)
+      assert name in (str(p).replace('/', '_') for p in (path.parent, path.with_suffix('')))
 
 
-@pytest.mark.parametrize('name', _targets())
-def test_deps_are_the_imports(name):
-  targets = _targets()
-  _, (source,), deps = targets[name]
-  depends_on = {targets[dep.removeprefix(':')][1][0] for dep in deps}
-  extra = {f for f in depends_on if f.endswith('conftest.py')}
-  assert depends_on - extra == _imports(source)
+def test_commands_are_the_modules_that_run():
+  runnable = [p for p in _glob(['tasks/*.py']) if '__main__' in (_ROOT / p).read_text()]
+  assert runnable == [_TARGETS[name][1]['main'] for name in _of(_COMMAND)]
+
+
+@pytest.mark.parametrize('name', [n for n in _of(_LIBRARY) if not n.startswith('tests')])
+def test_a_library_depends_on_what_it_imports(name):
+  assert _deps(name) == _imports(name)
+
+
+def test_commands_depend_on_what_they_import_and_on_no_command():
+  imported = set()
+  for name in _of(_COMMAND):
+    assert _imports(name) <= _deps(name)
+    imported |= _imports(name)
+    assert not _closure(name) & {*_of(_COMMAND)}
+  assert imported == _deps('tasks_run')
+
+
+@pytest.mark.parametrize('name', ['tests_support', *_of(_TEST)])
+def test_a_test_reaches_what_it_imports(name):
+  assert _imports(name) <= _closure(name)
+
+
+def test_the_layering():
+  privacy, post_processing = 'fedsmp_tff_privacy', 'fedsmp_tff_post_processing'
+  assert not _closure('fedsmp_tff_mechanism') & {privacy, post_processing}
+  assert post_processing not in _closure(privacy) and privacy not in _closure(post_processing)
+  assert _closure('fedsmp_tff_runtime') == {'fedsmp_tff_flattening'}
+  assert not _closure('tasks_models')
+  assert all(not name.startswith('tasks') for name in _closure('fedsmp_tff'))

@@ -1,10 +1,10 @@
-"""Flags as the commands see them, put back after each test."""
+"""The flags of the tasks, restored after each test."""
 
 from absl import flags
 from absl.testing import flagsaver
 import pytest
 
-from tasks.config import settings  # noqa: F401  (defines the flags)
+from tasks import datasets  # noqa: F401  (defines the tasks' flags)
 from tests.support import small_data
 
 
@@ -18,7 +18,7 @@ def flags_put_back():
 
 @pytest.fixture
 def set_flags():
-  """Parses a command line's flags on top of the defaults."""
+  """Sets flags of tasks, for their functions."""
 
   def parse(*arguments):
     return flags.FLAGS(['test', *arguments])

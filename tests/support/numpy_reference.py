@@ -66,7 +66,7 @@ def energies(releases, shapes, decay):
     total *= decay
     visits *= decay
     noise *= decay
-    for j, value, stddev in zip(*release):
+    for j, value, stddev in zip(*release[:3]):
       total[j] += value**2 - stddev**2
       visits[j] += 1
       noise += stddev**2

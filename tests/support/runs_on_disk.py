@@ -4,7 +4,7 @@ import csv
 import json
 
 from tasks.config import grids
-from tasks.training import resuming
+from tasks.config import settings as settings_lib
 
 _DIM = 1_663_370
 
@@ -24,8 +24,8 @@ def write(
     p = 1
   settings = grids.Cell.of(arguments).settings
   config = dict(
-      resuming.identity(settings),
-      flags=resuming.identity(settings),
+      settings_lib.identity(settings),
+      flags=settings_lib.identity(settings),
       dim=_DIM,
       num_kept=round(p * _DIM),
       privacy=(

@@ -14,6 +14,7 @@ from tasks.datasets import fashion_mnist
 from tasks.models import initializers
 from tasks.training import evaluation
 from tests.support import numpy_reference
+from tests.support import processes
 from tests.support import tiny_models
 
 _ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '3'))
@@ -85,7 +86,7 @@ class TestExecution:
     # All six pull the same way, as hard as a float32 can, or are no numbers.
     for i, value in enumerate([np.nan, np.inf, -np.inf, 3e38, 1e30, 1e-38]):
       updates[i] = np.full(dim, value, np.float32)
-    factory = fedsmp_tff.FedSmpFactory(
+    factory = processes.factory(
         sparsifier, clients, clipping_norm=clip, noise_multiplier=0.0, seed=1,
         client_metrics=True,
     )
@@ -94,7 +95,7 @@ class TestExecution:
     output = process.next(state, updates)
     honest = [np.zeros(dim)] * 6 + updates[6:]
     coordinates = (
-        state.coordinates if len(state.coordinates) else np.arange(dim)
+        state.choice.coordinates if len(state.choice.coordinates) else np.arange(dim)
     )
     expected = numpy_reference.mean_without_noise(
         honest, coordinates, sparsifier.scale(dim), clip
@@ -112,7 +113,7 @@ class TestExecution:
       self, noise_multiplier
   ):
     clip, clients = 0.01, 8
-    process = fedsmp_tff.build_fed_smp(
+    process = processes.fed_smp(
         tiny_models.linear_regression(),
         fedsmp_tff.LocalTraining(
             tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2
@@ -164,7 +165,7 @@ class TestRealData:
         tff.learning.optimizers.build_sgdm(0.125, 0.5), 10, epochs=10,
         learning_rate_fn=lambda t: 0.125 * 0.99 ** tf.cast(t, tf.float32),
     )
-    process = fedsmp_tff.build_fed_smp(
+    process = processes.fed_smp(
         model, training, fedsmp_tff.TopK(0.005, public_examples=data.public),
         clients_per_round=_R, clipping_norm=1.0, noise_multiplier=1.4, seed=1,
         client_metrics=True,

@@ -17,8 +17,10 @@ import fedsmp_tff
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import noise
 from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff.post_processing import base
 from fedsmp_tff.post_processing import filters
 from fedsmp_tff.post_processing import server_choices
+from tests.support import processes
 from tests.support import tiny_models
 
 _DIM, _SEATS, _CLIP = 24, 5, 0.7
@@ -49,25 +51,23 @@ class TestMechanism:
   @pytest.mark.parametrize('kind', noise.KINDS)
   @pytest.mark.parametrize('name', _SPARSIFIERS)
   def test_releases_are_within_the_sensitivity(self, name, kind, adaptive, shaped):
-    factory = fedsmp_tff.FedSmpFactory(
+    factory = processes.factory(
         _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, seats=_SEATS,
-        noise=kind, seed=4,
+        noise=kind,
         adaptive_clipping=fedsmp_tff.AdaptiveClipping() if adaptive else None,
     )
-    mechanism = factory.mechanism(_DIM)
-    state = factory.initial_state([(_DIM,)])
-    if name == 'topk':
-      coordinates = _SPARSIFIERS[name].select(tf.linspace(1.0, 2.0, _DIM))
-      state = state._replace(coordinates=coordinates)
-    else:
-      state = factory.choices([(_DIM,)]).choose(state)
+    mechanism = factory.round([(_DIM,)])
+    state = mechanism.choose(
+        mechanism.initial_state(seed=4), lambda seed: tf.linspace(1.0, 2.0, _DIM)
+    )
     factors = 1.0
     if shaped:
       # Of any size: C bounds what is left after them.
       rng = np.random.default_rng(2)
       factors = rng.uniform(0.1, 10, mechanism.num_kept).astype(np.float32)
       guess = rng.normal(size=mechanism.num_kept).astype(np.float32)
-      state = state._replace(factors=tf.constant(factors), guess=tf.constant(guess))
+      choice = state.choice._replace(factors=tf.constant(factors), guess=tf.constant(guess))
+      state = state._replace(choice=choice)
     others = np.random.default_rng(1).normal(size=(_SEATS - 1, _DIM)).astype(np.float32)
 
     @tf.function
@@ -76,10 +76,7 @@ class TestMechanism:
           mechanism.report(u, state, randomness.fold_in(tf.constant([7, 7], tf.int64), i))
           for i, u in enumerate([update, *others])
       ]
-      total = tf.nest.map_structure(lambda *parts: tf.add_n(parts), *reports)
-      if mechanism.channel.modulus is not None:
-        total['values'] %= mechanism.channel.modulus
-      release, after, _ = mechanism.finish(total, state)
+      release, after, _ = mechanism.release(mechanism.sum(reports), state)
       return release.values * factors, after.clipping_norm, reports[0]['values']
 
     zero = np.zeros(_DIM, np.float32)
@@ -117,23 +114,23 @@ class TestMechanism:
       assert len({float(norm) for _, norm, _ in found}) == 1
 
 
-class _Recording(filters.Filter):
+class _Recording(base.Filter):
   """A filter that also remembers the last release, for a test to see."""
 
-  def __init__(self, recorded: filters.Filter, num_kept: int):
+  def __init__(self, recorded: base.Filter, num_kept: int):
     self._recorded = recorded
     self._num_kept = num_kept
 
   def initialize(self, shapes):
     zeros = tf.zeros([self._num_kept], tf.float64)
-    nothing = state_lib.Release(tf.cast(zeros, tf.int32), zeros, zeros)
+    nothing = state_lib.Release(tf.cast(zeros, tf.int32), zeros, zeros, tf.constant(True))
     return self._recorded.initialize(shapes), nothing
 
   def next(self, memory, release):
     return self._recorded.next(memory[0], release), release
 
-  def values(self, memory, shapes, release):
-    return self._recorded.values(memory[0], shapes, release)
+  def choose(self, known):
+    return self._recorded.choose(known._replace(memory=known.memory[0]))
 
 
 class TestProcess:
@@ -151,7 +148,7 @@ class TestProcess:
     process = fedsmp_tff.build_fed_smp(
         tiny_models.linear_regression(),
         fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
-        sparsifier, seed=5, **spec.mechanism(),
+        fedsmp_tff.FedSmpFactory(sparsifier, spec.mechanism()), seed=5,
     )
     clients = [tiny_models.regression_examples(6, seed=i) for i in range(8)]
     cohort = spec.sampler(seed=2).sample(0)
@@ -186,11 +183,11 @@ class TestProcess:
 
 _POST_PROCESSING = {
     'released top-k': (fedsmp_tff.ReleasedTopK(num=4), {}),
-    'momentum': (fedsmp_tff.RandK(num=4), {'server_filter': filters.Momentum()}),
-    'low-pass': (fedsmp_tff.RandK(num=4), {'server_filter': filters.LowPass()}),
-    'shrinkage': (fedsmp_tff.RandK(num=4), {'server_filter': filters.Shrinkage()}),
-    'preconditioner': (fedsmp_tff.RandK(num=4), {'preconditioner': fedsmp_tff.Preconditioner()}),
-    'prediction': (fedsmp_tff.Dense(), {'prediction': fedsmp_tff.Prediction()}),
+    'momentum': (fedsmp_tff.RandK(num=4), {'post_processing': [filters.Momentum()]}),
+    'low-pass': (fedsmp_tff.RandK(num=4), {'post_processing': [filters.LowPass()]}),
+    'shrinkage': (fedsmp_tff.RandK(num=4), {'post_processing': [filters.Shrinkage()]}),
+    'preconditioner': (fedsmp_tff.RandK(num=4), {'post_processing': [fedsmp_tff.Preconditioner()]}),
+    'prediction': (fedsmp_tff.Dense(), {'post_processing': [fedsmp_tff.Prediction()]}),
     'hybrid top-k': (
         fedsmp_tff.HybridTopK(
             num=4, public_examples=tiny_models.regression_examples(6, seed=50),
@@ -218,9 +215,9 @@ _POST_PROCESSING = {
     'all': (
         fedsmp_tff.ReleasedTopK(num=4),
         {
-            'server_filter': filters.LowPass(),
-            'preconditioner': fedsmp_tff.Preconditioner(),
-            'prediction': fedsmp_tff.Prediction(),
+            'post_processing': [
+                filters.LowPass(), fedsmp_tff.Preconditioner(), fedsmp_tff.Prediction(),
+            ],
         },
     ),
 }
@@ -235,24 +232,24 @@ class TestPostProcessing:
     sparsifier, options = _POST_PROCESSING[name]
     num_kept = sparsifier.num_kept(10)
     optimizer = options.get('server_optimizer', tff.learning.optimizers.build_sgdm(1.0))
-    recording = _Recording(options.get('server_filter', filters.Momentum(0.0)), num_kept)
+    members = options.get('post_processing', [])
+    own = [member for member in members if isinstance(member, base.Filter)]
+    shaping = [member for member in members if member not in own]
+    recording = _Recording(own[0] if own else filters.Momentum(0.0), num_kept)
     model = tiny_models.linear_regression()
     training = fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2)
-    process = fedsmp_tff.build_fed_smp(
+    process = processes.fed_smp(
         model, training, sparsifier, clients_per_round=3, clipping_norm=0.3,
-        noise_multiplier=0.5, **{**options, 'server_filter': recording},
+        noise_multiplier=0.5, **{**options, 'post_processing': [*shaping, recording]},
     )
-    shapes = [(4, 2), (2,)]
-    choices = server_choices.ServerChoices(
-        sparsifier, shapes,
-        **{key: options.get(key) for key in ('preconditioner', 'prediction', 'server_filter')},
-    )
+    choices = server_choices.ServerChoices(sparsifier, [(4, 2), (2,)], members)
 
     def public_update(seed):
       trainable = [tf.constant(weights[:8].reshape([4, 2])), tf.constant(weights[8:])]
-      trained = sparsifier.local_training(training).train(
+      public = sparsifier.public_training(training)
+      trained = public.training.train(
           model, tff.learning.models.ModelWeights(trainable, ()),
-          tuple(map(tf.constant, sparsifier.public_examples)), state.client_work, seed,
+          tuple(map(tf.constant, public.examples)), state.client_work, seed,
       )
       return tf.concat([tf.reshape(part, [-1]) for part in tf.nest.flatten(trained)], 0)
 
@@ -268,13 +265,13 @@ class TestPostProcessing:
           for i in range(3)
       ]
       state = process.next(state, clients).state
-      release = state_lib.Release(*state.aggregator.memory['server_filter'][1])
+      release = state_lib.Release(*state.aggregator.memory['filter'][1])
       np.testing.assert_array_equal(
           release.coordinates,
-          np.arange(10) if name == 'prediction' else replayed.coordinates,
+          np.arange(10) if name == 'prediction' else replayed.choice.coordinates,
       )
       replayed = replayed._replace(round_num=replayed.round_num + 1)
-      update, replayed = choices.update(release, tf.constant(True), replayed)
+      update, replayed = choices.update(release, replayed)
       finalizer, weights = optimizer.next(
           finalizer, tf.constant(weights), tf.cast(update, tf.float32)
       )
@@ -283,27 +280,28 @@ class TestPostProcessing:
       if 'clipping_schedule' in options:
         assert state.aggregator.clipping_norm == pytest.approx(0.3 * 0.5 ** (round_num + 1))
         assert release.stddev == pytest.approx(0.3 * 0.5**round_num * 0.5 / 3, rel=1e-6)
-      for field in ('coordinates', 'factors', 'guess'):
+      for field in state.aggregator.choice._fields:
         np.testing.assert_allclose(
-            getattr(state.aggregator, field), getattr(replayed, field), rtol=1e-5, atol=1e-7
+            getattr(state.aggregator.choice, field), getattr(replayed.choice, field), rtol=1e-5, atol=1e-7
         )
       found = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
       np.testing.assert_allclose(found, weights, atol=1e-6)
     # They do differ from what they would be without.
-    assert len(state.aggregator.guess) + len(state.aggregator.factors) == num_kept * (
+    assert len(state.aggregator.choice.guess) + len(state.aggregator.choice.factors) == num_kept * (
         ('prediction' in name or name == 'all') + (name in ('preconditioner', 'all'))
     )
 
   def test_who_holds_no_data_sends_zero_whatever_is_guessed(self):
-    process = fedsmp_tff.build_fed_smp(
+    process = processes.fed_smp(
         tiny_models.linear_regression(),
         fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
         fedsmp_tff.Dense(), clients_per_round=3, clipping_norm=0.3, noise_multiplier=0.0,
-        prediction=fedsmp_tff.Prediction(), preconditioner=fedsmp_tff.Preconditioner(),
+        post_processing=[fedsmp_tff.Prediction(), fedsmp_tff.Preconditioner()],
     )
     state = process.initialize()
     guess = np.arange(10, dtype=np.float32)
-    state = state._replace(aggregator=state.aggregator._replace(guess=guess))
+    choice = state.aggregator.choice._replace(guess=guess)
+    state = state._replace(aggregator=state.aggregator._replace(choice=choice))
     x, y = tiny_models.regression_examples(6)
     nobody = tf.data.Dataset.from_tensor_slices((x[:0], y[:0]))
     after = process.next(state, [nobody] * 3).state
@@ -317,7 +315,7 @@ class TestPostProcessing:
   def test_what_was_not_released_is_not_remembered(self):
     sparsifier = fedsmp_tff.ReleasedTopK(num=4)
     options = _POST_PROCESSING['all'][1]
-    process = fedsmp_tff.build_fed_smp(
+    process = processes.fed_smp(
         tiny_models.linear_regression(),
         fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
         sparsifier, clients_per_round=3, min_reporting=3, clipping_norm=0.3,
@@ -335,4 +333,4 @@ class TestPostProcessing:
     ):
       for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
         np.testing.assert_array_equal(a, b)
-    assert np.any(before.aggregator.guess) and after.aggregator.round_num == 2
+    assert np.any(before.aggregator.choice.guess) and after.aggregator.round_num == 2

@@ -10,7 +10,7 @@ class TestComputation:
   @pytest.mark.parametrize(
       'argument, sentence',
       [
-          ('--repeats=0', 'repeats'),
+          ('--repeats=0', '--repeats must be an integer >= 1; got 0'),
           ('--fashion_mnist_dir=/none', '/none/train-images-idx3-ubyte.gz does not'),
       ],
   )

@@ -149,7 +149,7 @@ class TestExecution:
         ([], 'no run directory is named'),
         ([str(tmp_path / 'nowhere')], 'nowhere holds no run'),
         ([str(run_dir), '--output=/dev/null/a'], "--output=/dev/null/a can't be written"),
-        ([str(run_dir), '--rounds=0'], 'rounds'),
+        ([str(run_dir), '--rounds=0'], '--rounds must be an integer >= 1; got 0'),
     ):
       assert sentence in commands.refused(capsys, report, *arguments)
 

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 
-from absl import flags
 import numpy as np
 import psutil
 import pytest
@@ -20,7 +19,10 @@ import pytest
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
+from tasks.config import options as options_lib
+from tasks.config import runtime as runtime_lib
 from tasks.config import settings
+from tasks.config import task_flags
 from tests.support import commands
 
 
@@ -72,87 +74,114 @@ class TestComputation:
           ([], '--task is not set'),
           (['--task=mnist'], 'task.*mnist'),
           (['--algorithm=dpsgd'], 'algorithm.*dpsgd'),
-          (['--p=0'], r'--p=0\.0 .*greater than 0'),
-          (['--p=2'], r'--p=2\.0 .*at most 1'),
-          (['--p=nan'], '--p=nan'),
+          (['--p=0'], r'--p must be a number > 0 and <= 1; got 0\.0'),
+          (['--p=2'], r'--p must be a number > 0 and <= 1; got 2\.0'),
+          (['--p=nan'], '--p must be .*; got nan'),
           (['--p=x'], 'flag --p=x'),
-          (['--k=0'], '--k=0 .*at least 1'),
+          (['--k=0'], '--k must be an integer >= 1; got 0'),
           (['--k=100000000'], '--k=100000000 is more than the d='),
           (['--p=0.1', '--k=3'], '--p=0.1 and --k=3 exclude'),
-          (['--noise_multiplier=-1'], r'--noise_multiplier=-1\.0 .*at least 0'),
-          (['--noise_multiplier=inf'], '--noise_multiplier=inf .*finite'),
-          (['--epsilon=nan'], '--epsilon=nan'),
-          (['--epsilon=0'], r'--epsilon=0\.0 .*greater than 0'),
+          (
+              ['--noise_multiplier=-1'],
+              r'--noise_multiplier must be a finite number >= 0; got -1\.0',
+          ),
+          (['--noise_multiplier=inf'], '--noise_multiplier must be a finite number >= 0; got inf'),
+          (['--epsilon=nan'], '--epsilon must be .*; got nan'),
+          (['--epsilon=0'], r'--epsilon must be a finite number > 0; got 0\.0'),
           (['--epsilon=1', '--noise_multiplier=1'], 'exclude each other'),
-          (['--accounting=paper'], '--accounting=paper .*--epsilon'),
-          (['--clip=0'], '--clip'),
-          (['--delta=1'], '--delta=1.0 .*less than 1'),
-          (['--delta=nan'], '--delta=nan'),
-          (['--rounds=0'], '--rounds=0'),
-          (['--clients_per_round=0'], '--clients_per_round=0'),
+          (
+              ['--accounting=paper'],
+              '--accounting has no effect unless --epsilon is set; set it, or drop --accounting',
+          ),
+          (['--clip=0'], r'--clip must be a finite number > 0; got 0\.0'),
+          (['--delta=1'], '--delta must be a number > 0 and < 1; got 1.0'),
+          (['--delta=nan'], '--delta must be .*; got nan'),
+          (['--rounds=0'], '--rounds must be an integer >= 1; got 0'),
+          (['--clients_per_round=0'], '--clients_per_round must be .*; got 0'),
           (['--population=5'], '--clients_per_round=100 is more than --population=5'),
           (['--sampling=shuffle'], 'sampling.*shuffle'),
           (['--seats=99'], '--seats must be from --clients_per_round=100 to 6000'),
-          (['--sampling=fixed', '--seats=120'], '--seats=120 is of use with --sampling=poi'),
-          (['--algorithm=fedavg', '--seats=120'], '--seats=120 is of use with --sampling=poi'),
+          (
+              ['--sampling=fixed', '--seats=120'],
+              '--seats has no effect unless --sampling=poisson; set it, or drop --seats',
+          ),
+          (['--algorithm=fedavg', '--seats=120'], '--seats has no effect unless --sampling=poi'),
           (['--min_reporting=151'], '--min_reporting must be from 1 to --seats=150'),
-          (['--min_reporting=0'], '--min_reporting=0'),
-          (['--dropout=1'], '--dropout=1.0 .*less than 1'),
-          (['--dropout=nan'], '--dropout=nan'),
+          (['--min_reporting=0'], '--min_reporting must be an integer >= 1; got 0'),
+          (['--dropout=1'], '--dropout must be a number >= 0 and < 1; got 1.0'),
+          (['--dropout=nan'], '--dropout must be .*; got nan'),
           (['--noise=laplace'], 'noise.*laplace'),
           (['--noise=skellam', '--bits=31'], '--bits must be an integer from 8 to 30'),
           (['--noise=skellam', '--bits=28'], 'too wide to draw exactly; lower --bits'),
           (['--noise=skellam', '--accounting=pld', '--epsilon=1'], "takes Gaussian noise"),
-          (['--norotate'], '--rotate=False is of use with --noise=disc'),
-          (['--clip_quantile=1'], '--clip_quantile=1.0'),
-          (['--algorithm=fedavg', '--clip_quantile=0.5'], '--clip_quantile is of no use'),
+          (['--norotate'], '--rotate has no effect unless --noise=discrete_gaussian or skellam'),
+          (['--clip_quantile=1'], '--clip_quantile must be .* < 1; got 1.0'),
+          (['--algorithm=fedavg', '--clip_quantile=0.5'], '--clip_quantile has no effect'),
           (['--client_metrics=all'], 'client_metrics.*all'),
           (['--clients_per_round=6001'], '6001 is more than the 6000 clients'),
-          (['--learning_rate=0'], '--learning_rate'),
-          (['--momentum=1'], '--momentum'),
-          (['--batch_size=0'], '--batch_size'),
+          (['--learning_rate=0'], '--learning_rate must be .* > 0; got 0.0'),
+          (['--momentum=1'], '--momentum must be .* < 1; got 1.0'),
+          (['--batch_size=0'], '--batch_size must be .* >= 1; got 0'),
           (['--local_epochs=1', '--local_steps=1'], 'exclude each other'),
           (['--public_epochs=1', '--public_steps=1'], 'exclude each other'),
-          (['--seed=-1'], '--seed=-1'),
+          (['--seed=-1'], '--seed must be an integer >= 0 .*; got -1'),
           (['--fashion_mnist_filters=3,x'], '--fashion_mnist_filters=3,x'),
           (['--fashion_mnist_clients=0'], 'fashion_mnist_clients'),
-          (['--svhn_dir=/x'], '--svhn_dir is for --task=svhn'),
-          (['--shakespeare_data=tff'], '--shakespeare_data is for --task=shake'),
-          (['--algorithm=fedavg', '--p=0.1'], '--p is of no use with --algorithm=fed'),
-          (['--algorithm=dp_fedavg', '--k=1'], '--k is of no use'),
-          (['--algorithm=fedavg_topk', '--clip=1'], '--clip is of no use'),
-          (['--algorithm=fedavg', '--delta=0.1'], '--delta is of no use'),
-          (['--algorithm=fedsmp_randk', '--public_steps=1'], '--public_steps is of no'),
-          (['--explore=0.1'], '--explore is of no use with --algorithm=fedsmp_topk'),
-          (['--algorithm=fedsmp_released', '--explore=2'], r'--explore=2\.0 .*at most 1'),
-          (['--algorithm=fedsmp_released', '--public_steps=1'], '--public_steps is of no use'),
-          (['--algorithm=fedsmp_randk', '--released_weight=1'], '--released_weight is of no'),
-          (['--released_weight=-1'], r'--released_weight=-1\.0 '),
-          (['--precondition=0'], r'--precondition=0\.0 .*greater than 0'),
-          (['--predict=1.5'], r'--predict=1\.5 .*at most 1'),
-          (['--algorithm=fedavg', '--predict=0.5'], '--predict is of no use'),
+          (
+              ['--svhn_dir=/x'],
+              '--svhn_dir has no effect unless --task=svhn; drop it for --task=fashion_mnist',
+          ),
+          (['--shakespeare_data=tff'], '--shakespeare_data has no effect unless --task=shake'),
+          (
+              ['--algorithm=fedavg', '--p=0.1'],
+              '--p has no effect unless --algorithm=.* or fedavg_topk;',
+          ),
+          (['--algorithm=dp_fedavg', '--k=1'], '--k has no effect'),
+          (
+              ['--algorithm=fedavg_topk', '--clip=1'],
+              '--clip has no effect unless --algorithm=.* or dp_fedavg;',
+          ),
+          (['--algorithm=fedavg', '--delta=0.1'], '--delta has no effect'),
+          (['--algorithm=fedsmp_randk', '--public_steps=1'], '--public_steps has no effect'),
+          (['--explore=0.1'], '--explore has no effect unless --algorithm=fedsmp_released;'),
+          (['--algorithm=fedsmp_released', '--explore=2'], r'--explore must be .* <= 1; got 2\.0'),
+          (['--algorithm=fedsmp_released', '--public_steps=1'], '--public_steps has no effect'),
+          (['--algorithm=fedsmp_randk', '--released_weight=1'], '--released_weight has no effect'),
+          (['--released_weight=-1'], r'--released_weight must be .* >= 0 .*; got -1\.0'),
+          (['--precondition=0'], r'--precondition must be .* > 0 .*; got 0\.0'),
+          (['--predict=1.5'], r'--predict must be .* <= 1; got 1\.5'),
+          (['--algorithm=fedavg', '--predict=0.5'], '--predict has no effect'),
           (['--server_filter=mean'], 'server_filter.*mean'),
-          (['--server_filter_decay=0.5'], '--server_filter_decay=0.5 is of use with --server_filter only'),
-          (['--server_filter=low_pass', '--server_filter_decay=1'], 'decay=1.0 .*less than 1'),
+          (
+              ['--server_filter_decay=0.5'],
+              '--server_filter_decay has no effect unless --server_filter is set',
+          ),
+          (
+              ['--server_filter=low_pass', '--server_filter_decay=1'],
+              '_decay must be .* < 1; got 1.0',
+          ),
           (['--server_optimizer=lion'], 'server_optimizer.*lion'),
           (['--clip_schedule=learning_rate', '--clip_quantile=0.5'], 'exclude each other'),
-          (['--average_decay=1'], r'--average_decay=1\.0 .*less than 1'),
-          (['--held_out=0'], '--held_out=0 .*at least 1'),
+          (['--average_decay=1'], r'--average_decay must be .* < 1; got 1\.0'),
+          (['--held_out=0'], '--held_out must be an integer >= 1; got 0'),
           (['--recipe=worst'], '--recipe=worst is not a recipe of --task=fashion_mnist'),
           (['--output_dir=/dev/null/x'], '--output_dir=/dev/null/x can\'t be written'),
           (['--fashion_mnist_dir=/none'], '/none/train-images-idx3-ubyte.gz does not'),
           (['--runtime=tpu'], 'runtime.*tpu'),
-          (['--workers=0'], '--workers=0'),
+          (['--workers=0'], '--workers must be an integer >= 1; got 0'),
           (['--devices=GPU:9'], "--devices=GPU:9: .*'GPU:9', which TensorFlow does not see"),
           (['--devices='], '--devices=: .*empty'),
-          (['--runtime=ray', '--devices=GPU:0'], '--devices is of no use with --runtime=ray'),
-          (['--client_timeout=3'], '--client_timeout is of no use with --runtime=local'),
-          (['--runtime=tff', '--ray_address=auto'], '--ray_address is of no use'),
-          (['--runtime=ray', '--client_timeout=nan'], '--client_timeout=nan'),
+          (['--runtime=ray', '--devices=GPU:0'], '--devices has no effect unless --runtime=local;'),
+          (['--client_timeout=3'], '--client_timeout has no effect unless --runtime=ray;'),
+          (['--runtime=tff', '--ray_address=auto'], '--ray_address has no effect'),
+          (
+              ['--runtime=ray', '--client_timeout=nan'],
+              '--client_timeout must be a finite number > 0; got nan',
+          ),
           (['--runtime=ray', '--ray_address=127.0.0.1:1'], 'no Ray cluster answers'),
-          (['--rounds_per_checkpoint=0'], '--rounds_per_checkpoint=0'),
-          (['--grace_seconds=-1'], r'--grace_seconds=-1\.0'),
-          (['--grace_seconds=nan'], '--grace_seconds=nan'),
+          (['--rounds_per_checkpoint=0'], '--rounds_per_checkpoint must be .* >= 1; got 0'),
+          (['--grace_seconds=-1'], r'--grace_seconds must be a finite number >= 0; got -1\.0'),
+          (['--grace_seconds=nan'], '--grace_seconds must be .*; got nan'),
           (['--flagfile=/none/flags'], '/none/flags'),
           (['--no_such_flag=1'], 'no_such_flag'),
           (['stray'], "'stray' is not a flag"),
@@ -189,15 +218,21 @@ class TestComputation:
   def test_help_names_every_flag_once_under_its_group(self, capsys):
     assert commands.main(['run', '--help']) == 0
     text = capsys.readouterr().out
-    by_module = flags.FLAGS.flags_by_module_dict()
-    for module in (
-        'config.settings', 'config.privacy', 'config.post_processing', 'config.runtime',
-        'training.run_directory',
-    ):
-      for flag in by_module[f'tasks.{module}']:
-        assert text.count(f'  --{flag.name}: ') == 1
-    for task in datasets.TASKS:
-      assert f'Only for --task={task}:' in text
+    tables = (settings.RunSettings, settings.OutputSettings, runtime_lib.RuntimeSettings)
+    found = {}
+    for title, body in re.findall(r'^(\S.*):\n((?:  .*\n)+)', text, re.MULTILINE):
+      for name in re.findall(r'^  --(\w+): ', body, re.MULTILINE):
+        assert name not in found
+        found[name] = title
+    for table in tables:
+      for name, option in options_lib.options_of(table).items():
+        assert found.pop(name) == option.group
+    assert found.pop('recipe') == 'What to run'
+    assert found == {
+        name: f'Only for --task={task}'
+        for task in datasets.TASKS for name in task_flags.names(task)
+    }
+    assert 'repeat this option' not in text
 
 
 class TestExecution:
@@ -370,7 +405,7 @@ class TestExecution:
     command = commands.command(['run', '--task=fashion_mnist', '--p=0'])
     out, err = command.communicate(timeout=60)
     assert command.returncode == 2 and out == ''
-    assert err == 'tasks.run: --p=0.0 is not a number greater than 0 and at most 1; change it.\n'
+    assert err == 'tasks.run: --p must be a number > 0 and <= 1; got 0.0.\n'
 
 
 @pytest.mark.slow

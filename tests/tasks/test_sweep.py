@@ -73,7 +73,7 @@ class TestComputation:
           ),
           (
               ['--grid=paper/fashion_mnist', '--', '--p=0.5'],
-              r'--algorithm=dp_fedavg --seed=1 --p=0.5: --p is of no use with --algorithm=dp_fedavg',
+              r'--algorithm=dp_fedavg --seed=1 --p=0.5: --p has no effect unless --algorithm=fedsmp_topk,',
           ),
           (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
       ],

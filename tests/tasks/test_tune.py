@@ -22,9 +22,9 @@ class TestComputation:
           ([], '--task is not set'),
           (['--task=fashion_mnist', '--algorithm=fedavg'], 'adds no noise'),
           (['--task=fashion_mnist', '--epsilon=1'], '--epsilon=1.0 needs k to be known'),
-          (['--task=fashion_mnist', '--tune_rounds=0'], '--tune_rounds=0 is not an integer'),
-          (['--task=fashion_mnist', '--client_examples=0'], '--client_examples=0 is not'),
-          (['--task=fashion_mnist', '--p=2'], '--p=2.0 is not a number'),
+          (['--task=fashion_mnist', '--tune_rounds=0'], '--tune_rounds must be an integer >= 1; got 0'),
+          (['--task=fashion_mnist', '--client_examples=0'], '--client_examples must be an integer >= 1; got 0'),
+          (['--task=fashion_mnist', '--p=2'], '--p must be a number > 0 and <= 1; got 2.0'),
           (['--task=fashion_mnist', '--tune_dir=/dev/null/x'], "x can't be written"),
       ],
   )

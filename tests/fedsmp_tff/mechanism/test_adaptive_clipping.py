@@ -8,16 +8,16 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import aggregator
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import adaptive_clipping
+from tests.support import processes
 
 _DIM, _CLIENTS = 30, 40
 _VECTOR = tff.TensorType(np.float32, [_DIM])
 
 
 def _factory(sigma=0.0, clip=1.0, seats=None, **options):
-  return aggregator.FedSmpFactory(
+  return processes.factory(
       sparsifiers.Dense(), _CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
       seats=seats, adaptive_clipping=adaptive_clipping.AdaptiveClipping(**options), seed=1,
   )
@@ -105,7 +105,7 @@ class TestExecution:
     output = process.next(state, zeros)
     adaptive = adaptive_clipping.AdaptiveClipping()
     expected = sigma / adaptive.value_weight(sigma, _CLIENTS) / _CLIENTS
-    assert factory.mechanism(dim).values_noise_multiplier > sigma
+    assert factory.mechanism.values_noise_multiplier > sigma
     for scale, least, most in ((1, 1e-6, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
       # Fresh noise: crosses 1e-6 by chance with that probability.
       found = stats.kstest(output.result, 'norm', (0, scale * expected)).pvalue
@@ -124,7 +124,7 @@ class TestExecution:
 class TestSchedule:
 
   def _processes(self, sigma):
-    factory = aggregator.FedSmpFactory(
+    factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=2.0, noise_multiplier=sigma, seed=1,
         clipping_schedule=lambda round_num: 0.5 ** tf.cast(round_num, tf.float32),
     )
@@ -152,12 +152,12 @@ class TestSchedule:
 
   def test_not_with_adaptive_clipping(self):
     with pytest.raises(ValueError, match='both set C'):
-      aggregator.FedSmpFactory(
+      processes.factory(
           sparsifiers.Dense(), 2, clipping_norm=1.0, noise_multiplier=1.0,
           clipping_schedule=lambda round_num: 1.0,
           adaptive_clipping=adaptive_clipping.AdaptiveClipping(),
       )
     with pytest.raises(ValueError, match='`clipping_schedule`.*needs a `clipping_norm`'):
-      aggregator.FedSmpFactory(
+      processes.factory(
           sparsifiers.Dense(), 2, clipping_schedule=lambda round_num: 1.0
       )

@@ -10,7 +10,7 @@ from scipy import special
 from scipy import stats
 import tensorflow as tf
 
-from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import lattice_channel
 from fedsmp_tff.privacy import rdp as rdp_lib
 
 _KINDS = ('discrete_gaussian', 'skellam')
@@ -18,7 +18,7 @@ _KINDS = ('discrete_gaussian', 'skellam')
 
 def _lattice(kind='skellam', num_values=64, bits=16, sigma=0.0, r=4, **options):
   options = dict(dict(seats=r, min_reporting=r), **options)
-  return lattice_lib.Lattice(kind, num_values, bits, sigma, r, **options)
+  return lattice_channel.LatticeChannel(kind, num_values, bits, sigma, r, **options)
 
 
 def _seed(*numbers):
@@ -182,7 +182,7 @@ class TestBounds:
     here = there.copy()
     here[: len(total)], there[shift:] = total, total
     both = (here > 1e-200) & (there > 1e-200)
-    curve = lattice.curve(moved)
+    curve = rdp_lib.curve_of(lattice, moved)
     for order in (2, 3, 5):
       log_terms = order * np.log(there[both]) + (1 - order) * np.log(here[both])
       exact = special.logsumexp(log_terms) / (order - 1)
@@ -199,15 +199,15 @@ class TestBounds:
   @pytest.mark.parametrize('kind', _KINDS)
   def test_more_is_never_less_private(self, kind):
     lattice = _lattice(kind, sigma=1.0)
-    curve, order = lattice.curve(1), 8
-    assert dataclasses.replace(lattice, noise_multiplier=1.1).curve(1)(order) < curve(order)
-    assert dataclasses.replace(lattice, bits=18).curve(1)(order) < curve(order)
-    assert lattice.curve(2)(order) > 3.9 * curve(order)
-    assert dataclasses.replace(lattice, noise_multiplier=0.0).curve(1)(2) == math.inf
+    curve, order = rdp_lib.curve_of(lattice, 1), 8
+    assert rdp_lib.curve_of(dataclasses.replace(lattice, noise_multiplier=1.1), 1)(order) < curve(order)
+    assert rdp_lib.curve_of(dataclasses.replace(lattice, bits=18), 1)(order) < curve(order)
+    assert rdp_lib.curve_of(lattice, 2)(order) > 3.9 * curve(order)
+    assert rdp_lib.curve_of(dataclasses.replace(lattice, noise_multiplier=0.0), 1)(2) == math.inf
 
   def test_small_shares_are_no_discrete_gaussian_any_more(self):
     # A share of variance under 1: the sum's excess is charged, not waved through.
     coarse = _lattice('discrete_gaussian', num_values=64, bits=8, sigma=0.5, r=64)
     assert coarse.share_variance < 0.5
     gaussian = 4 * coarse.squared_norm_bound / (2 * coarse.share_variance * 64)
-    assert coarse.curve(1)(4) > 1.5 * gaussian
+    assert rdp_lib.curve_of(coarse, 1)(4) > 1.5 * gaussian

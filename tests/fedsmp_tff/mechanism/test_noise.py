@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import noise_shares
 
 _CLIENTS, _CLIP, _SIGMA, _VALUES = 25, 0.4, 1.4, 4000
 
@@ -31,7 +32,7 @@ class TestExecution:
     @tf.function
     def share(client):
       seed = randomness.fold_in(tf.constant([1, 2], tf.int64), client)
-      return noise.gaussian_share(_VALUES, stddev, seed)
+      return noise_shares.gaussian_share(_VALUES, stddev, seed)
 
     total = sum(share(tf.constant(i)).numpy() for i in range(_CLIENTS))
 
@@ -47,7 +48,7 @@ class TestExecution:
 
   def test_another_seed_gives_an_independent_share(self):
     one, other = (
-        noise.gaussian_share(_VALUES, 1.0, tf.constant(s, tf.int64)).numpy()
+        noise_shares.gaussian_share(_VALUES, 1.0, tf.constant(s, tf.int64)).numpy()
         for s in ([1, 2], [1, 3])
     )
     # A correlation of 4000 independent pairs has standard deviation 1/sqrt(4000).
@@ -79,7 +80,7 @@ class TestIntegers:
 
   def test_draws_follow_it_and_no_other_scale(self, kind):
     variance, num = 2.0, 20_000
-    drawn = noise.integer_share(
+    drawn = noise_shares.integer_share(
         num, kind, variance, tf.constant([5, 6], tf.int64)
     ).numpy()
     x = np.arange(-60, 61)
@@ -99,7 +100,7 @@ class TestIntegers:
 
   def test_other_seeds_give_independent_shares(self, kind):
     one, other = (
-        noise.integer_share(_VALUES, kind, 50.0, tf.constant(s, tf.int64)).numpy()
+        noise_shares.integer_share(_VALUES, kind, 50.0, tf.constant(s, tf.int64)).numpy()
         for s in ([1, 2], [1, 3])
     )
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(_VALUES)

@@ -157,15 +157,15 @@ class TestRuns:
   def test_runs_about_the_same_clients_add_up(self, name):
     spec = _spec()
     once = spec.epsilon(name, 180)
-    halves = accounting.epsilon_of_runs([(spec, 100), (spec, 80)], name, _DELTA)
+    halves = accounting.epsilon([(spec.round, 100), (spec.round, 80)], name, _DELTA)
     assert halves == pytest.approx(once, rel=1e-3)
     other = _spec(sigma=2.0, r=50)
-    both = accounting.epsilon_of_runs([(spec, 180), (other, 50)], name, _DELTA)
+    both = accounting.epsilon([(spec.round, 180), (other.round, 50)], name, _DELTA)
     assert both > once
-    assert accounting.epsilon_of_runs([(other, 50), (spec, 180)], name, _DELTA) == (
+    assert accounting.epsilon([(other.round, 50), (spec.round, 180)], name, _DELTA) == (
         pytest.approx(both, rel=1e-9)
     )
-    assert accounting.epsilon_of_runs([(spec, 0)], name, _DELTA) == 0
+    assert accounting.epsilon([(spec.round, 0)], name, _DELTA) == 0
 
 
 class TestTheorem1:

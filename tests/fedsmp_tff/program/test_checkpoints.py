@@ -27,9 +27,11 @@ def _state(rounds_done, num=5, value=0.0):
           (),
           {'learning_rate': np.float32(0.1)},
           state_lib.FedSmpState(
-              np.arange(2, dtype=np.int32), np.int32(3), np.array([2**62, 1]), np.float64(0.5),
-              np.ones(2, np.float32), np.zeros(0, np.float32),
-              {'server_filter': (np.arange(4, dtype=np.float32),)},
+              np.int32(3), np.array([2**62, 1]), np.float64(0.5),
+              state_lib.Choice(
+                  np.arange(2, dtype=np.int32), np.ones(2, np.float32), np.zeros(0, np.float32)
+              ),
+              {'filter': (np.arange(4, dtype=np.float32),)},
           ),
           (),
       ),

@@ -13,6 +13,7 @@ from fedsmp_tff import runtime
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from fedsmp_tff.program import loop
+from tests.support import processes
 from tests.support import tiny_models
 
 
@@ -40,7 +41,7 @@ class _Runs:
 
   def _run(self, reporters, rounds=5, evaluate=None, sampler_seed=0, **options):
     model = tiny_models.linear_regression()
-    process = fedsmp_tff.build_fed_smp(
+    process = processes.fed_smp(
         model,
         fedsmp_tff.LocalTraining(
             tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1

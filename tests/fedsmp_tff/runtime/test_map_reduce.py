@@ -11,6 +11,7 @@ import fedsmp_tff
 from fedsmp_tff import randomness
 from fedsmp_tff import runtime
 from fedsmp_tff.runtime import local
+from tests.support import processes
 from tests.support import tiny_models
 
 _INTS = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -42,7 +43,7 @@ def _sums(x, y):
 
 
 def _fed_smp(**options):
-  return fedsmp_tff.build_fed_smp(
+  return processes.fed_smp(
       tiny_models.linear_regression(),
       fedsmp_tff.LocalTraining(
           tff.learning.optimizers.build_sgdm(0.1, 0.5), 3, epochs=2

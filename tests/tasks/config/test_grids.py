@@ -71,7 +71,7 @@ class TestComputation:
     other = grids.Cell.of(['--task=svhn', '--algorithm=dp_fedavg'])
     assert one.settings.clip == 0.5 and one.settings.p == 0.4
     assert other.settings.clip == 0.4 and other.settings.p is None
-    with pytest.raises(errors.InputError, match='--p is of no use'):
+    with pytest.raises(errors.InputError, match='--p has no effect unless --algorithm='):
       grids.Cell.of(['--task=svhn', '--algorithm=fedavg', '--p=0.1']).settings  # noqa: B018
 
   def test_all_of_a_directory_begins_with_every_first_paragraph(self):

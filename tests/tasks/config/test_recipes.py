@@ -14,7 +14,7 @@ _FILES = sorted(
 
 
 def _settings(*arguments):
-  return settings.of_command_line(arguments)
+  return settings.parse(arguments)[0]
 
 
 class TestComputation:
@@ -22,7 +22,7 @@ class TestComputation:
   def test_a_recipe_that_is_not_there(self):
     with pytest.raises(errors.InputError, match='--recipe=x is not .*fashion_mnist; choose best'):
       recipes.file_of('fashion_mnist', 'x')
-    with pytest.raises(errors.InputError, match='--task=svhn; it has none: leave the flag out'):
+    with pytest.raises(errors.InputError, match='--task=svhn; it has none: drop the flag'):
       recipes.file_of('svhn', 'best')
 
   def test_a_name_is_no_path(self):

@@ -121,7 +121,7 @@ class TestExecution:
           fedsmp_tff.LocalTraining(
               tff.learning.optimizers.build_sgdm(0.5, 0.9), 2, epochs=2
           ),
-          clients_per_round=1,
+          1,
           seed=1,
       )
       state = process.next(

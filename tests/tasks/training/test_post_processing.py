@@ -9,7 +9,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
-from tasks.config import post_processing
 from tasks.config import settings
 from tasks.training import experiment
 from tests.support import commands
@@ -31,33 +30,37 @@ _OPTIONS = {
 
 
 def _settings(*arguments):
-  return settings.of_command_line(['--task=fashion_mnist', *arguments])
+  return settings.parse(['--task=fashion_mnist', *arguments])[0]
 
 
-def _options(*arguments):
+def _members(*arguments):
+  return experiment.post_processing(_settings(*arguments))
+
+
+def _clipping_schedule(*arguments):
   s = _settings(*arguments)
-  return post_processing.mechanism(s, experiment.local_training(s))
+  return experiment.clipping_schedule(s, experiment.local_training(s))
 
 
 class TestComputation:
 
   def test_nothing_is_on_by_default(self):
-    assert not _options() and post_processing.text(_settings()) is None
-    assert isinstance(post_processing.server_optimizer(_settings()), tff.learning.optimizers.Optimizer)
+    assert not _members() and _clipping_schedule() is None
+    assert experiment.post_processing_text(_settings()) is None
+    assert isinstance(experiment.server_optimizer(_settings()), tff.learning.optimizers.Optimizer)
 
   def test_values_arrive(self):
-    options = _options(
+    members = _members(
         '--precondition=0.25', '--predict=0.75', '--server_filter=shrinkage',
         '--server_filter_decay=0.5',
     )
-    assert options == {
-        'preconditioner': fedsmp_tff.Preconditioner(exponent=0.25),
-        'prediction': fedsmp_tff.Prediction(share=0.75),
-        'server_filter': fedsmp_tff.Shrinkage(decay=0.5),
-    }
-    assert _options('--server_filter=low_pass')['server_filter'] == fedsmp_tff.LowPass(0.9)
+    assert members == [
+        fedsmp_tff.Preconditioner(exponent=0.25), fedsmp_tff.Prediction(share=0.75),
+        fedsmp_tff.Shrinkage(decay=0.5),
+    ]
+    assert _members('--server_filter=low_pass') == [fedsmp_tff.LowPass(0.9)]
     for flags, share in ((['--average_decay=0'], 1.0), ([], 0.05)):
-      average = post_processing.exponential_average(_settings(*flags))
+      average = experiment.exponential_average(_settings(*flags))
       assert average.share(10**6) == pytest.approx(share)
 
   def test_what_is_kept(self):
@@ -76,16 +79,15 @@ class TestComputation:
     assert type(sparsifier()) is fedsmp_tff.TopK
 
   def test_c_falls_as_the_learning_rate(self):
-    options = _options(
+    share = _clipping_schedule(
         '--clip_schedule=learning_rate', '--learning_rate=0.5', '--learning_rate_decay=0.9',
         '--learning_rate_decay_rounds=10',
     )
-    share = options['clipping_schedule']
     for round_num, expected in ((0, 1), (9, 1), (10, 0.9), (35, 0.9**3)):
       assert float(share(tf.constant(round_num))) == pytest.approx(expected, rel=1e-6)
 
   def test_the_servers_rate_falls_in_a_line(self):
-    optimizer = post_processing.server_optimizer(
+    optimizer = experiment.server_optimizer(
         _settings('--server_schedule=linear', '--server_learning_rate=8', '--rounds=4')
     )
     state = optimizer.initialize(tf.TensorSpec([]))
@@ -98,9 +100,9 @@ class TestComputation:
 
   @pytest.mark.parametrize('name', _OPTIONS)
   def test_the_plan_says_it(self, name):
-    text = post_processing.text(_settings(_OPTIONS[name]))
-    assert text.endswith('epsilon is the same')
-    others = {post_processing.text(_settings(flag)) for flag in _OPTIONS.values()}
+    text = experiment.post_processing_text(_settings(_OPTIONS[name]))
+    assert text.endswith('epsilon is unchanged')
+    others = {experiment.post_processing_text(_settings(flag)) for flag in _OPTIONS.values()}
     assert len(others) == len(_OPTIONS)
 
 
@@ -115,7 +117,7 @@ class TestExecution:
       out = tmp_path / name
       assert commands.main(commands.tiny(data_dir, out, *common, flag)) == 0
       printed = ' '.join(capsys.readouterr().out.split())
-      assert ('epsilon is the same' in printed) == (name != 'none')
+      assert ('epsilon is unchanged' in printed) == (name != 'none')
       assert 'server\'s rate 0.01' in printed
       found[name] = commands.story(out)[1]
       rows = commands.rows(out / 'metrics.csv')

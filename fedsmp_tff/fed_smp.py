@@ -1,0 +1,86 @@
+"""One round of Algorithm 1 as TensorFlow functions, in the order in which they run.
+
+  server  choose      the round's coordinates (and factors and guess)
+          message     what the clients get
+  client  report      masks, clips, adds noise, encodes
+          secure_sum  adds the integers of all clients
+  server  finish      decodes, and makes an update of the release
+
+`FedSmpFactory.create`, `build_fed_smp`, the audit and the tests all run these.
+"""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Optional
+
+import tensorflow as tf
+
+from fedsmp_tff import flattening
+from fedsmp_tff import randomness
+from fedsmp_tff import sparsifiers
+from fedsmp_tff.mechanism import masked_sum
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff.post_processing import base
+from fedsmp_tff.post_processing import server_choices
+
+# Maps a round's public seed, int64[2], to an update [d] on public data.
+PublicUpdate = Callable[[tf.Tensor], tf.Tensor]
+
+
+class FedSmpRound(masked_sum.MaskedPrivateSum):
+  """The masked private sum, with what the server chooses before it and does after it."""
+
+  def __init__(
+      self,
+      sparsifier: sparsifiers.Sparsifier,
+      mechanism: mechanism_lib.Mechanism,
+      shapes: flattening.Shapes,
+      post_processing: Sequence[base.PostProcessing] = (),
+      make_channel: masked_sum.MakeChannel = masked_sum.make_channel,
+  ):
+    """Initializes.
+
+    Args:
+      sparsifier: Chooses the coordinates.
+      mechanism: The options of the private sum.
+      shapes: Of the model's tensors.
+      post_processing: What shapes values before the clip, and filters releases.
+      make_channel: Makes the channel.
+    """
+    super().__init__(flattening.dim(shapes), sparsifier, mechanism, make_channel)
+    self._choices = server_choices.ServerChoices(sparsifier, shapes, post_processing)
+
+  def initial_state(self, seed: Optional[int]) -> state_lib.FedSmpState:
+    """Returns the state before round 0, nothing chosen yet (zeros).
+
+    Args:
+      seed: Of the masks, which are public; None: a fresh one.
+    """
+    state_seed = randomness.fresh_seed() if seed is None else randomness.of_run(seed)
+    return self._choices.initial_state(state_seed, self.clipping_norm(tf.constant(0)))
+
+  def choose(
+      self, state: state_lib.FedSmpState, public_update: Optional[PublicUpdate] = None
+  ) -> state_lib.FedSmpState:
+    """Returns `state` with its round's choice; see `ServerChoices.choose`."""
+    return self._choices.choose(state, public_update)
+
+  def finish(
+      self, total: masked_sum.channel_lib.Report, state: state_lib.FedSmpState
+  ) -> tuple[
+      tf.Tensor, state_lib.FedSmpState, collections.OrderedDict[str, tf.Tensor]
+  ]:
+    """Makes the update of a round.
+
+    Args:
+      total: The secure sum of the reports.
+      state: The round's.
+
+    Returns:
+      The update, float64[d]; the state of the next round, not yet chosen; and the
+      measurements.
+    """
+    release, state, measurements = self.release(total, state)
+    update, state = self._choices.update(release, state)
+    return update, state, measurements

@@ -1,0 +1,169 @@
+"""The options of the private sum as one object, checked once."""
+
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import Any, Optional, Union
+
+from fedsmp_tff.mechanism import adaptive_clipping as adaptive_clipping_lib
+from fedsmp_tff.mechanism import fixed_point
+from fedsmp_tff.mechanism import lattice
+from fedsmp_tff.mechanism import noise as noise_lib
+
+# Without clipping nothing bounds a value. Updates of networks stay far below
+# this; the values that reach it are counted.
+_DEFAULT_VALUE_BOUND = 16.0
+# Standard deviations of a noise share inside the encoded range: one share leaves
+# it with probability 1.3e-15, so even 10^6 values of 10^5 clients rarely do.
+_NOISE_TAIL = 8.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+  """What clients do to their k values, and how many of them a release takes.
+
+  `PrivacySpec.mechanism()` makes the mechanism that its epsilon is about. Without a
+  `clipping_norm` there is no differential privacy: clients neither clip nor add noise.
+
+  >>> mechanism = Mechanism(clients_per_round=100, clipping_norm=1.0, noise_multiplier=1.4)
+  >>> mechanism.seats, round(mechanism.share_stddev, 3)
+  (100, 0.14)
+
+  Attributes:
+    clients_per_round: r, by which sums are divided: clients in every round, or
+      expected, with Poisson sampling.
+    clipping_norm: C, the L2 norm to which a client's k values are clipped; None
+      for no differential privacy.
+    noise_multiplier: sigma; the sum's noise has standard deviation C sigma at least.
+    seats: Participants of a round, at least r; None: r.
+    min_reporting: The fewest of them whose sum is released, for which noise shares are
+      sized; None: exactly `seats` report, or the round fails.
+    noise: `gaussian`, or `discrete_gaussian` or `skellam` for integers.
+    bits: Bits of one client's integers; None: as many as let a sum over all seats
+      fit in int32; 16 with integer noise.
+    rotate: With integer noise: see `lattice.Lattice`.
+    value_bound: Without clipping: largest magnitude of an encoded value; None: 16
+      (times d/k for `RandK`).
+    adaptive_clipping: How C changes over rounds, from `clipping_norm` on; None: C stays.
+    clipping_schedule: Maps a round's number (int32 scalar tensor, from 0) to a positive
+      factor on `clipping_norm` in that round; None: 1. Noise is scaled to the round's C, so
+      that epsilon is the same. Not with `adaptive_clipping`.
+    client_metrics: Whether to sum exact counts of clipped, non-finite and saturated values,
+      OUTSIDE of the guarantee.
+
+  Raises:
+    ValueError: If a number is out of its range, or two options exclude each other.
+  """
+
+  clients_per_round: int
+  clipping_norm: Optional[float] = None
+  noise_multiplier: float = 0.0
+  seats: Optional[int] = None
+  min_reporting: Optional[int] = None
+  noise: str = noise_lib.GAUSSIAN
+  bits: Optional[int] = None
+  rotate: bool = True
+  value_bound: Optional[float] = None
+  adaptive_clipping: Optional[adaptive_clipping_lib.AdaptiveClipping] = None
+  clipping_schedule: Optional[Callable[[Any], Any]] = None
+  client_metrics: bool = False
+
+  def __post_init__(self):
+    # Each check is of the form `not (good)`: NaN compares false.
+    r, seats = self.clients_per_round, self.seats
+    if not isinstance(r, int) or r < 1:
+      raise ValueError(f'`clients_per_round` must be a positive integer. Found {r}.')
+    if seats is None:
+      seats = r
+      object.__setattr__(self, 'seats', seats)
+    if not isinstance(seats, int) or seats < r:
+      raise ValueError(
+          f'`seats` must be an integer at least `clients_per_round`={r}. Found {seats}.'
+      )
+    least = self.min_reporting
+    if least is not None and not 1 <= least <= seats:
+      raise ValueError(f'`min_reporting` must be from 1 to `seats`={seats}. Found {least}.')
+    if self.private and not 0 < self.clipping_norm < math.inf:
+      raise ValueError(
+          f'`clipping_norm` must be positive and finite. Found {self.clipping_norm}.'
+      )
+    if not 0 <= self.noise_multiplier < math.inf:
+      raise ValueError(
+          f'`noise_multiplier` must be non-negative and finite. Found {self.noise_multiplier}.'
+      )
+    for name in ('noise_multiplier', 'adaptive_clipping', 'clipping_schedule'):
+      if getattr(self, name) and not self.private:
+        raise ValueError(
+            f'`{name}`={getattr(self, name)} needs a `clipping_norm`, which bounds what a'
+            ' client sends. Found None.'
+        )
+    if self.adaptive_clipping and self.clipping_schedule:
+      raise ValueError(
+          '`clipping_schedule` and `adaptive_clipping` both set C; set one of them. Found'
+          f' {self.clipping_schedule} and {self.adaptive_clipping}.'
+      )
+    if self.noise not in noise_lib.KINDS:
+      raise ValueError(f'`noise` must be one of {noise_lib.KINDS}. Found {self.noise!r}.')
+    if self.value_bound is not None and self.private:
+      raise ValueError(
+          f'`value_bound`={self.value_bound} is for no `clipping_norm`, which bounds values'
+          f' by itself. Found {self.clipping_norm}.'
+      )
+    if self.bits is not None or self.value_bound is not None:
+      self.encoding(num_values=1)  # Checks them.
+
+  @property
+  def private(self) -> bool:
+    """Whether clients clip, and add noise."""
+    return self.clipping_norm is not None
+
+  @property
+  def noise_shares(self) -> int:
+    """The fewest noise shares in a released sum."""
+    return self.min_reporting or self.seats
+
+  @property
+  def share_stddev(self) -> float:
+    """Standard deviation of a client's noise, in units of C: sigma / sqrt(shares)."""
+    return noise_lib.share_stddev(self.noise_multiplier, self.noise_shares)
+
+  @property
+  def vote_weight(self) -> float:
+    """What a client's vote on C is multiplied with; 0 if C does not adapt."""
+    if self.adaptive_clipping is None:
+      return 0.0
+    return self.adaptive_clipping.vote_weight(self.noise_multiplier, self.clients_per_round)
+
+  @property
+  def value_weight(self) -> float:
+    """What the clipped values are multiplied with to leave room for the vote."""
+    if self.adaptive_clipping is None:
+      return 1.0
+    return self.adaptive_clipping.value_weight(self.noise_multiplier, self.clients_per_round)
+
+  @property
+  def values_noise_multiplier(self) -> float:
+    """sigma of the k values alone: more than sigma if C adapts, since votes take a part."""
+    return self.noise_multiplier / self.value_weight
+
+  def encoding(
+      self, num_values: int, scale: float = 1.0
+  ) -> Union[fixed_point.FixedPoint, lattice.Lattice]:
+    """Returns the numbers of the encoding of `num_values` values.
+
+    Args:
+      num_values: Length of a client's vector.
+      scale: d/k where values are scaled by it before the clip (`RandK`), else 1.
+    """
+    if self.private and self.noise != noise_lib.GAUSSIAN:
+      bits = lattice.DEFAULT_BITS if self.bits is None else self.bits
+      return lattice.Lattice(
+          self.noise, num_values, bits, self.noise_multiplier, self.clients_per_round,
+          self.seats, self.noise_shares, self.rotate,
+      )
+    if self.private:
+      bound = 1 + _NOISE_TAIL * self.share_stddev
+    else:
+      bound = _DEFAULT_VALUE_BOUND * scale if self.value_bound is None else self.value_bound
+    bits = fixed_point.default_bits(self.seats) if self.bits is None else self.bits
+    return fixed_point.FixedPoint(bits, bound, self.seats)

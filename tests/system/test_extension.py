@@ -1,0 +1,143 @@
+"""Tests of what a user builds upon the library, from a directory outside of the repository."""
+
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+_ROOT = pathlib.Path(__file__).parents[2]
+# A sparsifier that looks at the public update, a filter, and a channel.
+_PARTS = '''
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import runtime
+from fedsmp_tff.mechanism import channel
+
+runtime.set_local_context()
+PUBLIC = (np.ones([8, 3], np.float32), np.ones([8, 2], np.float32))
+
+
+class SmallestK(fedsmp_tff.Kept):
+  """Keeps the k coordinates that an update on public data moves least."""
+
+  def public_training(self, of_clients):
+    return fedsmp_tff.PublicTraining(PUBLIC, of_clients)
+
+  def choose(self, known):
+    order = tf.argsort(tf.abs(known.public_update()))
+    return tf.sort(order[: self.num_kept(order.shape[0])])
+
+
+class Sign(fedsmp_tff.Filter):
+  """Moves by the sign of the sum of a coordinate's releases."""
+
+  def initialize(self, shapes):
+    return tf.zeros([sum(int(np.prod(shape)) for shape in shapes)], tf.float64)
+
+  def next(self, memory, release):
+    return tf.tensor_scatter_nd_add(memory, release.coordinates[:, tf.newaxis], release.values)
+
+  def choose(self, known):
+    return 0.01 * tf.sign(tf.gather(known.memory, known.coordinates))
+
+
+@dataclasses.dataclass(frozen=True)
+class Coarse(channel.GaussianChannel):
+  """Rounds to a coarse grid before the noise."""
+
+  def encode(self, values, seed, public_seed):
+    return super().encode(tf.round(values * 4) / 4, seed, public_seed)
+
+
+def coarse(mechanism, num_values, scale):
+  numbers = dataclasses.asdict(mechanism.encoding(num_values, scale))
+  return Coarse(**numbers, num_values=num_values, share_stddev=mechanism.share_stddev)
+
+
+keras_model = tf.keras.Sequential([tf.keras.layers.InputLayer((3,)), tf.keras.layers.Dense(2)])
+spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2]))
+optimizer = tff.learning.optimizers.build_sgdm(0.1)
+training = fedsmp_tff.LocalTraining(optimizer, batch_size=4, epochs=1)
+dataset = tf.data.Dataset.from_tensor_slices(PUBLIC)
+
+
+def factory(sparsifier):
+  return fedsmp_tff.FedSmpFactory(
+      sparsifier, fedsmp_tff.Mechanism(3, clipping_norm=1.0, noise_multiplier=0.5),
+      post_processing=[Sign()], make_channel=coarse,
+  )
+
+
+def stock(sparsifier):
+  return tff.learning.algorithms.build_unweighted_fed_avg(
+      lambda: tff.learning.models.from_keras_model(
+          tf.keras.models.clone_model(keras_model),
+          loss=tf.keras.losses.MeanSquaredError(), input_spec=spec,
+      ),
+      optimizer, model_aggregator=factory(sparsifier),
+  )
+
+
+def moved(process, data):
+  state = process.initialize()
+  before = process.get_model_weights(state).trainable
+  after = process.get_model_weights(process.next(state, data).state).trainable
+  steps = np.concatenate([np.ravel(b - a) for b, a in zip(before, after)])
+  kept = np.asarray(state.aggregator.choice.coordinates)
+  return steps, kept
+'''
+_OWN = '''
+model = tff.learning.models.functional_model_from_keras(
+    keras_model, tf.keras.losses.MeanSquaredError(), spec
+)
+process = fedsmp_tff.build_fed_smp(model, training, factory(SmallestK(num=3)))
+tff.test.assert_not_contains_unsecure_aggregation(process.next)
+steps, kept = moved(process, [dataset] * 3)
+# All public examples are the same, so that all coordinates of an output move alike: least
+# those of the output whose error is least.
+kernel, bias = process.get_model_weights(process.initialize()).trainable
+least = np.argmin(np.abs(kernel.sum(axis=0) + bias - 1))
+assert {int(coordinate) % 2 for coordinate in kept} == {least}, kept
+'''
+_STOCK = '''
+steps, kept = moved(stock(fedsmp_tff.RandK(num=3)), [dataset.batch(4)] * 3)
+'''
+_CHECK = '''
+assert set(np.flatnonzero(steps)) == set(kept) and len(kept) == 3
+np.testing.assert_allclose(np.abs(steps[kept]), 0.01, rtol=1e-4)
+print('works from', fedsmp_tff.__file__)
+'''
+
+
+def _run(tmp_path, *parts):
+  (tmp_path / 'mine.py').write_text('\n'.join(parts))
+  return subprocess.run(
+      [sys.executable, 'mine.py'], cwd=tmp_path, text=True, capture_output=True, check=False,
+      env={'PYTHONPATH': str(_ROOT), 'PATH': '/usr/bin:/bin', 'TF_CPP_MIN_LOG_LEVEL': '3'},
+  )
+
+
+@pytest.mark.parametrize('part', [_OWN, _STOCK], ids=['build_fed_smp', 'stock'])
+def test_parts_of_the_users_own(tmp_path, part):
+  done = _run(tmp_path, _PARTS, part, _CHECK)
+  assert done.returncode == 0, done.stderr
+  assert 'works from' in done.stdout
+
+
+def test_a_public_update_in_a_stock_process_gets_a_sentence(tmp_path):
+  done = _run(tmp_path, _PARTS, textwrap.dedent('''
+      try:
+        stock(SmallestK(num=3))
+      except ValueError as error:
+        print(error)
+  '''))
+  assert done.returncode == 0, done.stderr
+  assert '`SmallestK` chooses coordinates by training on public data' in done.stdout
+  assert 'fedsmp_tff.build_fed_smp' in done.stdout
