@@ -159,7 +159,9 @@ def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
   audit = auditing.epsilon_of_one_release(
       present, absent, spec.delta, options.confidence
   )
-  return _say('one release, nobody sampled, one client added or removed', claim, audit, spec, options)
+  return _say(
+      'one release, nobody sampled, one client added or removed', claim, audit, spec, options
+  )
 
 
 def scores_of_releases(

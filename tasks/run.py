@@ -18,26 +18,19 @@ if _platform.problem():
 
 # pylint: disable=g-import-not-at-top
 import contextlib
-import dataclasses
-import secrets
 import time
-from typing import Optional
-
-import numpy as np
-import tensorflow as tf
 
 from fedsmp_tff import runtime
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
-from tasks import datasets
 from tasks import errors
 from tasks.config import command
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
-from tasks.training import experiment
+from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
-from tasks.training import plan as plan_lib
+from tasks.training import plan
 from tasks.training import resuming
 from tasks.training import run_directory
 from tasks.training import seeds as seeds_lib
@@ -88,67 +81,36 @@ def _run(
     output: settings_lib.OutputSettings,
     interruption: interruption_lib.Interruption,
 ) -> int:
-  flags = settings_lib.identity(settings)
   path = output.output_dir or _default_output_dir(settings)
   with run_directory.RunDirectory(path, output.overwrite) as out:
     if out.config is not None:
-      resuming.check_identity(out.path, out.config, flags)
-    task = datasets.TASKS[settings.task]
-    seeds = seeds_lib.make(settings.seed, out.config)
-    _check_clients(settings, task.num_clients())
-    model = experiment.model(settings, seeds)
-    dim = sum(int(np.size(w)) for w in tf.nest.flatten(model.initial_weights[0]))
-    _check_kept(settings, dim)
-    specs = None
-    if task.num_clients() is not None:  # Before data are loaded, if that can be.
-      specs = experiment.specs(
-          settings, task.num_clients(), experiment.num_kept(settings, dim)
-      )
-    data = task.load(
-        seeds.partition, settings.public_examples or 0, settings.held_out or 0
+      resuming.check_identity(out.path, out.config, settings_lib.identity(settings))
+    experiment = experiment_lib.Experiment.build(
+        settings, seeds_lib.make(settings.seed, out.config)
     )
-    _check_clients(settings, len(data.clients))
-    if out.config is not None:
-      resuming.check_data(out.path, out.checkpoints, out.config, data)
-    sparsifier = experiment.sparsifier(settings, data)
-    spec, hypothetical = specs or experiment.specs(
-        settings, len(data.clients), experiment.num_kept(settings, dim)
-    )
-    factory = experiment.factory(settings, spec, sparsifier)
-    plan = plan_lib.make(settings, data, dim, factory, spec, hypothetical)
-    print(plan.text(), flush=True)
+    resumed = out.config is not None
+    if resumed:
+      resuming.check_data(out.path, out.checkpoints, out.config, experiment.data)
+    print(plan.text(experiment), flush=True)
     print(f'\noutput: {out.path}\n', flush=True)
-    surroundings = resuming.surroundings(place)
-    config = out.config
-    if config is None:
-      config = {
-          **dataclasses.asdict(settings),
-          **plan.as_dict(),
-          **surroundings,
-          'flags': flags,
-          'seeds': seeds.public(),
-          'run_id': secrets.token_hex(8),
-      }
-      out.begin(config)
-    for change in resuming.changes(config, surroundings):
+    if not resumed:
+      out.begin(resuming.config(experiment, place))
+    for change in resuming.changes(out.config, resuming.surroundings(place)):
       print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
+    run_id = out.config['run_id']
     with checkpoints_lib.Checkpoints(
-        out.checkpoints, config['run_id'].encode(),
-        rounds_per_checkpoint=output.rounds_per_checkpoint,
+        out.checkpoints, run_id.encode(), rounds_per_checkpoint=output.rounds_per_checkpoint
     ) as checkpoints:
-      if out.config is not None and checkpoints.empty():
+      if resumed and checkpoints.empty():
         out.go_on_without_checkpoint()
-      resuming.keep_data_digest(out.checkpoints, data)
+      resuming.keep_data_digest(out.checkpoints, experiment.data)
       ledger = contextlib.nullcontext()
-      if plan.private:
+      if experiment.private:
         ledger = out.ledger(
-            spec, config['run_id'], settings.seed is not None,
-            began=not checkpoints.empty(),
+            experiment.spec, run_id, settings.seed is not None, began=not checkpoints.empty()
         )
       with ledger as ledger:
-        stopped_by = train.train(
-            plan, model, factory, seeds, out, checkpoints, ledger, interruption
-        )
+        stopped_by = train.train(experiment, out, checkpoints, ledger, interruption)
   if isinstance(stopped_by, interruption_lib.Interrupted):
     print(
         f'tasks.run: {stopped_by}; the same command with --output_dir={out.path} goes'
@@ -165,24 +127,6 @@ def _default_output_dir(settings: settings_lib.RunSettings) -> str:
   now = time.strftime('%Y%m%d-%H%M%S')
   # Batch jobs that start in the same second keep apart.
   return f'runs/{settings.task}-{settings.algorithm}-{now}-{os.getpid()}'
-
-
-def _check_clients(
-    settings: settings_lib.RunSettings, num_clients: Optional[int]
-) -> None:
-  if num_clients is not None and settings.clients_per_round > num_clients:
-    raise errors.InputError(
-        f'--clients_per_round={settings.clients_per_round} is more than the'
-        f' {num_clients} clients in the data; lower it.'
-    )
-
-
-def _check_kept(settings: settings_lib.RunSettings, dim: int) -> None:
-  if settings.k is not None and settings.k > dim:
-    raise errors.InputError(
-        f'--k={settings.k} is more than the d={dim} parameters of the model;'
-        ' lower it.'
-    )
 
 
 if __name__ == '__main__':

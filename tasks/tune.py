@@ -26,7 +26,7 @@ from tasks.config import paper_tables
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
 from tasks.reporting import drawing
-from tasks.training import experiment
+from tasks.training import builders
 from tasks.training import seeds as seeds_lib
 
 _NAME = 'bound'
@@ -92,7 +92,7 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
   with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)
   seeds = seeds_lib.make(settings.seed, None)
-  model = experiment.model(settings, seeds)
+  model = builders.model(settings, seeds)
   num_public = settings.public_examples or task.settings.public_examples
   data = task.load(seeds.partition, num_public)
   size = options.client_examples or settings.batch_size
@@ -103,7 +103,7 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
   )
   try:
     found = estimation.estimate(
-        model, data.public, experiment.local_training(settings), size, options.tune_rounds,
+        model, data.public, builders.local_training(settings), size, options.tune_rounds,
         seeds.partition,
         lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
     )

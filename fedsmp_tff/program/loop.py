@@ -39,7 +39,7 @@ class RoundReport:
 
 
 class Reporter:
-  """Hears of every round, and is carried over from one process to the next."""
+  """Receives a report after every round; its state is checkpointed."""
 
   def __call__(self, report: RoundReport) -> None:
     """Takes in a round; called once before the first, too."""
@@ -62,15 +62,14 @@ def run(
     client_data: Callable[[int], Any],
     sampler: sampling.Sampler,
     rounds: int,
-    evaluate: Callable[[Any, bool], Any],
-    rounds_per_evaluation: int,
+    evaluate: Callable[[int, Any], Optional[Any]],
     reporters: Sequence[Reporter],
     *,
     checkpoints: Optional[checkpoints_lib.Checkpoints] = None,
     ledger: Optional[ledger_lib.Ledger] = None,
     between_rounds: Callable[[], None] = lambda: None,
 ) -> tuple[Any, Optional[BaseException]]:
-  """Runs `rounds` rounds, evaluating at times, and reports each round as it ends.
+  """Runs `rounds` rounds, and reports each as it ends.
 
   With `checkpoints` it goes on after the last one, and a round's checkpoint is
   written after it was reported. So whatever ends the process, all rounds of the
@@ -83,10 +82,9 @@ def run(
       number's is that of a client without examples.
     sampler: Chooses the participants of each round.
     rounds: T.
-    evaluate: Maps the model's weights, and whether this is the last evaluation, to
-      whatever the reporters understand.
-    rounds_per_evaluation: Evaluation takes place after that many rounds, and after
-      the last, and before the first.
+    evaluate: Called before the first round and after each, with the number of rounds that
+      ended and the model's weights; returns whatever the reporters understand, or None
+      where nothing was due (`every`).
     reporters: Called in turn after each round, and once before the first.
     checkpoints: Where the run is kept, and found again; None: nowhere. Whatever
       ends the run, the state after the last reported round is saved.
@@ -130,12 +128,9 @@ def run(
   reported, stopped_by = saved, None
 
   def report(rounds_done, metrics, seconds):
-    last = rounds_done == rounds
     start = time.monotonic()
     weights = process.get_model_weights(state)
-    evaluation = None
-    if last or rounds_done % rounds_per_evaluation == 0:
-      evaluation = evaluate(weights, last)
+    evaluation = evaluate(rounds_done, weights)
     evaluation_seconds = time.monotonic() - start
     charged = rounds_done if ledger is None else ledger.rounds_charged(rounds_done)
     for reporter in reporters:
@@ -173,6 +168,24 @@ def run(
     if checkpoints is not None and reported is not None:
       checkpoints.save(reported)
   return process.get_model_weights(reported.process), stopped_by
+
+
+def every(
+    rounds_per_evaluation: int, rounds: int, measure: Callable[[Any], Any]
+) -> Callable[[int, Any], Optional[Any]]:
+  """Returns an `evaluate` of `run` that measures at times.
+
+  Args:
+    rounds_per_evaluation: Rounds from one measurement to the next, from the first weights on.
+    rounds: T; the last weights are measured in any case.
+    measure: Maps weights to whatever the reporters understand.
+  """
+
+  def evaluate(rounds_done, weights):
+    due = rounds_done == rounds or rounds_done % rounds_per_evaluation == 0
+    return measure(weights) if due else None
+
+  return evaluate
 
 
 def _zeros(process: tff.learning.templates.LearningProcess) -> Any:

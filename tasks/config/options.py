@@ -2,7 +2,9 @@
 
 Each option is written once, as a field whose annotation is the flag's type:
 
-  seats: Optional[int] = option(None, 'Seats of a round.', group='Privacy', at_least=1, only=POISSON)
+  seats: Optional[int] = option(
+      None, 'Seats of a round.', group='Privacy', at_least=1, only=when('sampling', 'poisson')
+  )
 
 `new_flags` defines the flags of such dataclasses, `make` turns parsed flags into an instance,
 fills in what is missing and checks it, and `help_lines` explains the flags by group.
@@ -43,7 +45,9 @@ def when(name: str, *values: str) -> Condition:
   """The condition that an option has one of these values; without values, that it is set."""
   if not values:
     return Condition(f'--{name} is set', lambda chosen: chosen[name] is not None)
-  return Condition(f'--{name}={" or ".join(values)}', lambda chosen: chosen[name] in values)
+  *others, last = values
+  text = f'{", ".join(others)} or {last}' if others else last
+  return Condition(f'--{name}={text}', lambda chosen: chosen[name] in values)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -396,10 +396,12 @@ class OutputSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Recipe:
+class _Presets:
+  """Names of sets of flags, which are no settings of their own."""
+
   row: Optional[str] = _option(
       None,
-      'Sets the task and flags of one row of the paper\'s tables, as in'
+      "Sets the task and flags of one row of the paper's tables, as in"
       ' table_1/fedsmp_topk/0.005 or, in tables over epsilon, table_4/fedsmp_randk/0.4/2.02;'
       ' flags given explicitly override it.',
       group=_RUN,
@@ -412,7 +414,7 @@ class _Recipe:
   )
 
 
-_TABLES = (RunSettings, _Recipe, runtime_lib.RuntimeSettings, OutputSettings)
+_TABLES = (RunSettings, _Presets, runtime_lib.RuntimeSettings, OutputSettings)
 
 
 def help_lines() -> list[str]:

@@ -1,8 +1,7 @@
-"""Averages of a run's weights over rounds, and how good they are: at no cost in epsilon."""
+"""Evaluates a run's weights and their averages over rounds: at no cost in epsilon."""
 
 from collections.abc import Callable
-import math
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -15,13 +14,14 @@ from tasks.training import evaluation
 # Averages change slowly: one in so many measurements of the last weights, and the last.
 _MEASUREMENTS = 10
 NAMES = ('exponential', 'tail')
+# The weights of the round itself.
+LAST = 'last'
 
 
 class Averages(loop.Reporter):
-  """An exponential average and the mean over the second half, measured at times.
+  """Evaluates the last weights, an exponential average and the second half's mean.
 
-  Attributes:
-    accuracies: The last round's, by the average's name; empty if it was not measured.
+  Its state, part of checkpoints, is the averages.
   """
 
   def __init__(
@@ -32,23 +32,45 @@ class Averages(loop.Reporter):
       measure: Callable[[Any, bool], evaluation.Evaluation],
       rounds_per_evaluation: int,
   ):
+    """Initializes.
+
+    Args:
+      model: The model.
+      rounds: T.
+      exponential: The exponential average, without weights yet.
+      measure: Measures weights; its second argument is whether this is the last time.
+      rounds_per_evaluation: Rounds from one measurement of the last weights to the next.
+    """
     self._averages = dict(zip(NAMES, (exponential, averaging.TailAverage(rounds // 2))))
     self._zeros = tf.nest.map_structure(np.zeros_like, list(model.initial_weights[0]))
     self._non_trainable = model.initial_weights[1]
     self._rounds = rounds
     self._measure = measure
-    self._every = _MEASUREMENTS * rounds_per_evaluation
-    self.accuracies = {}
+    self._every = rounds_per_evaluation
 
-  def __call__(self, report: loop.RoundReport) -> None:
-    self.accuracies = {}
-    if not report.rounds_done:
-      return  # Initial weights are no result.
-    last = report.rounds_done == self._rounds
-    for name, average in self._averages.items():
-      average.add(list(report.weights.trainable))
-      if last or report.rounds_done % self._every == 0:
-        self.accuracies[name] = self._measure(self.weights()[name], last).accuracy
+  def evaluate(
+      self, rounds_done: int, weights: tff.learning.models.ModelWeights
+  ) -> Optional[dict[str, evaluation.Evaluation]]:
+    """Takes in the weights after a round; measures them and the averages when due.
+
+    Args:
+      rounds_done: Rounds that ended; 0 for the initial weights, which are no result.
+      weights: The weights after them.
+
+    Returns:
+      Evaluations by name, `LAST` first; None if nothing was due.
+    """
+    last = rounds_done == self._rounds
+    if rounds_done:
+      for average in self._averages.values():
+        average.add(list(weights.trainable))
+    if not last and rounds_done % self._every:
+      return None
+    found = {LAST: self._measure(weights, last)}
+    if last or rounds_done % (_MEASUREMENTS * self._every) == 0:
+      for name, average in self.weights().items():
+        found[name] = self._measure(average, last)
+    return found
 
   def weights(self) -> dict[str, tff.learning.models.ModelWeights]:
     """The averages by their names, as the model's weights; none before the first round."""
@@ -63,7 +85,6 @@ class Averages(loop.Reporter):
         name: {
             'num': np.int64(average.num),
             'mean': self._zeros if average.mean is None else average.mean,
-            'accuracy': np.float64(self.accuracies.get(name, math.nan)),
         }
         for name, average in self._averages.items()
     }
@@ -72,5 +93,3 @@ class Averages(loop.Reporter):
     for name, average in self._averages.items():
       average.num = int(state[name]['num'])
       average.mean = list(state[name]['mean']) if average.num else None
-    accuracies = {name: float(state[name]['accuracy']) for name in self._averages}
-    self.accuracies = {n: value for n, value in accuracies.items() if not math.isnan(value)}

@@ -1,260 +1,175 @@
-"""Builds what a run's settings describe: model, sparsifier, privacy, aggregator, training."""
+"""A run's settings with everything that follows from them and the data, each made once."""
 
-from collections.abc import Callable
 import dataclasses
-import math
 from typing import Any, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
-from fedsmp_tff import client_training
-from fedsmp_tff.mechanism import noise as noise_lib
-from fedsmp_tff.post_processing import averaging
-from fedsmp_tff.post_processing import base
-from fedsmp_tff.privacy import spec as spec_lib
+from fedsmp_tff import communication
+from fedsmp_tff import fed_smp
 from tasks import datasets
 from tasks import errors
-from tasks.config import options
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
-from tasks.models import initializers
+from tasks.training import builders
 from tasks.training import seeds as seeds_lib
 
 
-def model(
-    settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
-) -> tff.learning.models.FunctionalModel:
-  """The task's model, with the run's initial weights."""
-  initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
-  return datasets.TASKS[settings.task].build_model(initializer)
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """The facts of a run, from which its plan, its process and its files are made.
 
-
-def factory(
-    settings: settings_lib.RunSettings,
-    spec: spec_lib.PrivacySpec,
-    kept: fedsmp_tff.Sparsifier,
-) -> fedsmp_tff.FedSmpFactory:
-  """Returns the run's aggregator.
-
-  Raises:
-    InputError: If --bits is out of its range.
-  """
-  adaptive = None
-  if settings.clip_quantile is not None:
-    adaptive = fedsmp_tff.AdaptiveClipping(settings.clip_quantile)
-  try:
-    mechanism = dataclasses.replace(
-        spec.mechanism(),
-        adaptive_clipping=adaptive,
-        clipping_schedule=clipping_schedule(settings, local_training(settings)),
-        client_metrics=settings.client_metrics == 'exact',
-    )
-  except ValueError as error:  # Of the flags, only --bits is not checked yet.
-    raise errors.InputError(f'--bits={settings.bits}: {error}') from None
-  return fedsmp_tff.FedSmpFactory(
-      kept, mechanism, post_processing=post_processing(settings)
-  )
-
-
-def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
-  """k."""
-  if settings_lib.ALGORITHMS[settings.algorithm].sparsifier is None:
-    return dim
-  return fedsmp_tff.RandK(settings.p, settings.k).num_kept(dim)
-
-
-def sparsifier(
-    settings: settings_lib.RunSettings, data: task_lib.TaskData
-) -> fedsmp_tff.Sparsifier:
-  """The run's sparsifier."""
-  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
-  if kind is None:
-    return fedsmp_tff.Dense()
-  if kind == 'randk':
-    return fedsmp_tff.RandK(settings.p, settings.k)
-  if kind == 'released':
-    return fedsmp_tff.ReleasedTopK(
-        settings.p, settings.k, **_given(explore=settings.explore)
-    )
-  public = (data.public, settings.public_epochs, settings.public_steps)
-  if settings.released_weight is not None:
-    return fedsmp_tff.HybridTopK(
-        settings.p, settings.k, *public, released_weight=settings.released_weight
-    )
-  return fedsmp_tff.TopK(settings.p, settings.k, *public)
-
-
-def local_training(
-    settings: settings_lib.RunSettings,
-) -> client_training.LocalTraining:
-  """What clients do in a round."""
-
-  def learning_rate(round_num):
-    decays = tf.cast(
-        round_num // settings.learning_rate_decay_rounds, tf.float32
-    )
-    return settings.learning_rate * settings.learning_rate_decay**decays
-
-  return client_training.LocalTraining(
-      tff.learning.optimizers.build_sgdm(
-          settings.learning_rate, settings.momentum
-      ),
-      settings.batch_size,
-      epochs=settings.local_epochs,
-      steps=settings.local_steps,
-      learning_rate_fn=learning_rate,
-  )
-
-
-def specs(
-    settings: settings_lib.RunSettings, num_clients: int, num_kept: int
-) -> tuple[spec_lib.PrivacySpec, Optional[spec_lib.PrivacySpec]]:
-  """Returns what a run samples, adds and claims.
-
-  Args:
+  Attributes:
     settings: The run's settings.
-    num_clients: The number of clients in the data.
-    num_kept: k.
-
-  Returns:
-    The specification for the data's clients, from which sampler, noise and epsilon come;
-    and one for --population, if that differs, for a HYPOTHETICAL epsilon. Without
-    privacy, they neither clip nor add noise.
-
-  Raises:
-    InputError: If a flag is out of range, or no noise reaches --epsilon.
+    seeds: The run's seeds.
+    data: The data.
+    model: The model, with the run's initial weights.
+    aggregator: The masked private sum.
+    round: Its steps for the model.
+    spec: What is sampled and added, and what that guarantees for the data's clients.
+    hypothetical: The specification for --population, if that differs.
   """
-  s = settings
-  private = s.clip is not None
-  population = s.population or num_clients
-  try:
-    real = spec_lib.PrivacySpec(
-        population=num_clients,
-        clients_per_round=s.clients_per_round,
-        rounds=s.rounds,
-        noise_multiplier=s.noise_multiplier or 0.0,
-        clipping_norm=s.clip if private else math.inf,
-        delta=spec_lib.default_delta(population) if s.delta is None else s.delta,
-        sampling=s.sampling,
-        seats=s.seats,
-        min_reporting=s.min_reporting,
-        noise=s.noise if private else noise_lib.GAUSSIAN,
-        bits=s.bits,
-        rotate=s.rotate,
-        num_values=(
-            # The vote of adaptive clipping is one more value.
-            num_kept + (s.clip_quantile is not None)
-            if private and s.noise != noise_lib.GAUSSIAN
-            else None
-        ),
+
+  settings: settings_lib.RunSettings
+  seeds: seeds_lib.Seeds
+  data: task_lib.TaskData
+  model: tff.learning.models.FunctionalModel
+  aggregator: fedsmp_tff.FedSmpFactory
+  round: fed_smp.FedSmpRound
+  spec: fedsmp_tff.PrivacySpec
+  hypothetical: Optional[fedsmp_tff.PrivacySpec]
+
+  @classmethod
+  def build(
+      cls, settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
+  ) -> 'Experiment':
+    """Loads the data and makes the rest; what can be checked before the data is.
+
+    Raises:
+      InputError: If a setting does not fit the model or the data, or data are missing.
+    """
+    task = datasets.TASKS[settings.task]
+    _check_clients(settings, task.num_clients())
+    model = builders.model(settings, seeds)
+    shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
+    dim = sum(int(np.prod(shape)) for shape in shapes)
+    _check_kept(settings, dim)
+    num_kept = builders.num_kept(settings, dim)
+    specs = None
+    if task.num_clients() is not None:
+      specs = builders.specs(settings, task.num_clients(), num_kept)
+    data = task.load(
+        seeds.partition, settings.public_examples or 0, settings.held_out or 0
     )
-    if s.min_reporting is None and s.dropout:
-      real = dataclasses.replace(
-          real, min_reporting=_expected_to_report(real.seats, s.dropout)
+    _check_clients(settings, len(data.clients))
+    spec, hypothetical = specs or builders.specs(settings, len(data.clients), num_kept)
+    aggregator = builders.aggregator(settings, spec, builders.sparsifier(settings, data))
+    return cls(
+        settings, seeds, data, model, aggregator, aggregator.round(shapes), spec, hypothetical
+    )
+
+  @property
+  def private(self) -> bool:
+    """Whether clients clip, and add noise."""
+    return self.aggregator.mechanism.private
+
+  @property
+  def dim(self) -> int:
+    """d."""
+    return self.round.dim
+
+  @property
+  def num_clients(self) -> int:
+    """n of the data."""
+    return len(self.data.clients)
+
+  @property
+  def communication(self) -> communication.Communication:
+    """The bytes that a client and round move."""
+    channel = self.round.channel
+    shaping = (self.settings.precondition, self.settings.predict)
+    return communication.Communication(
+        dim=self.dim,
+        num_integers=channel.num_integers,
+        num_coordinates=self.aggregator.sparsifier.num_coordinates(self.dim),
+        integer_bits=channel.wire_bits,
+        num_shaping=self.round.num_kept * sum(value is not None for value in shaping),
+    )
+
+  @property
+  def randomness(self) -> str:
+    """Where noise comes from, for every output."""
+    if self.settings.seed is not None:
+      return (
+          f'SIMULATION: --seed={self.settings.seed} makes the noise reproducible, so WHO'
+          ' KNOWS THE SEED CAN REMOVE IT'
       )
-    claimed = dataclasses.replace(real, population=population)
-    if s.epsilon is not None:
-      name = s.accounting and (
-          'paper' if s.accounting == 'paper' else f'{s.sampling}_{s.accounting}'
-      )
-      claimed = claimed.calibrated(s.epsilon, name)
-      real = real.with_noise_multiplier(claimed.noise_multiplier)
-    if private:
-      claimed.epsilon(rounds=1)  # Raises what it can't account for.
-  except ValueError as error:
-    raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
-  return real, claimed if population != num_clients else None
+    return 'the operating system\'s, fresh for every client and round'
 
-
-def post_processing(settings: settings_lib.RunSettings) -> list[base.PostProcessing]:
-  """Returns what shapes values before the clip and filters releases."""
-  members = []
-  if settings.precondition is not None:
-    members.append(fedsmp_tff.Preconditioner(exponent=settings.precondition))
-  if settings.predict is not None:
-    members.append(fedsmp_tff.Prediction(share=settings.predict))
-  if settings.server_filter is not None:
-    members.append(_filter(settings))
-  return members
-
-
-def clipping_schedule(
-    settings: settings_lib.RunSettings, training: client_training.LocalTraining
-) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-  """Returns the factor on C as a function of the round; None if C stays.
-
-  Args:
-    settings: The run's settings.
-    training: What clients do.
-  """
-  if settings.clip_schedule is None:
-    return None
-  return lambda round_num: (
-      training.learning_rate_fn(round_num) / training.learning_rate_fn(tf.constant(0))
-  )
-
-
-def server_optimizer(
-    settings: settings_lib.RunSettings,
-) -> tff.learning.optimizers.Optimizer:
-  """The optimizer that applies updates to the weights."""
-  rate = settings.server_learning_rate
-  optimizer = settings_lib.OPTIMIZERS[settings.server_optimizer or 'sgd'](rate)
-  if settings.server_schedule is None:
-    return optimizer
-  return tff.learning.optimizers.schedule_learning_rate(
-      optimizer,
-      lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds),
-  )
-
-
-def exponential_average(settings: settings_lib.RunSettings) -> averaging.ExponentialAverage:
-  """The average of the weights that is evaluated next to the final ones."""
-  return averaging.ExponentialAverage(**_given(decay=settings.average_decay))
-
-
-def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
-  """Describes the post-processing, for the plan; None if there is none."""
-  s = settings
-  parts = []
-  if s.released_weight is not None:
-    parts.append(
-        f'coordinates by past releases too, of weight {s.released_weight:g}, and by rows and'
-        ' columns of layers'
+  def process(self) -> tff.learning.templates.LearningProcess:
+    """Builds the learning process."""
+    return fedsmp_tff.build_fed_smp(
+        self.model,
+        builders.local_training(self.settings),
+        self.aggregator,
+        server_optimizer=builders.server_optimizer(self.settings),
+        dropout=self.settings.dropout,
+        seed=self.seeds.process,
     )
-  if s.precondition is not None:
-    parts.append(
-        f'values times magnitude^-{s.precondition:g} before the clip, undone after'
+
+  def uplink_megabytes(self, rounds: int) -> float:
+    """Returns the MB that a client sends in so many rounds, on average."""
+    return self.communication.uplink_megabytes(
+        rounds, self.settings.clients_per_round, self.num_clients
     )
-  if s.predict is not None:
-    parts.append(
-        f'{s.predict:g} of the mean of past releases subtracted before the clip, added after'
+
+  def epsilons(self, rounds: int) -> dict[str, float]:
+    """Returns epsilon after so many rounds, by column; empty without privacy.
+
+    `epsilon` is valid for the data's clients; `epsilon_hypothetical` is what as many
+    clients as --population says would get; `epsilon_paper` is the paper's figure at that
+    number.
+    """
+    if not self.private:
+      return {}
+    found = {'epsilon': self.spec.epsilon(rounds=rounds)}
+    if self.hypothetical is not None:
+      found['epsilon_hypothetical'] = self.hypothetical.epsilon(rounds=rounds)
+    claimed = self.hypothetical or self.spec
+    found['epsilon_paper'] = claimed.epsilon('paper', rounds)
+    return found
+
+  def as_dict(self) -> dict[str, Any]:
+    """Returns what config.json has beside the settings."""
+    channel = self.round.channel
+    epsilons = self.epsilons(self.settings.rounds)
+    return {
+        'dim': self.dim,
+        'num_kept': self.round.num_kept,
+        'num_clients': self.num_clients,
+        **self.data.as_dict(),
+        'bits': channel.bits,
+        'encoding_step': channel.step,
+        'value_bound': channel.value_bound,
+        'privacy': dataclasses.asdict(self.spec) if self.private else None,
+        'randomness': self.randomness,
+        **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
+    }
+
+
+def _check_clients(settings: settings_lib.RunSettings, num_clients: Optional[int]) -> None:
+  if num_clients is not None and settings.clients_per_round > num_clients:
+    raise errors.InputError(
+        f'--clients_per_round={settings.clients_per_round} is more than the'
+        f' {num_clients} clients in the data; lower it.'
     )
-  if s.clip_schedule is not None:
-    parts.append('C falls with the clients\' learning rate')
-  if s.server_filter is not None:
-    parts.append(f'{s.server_filter} of decay {_filter(s).decay:g} on releases')
-  if s.server_optimizer is not None:
-    parts.append(f'{s.server_optimizer} on the server')
-  if s.server_schedule is not None:
-    parts.append('the server\'s learning rate decays linearly to zero')
-  if not parts:
-    return None
-  return '; '.join(parts) + '. These use only released and public data: epsilon is unchanged'
 
 
-def _filter(settings: settings_lib.RunSettings) -> base.Filter:
-  return settings_lib.FILTERS[settings.server_filter](**_given(decay=settings.server_filter_decay))
-
-
-def _given(**options: Any) -> dict[str, Any]:
-  """Returns the options that are set; the library has the defaults of the others."""
-  return {name: value for name, value in options.items() if value is not None}
-
-
-def _expected_to_report(seats: int, dropout: float) -> int:
-  """The number below which reports fall with probability 3e-5."""
-  expected = seats * (1 - dropout)
-  return max(1, math.floor(expected - 4 * math.sqrt(expected * dropout)))
+def _check_kept(settings: settings_lib.RunSettings, dim: int) -> None:
+  if settings.k is not None and settings.k > dim:
+    raise errors.InputError(
+        f'--k={settings.k} is more than the d={dim} parameters of the model; lower it.'
+    )

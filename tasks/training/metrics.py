@@ -8,7 +8,7 @@ import numpy as np
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
 from tasks.training import averages as averages_lib
-from tasks.training import plan as plan_lib
+from tasks.training import experiment as experiment_lib
 from tasks.training import run_directory
 
 
@@ -17,30 +17,30 @@ class MetricsWriter(loop.Reporter):
 
   def __init__(
       self,
-      plan: plan_lib.Plan,
+      experiment: experiment_lib.Experiment,
       out: run_directory.RunDirectory,
       ledger: Optional[ledger_lib.Ledger],
-      averages: averages_lib.Averages,
   ):
     """Initializes.
 
     Args:
-      plan: The run's plan.
+      experiment: The run.
       out: Where the tables are.
       ledger: What was spent; None without privacy.
-      averages: Hears of each round before this reporter does.
     """
-    self._plan = plan
+    self._experiment = experiment
     self._out = out
     self._ledger = ledger
-    self._averages = averages
     self._rounds = 0
+    self._average_accuracies = {}
     self._best_accuracy = self._accuracy = self._loss = math.nan
     self._best_round = 0
 
   def __call__(self, report: loop.RoundReport) -> None:
     self._rounds = report.rounds_done
-    measured = report.evaluation
+    evaluations = dict(report.evaluation or {})
+    measured = evaluations.pop(averages_lib.LAST, None)
+    self._average_accuracies = {name: e.accuracy for name, e in evaluations.items()}
     if measured is not None:
       self._loss, self._accuracy = measured
       # Written so that the first, which follows a NaN, is the best.
@@ -59,15 +59,15 @@ class MetricsWriter(loop.Reporter):
         'test_accuracy': measured and measured.accuracy,
         'best_test_accuracy': self._best_accuracy,
         **{
-            f'test_accuracy_{name}': self._averages.accuracies.get(name)
+            f'test_accuracy_{name}': self._average_accuracies.get(name)
             for name in averages_lib.NAMES
         },
         **self._charged(report),
-        'uplink_megabytes': self._plan.uplink_megabytes(report.rounds_done),
+        'uplink_megabytes': self._experiment.uplink_megabytes(report.rounds_done),
         # One number each.
         **{
             name: np.asarray(public[name]).item() if public else None
-            for name in self._plan.mechanism.measurements
+            for name in self._experiment.round.measurements
         },
     })
 
@@ -77,7 +77,7 @@ class MetricsWriter(loop.Reporter):
       return {}
     # Privacy loss distributions take time: where accuracy is measured too.
     measured = report.evaluation is not None
-    epsilons = self._plan.epsilons(report.rounds_charged if measured else 0)
+    epsilons = self._experiment.epsilons(report.rounds_charged if measured else 0)
     return {
         'rounds_charged': report.rounds_charged,
         **{n: value if measured else None for n, value in epsilons.items()},
@@ -89,6 +89,10 @@ class MetricsWriter(loop.Reporter):
         'best_round': np.int64(self._best_round),
         'test_accuracy': np.float64(self._accuracy),
         'test_loss': np.float64(self._loss),
+        'average_accuracies': {
+            name: np.float64(self._average_accuracies.get(name, math.nan))
+            for name in averages_lib.NAMES
+        },
         'tables': self._out.digests(),
     }
 
@@ -103,12 +107,17 @@ class MetricsWriter(loop.Reporter):
     self._best_round = int(state['best_round'])
     self._accuracy = float(state['test_accuracy'])
     self._loss = float(state['test_loss'])
+    self._average_accuracies = {
+        name: float(accuracy)
+        for name, accuracy in state['average_accuracies'].items()
+        if not math.isnan(accuracy)
+    }
     again = self._out.go_on(rounds_done, state['tables'])
-    total = self._plan.settings.rounds
+    total = self._experiment.settings.rounds
     print(f'goes on after round {rounds_done} of {total}', flush=True)
     if again:
       text = f'  rounds run again, since the checkpoint is older: {again}'
-      if self._plan.private and self._plan.settings.seed is None:
+      if self._experiment.private and self._experiment.settings.seed is None:
         text += '; with fresh noise, so epsilon counts them again'
       print(text, flush=True)
 
@@ -122,11 +131,11 @@ class MetricsWriter(loop.Reporter):
         'final_test_loss': self._loss,
         **{
             f'final_test_accuracy_{name}': accuracy
-            for name, accuracy in self._averages.accuracies.items()
+            for name, accuracy in self._average_accuracies.items()
         },
         **self._spent(),
-        'uplink_megabytes': self._plan.uplink_megabytes(self._rounds),
-        'randomness': self._plan.randomness(),
+        'uplink_megabytes': self._experiment.uplink_megabytes(self._rounds),
+        'randomness': self._experiment.randomness,
     }
 
   def _spent(self) -> dict[str, Any]:
@@ -134,4 +143,4 @@ class MetricsWriter(loop.Reporter):
       return {}
     # One that was begun and abandoned counts.
     charged = self._ledger.rounds_charged()
-    return {'rounds_charged': charged, **self._plan.epsilons(charged)}
+    return {'rounds_charged': charged, **self._experiment.epsilons(charged)}

@@ -1,270 +1,169 @@
-"""What a run is going to do, move and spend, before it starts; one page of text."""
+"""Renders a summary of a run (data, traffic, mechanism, privacy) before it starts."""
 
-import dataclasses
 import math
 import textwrap
-from typing import Any, Optional
+from typing import Optional
 
-from fedsmp_tff import aggregator
-from fedsmp_tff import communication
-from fedsmp_tff.mechanism import masked_sum
 from fedsmp_tff.mechanism import noise
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
-from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks.config import settings as settings_lib
-from tasks.datasets import task as task_lib
-from tasks.training import experiment
+from tasks.training import builders
+from tasks.training import experiment as experiment_lib
 
 _COLUMNS = 96
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """A run's settings with everything that follows from them and the data.
+def text(experiment: experiment_lib.Experiment) -> str:
+  """Renders the page."""
+  s = experiment.settings
+  post = post_processing_text(s)
+  rows = [
+      ('task', datasets.TASKS[s.task].title),
+      ('data', experiment.data.text()),
+      ('model', _model_text(experiment)),
+      ('kept', _kept_text(experiment)),
+      ('round', _round_text(experiment)),
+      ('traffic', _traffic_text(experiment)),
+      ('encoding', _encoding_text(experiment)),
+      ('mechanism', _mechanism_text(experiment)),
+      *([('server', post)] if post else []),
+      ('metrics', _metrics_text(experiment)),
+      ('randomness', experiment.randomness),
+      ('simulated', _simulated_text(experiment)),
+  ]
+  lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
+  lines += [_wrapped(f'  {name:<10} {text}', 13) for name, text in rows]
+  if experiment.private:
+    lines += ['', *privacy_lines(experiment, s.rounds)]
+  return '\n'.join(lines)
 
-  Attributes:
-    settings: The run's settings, with `noise_multiplier` known.
-    data: The data.
-    dim: d.
-    mechanism: The masked sum.
-    traffic: Bytes of a client and round.
-    spec: What is sampled and added, and what that guarantees for the data's clients.
-    hypothetical: The same with the --population that was asked for, if that is another.
-  """
 
-  settings: settings_lib.RunSettings
-  data: task_lib.TaskData
-  dim: int
-  mechanism: masked_sum.MaskedPrivateSum
-  traffic: communication.Communication
-  spec: spec_lib.PrivacySpec
-  hypothetical: Optional[spec_lib.PrivacySpec]
+def _model_text(experiment: experiment_lib.Experiment) -> str:
+  whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[experiment.settings.initializer]
+  return f'd = {experiment.dim:,} parameters, from {whose} default initial weights'
 
-  @property
-  def private(self) -> bool:
-    """Whether clients clip, and add noise."""
-    return self.settings.clip is not None
 
-  @property
-  def num_clients(self) -> int:
-    return len(self.data.clients)
+def _kept_text(experiment: experiment_lib.Experiment) -> str:
+  how = {
+      None: 'all coordinates',
+      'randk': 'random coordinates, new ones each round, the same for all clients',
+      'topk': 'top coordinates of an update on the public examples, the same for'
+              ' all clients',
+      'released': 'those that move most by past releases, some at random; the same for'
+                  ' all clients',
+  }[settings_lib.ALGORITHMS[experiment.settings.algorithm].sparsifier]
+  k = experiment.round.num_kept
+  return f'k = {k:,} (p = {k / experiment.dim:.4g}): {how}'
 
-  def uplink_megabytes(self, rounds: int) -> float:
-    return self.traffic.uplink_megabytes(
-        rounds, self.settings.clients_per_round, self.num_clients
+
+def _round_text(experiment: experiment_lib.Experiment) -> str:
+  s = experiment.settings
+  length = (
+      f'{s.local_epochs} epochs' if s.local_epochs else f'{s.local_steps} steps'
+  )
+  text = (
+      f'{_cohort_text(experiment)}; {length} of'
+      f' SGD, batch {s.batch_size}, momentum {s.momentum}, rate'
+      f' {s.learning_rate} x {s.learning_rate_decay} every'
+      f' {s.learning_rate_decay_rounds} rounds'
+  )
+  if experiment.data.public is not None:
+    public = (
+        f'{s.public_epochs} epochs'
+        if s.public_epochs
+        else f'{s.public_steps} steps' if s.public_steps else length
     )
+    text += f'; {public} on the public examples'
+  if s.server_learning_rate != 1:
+    text += f'; server\'s rate {s.server_learning_rate:g}'
+  return text
 
-  def epsilons(self, rounds: int) -> dict[str, float]:
-    """epsilon after so many rounds, by column; empty without privacy.
 
-    `epsilon` holds for the data's clients; `epsilon_hypothetical` is what as many clients
-    as --population says would get; `epsilon_paper` is the paper's figure at that number.
-    """
-    if not self.private:
-      return {}
-    found = {'epsilon': self.spec.epsilon(rounds=rounds)}
-    if self.hypothetical is not None:
-      found['epsilon_hypothetical'] = self.hypothetical.epsilon(rounds=rounds)
-    claimed = self.hypothetical or self.spec
-    found['epsilon_paper'] = claimed.epsilon('paper', rounds)
-    return found
-
-  def as_dict(self) -> dict[str, Any]:
-    """For config.json: what the settings alone don't tell."""
-    return {
-        'dim': self.dim,
-        'num_kept': self.mechanism.num_kept,
-        'num_clients': self.num_clients,
-        **self.data.as_dict(),
-        'bits': self.mechanism.channel.bits,
-        'encoding_step': self.mechanism.channel.step,
-        'value_bound': self.mechanism.channel.value_bound,
-        'privacy': dataclasses.asdict(self.spec) if self.private else None,
-        'randomness': self.randomness(),
-        **{f'{n}_after_all_rounds': e for n, e in self.epsilons(self.settings.rounds).items()},
-    }
-
-  def randomness(self) -> str:
-    """Where noise comes from, for every output."""
-    if self.settings.seed is not None:
-      return (
-          f'SIMULATION: --seed={self.settings.seed} makes the noise reproducible, so WHO'
-          ' KNOWS THE SEED CAN REMOVE IT'
-      )
-    return 'the operating system\'s, fresh for every client and round'
-
-  def text(self) -> str:
-    """The page."""
-    s = self.settings
-    post = experiment.post_processing_text(s)
-    rows = [
-        ('task', datasets.TASKS[s.task].title),
-        ('data', self.data.text()),
-        ('model', self._model_text()),
-        ('kept', self._kept_text()),
-        ('round', self._round_text()),
-        ('traffic', self._traffic_text()),
-        ('encoding', self._encoding_text()),
-        ('mechanism', self._mechanism_text()),
-        *([('server', post)] if post else []),
-        ('metrics', self._metrics_text()),
-        ('randomness', self.randomness()),
-        ('simulated', self._simulated_text()),
-    ]
-    lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
-    lines += [_wrapped(f'  {name:<10} {text}', 13) for name, text in rows]
-    if self.private:
-      lines += ['', *privacy_lines(self, s.rounds)]
-    return '\n'.join(lines)
-
-  def _model_text(self) -> str:
-    whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[self.settings.initializer]
-    return f'd = {self.dim:,} parameters, from {whose} default initial weights'
-
-  def _kept_text(self) -> str:
-    how = {
-        None: 'all coordinates',
-        'randk': 'random coordinates, new ones each round, the same for all clients',
-        'topk': 'top coordinates of an update on the public examples, the same for'
-                ' all clients',
-        'released': 'those that move most by past releases, some at random; the same for'
-                    ' all clients',
-    }[settings_lib.ALGORITHMS[self.settings.algorithm].sparsifier]
-    k = self.mechanism.num_kept
-    return f'k = {k:,} (p = {k / self.dim:.4g}): {how}'
-
-  def _round_text(self) -> str:
-    s = self.settings
-    length = (
-        f'{s.local_epochs} epochs' if s.local_epochs else f'{s.local_steps} steps'
-    )
+def _cohort_text(experiment: experiment_lib.Experiment) -> str:
+  r, seats = experiment.settings.clients_per_round, experiment.spec.seats
+  text = f'exactly {r} clients, without replacement'
+  if experiment.spec.sampling == sampling.POISSON:
     text = (
-        f'{self._cohort_text()}; {length} of'
-        f' SGD, batch {s.batch_size}, momentum {s.momentum}, rate'
-        f' {s.learning_rate} x {s.learning_rate_decay} every'
-        f' {s.learning_rate_decay_rounds} rounds'
+        f'each client with probability {r}/{experiment.num_clients:,}, at most {seats}'
+        f' (empty seats send noise alone); sums divided by {r}'
     )
-    if self.data.public is not None:
-      public = (
-          f'{s.public_epochs} epochs'
-          if s.public_epochs
-          else f'{s.public_steps} steps' if s.public_steps else length
-      )
-      text += f'; {public} on the public examples'
-    if s.server_learning_rate != 1:
-      text += f'; server\'s rate {s.server_learning_rate:g}'
-    return text
-
-  def _cohort_text(self) -> str:
-    r, seats = self.settings.clients_per_round, self.spec.seats
-    text = f'exactly {r} clients, without replacement'
-    if self.spec.sampling == sampling.POISSON:
-      text = (
-          f'each client with probability {r}/{self.num_clients:,}, at most {seats}'
-          f' (empty seats send noise alone); sums divided by {r}'
-      )
-    if self.settings.dropout:
-      text += (
-          f'; each of them is lost with probability {self.settings.dropout:g}, and below'
-          f' {self.spec.min_reporting} reports nothing is released'
-      )
-    return text
-
-  def _traffic_text(self) -> str:
-    s, traffic = self.settings, self.traffic
-    return (
-        f'a client and round: {traffic.uplink_bytes / 1e6:.4g} MB up,'
-        f' {traffic.downlink_bytes / 1e6:.4g} MB down; up over the run:'
-        f' {self.uplink_megabytes(s.rounds):.4g} MB a client on average'
-        + (
-            f' ({self.spec.seats} participants send, {s.clients_per_round} of them with'
-            ' data on average)'
-            if self.spec.seats > s.clients_per_round
-            else ''
-        )
+  if experiment.settings.dropout:
+    text += (
+        f'; each of them is lost with probability {experiment.settings.dropout:g}, and below'
+        f' {experiment.spec.min_reporting} reports nothing is released'
     )
+  return text
 
-  def _encoding_text(self) -> str:
-    return self.mechanism.channel.describe(unit=' C' if self.private else '')
 
-  def _mechanism_text(self) -> str:
-    s = self.settings
-    if not self.private:
-      return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
-    spec, sigma = self.spec, self.mechanism.mechanism.values_noise_multiplier
-    share = noise.share_stddev(sigma, spec.min_reporting)
-    text = (
-        f'clip to C = {s.clip:g}; each participant adds {spec.noise} noise of standard'
-        f' deviation {share:.4g} C to each kept value, so the sum of'
-        f' {spec.min_reporting} has sigma C = {sigma:.4g} C and the mean'
-        f' {sigma / s.clients_per_round:.4g} C'
-    )
-    if spec.min_reporting < spec.seats:
-      text += (
-          f'; if all {spec.seats} report, the sum has'
-          f' {sigma * math.sqrt(spec.seats / spec.min_reporting):.4g} C: what'
-          ' --min_reporting costs'
+def _traffic_text(experiment: experiment_lib.Experiment) -> str:
+  s, traffic = experiment.settings, experiment.communication
+  return (
+      f'a client and round: {traffic.uplink_bytes / 1e6:.4g} MB up,'
+      f' {traffic.downlink_bytes / 1e6:.4g} MB down; up over the run:'
+      f' {experiment.uplink_megabytes(s.rounds):.4g} MB a client on average'
+      + (
+          f' ({experiment.spec.seats} participants send, {s.clients_per_round} of them with'
+          ' data on average)'
+          if experiment.spec.seats > s.clients_per_round
+          else ''
       )
-    if s.clip_quantile is not None:
-      text += (
-          f'; C follows the {s.clip_quantile:g} quantile of the norms, within epsilon:'
-          f' values get sigma = {sigma:.4g} for {spec.noise_multiplier:g}'
-      )
-    return text
-
-  def _metrics_text(self) -> str:
-    text = 'nothing of clients but what is released and how many participants reported'
-    if self.settings.client_metrics == 'exact':
-      text = (
-          'columns exact_* are exact sums over clients, OUTSIDE (epsilon, delta): keep'
-          ' them to yourself'
-      )
-    if self.data.test_outside_guarantee:
-      text += (
-          '; columns test_* are exact functions of clients\' own examples, OUTSIDE (epsilon,'
-          ' delta): keep them to yourself'
-      )
-    return text
-
-  def _simulated_text(self) -> str:
-    return 'secure aggregation (sums are plain on this machine), and all clients'
-
-
-def make(
-    settings: settings_lib.RunSettings,
-    data: task_lib.TaskData,
-    dim: int,
-    factory: aggregator.FedSmpFactory,
-    spec: spec_lib.PrivacySpec,
-    hypothetical: Optional[spec_lib.PrivacySpec],
-) -> Plan:
-  """The plan of a run; the arguments are as `Plan`'s attributes."""
-  mechanism = factory.round([(dim,)])
-  channel = mechanism.channel
-  return Plan(
-      settings=settings,
-      data=data,
-      dim=dim,
-      mechanism=mechanism,
-      traffic=communication.Communication(
-          dim=dim,
-          num_integers=channel.num_integers,
-          num_coordinates=factory.sparsifier.num_coordinates(dim),
-          integer_bits=channel.wire_bits,
-          num_shaping=mechanism.num_kept * sum(
-              value is not None for value in (settings.precondition, settings.predict)
-          ),
-      ),
-      spec=spec,
-      hypothetical=hypothetical,
   )
 
 
-def privacy_lines(plan: Plan, rounds: int) -> list[str]:
+def _encoding_text(experiment: experiment_lib.Experiment) -> str:
+  return experiment.round.channel.describe(unit=' C' if experiment.private else '')
+
+
+def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
+  s = experiment.settings
+  if not experiment.private:
+    return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
+  spec, sigma = experiment.spec, experiment.aggregator.mechanism.values_noise_multiplier
+  share = noise.share_stddev(sigma, spec.min_reporting)
+  text = (
+      f'clip to C = {s.clip:g}; each participant adds {spec.noise} noise of standard'
+      f' deviation {share:.4g} C to each kept value, so the sum of'
+      f' {spec.min_reporting} has sigma C = {sigma:.4g} C and the mean'
+      f' {sigma / s.clients_per_round:.4g} C'
+  )
+  if spec.min_reporting < spec.seats:
+    text += (
+        f'; if all {spec.seats} report, the sum has'
+        f' {sigma * math.sqrt(spec.seats / spec.min_reporting):.4g} C: what'
+        ' --min_reporting costs'
+    )
+  if s.clip_quantile is not None:
+    text += (
+        f'; C follows the {s.clip_quantile:g} quantile of the norms, within epsilon:'
+        f' values get sigma = {sigma:.4g} for {spec.noise_multiplier:g}'
+    )
+  return text
+
+
+def _metrics_text(experiment: experiment_lib.Experiment) -> str:
+  text = 'nothing of clients but what is released and how many participants reported'
+  if experiment.settings.client_metrics == 'exact':
+    text = (
+        'columns exact_* are exact sums over clients, OUTSIDE (epsilon, delta): keep'
+        ' them to yourself'
+    )
+  if experiment.data.test_outside_guarantee:
+    text += (
+        '; columns test_* are exact functions of clients\' own examples, OUTSIDE (epsilon,'
+        ' delta): keep them to yourself'
+    )
+  return text
+
+
+def _simulated_text(experiment: experiment_lib.Experiment) -> str:
+  return 'secure aggregation (sums are plain on this machine), and all clients'
+
+
+def privacy_lines(experiment: experiment_lib.Experiment, rounds: int) -> list[str]:
   """Epsilon of so many rounds, by what holds and as the paper has it, as lines of text."""
-  spec, hypothetical = plan.spec, plan.hypothetical
+  spec, hypothetical = experiment.spec, experiment.hypothetical
   n = f'{spec.population:,}'
   lines = [
       f'privacy spent by {rounds} rounds: sigma = {spec.noise_multiplier:g}, r ='
@@ -303,11 +202,41 @@ def privacy_lines(plan: Plan, rounds: int) -> list[str]:
         ' far as random bits are random.'
     )
   text += ' The choice of hyperparameters is outside (epsilon, delta)'
-  if plan.settings.client_metrics == 'exact':
+  if experiment.settings.client_metrics == 'exact':
     text += ', and so are the columns exact_* of metrics.csv'
-  if plan.data.test_outside_guarantee:
+  if experiment.data.test_outside_guarantee:
     text += ', and so are the columns test_* of metrics.csv, measured on clients\' own examples'
   return [*lines, _wrapped(text + '.', 2)]
+
+
+def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
+  """Describes the post-processing, for the plan; None if there is none."""
+  s = settings
+  parts = []
+  if s.released_weight is not None:
+    parts.append(
+        f'coordinates by past releases too, of weight {s.released_weight:g}, and by rows and'
+        ' columns of layers'
+    )
+  if s.precondition is not None:
+    parts.append(
+        f'values times magnitude^-{s.precondition:g} before the clip, undone after'
+    )
+  if s.predict is not None:
+    parts.append(
+        f'{s.predict:g} of the mean of past releases subtracted before the clip, added after'
+    )
+  if s.clip_schedule is not None:
+    parts.append('C falls with the clients\' learning rate')
+  if s.server_filter is not None:
+    parts.append(f'{s.server_filter} of decay {builders.server_filter(s).decay:g} on releases')
+  if s.server_optimizer is not None:
+    parts.append(f'{s.server_optimizer} on the server')
+  if s.server_schedule is not None:
+    parts.append('the server\'s learning rate decays linearly to zero')
+  if not parts:
+    return None
+  return '; '.join(parts) + '. These use only released and public data: epsilon is unchanged'
 
 
 def _wrapped(text: str, indent: int) -> str:

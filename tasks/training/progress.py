@@ -8,6 +8,8 @@ from typing import Any
 import tqdm
 
 from fedsmp_tff.program import loop
+from tasks.training import averages
+from tasks.training import experiment as experiment_lib
 from tasks.training import plan as plan_lib
 
 _SECONDS_BETWEEN_LINES = 10
@@ -16,10 +18,10 @@ _SECONDS_BETWEEN_LINES = 10
 class Progress(loop.Reporter):
   """A bar with ETA, loss, accuracy and epsilon on a terminal; lines in a file."""
 
-  def __init__(self, plan: plan_lib.Plan):
-    self._plan = plan
+  def __init__(self, experiment: experiment_lib.Experiment):
+    self._experiment = experiment
     self._bar = tqdm.tqdm(
-        total=plan.settings.rounds,
+        total=experiment.settings.rounds,
         unit='round',
         dynamic_ncols=True,
         disable=None,
@@ -30,16 +32,16 @@ class Progress(loop.Reporter):
     self._measured = self._spent = ''
 
   def __call__(self, report: loop.RoundReport) -> None:
-    done, total = report.rounds_done, self._plan.settings.rounds
+    done, total = report.rounds_done, self._experiment.settings.rounds
     if report.evaluation is not None:
+      measured = report.evaluation[averages.LAST]
       self._measured = (
-          f'loss {report.evaluation.loss:.4f},'
-          f' accuracy {100 * report.evaluation.accuracy:.2f} %'
+          f'loss {measured.loss:.4f}, accuracy {100 * measured.accuracy:.2f} %'
       )
     text = self._measured
-    if self._plan.private:
+    if self._experiment.private:
       if report.evaluation is not None:
-        self._spent = f', epsilon {self._plan.spec.epsilon(rounds=report.rounds_charged):.3g}'
+        self._spent = f', epsilon {self._experiment.spec.epsilon(rounds=report.rounds_charged):.3g}'
       text += self._spent
     if not self._bar.disable:
       self._bar.set_postfix_str(text, refresh=False)
@@ -66,11 +68,11 @@ class Progress(loop.Reporter):
 
 
 def summary_text(
-    plan: plan_lib.Plan, summary: dict[str, Any], seconds: float
+    experiment: experiment_lib.Experiment, summary: dict[str, Any], seconds: float
 ) -> str:
   """What a run came to in `seconds`, for people."""
   rounds = summary['rounds']
-  lines = [f'\n{rounds} of {plan.settings.rounds} rounds done']
+  lines = [f'\n{rounds} of {experiment.settings.rounds} rounds done']
   minutes = tqdm.tqdm.format_interval(seconds)
   lines += [
       f'  accuracy   best {100 * summary["best_test_accuracy"]:.2f} % (round'
@@ -87,10 +89,10 @@ def summary_text(
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
       f'  time       {minutes}',
   ]
-  if plan.private:
+  if experiment.private:
     lines += [
-        f'  randomness {plan.randomness()}',
+        f'  randomness {experiment.randomness}',
         '',
-        *plan_lib.privacy_lines(plan, summary['rounds_charged']),
+        *plan_lib.privacy_lines(experiment, summary['rounds_charged']),
     ]
   return '\n'.join(lines)

@@ -14,7 +14,9 @@ import numpy as np
 from tasks import errors
 from tasks.config import options
 from tasks.config import runtime as runtime_lib
+from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
+from tasks.training import experiment as experiment_lib
 
 # In the directory of checkpoints.
 _DATA_DIGEST = 'data_digest.json'
@@ -117,6 +119,20 @@ def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
   return {
       'runtime': dataclasses.asdict(place),
       'versions': {p: importlib.metadata.version(p) for p in _PACKAGES},
+  }
+
+
+def config(
+    experiment: experiment_lib.Experiment, place: runtime_lib.RuntimeSettings
+) -> dict[str, Any]:
+  """Returns what config.json of a run that begins has."""
+  return {
+      **dataclasses.asdict(experiment.settings),
+      **experiment.as_dict(),
+      **surroundings(place),
+      'flags': settings_lib.identity(experiment.settings),
+      'seeds': experiment.seeds.public(),
+      'run_id': secrets.token_hex(8),
   }
 
 

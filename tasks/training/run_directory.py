@@ -132,6 +132,7 @@ class RunDirectory:
               self.path / _LEDGER, self.path / _FORMER_LEDGERS.format(number)
           )
     self._write_json(_CONFIG, config)
+    self.config = config
 
   def go_on(self, rounds_done: int, digests: dict[str, np.ndarray]) -> int:
     """Takes back the rows of rounds that are run again, in events too.

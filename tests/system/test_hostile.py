@@ -183,7 +183,7 @@ class TestRealData:
     collect = _Collect()
     loop.run(
         process, client_data, _Sampler(len(data.clients), pool), _ROUNDS,
-        lambda weights, last: measure(weights, test), 1, [collect],
+        lambda rounds_done, weights: measure(weights, test), [collect],
     )
     accuracies = [report.evaluation.accuracy for report in collect.reports]
     print([round(a, 4) for a in accuracies])

@@ -58,8 +58,7 @@ class _Runs:
         ),
         sampling.FixedSampler(6, 2, seed=sampler_seed),
         rounds,
-        evaluate or (lambda weights, last: (np.sum(weights.trainable[0]), last)),
-        2,
+        loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
         reporters,
         **options,
     )
@@ -76,9 +75,8 @@ class TestRun(_Runs):
     assert all(
         r.metrics['aggregator']['participants'] == 2 for r in reports[1:]
     )
-    evaluated = {r.rounds_done: r.evaluation[1] for r in reports if r.evaluation}
-    assert evaluated == {0: False, 2: False, 4: False, 5: True}
-    assert reports[5].evaluation[0] == np.sum(weights.trainable[0])
+    assert [r.rounds_done for r in reports if r.evaluation is not None] == [0, 2, 4, 5]
+    assert reports[5].evaluation == np.sum(weights.trainable[0])
 
   @pytest.mark.parametrize('kind', [KeyboardInterrupt, runtime.WorkersLostError])
   def test_an_interrupt_keeps_the_reported_rounds(self, kind):
@@ -100,8 +98,8 @@ class TestRun(_Runs):
     )
 
   def test_a_round_that_was_not_reported_is_not_released(self):
-    def evaluate(weights, last):
-      del weights, last
+    def evaluate(weights):
+      del weights
       evaluate.calls += 1
       if evaluate.calls == 3:  # Before the first round, after 2 and after 4.
         raise KeyboardInterrupt
@@ -119,7 +117,7 @@ class TestRun(_Runs):
     )
 
   def test_nothing_is_returned_before_anything_was_reported(self):
-    def interrupt(weights, last):
+    def interrupt(weights):
       raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -48,7 +48,7 @@ class TestComputation:
     for row in paper_tables.rows():
       if row.table != table:
         continue
-      s = settings.of_command_line(paper_tables.flags_of(row))
+      s = settings.parse(paper_tables.flags_of(row))[0]
       assert (s.task, s.algorithm, s.p or 1.0) == (row.task, row.algorithm, row.p)
       assert s.noise_multiplier == row.noise_multiplier
       assert s.sampling == 'fixed' and s.initializer == 'torch'
@@ -126,7 +126,7 @@ class TestComputation:
   )
   def test_a_row_that_is_not_there(self, name, sentence):
     with pytest.raises(errors.InputError, match=f'--row={name} is not a row .*{sentence}'):
-      settings.of_command_line([f'--row={name}'])
+      settings.parse([f'--row={name}'])[0]
 
   def test_what_is_meant_to_be_one(self):
     row = next(row for row in paper_tables.rows() if row.task == 'shakespeare' and row.p == 0.05)
@@ -140,21 +140,21 @@ class TestComputation:
 class TestExecution:
 
   def test_a_row_is_its_flags(self):
-    found = settings.of_command_line(['--row=table_4/fedsmp_randk/0.4/2.02'])
+    found = settings.parse(['--row=table_4/fedsmp_randk/0.4/2.02'])[0]
     row = paper_tables.named('table_4/fedsmp_randk/0.4/2.02')
-    assert found == settings.of_command_line(paper_tables.flags_of(row))
+    assert found == settings.parse(paper_tables.flags_of(row))[0]
     assert (found.task, found.p, found.noise_multiplier) == ('fashion_mnist', 0.4, 1.0)
 
   def test_flags_given_explicitly_override_it(self):
     name = '--row=table_1/fedsmp_topk/0.005'
     for arguments in ((name, '--seed=3', '--p=0.1'), ('--p=0.1', '--seed=3', name)):
-      found = settings.of_command_line(arguments)
+      found = settings.parse(arguments)[0]
       assert (found.p, found.seed, found.sampling) == (0.1, 3, 'fixed')
 
   def test_epsilon_takes_the_place_of_the_noise(self):
-    found = settings.of_command_line(['--row=table_1/fedsmp_topk/0.005', '--epsilon=1.01'])
+    found = settings.parse(['--row=table_1/fedsmp_topk/0.005', '--epsilon=1.01'])[0]
     assert (found.epsilon, found.noise_multiplier) == (1.01, None)
 
   def test_a_recipe_may_stand_beside_it(self):
-    found = settings.of_command_line(['--row=table_1/fedsmp_topk/0.005', '--recipe=best'])
+    found = settings.parse(['--row=table_1/fedsmp_topk/0.005', '--recipe=best'])[0]
     assert found.p == 0.005 and found.clip_schedule is not None

@@ -1,4 +1,4 @@
-"""Tests of a run's averages: what goes into them, when they are measured, how they go on."""
+"""Tests of a run's averages: what goes into them, when they are measured, how they resume."""
 
 import types
 
@@ -7,7 +7,6 @@ import pytest
 import tensorflow_federated as tff
 
 from fedsmp_tff.post_processing import averaging
-from fedsmp_tff.program import loop
 from tasks.training import averages
 from tests.support import tiny_models
 
@@ -15,7 +14,7 @@ _ROUNDS, _DECAY = 30, 0.8
 
 
 class _Run:
-  """Averages that hear of rounds with any weights, and what was measured of them."""
+  """Averages of any weights, and what was measured of them."""
 
   def __init__(self, rounds_per_evaluation=1):
     self.model = tiny_models.linear_regression()
@@ -34,19 +33,23 @@ class _Run:
     self.measured.append((_flat(weights.trainable), last))
     return types.SimpleNamespace(accuracy=1 / len(self.measured))
 
-  def hear(self, *rounds):
-    """Reports rounds; returns those that were measured."""
-    found = []
+  def evaluate(self, *rounds):
+    """Evaluates rounds; returns those of which the last weights, and the averages, were measured."""
+    of_last, of_averages = [], []
     for n in rounds:
       weights = tff.learning.models.ModelWeights(
           self.weights[n], self.model.initial_weights[1]
       )
-      self.averages(loop.RoundReport(n, n, weights))
-      if self.averages.accuracies:
+      found = self.averages.evaluate(n, weights)
+      if found is not None:
+        of_last.append(n)
+        assert list(found) in ([averages.LAST], [averages.LAST, *averages.NAMES])
+        accuracies = [e.accuracy for e in found.values()]
         num = len(self.measured)
-        assert self.averages.accuracies == {'exponential': 1 / (num - 1), 'tail': 1 / num}
-        found.append(n)
-    return found
+        assert accuracies == [1 / i for i in range(num - len(found) + 1, num + 1)]
+        if len(found) > 1:
+          of_averages.append(n)
+    return of_last, of_averages
 
 
 def _flat(trainable):
@@ -57,12 +60,15 @@ class TestExecution:
 
   def test_what_is_measured(self):
     run = _Run()
-    assert run.hear(*range(_ROUNDS + 1)) == [10, 20, 30]
-    assert [last for _, last in run.measured] == [False] * 4 + [True] * 2
+    of_last, of_averages = run.evaluate(*range(_ROUNDS + 1))
+    assert of_last == list(range(_ROUNDS + 1)) and of_averages == [10, 20, 30]
+    assert [last for _, last in run.measured[-4:]] == [False, True, True, True]
     # Without the initial weights; of the second half of the run the plain mean.
     after = np.stack([_flat(weights) for weights in run.weights[1:]])
     np.testing.assert_allclose(run.measured[-1][0], after[15:].mean(axis=0), rtol=1e-4)
-    np.testing.assert_allclose(run.measured[1][0], after[9], rtol=1e-4)
+    np.testing.assert_array_equal(run.measured[-3][0], after[-1])
+    # In the first half the last weights stand for it: 11 measurements before round 10's own.
+    np.testing.assert_allclose(run.measured[12][0], after[9], rtol=1e-4)
     exponential = after[:5].mean(axis=0)
     for one in after[5:]:
       exponential = _DECAY * exponential + (1 - _DECAY) * one
@@ -72,26 +78,19 @@ class TestExecution:
     np.testing.assert_array_equal(_flat(kept['tail'].trainable), run.measured[-1][0])
 
   def test_seldom_measurements_make_those_of_averages_rarer(self):
-    assert _Run(rounds_per_evaluation=2).hear(*range(_ROUNDS + 1)) == [20, 30]
+    of_last, of_averages = _Run(rounds_per_evaluation=2).evaluate(*range(_ROUNDS + 1))
+    assert of_last == list(range(0, _ROUNDS + 1, 2)) and of_averages == [20, 30]
 
-  def test_none_before_the_first_round(self):
+  def test_no_averages_before_the_first_round(self):
     run = _Run()
-    assert run.hear(0) == [] and run.averages.weights() == {}
+    assert run.evaluate(0) == ([0], []) and run.averages.weights() == {}
 
   @pytest.mark.parametrize('rounds_done', [0, 3, 17])
-  def test_goes_on_as_if_never_interrupted(self, rounds_done):
+  def test_resumes_as_if_never_interrupted(self, rounds_done):
     whole, first, second = _Run(), _Run(), _Run()
-    whole.hear(*range(_ROUNDS + 1))
-    first.hear(*range(rounds_done + 1))
+    whole.evaluate(*range(_ROUNDS + 1))
+    first.evaluate(*range(rounds_done + 1))
     second.averages.restore(rounds_done, first.averages.state())
-    second.hear(*range(rounds_done + 1, _ROUNDS + 1))
+    second.evaluate(*range(rounds_done + 1, _ROUNDS + 1))
     for (one, _), (other, _) in zip(whole.measured[-2:], second.measured[-2:]):
       np.testing.assert_array_equal(one, other)
-
-  @pytest.mark.parametrize('rounds_done', [9, 10, 30])
-  def test_what_the_last_round_measured_is_kept(self, rounds_done):
-    first, second = _Run(), _Run()
-    first.hear(*range(rounds_done + 1))
-    second.averages.restore(rounds_done, first.averages.state())
-    assert second.averages.accuracies == first.averages.accuracies
-    assert bool(first.averages.accuracies) == (rounds_done != 9)

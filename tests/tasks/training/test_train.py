@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.datasets import task as task_lib
-from tasks.training import experiment
+from tasks.training import train
 
 
 class TestClientData:
@@ -13,7 +13,7 @@ class TestClientData:
   def test_noise_only_participants_hold_nothing(self, tagged):
     clients = [(np.ones((3, 2)), np.arange(3)), (np.zeros((1, 2)), np.arange(1))]
     data = task_lib.TaskData(clients, clients[0], None, 'made up')
-    client_data = experiment._ClientData(data, tagged)
+    client_data = train.ClientData(data, tagged)
     ids = []
     for client, size in ((0, 3), (1, 1), (-1, 0), (-2, 0)):
       dataset = client_data(client)

@@ -10,7 +10,8 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from tasks.config import settings
-from tasks.training import experiment
+from tasks.training import builders
+from tasks.training import plan
 from tests.support import commands
 
 # Each option, alone.
@@ -34,20 +35,20 @@ def _settings(*arguments):
 
 
 def _members(*arguments):
-  return experiment.post_processing(_settings(*arguments))
+  return builders.post_processing(_settings(*arguments))
 
 
 def _clipping_schedule(*arguments):
   s = _settings(*arguments)
-  return experiment.clipping_schedule(s, experiment.local_training(s))
+  return builders.clipping_schedule(s, builders.local_training(s))
 
 
 class TestComputation:
 
   def test_nothing_is_on_by_default(self):
     assert not _members() and _clipping_schedule() is None
-    assert experiment.post_processing_text(_settings()) is None
-    assert isinstance(experiment.server_optimizer(_settings()), tff.learning.optimizers.Optimizer)
+    assert plan.post_processing_text(_settings()) is None
+    assert isinstance(builders.server_optimizer(_settings()), tff.learning.optimizers.Optimizer)
 
   def test_values_arrive(self):
     members = _members(
@@ -60,12 +61,12 @@ class TestComputation:
     ]
     assert _members('--server_filter=low_pass') == [fedsmp_tff.LowPass(0.9)]
     for flags, share in ((['--average_decay=0'], 1.0), ([], 0.05)):
-      average = experiment.exponential_average(_settings(*flags))
+      average = builders.exponential_average(_settings(*flags))
       assert average.share(10**6) == pytest.approx(share)
 
   def test_what_is_kept(self):
     def sparsifier(*arguments):
-      return experiment.sparsifier(_settings('--k=7', *arguments), data)
+      return builders.sparsifier(_settings('--k=7', *arguments), data)
 
     class data:  # All that is asked of it.
       public = (np.zeros([3, 2]), np.zeros(3))
@@ -87,7 +88,7 @@ class TestComputation:
       assert float(share(tf.constant(round_num))) == pytest.approx(expected, rel=1e-6)
 
   def test_the_servers_rate_falls_in_a_line(self):
-    optimizer = experiment.server_optimizer(
+    optimizer = builders.server_optimizer(
         _settings('--server_schedule=linear', '--server_learning_rate=8', '--rounds=4')
     )
     state = optimizer.initialize(tf.TensorSpec([]))
@@ -100,9 +101,9 @@ class TestComputation:
 
   @pytest.mark.parametrize('name', _OPTIONS)
   def test_the_plan_says_it(self, name):
-    text = experiment.post_processing_text(_settings(_OPTIONS[name]))
+    text = plan.post_processing_text(_settings(_OPTIONS[name]))
     assert text.endswith('epsilon is unchanged')
-    others = {experiment.post_processing_text(_settings(flag)) for flag in _OPTIONS.values()}
+    others = {plan.post_processing_text(_settings(flag)) for flag in _OPTIONS.values()}
     assert len(others) == len(_OPTIONS)
 
 

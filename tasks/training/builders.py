@@ -1,0 +1,231 @@
+"""Builds what a run's settings describe: model, sparsifier, privacy, aggregator, training."""
+
+from collections.abc import Callable
+import dataclasses
+import math
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import client_training
+from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.post_processing import averaging
+from fedsmp_tff.post_processing import base
+from fedsmp_tff.privacy import spec as spec_lib
+from tasks import datasets
+from tasks import errors
+from tasks.config import options
+from tasks.config import settings as settings_lib
+from tasks.datasets import task as task_lib
+from tasks.models import initializers
+from tasks.training import seeds as seeds_lib
+
+
+def model(
+    settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
+) -> tff.learning.models.FunctionalModel:
+  """The task's model, with the run's initial weights."""
+  initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
+  return datasets.TASKS[settings.task].build_model(initializer)
+
+
+def aggregator(
+    settings: settings_lib.RunSettings,
+    spec: spec_lib.PrivacySpec,
+    kept: fedsmp_tff.Sparsifier,
+) -> fedsmp_tff.FedSmpFactory:
+  """Returns the run's masked private sum.
+
+  Raises:
+    InputError: If --bits is out of its range.
+  """
+  adaptive = None
+  if settings.clip_quantile is not None:
+    adaptive = fedsmp_tff.AdaptiveClipping(settings.clip_quantile)
+  try:
+    mechanism = dataclasses.replace(
+        spec.mechanism(),
+        adaptive_clipping=adaptive,
+        clipping_schedule=clipping_schedule(settings, local_training(settings)),
+        client_metrics=settings.client_metrics == 'exact',
+    )
+  except ValueError as error:  # Of the flags, only --bits is not checked yet.
+    raise errors.InputError(f'--bits={settings.bits}: {error}') from None
+  return fedsmp_tff.FedSmpFactory(
+      kept, mechanism, post_processing=post_processing(settings)
+  )
+
+
+def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
+  """k."""
+  if settings_lib.ALGORITHMS[settings.algorithm].sparsifier is None:
+    return dim
+  return fedsmp_tff.RandK(settings.p, settings.k).num_kept(dim)
+
+
+def sparsifier(
+    settings: settings_lib.RunSettings, data: task_lib.TaskData
+) -> fedsmp_tff.Sparsifier:
+  """The run's sparsifier."""
+  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
+  if kind is None:
+    return fedsmp_tff.Dense()
+  if kind == 'randk':
+    return fedsmp_tff.RandK(settings.p, settings.k)
+  if kind == 'released':
+    return fedsmp_tff.ReleasedTopK(
+        settings.p, settings.k, **_given(explore=settings.explore)
+    )
+  public = (data.public, settings.public_epochs, settings.public_steps)
+  if settings.released_weight is not None:
+    return fedsmp_tff.HybridTopK(
+        settings.p, settings.k, *public, released_weight=settings.released_weight
+    )
+  return fedsmp_tff.TopK(settings.p, settings.k, *public)
+
+
+def local_training(
+    settings: settings_lib.RunSettings,
+) -> client_training.LocalTraining:
+  """What clients do in a round."""
+
+  def learning_rate(round_num):
+    decays = tf.cast(
+        round_num // settings.learning_rate_decay_rounds, tf.float32
+    )
+    return settings.learning_rate * settings.learning_rate_decay**decays
+
+  return client_training.LocalTraining(
+      tff.learning.optimizers.build_sgdm(
+          settings.learning_rate, settings.momentum
+      ),
+      settings.batch_size,
+      epochs=settings.local_epochs,
+      steps=settings.local_steps,
+      learning_rate_fn=learning_rate,
+  )
+
+
+def specs(
+    settings: settings_lib.RunSettings, num_clients: int, num_kept: int
+) -> tuple[spec_lib.PrivacySpec, Optional[spec_lib.PrivacySpec]]:
+  """Returns what a run samples, adds and claims.
+
+  Args:
+    settings: The run's settings.
+    num_clients: The number of clients in the data.
+    num_kept: k.
+
+  Returns:
+    The specification for the data's clients, from which sampler, noise and epsilon come;
+    and one for --population, if that differs, for a HYPOTHETICAL epsilon. Without
+    privacy, they neither clip nor add noise.
+
+  Raises:
+    InputError: If a flag is out of range, or no noise reaches --epsilon.
+  """
+  s = settings
+  private = s.clip is not None
+  population = s.population or num_clients
+  try:
+    real = spec_lib.PrivacySpec(
+        population=num_clients,
+        clients_per_round=s.clients_per_round,
+        rounds=s.rounds,
+        noise_multiplier=s.noise_multiplier or 0.0,
+        clipping_norm=s.clip if private else math.inf,
+        delta=spec_lib.default_delta(population) if s.delta is None else s.delta,
+        sampling=s.sampling,
+        seats=s.seats,
+        min_reporting=s.min_reporting,
+        noise=s.noise if private else noise_lib.GAUSSIAN,
+        bits=s.bits,
+        rotate=s.rotate,
+        num_values=(
+            # The vote of adaptive clipping is one more value.
+            num_kept + (s.clip_quantile is not None)
+            if private and s.noise != noise_lib.GAUSSIAN
+            else None
+        ),
+    )
+    if s.min_reporting is None and s.dropout:
+      real = dataclasses.replace(
+          real, min_reporting=_expected_to_report(real.seats, s.dropout)
+      )
+    claimed = dataclasses.replace(real, population=population)
+    if s.epsilon is not None:
+      name = s.accounting and (
+          'paper' if s.accounting == 'paper' else f'{s.sampling}_{s.accounting}'
+      )
+      claimed = claimed.calibrated(s.epsilon, name)
+      real = real.with_noise_multiplier(claimed.noise_multiplier)
+    if private:
+      claimed.epsilon(rounds=1)  # Raises what it can't account for.
+  except ValueError as error:
+    raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
+  return real, claimed if population != num_clients else None
+
+
+def post_processing(settings: settings_lib.RunSettings) -> list[base.PostProcessing]:
+  """Returns what shapes values before the clip and filters releases."""
+  members = []
+  if settings.precondition is not None:
+    members.append(fedsmp_tff.Preconditioner(exponent=settings.precondition))
+  if settings.predict is not None:
+    members.append(fedsmp_tff.Prediction(share=settings.predict))
+  if settings.server_filter is not None:
+    members.append(server_filter(settings))
+  return members
+
+
+def clipping_schedule(
+    settings: settings_lib.RunSettings, training: client_training.LocalTraining
+) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
+  """Returns the factor on C as a function of the round; None if C stays.
+
+  Args:
+    settings: The run's settings.
+    training: What clients do.
+  """
+  if settings.clip_schedule is None:
+    return None
+  return lambda round_num: (
+      training.learning_rate_fn(round_num) / training.learning_rate_fn(tf.constant(0))
+  )
+
+
+def server_optimizer(
+    settings: settings_lib.RunSettings,
+) -> tff.learning.optimizers.Optimizer:
+  """The optimizer that applies updates to the weights."""
+  rate = settings.server_learning_rate
+  optimizer = settings_lib.OPTIMIZERS[settings.server_optimizer or 'sgd'](rate)
+  if settings.server_schedule is None:
+    return optimizer
+  return tff.learning.optimizers.schedule_learning_rate(
+      optimizer,
+      lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds),
+  )
+
+
+def exponential_average(settings: settings_lib.RunSettings) -> averaging.ExponentialAverage:
+  """The average of the weights that is evaluated next to the final ones."""
+  return averaging.ExponentialAverage(**_given(decay=settings.average_decay))
+
+
+def server_filter(settings: settings_lib.RunSettings) -> base.Filter:
+  """Returns the filter on releases; --server_filter is set."""
+  return settings_lib.FILTERS[settings.server_filter](**_given(decay=settings.server_filter_decay))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+  """Returns the options that are set; the library has the defaults of the others."""
+  return {name: value for name, value in options.items() if value is not None}
+
+
+def _expected_to_report(seats: int, dropout: float) -> int:
+  """The number below which reports fall with probability 3e-5."""
+  expected = seats * (1 - dropout)
+  return max(1, math.floor(expected - 4 * math.sqrt(expected * dropout)))
