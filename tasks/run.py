@@ -90,7 +90,7 @@ def _run(
     )
     resumed = out.config is not None
     if resumed:
-      resuming.check_data(out.path, out.config, resuming.fingerprint(experiment.data))
+      resuming.check_data(out.path, out.checkpoints, out.config, experiment.data)
     print(plan.text(experiment), flush=True)
     print(f'\noutput: {out.path}\n', flush=True)
     if not resumed:
@@ -103,6 +103,7 @@ def _run(
     ) as checkpoints:
       if resumed and checkpoints.empty():
         out.tables.resume_without_checkpoint(out.checkpoints)
+      resuming.keep_data_digest(out.checkpoints, experiment.data)
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(

@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tasks import errors
+from tasks.datasets import people
 from tasks.datasets import task as task_lib
 from tasks.datasets import tff_data
 from tasks.models import cnn
@@ -20,6 +21,7 @@ _CACHE_DIR = flags.DEFINE_string(
     'Directory where TFF keeps emnist_all.sqlite; it downloads it there if it is'
     ' missing (default: ~/.tff).',
 )
+_TEST = people.define_test_flag('emnist', 'the test part of each client\'s own images')
 _MODEL = flags.DEFINE_enum(
     'emnist_model',
     'cnn',
@@ -60,23 +62,19 @@ def _build_model(
   )
 
 
-def _load(seed: int, num_public: int) -> task_lib.TaskData:
+def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
   with tff_data.loading(
       'federated EMNIST', 'emnist_all.sqlite', _CACHE_DIR.value, 'emnist_cache_dir'
   ):
-    train, test = tff.simulation.datasets.emnist.load_data(
+    parts = tff.simulation.datasets.emnist.load_data(
         only_digits=False, cache_dir=_CACHE_DIR.value
     )
-    clients = tff_data.examples_by_client(train, _to_examples)
-    test_clients = tff_data.examples_by_client(test, _to_examples)
-  clients, public = tff_data.take_public_of_clients(
-      clients, num_public, np.random.default_rng(seed)
-  )
-  return task_lib.TaskData(
-      clients=clients,
-      test=tuple(map(np.concatenate, zip(*test_clients))),
-      public=public,
-      source=f'real: federated EMNIST, {len(clients):,} writers',
+    writers = tff_data.read_people(parts, _to_examples)
+  return people.divide(
+      people.in_hashed_order(writers, 'writers'),
+      _TEST.value == people.PER_CLIENT,
+      f'real: federated EMNIST, {len(writers):,} writers',
+      np.random.default_rng(seed), num_public, num_held_out,
   )
 
 

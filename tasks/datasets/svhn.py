@@ -47,7 +47,7 @@ def _build_model(
   )
 
 
-def _load(seed: int, num_public: int) -> task_lib.TaskData:
+def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
   if _DIR.value is None:
     raise errors.InputError(
         'SVHN: --svhn_dir is not set; get train_32x32.mat, extra_32x32.mat and'
@@ -65,13 +65,10 @@ def _load(seed: int, num_public: int) -> task_lib.TaskData:
       )
   train, extra, test = map(_read_mat, paths)
   x, y = (np.concatenate(pair) for pair in zip(train, extra))
-  rng = np.random.default_rng(seed)
-  examples, public = task_lib.take_public(x, y, num_public, rng)
-  return task_lib.TaskData(
-      clients=task_lib.split_evenly(*examples, _CLIENTS.value),
-      test=test,
-      public=public,
-      source=f'real: SVHN, {len(x):,} training images (train and extra)',
+  return task_lib.cut_pool(
+      (x, y), test, _CLIENTS.value,
+      f'real: SVHN, {len(x):,} training images (train and extra)',
+      np.random.default_rng(seed), num_public, num_held_out,
   )
 
 

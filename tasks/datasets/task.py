@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Optional
+from typing import Any, Optional, Protocol
 
 from absl import flags
 import numpy as np
@@ -17,30 +17,93 @@ Examples = tuple[np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
+class Owners:
+  """Whose data a set is.
+
+  Attributes:
+    text: Who they are, as a phrase.
+    ids: One for each person; equal ids are one person. Empty if the examples are nobody's.
+  """
+
+  text: str
+  ids: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskData:
-  """A task's data.
+  """A task's data, and whose they are.
 
   Attributes:
     clients: The examples of each client; nobody else's.
-    test: Examples to measure accuracy on.
-    public: Examples on the server, in no client's data; None if none were asked.
+    test: Examples to measure accuracy on: a test set, or held-out examples in place of it.
+    public: Examples on the server, in no client's data; None if none were asked for.
     source: One sentence on where the data are from, real or synthetic.
+    client_ids: Who the clients are, in the order of `clients`.
+    test_owners: Whose data `test` are; None: unknown, which counts as the clients'.
+    public_owners: Whose data `public` are; None without them.
+    held_out: Whether `test` is held-out examples.
+    even: Whether clients are an even cut of a pool of images, so that their sizes follow from
+      public numbers. If not, sizes are exact functions of people's data.
   """
 
   clients: Sequence[Examples]
   test: Examples
   public: Optional[Examples]
   source: str
+  client_ids: Sequence[str] = ()
+  test_owners: Optional[Owners] = None
+  public_owners: Optional[Owners] = None
+  held_out: bool = False
+  even: bool = False
 
-  def held_out(self, num: int) -> 'TaskData':
-    """The same with the last `num` public examples in place of the test set."""
-    x, y = self.public
-    return dataclasses.replace(
-        self,
-        test=(x[-num:], y[-num:]),
-        public=(x[:-num], y[:-num]) if num < len(x) else None,
-        source=f'{self.source}; {num:,} of them HELD OUT in place of the test set',
-    )
+  @property
+  def test_outside_guarantee(self) -> bool:
+    """Whether `test` is data of clients.
+
+    Accuracy on it is then an exact function of their data, OUTSIDE (epsilon, delta).
+    """
+    return self.test_owners is None or not self.test_owners.ids.isdisjoint(self.client_ids)
+
+  def text(self) -> str:
+    """What there is and whose it is, in one paragraph.
+
+    It includes no number that follows from people's data, but for the number of clients.
+    """
+    parts = [self.source, f'{len(self.clients):,} clients']
+    if self.even:
+      sizes = np.array([len(x) for x, _ in self.clients])
+      parts[-1] += (
+          f' with {sizes.sum():,} examples ({sizes.min()} to {sizes.max()}, median'
+          f' {np.median(sizes):g})'
+      )
+    kind = 'held-out' if self.held_out else 'test'
+    whose = self._test_text()
+    if self.test_outside_guarantee:
+      parts.append(f'{kind} examples: {whose}')
+    else:
+      parts.append(f'{len(self.test[0]):,} {kind} examples: {whose}')
+    if self.public is not None:
+      parts.append(f'{len(self.public[0]):,} public ones on the server: {self._public_text()}')
+    return '; '.join(parts)
+
+  def as_dict(self) -> dict[str, Any]:
+    """For config.json: where the data are from and whose they are."""
+    return {
+        'data_source': self.source,
+        'test_owners': self._test_text(),
+        'test_outside_guarantee': self.test_outside_guarantee,
+        'public_owners': self._public_text() or None,
+    }
+
+  def _test_text(self) -> str:
+    owners = self.test_owners
+    text = 'of people unknown' if owners is None else owners.text
+    return text + (', OUTSIDE (epsilon, delta)' if self.test_outside_guarantee else '')
+
+  def _public_text(self) -> str:
+    if self.public is None:
+      return ''
+    return 'of people unknown' if self.public_owners is None else self.public_owners.text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +149,13 @@ class PaperSettings:
   eval_examples: Optional[int]
 
 
+class Load(Protocol):
+  """Loads a task's data; see `Task.load`."""
+
+  def __call__(self, seed: int, num_public: int, num_held_out: int = 0) -> TaskData:
+    ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
   """A task.
@@ -97,8 +167,9 @@ class Task:
     build_model: Makes the model; takes what draws its initial weights.
     num_clients: The number of clients, where it is known before the data are
       loaded; else None.
-    load: Loads the data; takes the seed of the partition and the size of the
-      public set (0: none). Raises `InputError` where data are missing.
+    load: Loads the data; takes the seed of the partition, the size of the public set (0:
+      none) and how many examples to hold out in place of the test set (0, the default: none).
+      Raises `InputError` where data are missing, or too few.
     is_scored: Maps a tensor of labels to which of them count for accuracy, bool of
       the same shape.
   """
@@ -107,34 +178,70 @@ class Task:
   title: str
   settings: PaperSettings
   build_model: Callable[[initializers.Initializer], tff.learning.models.FunctionalModel]
-  load: Callable[[int, int], TaskData]
+  load: Load
   num_clients: Callable[[], Optional[int]] = lambda: None
   is_scored: Callable[[tf.Tensor], tf.Tensor] = lambda labels: tf.ones_like(
       labels, tf.bool
   )
 
 
-def take_public(
-    x: np.ndarray, y: np.ndarray, num_public: int, rng: np.random.Generator
-) -> tuple[Examples, Optional[Examples]]:
-  """Shuffled examples without the public ones, and the public ones (or None).
+def cut_pool(
+    pool: Examples,
+    test: Examples,
+    num_clients: int,
+    source: str,
+    rng: np.random.Generator,
+    num_public: int,
+    num_held_out: int = 0,
+) -> TaskData:
+  """Cuts a pool of examples, which are nobody's, evenly into synthetic clients.
+
+  Public and held-out examples leave the pool before it is cut: no client has them.
+
+  Args:
+    pool: The examples.
+    test: The test set.
+    num_clients: How many clients to make.
+    source: One sentence on where the data are from.
+    rng: Shuffles the pool.
+    num_public: How many examples become public.
+    num_held_out: How many examples take the place of the test set.
 
   Raises:
     InputError: If there are not that many.
   """
-  check_num_public(num_public, len(x))
-  order = rng.permutation(len(x))
-  public, rest = order[:num_public], order[num_public:]
-  return (x[rest], y[rest]), (x[public], y[public]) if num_public else None
-
-
-def check_num_public(num_public: int, num_examples: int) -> None:
-  """Raises `InputError` if the public set would leave clients without examples."""
-  if num_public >= num_examples:
+  x, y = pool
+  aside = num_public + num_held_out
+  if aside >= len(x):
     raise errors.InputError(
-        f'--public_examples={num_public} would take all of the {num_examples}'
-        ' training examples; set a smaller one.'
+        f'{flags_of_sizes(num_public, num_held_out)} would take all of the {len(x)} training'
+        ' examples; set a smaller number.'
     )
+  order = rng.permutation(len(x))
+  chosen, held, rest = np.split(order, [num_public, aside])
+  text = 'nobody\'s, taken out of the pool before it is cut into clients'
+  if num_held_out:
+    source = f'{source}; {num_held_out:,} of them HELD OUT in place of the test set'
+    test, test_owners = (x[held], y[held]), Owners(text)
+  else:
+    test_owners = Owners('nobody\'s, the test part of the data set')
+  return TaskData(
+      clients=split_evenly(x[rest], y[rest], num_clients),
+      test=test,
+      public=(x[chosen], y[chosen]) if num_public else None,
+      source=source,
+      client_ids=tuple(map(str, range(num_clients))),
+      test_owners=test_owners,
+      public_owners=Owners(text) if num_public else None,
+      held_out=bool(num_held_out),
+      even=True,
+  )
+
+
+def flags_of_sizes(num_public: int, num_held_out: int) -> str:
+  """The flags that ask for examples that no client has, as on a command line."""
+  given = (('public_examples', num_public), ('held_out', num_held_out))
+  return ' '.join(f'--{name}={num}' for name, num in given if num)
 
 
 def check_labels(labels: np.ndarray, lowest: int, highest: int) -> None:

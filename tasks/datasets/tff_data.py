@@ -1,18 +1,18 @@
-"""TFF's downloadable data sets as plain arrays, one pair a client."""
+"""Reads TFF's downloadable data sets as plain arrays, a person each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 import contextlib
 import pathlib
 import sqlite3
 from typing import Any, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
 from fedsmp_tff import errors as library_errors
 from tasks import errors
+from tasks.datasets import people
 from tasks.datasets import task as task_lib
 
 # What TFF raises for an SQLite file without its tables.
@@ -44,52 +44,31 @@ class _ClientError(Exception):
   """A client's examples can't be read."""
 
 
-def examples_by_client(
-    data: tff.simulation.datasets.ClientData,
+def read_people(
+    parts: tuple[tff.simulation.datasets.ClientData, tff.simulation.datasets.ClientData],
     to_examples: Callable[[list[Any]], task_lib.Examples],
-) -> list[task_lib.Examples]:
-  """Each client's elements through `to_examples`, in the order of client ids.
+) -> list[people.Person]:
+  """Each client of a data set as a person, in the order of client ids.
 
-  Within `loading`, what can't be read becomes a sentence that names the client:
-  elements that TensorFlow can't parse, and those at which `to_examples` raises a
-  `ValueError`.
-  """
-  examples = []
-  for client in tqdm.tqdm(data.client_ids, desc='reading clients', disable=None):
-    dataset = data.create_tf_dataset_for_client(client)
-    try:
-      examples.append(to_examples(list(dataset.as_numpy_iterator())))
-    except (ValueError, tf.errors.OpError) as error:
-      raise _ClientError(f'client {client!r}: {library_errors.reason(error)}') from None
-  return examples
-
-
-def take_public_of_clients(
-    clients: Sequence[task_lib.Examples],
-    num_public: int,
-    rng: np.random.Generator,
-) -> tuple[list[task_lib.Examples], Optional[task_lib.Examples]]:
-  """Takes random examples out of all clients' for the server's public set.
+  Within `loading`, what can't be read becomes a sentence that names the client: elements that
+  TensorFlow can't parse, those at which `to_examples` raises a `ValueError`, and a client that
+  is in one part alone.
 
   Args:
-    clients: Every client's examples.
-    num_public: How many to take.
-    rng: Chooses them.
-
-  Returns:
-    The clients with what is left to them (a client may end up empty), and the
-    public examples, None if `num_public` is 0.
-
-  Raises:
-    InputError: If there are not that many.
+    parts: The data set's own train and test parts, which split each client's examples.
+    to_examples: Makes examples of a client's elements.
   """
-  if not num_public:
-    return list(clients), None
-  sizes = [len(x) for x, _ in clients]
-  task_lib.check_num_public(num_public, sum(sizes))
-  chosen = np.zeros(sum(sizes), bool)
-  chosen[rng.choice(len(chosen), num_public, replace=False)] = True
-  masks = np.split(chosen, np.cumsum(sizes)[:-1])
-  left = [(x[~mask], y[~mask]) for (x, y), mask in zip(clients, masks)]
-  taken = [(x[mask], y[mask]) for (x, y), mask in zip(clients, masks)]
-  return left, tuple(map(np.concatenate, zip(*taken)))
+  ids = [set(part.client_ids) for part in parts]
+  for client in sorted(ids[0] ^ ids[1]):
+    raise _ClientError(f'client {client!r}: it is in one of the train and test parts alone')
+  found = []
+  for client in tqdm.tqdm(parts[0].client_ids, desc='reading clients', disable=None):
+    try:
+      train, test = (
+          to_examples(list(part.create_tf_dataset_for_client(client).as_numpy_iterator()))
+          for part in parts
+      )
+    except (ValueError, tf.errors.OpError) as error:
+      raise _ClientError(f'client {client!r}: {library_errors.reason(error)}') from None
+    found.append(people.Person(client, train, test))
+  return found

@@ -184,7 +184,8 @@ def _differences(group: results.Group, row: paper_tables.Row) -> str:
   parts += [
       f'{name} = {_flag_text(ours.get(name))}'
       for name, value in theirs.items()
-      if name not in results.NOT_COMPARED and ours.get(name) != value
+      # A flag that did not exist when a run was made is not compared.
+      if name not in results.NOT_COMPARED and ours.get(name, value) != value
   ]
   return ', '.join(parts)
 

@@ -61,10 +61,9 @@ class Experiment:
     specs = None
     if task.num_clients() is not None:
       specs = builders.specs(settings, task.num_clients(), num_kept)
-    held_out = settings.held_out or 0
-    data = task.load(seeds.partition, (settings.public_examples or 0) + held_out)
-    if held_out:
-      data = data.held_out(held_out)
+    data = task.load(
+        seeds.partition, settings.public_examples or 0, settings.held_out or 0
+    )
     _check_clients(settings, len(data.clients))
     spec, hypothetical = specs or builders.specs(settings, len(data.clients), num_kept)
     aggregator = builders.aggregator(settings, spec, builders.sparsifier(settings, data))
@@ -151,7 +150,7 @@ class Experiment:
         'dim': self.dim,
         'num_kept': self.round.num_kept,
         'num_clients': self.num_clients,
-        'data_source': self.data.source,
+        **self.data.as_dict(),
         'bits': channel.bits,
         'encoding_step': channel.step,
         'value_bound': channel.value_bound,

@@ -4,8 +4,6 @@ import math
 import textwrap
 from typing import Optional
 
-import numpy as np
-
 from fedsmp_tff.mechanism import noise
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
@@ -23,7 +21,7 @@ def text(experiment: experiment_lib.Experiment) -> str:
   post = post_processing_text(s)
   rows = [
       ('task', datasets.TASKS[s.task].title),
-      ('data', _data_text(experiment)),
+      ('data', experiment.data.text()),
       ('model', _model_text(experiment)),
       ('kept', _kept_text(experiment)),
       ('round', _round_text(experiment)),
@@ -40,18 +38,6 @@ def text(experiment: experiment_lib.Experiment) -> str:
   if experiment.private:
     lines += ['', *privacy_lines(experiment, s.rounds)]
   return '\n'.join(lines)
-
-
-def _data_text(experiment: experiment_lib.Experiment) -> str:
-  sizes = np.array([len(x) for x, _ in experiment.data.clients])
-  text = (
-      f'{experiment.data.source}; {experiment.num_clients:,} clients with {sizes.sum():,}'
-      f' examples ({sizes.min()} to {sizes.max()}, median {np.median(sizes):g});'
-      f' {len(experiment.data.test[0]):,} {"test" if not experiment.settings.held_out else "held-out"} examples'
-  )
-  if experiment.data.public is not None:
-    text += f'; {len(experiment.data.public[0]):,} public ones on the server'
-  return text
 
 
 def _model_text(experiment: experiment_lib.Experiment) -> str:
@@ -157,12 +143,18 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def _metrics_text(experiment: experiment_lib.Experiment) -> str:
+  text = 'nothing of clients but what is released and how many participants reported'
   if experiment.settings.client_metrics == 'exact':
-    return (
+    text = (
         'columns exact_* are exact sums over clients, OUTSIDE (epsilon, delta): keep'
         ' them to yourself'
     )
-  return 'nothing of clients but what is released and how many participants reported'
+  if experiment.data.test_outside_guarantee:
+    text += (
+        '; columns test_* are exact functions of clients\' own examples, OUTSIDE (epsilon,'
+        ' delta): keep them to yourself'
+    )
+  return text
 
 
 def _simulated_text(experiment: experiment_lib.Experiment) -> str:
@@ -212,6 +204,8 @@ def privacy_lines(experiment: experiment_lib.Experiment, rounds: int) -> list[st
   text += ' The choice of hyperparameters is outside (epsilon, delta)'
   if experiment.settings.client_metrics == 'exact':
     text += ', and so are the columns exact_* of metrics.csv'
+  if experiment.data.test_outside_guarantee:
+    text += ', and so are the columns test_* of metrics.csv, measured on clients\' own examples'
   return [*lines, _wrapped(text + '.', 2)]
 
 

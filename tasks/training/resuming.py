@@ -3,6 +3,9 @@
 import dataclasses
 import hashlib
 import importlib.metadata
+import json
+import os
+import pathlib
 import secrets
 from typing import Any
 
@@ -15,6 +18,8 @@ from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.training import experiment as experiment_lib
 
+# In the directory of checkpoints.
+_DATA_DIGEST = 'data_digest.json'
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
 
 
@@ -41,19 +46,67 @@ def differing(theirs: dict[str, Any], flags: dict[str, Any]) -> list[str]:
   return sorted(n for n in {*theirs, *flags} if theirs.get(n) != flags.get(n))
 
 
-def check_data(path: Any, config: dict[str, Any], fingerprint_now: str) -> None:
-  """Raises `InputError` if a run began with other data."""
-  if config['data_fingerprint'] != fingerprint_now:
+def check_data(
+    path: Any, checkpoints: pathlib.Path, config: dict[str, Any], data: task_lib.TaskData
+) -> None:
+  """Raises `InputError` if a run began with other data, or if that is no longer known.
+
+  Args:
+    path: The run's directory.
+    checkpoints: The directory of its checkpoints.
+    config: What its config.json holds.
+    data: The data now.
+  """
+  remedy = 'name another directory, or begin anew with --overwrite.'
+  kept = checkpoints / _DATA_DIGEST
+  try:
+    content = json.loads(kept.read_text(encoding='utf-8'))
+    same = _digest(data, bytes.fromhex(content['key'])) == content['digest']
+  except FileNotFoundError:
+    if not any(checkpoints.glob('round_*')):
+      return  # It ended before its first checkpoint.
+    raise errors.InputError(
+        f'{kept} is missing, so that the run\'s data can\'t be compared; restore it, {remedy}'
+    ) from None
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise errors.InputError(
+        f'{kept} can\'t be read ({type(error).__name__}: {error}); restore it, {remedy}'
+    ) from None
+  if not same:
     raise errors.InputError(
         f'--output_dir={path} holds a run that began with other data'
-        f' ({config["data_source"]}); put those back, name another directory, or'
-        ' begin anew with --overwrite.'
+        f' ({config["data_source"]}); put those back, {remedy}'
     )
 
 
-def fingerprint(data: task_lib.TaskData) -> str:
-  """Of all examples: of every client in order, of the test set and the public set."""
-  digest = hashlib.blake2b(digest_size=16)
+def keep_data_digest(checkpoints: pathlib.Path, data: task_lib.TaskData) -> None:
+  """Writes a digest of all data beside the checkpoints, if it is not there.
+
+  Whoever has a digest without a key can test, exactly, whether someone's data are in. The key of
+  this one is random, and stays where the run's other secrets are.
+  """
+  path = checkpoints / _DATA_DIGEST
+  if path.exists():
+    return
+  key = secrets.token_bytes(32)
+  unfinished = path.with_name(f'.{path.name}.unfinished')
+  try:
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    with open(unfinished, 'w', encoding='utf-8') as file:
+      json.dump({'key': key.hex(), 'digest': _digest(data, key)}, file)
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(unfinished, path)
+  except OSError as error:
+    raise errors.RunError(
+        f'{path} can\'t be written ({error.strerror}); make room or give access there, and run'
+        ' the same command again.'
+    ) from None
+
+
+def _digest(data: task_lib.TaskData, key: bytes) -> str:
+  """A digest of all examples: of every client in order, of the test set and the public set."""
+  digest = hashlib.blake2b(key=key, digest_size=32)
   for examples in (*data.clients, data.test, data.public or ()):
     for array in examples:
       digest.update(f'{array.dtype}{array.shape}'.encode())
@@ -79,7 +132,6 @@ def config(
       **surroundings(place),
       'flags': settings_lib.identity(experiment.settings),
       'seeds': experiment.seeds.public(),
-      'data_fingerprint': fingerprint(experiment.data),
       'run_id': secrets.token_hex(8),
   }
 

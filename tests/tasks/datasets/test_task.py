@@ -1,29 +1,49 @@
-"""Tests of cutting data into clients."""
+"""Tests of cutting a pool into clients, and of what is said of whose data are."""
 
 import numpy as np
 import pytest
 
 from tasks import errors
 from tasks.datasets import task as task_lib
-from tasks.datasets import tff_data
 
 
 def _examples(num):
   return np.arange(num), -np.arange(num)
 
 
+def _cut(num_public, num_held_out):
+  return task_lib.cut_pool(
+      _examples(50), _examples(7), 4, 'made up', np.random.default_rng(0), num_public,
+      num_held_out,
+  )
+
+
 class TestExecution:
 
-  @pytest.mark.parametrize('num_public', [0, 1, 13])
-  def test_public_examples_are_taken_out(self, num_public):
-    rest, public = task_lib.take_public(
-        *_examples(50), num_public, np.random.default_rng(0)
-    )
-    taken = [] if public is None else list(public[0])
-    assert len(taken) == num_public
-    assert sorted([*rest[0], *taken]) == list(range(50))
-    np.testing.assert_array_equal(rest[1], -rest[0])
-    assert list(rest[0]) != sorted(rest[0])  # Shuffled: the partition is IID.
+  @pytest.mark.parametrize('num_public, num_held_out', [(0, 0), (1, 0), (13, 5), (0, 4)])
+  def test_public_and_held_out_examples_leave_the_pool(self, num_public, num_held_out):
+    data = _cut(num_public, num_held_out)
+    taken = [] if data.public is None else list(data.public[0])
+    held_out = list(data.test[0]) if num_held_out else []
+    assert len(taken) == num_public and len(held_out) == num_held_out
+    assert (data.public is None) == (num_public == 0) and data.held_out == bool(num_held_out)
+    of_clients = np.concatenate([x for x, _ in data.clients])
+    assert sorted([*of_clients, *taken, *held_out]) == list(range(50))
+    assert all(np.array_equal(y, -x) for x, y in [*data.clients, data.test])
+    assert list(of_clients) != sorted(of_clients)  # Shuffled: the partition is IID.
+
+  def test_a_pool_is_nobody_s(self):
+    data = _cut(13, 5)
+    assert not data.test_owners.ids and not data.public_owners.ids
+    assert len(set(data.client_ids)) == len(data.clients) == 4
+    assert not data.test_outside_guarantee
+    # The sizes of an even cut follow from the pool's.
+    assert '4 clients with 32 examples (8 to 8, median 8)' in data.text()
+    assert "13 public ones on the server: nobody's" in data.text()
+    assert '5 of them HELD OUT in place of the test set' in data.text()
+
+  def test_public_examples_stay_as_held_out_ones_are_added(self):
+    np.testing.assert_array_equal(_cut(13, 0).public[0], _cut(13, 5).public[0])
 
   def test_parts_differ_by_one_at_most(self):
     parts = task_lib.split_evenly(*_examples(59), 6)
@@ -31,21 +51,16 @@ class TestExecution:
     np.testing.assert_array_equal(np.concatenate([x for x, _ in parts]), np.arange(59))
     assert all(np.array_equal(y, -x) for x, y in parts)
 
-  def test_public_examples_of_clients(self):
-    clients = [(np.full(n, i), np.full(n, -i)) for i, n in enumerate((5, 1, 0, 9))]
-    left, public = tff_data.take_public_of_clients(
-        clients, 7, np.random.default_rng(0)
-    )
-    assert len(left) == 4 and len(public[0]) == 7
-    together = np.concatenate([*(x for x, _ in left), public[0]])
-    assert np.bincount(together, minlength=4).tolist() == [5, 1, 0, 9]
-    np.testing.assert_array_equal(public[1], -public[0])
+  def test_too_many_public_examples(self):
+    with pytest.raises(errors.InputError, match='--public_examples=50 would take all of the 50'):
+      _cut(50, 0)
+    with pytest.raises(errors.InputError, match='--public_examples=40 --held_out=10 would take'):
+      _cut(40, 10)
 
-  def test_no_public_examples_or_too_many(self):
-    with pytest.raises(errors.InputError, match='--public_examples=50 would take all'):
-      task_lib.take_public(*_examples(50), 50, np.random.default_rng(0))
-    clients = [_examples(3)]
-    rng = np.random.default_rng(0)
-    assert tff_data.take_public_of_clients(clients, 0, rng) == (clients, None)
-    with pytest.raises(errors.InputError, match='--public_examples=4 would take all'):
-      tff_data.take_public_of_clients(clients, 4, rng)
+  def test_data_of_people_unknown_count_as_the_clients(self):
+    data = task_lib.TaskData([_examples(3), _examples(4)], _examples(5), _examples(6), 'made up')
+    assert data.test_outside_guarantee and data.as_dict()['test_outside_guarantee']
+    assert data.text() == (
+        'made up; 2 clients; test examples: of people unknown, OUTSIDE (epsilon, delta);'
+        ' 6 public ones on the server: of people unknown'
+    )

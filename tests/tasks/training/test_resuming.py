@@ -54,7 +54,7 @@ def _assert_equal(out, other):
 def _no_leftovers(out):
   assert not [n for n in os.listdir(out) if 'unfinished' in n]
   assert not glob.glob(f'{out}/checkpoints/*_temp*')
-  assert len(os.listdir(out / 'checkpoints')) <= 3
+  assert len(glob.glob(f'{out}/checkpoints/round_*')) <= 3
 
 
 def _wait_for_rounds(command, out, rounds):
@@ -214,6 +214,32 @@ class TestGoingOn:
     path = data_dir / 't10k-labels-idx1-ubyte.gz'
     small_data.write_idx(path, np.zeros(20, np.uint8))
     assert 'began with other data' in commands.say(capsys, *arguments[1:])
+
+  def test_the_digest_of_the_data_is_keyed_and_stays_with_the_checkpoints(
+      self, finished, data_dir, tmp_path
+  ):
+    out, _ = finished
+    other = tmp_path / 'other'
+    assert commands.main(commands.tiny(data_dir, other, *_SEEDED)) == 0
+    kept = [
+        json.loads((path / 'checkpoints' / 'data_digest.json').read_text())
+        for path in (out, other)
+    ]
+    # The same data, and nothing alike: each run has a key of its own.
+    assert not set(kept[0].values()) & set(kept[1].values())
+    for path in out.iterdir():
+      if path.is_file():
+        content = path.read_bytes()
+        assert not any(value.encode() in content for value in kept[0].values())
+
+  def test_a_lost_digest_of_the_data_is_named(self, finished, capsys):
+    out, arguments = finished
+    path = out / 'checkpoints' / 'data_digest.json'
+    capsys.readouterr()
+    path.write_text('{"key": "00"')
+    assert f"{path} can't be read" in commands.say(capsys, *arguments[1:])
+    path.unlink()
+    assert f'{path} is missing' in commands.say(capsys, *arguments[1:])
 
   def test_overwrite_begins_anew(self, finished, capsys):
     out, arguments = finished

@@ -1,0 +1,215 @@
+"""Divides people among the clients and the sets on the server, so that nobody is in two of them.
+
+Whoever is set aside leaves the population with all of their data. Who that is follows from names
+and from the data of those set aside, not from a client's data, and not from a seed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import hashlib
+
+from absl import flags
+import numpy as np
+
+from tasks import errors
+from tasks.datasets import task as task_lib
+
+OUTSIDERS, PER_CLIENT = 'outsiders', 'per_client'
+
+# The part of the people whom `in_hashed_order` sets apart for the test set.
+_TEST_SHARE = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Person:
+  """One person's data.
+
+  Attributes:
+    name: Who it is, unlike all others.
+    train: The examples that a client trains on if tests are per client.
+    test: The examples that it is tested on then.
+    eligible: Whether the person may be a client.
+  """
+
+  name: str
+  train: task_lib.Examples
+  test: task_lib.Examples
+  eligible: bool = True
+
+  @property
+  def examples(self) -> task_lib.Examples:
+    """All of the person's examples."""
+    return concatenated([self.train, self.test])
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+  """People in groups, of which each stays whole.
+
+  Attributes:
+    members: The people of each group.
+    test: The groups that are set apart for the test set, unless tests are per client.
+    spare: The groups that may be set aside for public and held-out examples, in this order.
+    noun: What a person is, in the plural.
+    listed: Whether to list groups by name.
+  """
+
+  members: Mapping[str, Sequence[Person]]
+  test: Sequence[str]
+  spare: Sequence[str]
+  noun: str
+  listed: bool = False
+
+
+def define_test_flag(task: str, split: str) -> flags.FlagHolder:
+  """Defines the flag that sets whose examples the test set of a task has.
+
+  Args:
+    task: The task's name.
+    split: What the test part of a client's own examples is.
+  """
+  return flags.DEFINE_enum(
+      f'{task}_test', OUTSIDERS, (OUTSIDERS, PER_CLIENT),
+      'Whose examples the test set has. outsiders: those of people who are set apart and are no'
+      f' clients; per_client: {split}, as in the paper. Accuracy on those is an exact function of'
+      ' the clients\' data, OUTSIDE (epsilon, delta).',
+  )
+
+
+def in_hashed_order(people: Sequence[Person], noun: str) -> Groups:
+  """Makes each person a group, in the order of a hash of names.
+
+  Those in the first 5 % of the hash's range (or the first one, if nobody is) are the test set's:
+  whether a person is does not depend on who else is in the data.
+  """
+
+  def position(name: str) -> float:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) / 2**64
+
+  order = sorted((person.name for person in people), key=position)
+  num_test = max(1, sum(position(name) < _TEST_SHARE for name in order))
+  return Groups(
+      members={person.name: [person] for person in people},
+      test=order[:num_test],
+      spare=order[num_test:],
+      noun=noun,
+  )
+
+
+def divide(
+    groups: Groups,
+    per_client: bool,
+    source: str,
+    rng: np.random.Generator,
+    num_public: int,
+    num_held_out: int = 0,
+) -> task_lib.TaskData:
+  """Divides people into clients and those who are none.
+
+  Public and held-out examples are drawn from as few of the spare groups as have enough of them,
+  each set from groups of its own. The rest of those groups' examples is left out.
+
+  Args:
+    groups: The people.
+    per_client: Whether the test set is a part of each client's own examples, as in the paper.
+      If not, clients train on all of their examples.
+    source: One sentence on where the data are from.
+    rng: Draws among the examples of groups that are set aside.
+    num_public: How many public examples to draw.
+    num_held_out: How many examples to draw in place of the test set.
+
+  Raises:
+    InputError: If the groups have too few examples, or nobody is left.
+  """
+  spare = list(groups.spare)
+  apart = [] if per_client else list(groups.test)
+  drawn, aside = [], [apart]
+  for num in (num_public, num_held_out):
+    taken = _take(groups, spare, num, num_public, num_held_out)
+    drawn.append(_draw(groups, taken, num, rng))
+    aside.append(taken)
+  gone = {name for names in aside for name in names}
+  clients = [
+      person
+      for name, members in groups.members.items() if name not in gone
+      for person in members if person.eligible
+  ]
+  if not clients or not (apart or per_client):
+    raise errors.InputError(
+        f'{source}: too few {groups.noun} to set some aside and to have others as clients; get the'
+        ' whole data set, or set smaller numbers.'
+    )
+  public, held_out = drawn
+  if num_held_out:
+    source = f'{source}; {num_held_out:,} examples HELD OUT in place of the test set'
+    test, owners = held_out, _owners(groups, aside[2])
+  elif per_client:
+    test = concatenated([person.test for person in clients])
+    owners = task_lib.Owners(
+        'a part of each client\'s own', frozenset(person.name for person in clients)
+    )
+  else:
+    test = concatenated([person.examples for person in _members(groups, apart)])
+    owners = _owners(groups, apart)
+  return task_lib.TaskData(
+      clients=[person.train if per_client else person.examples for person in clients],
+      test=test,
+      public=public,
+      source=source,
+      client_ids=tuple(person.name for person in clients),
+      test_owners=owners,
+      public_owners=_owners(groups, aside[1]) if num_public else None,
+      held_out=bool(num_held_out),
+  )
+
+
+def concatenated(parts: Iterable[task_lib.Examples]) -> task_lib.Examples:
+  """All parts' examples, in order."""
+  parts = list(parts)
+  return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts)))
+
+
+def _take(
+    groups: Groups, spare: list[str], num: int, num_public: int, num_held_out: int
+) -> list[str]:
+  """Takes the first of the spare groups that have `num` examples together."""
+  taken, found = [], 0
+  while found < num:
+    if not spare:
+      available = sum(_size(groups, name) for name in groups.spare)
+      raise errors.InputError(
+          f'{task_lib.flags_of_sizes(num_public, num_held_out)} needs more examples than those'
+          f' who may leave the population have: {available:,} of'
+          f' {len(_members(groups, groups.spare)):,} {groups.noun}, who are taken whole, for one'
+          ' purpose each; set a smaller number.'
+      )
+    taken.append(spare.pop(0))
+    found += _size(groups, taken[-1])
+  return taken
+
+
+def _draw(
+    groups: Groups, names: Sequence[str], num: int, rng: np.random.Generator
+) -> task_lib.Examples | None:
+  if not num:
+    return None
+  x, y = concatenated([person.examples for person in _members(groups, names)])
+  chosen = np.sort(rng.choice(len(x), num, replace=False))
+  return x[chosen], y[chosen]
+
+
+def _owners(groups: Groups, names: Sequence[str]) -> task_lib.Owners:
+  people = _members(groups, names)
+  which = f' ({", ".join(names)})' if groups.listed else ''
+  return task_lib.Owners(
+      f'from {len(people):,} {groups.noun}{which} set aside whole, none of them a client',
+      frozenset(person.name for person in people),
+  )
+
+
+def _members(groups: Groups, names: Iterable[str]) -> list[Person]:
+  return [person for name in names for person in groups.members[name]]
+
+
+def _size(groups: Groups, name: str) -> int:
+  return sum(len(person.train[0]) + len(person.test[0]) for person in groups.members[name])

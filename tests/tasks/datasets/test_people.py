@@ -1,0 +1,109 @@
+"""Tests that people are clients or set aside, and never both."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tasks import errors
+from tasks.datasets import people
+from tests.support import small_data
+
+
+def _person(number, num_train=4, num_test=2, eligible=True):
+  """Someone whose examples are all their number."""
+  parts = [(np.full(num, number), np.full(num, -number)) for num in (num_train, num_test)]
+  return people.Person(f'person {number}', *parts, eligible)
+
+
+def _groups(**changes):
+  """Six groups of two; the last of each may not be a client."""
+  members = {
+      f'group {i}': [_person(2 * i), _person(2 * i + 1, eligible=i % 2 == 0)] for i in range(6)
+  }
+  groups = people.Groups(
+      members, test=['group 1'], spare=['group 4', 'group 2', 'group 5'], noun='people'
+  )
+  return dataclasses.replace(groups, **changes)
+
+
+def _divide(groups, num_public=0, num_held_out=0, per_client=False, seed=0):
+  return people.divide(
+      groups, per_client, 'made up', np.random.default_rng(seed), num_public, num_held_out
+  )
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('sizes', [(0,), (7,), (13,), (0, 5), (12, 12)])
+  def test_nobody_is_in_two_sets(self, sizes):
+    data = _divide(_groups(), *sizes)
+    small_data.assert_nobody_is_in_two_sets(data)
+    assert not data.test_outside_guarantee
+    # Examples are as the identities say.
+    assert {f'person {i}' for i in data.test[0]} == data.test_owners.ids
+    assert [f'person {x[0]}' for x, _ in data.clients] == list(data.client_ids)
+    if sizes[0]:
+      assert len(data.public[0]) == sizes[0]
+      assert {f'person {i}' for i in data.public[0]} <= data.public_owners.ids
+
+  def test_groups_are_taken_whole_and_in_order(self):
+    data = _divide(_groups(), 13, 4)
+    # A group has 12 examples.
+    assert data.public_owners.ids == {'person 8', 'person 9', 'person 4', 'person 5'}
+    assert data.test_owners.ids == {'person 10', 'person 11'}
+    # Neither those of the test set, who were set apart all the same, nor who may not be.
+    assert data.client_ids == ('person 0', 'person 1', 'person 6')
+
+  def test_clients_have_all_of_their_examples(self):
+    data = _divide(_groups())
+    assert [len(x) for x, _ in data.clients] == [6] * 8
+    np.testing.assert_array_equal(np.sort(data.test[0]), [2] * 6 + [3] * 6)
+
+  def test_seeds_change_which_examples_and_not_whose(self):
+    def divided(seed):
+      data = _divide(_groups(), 13, 4, seed=seed)
+      return data.client_ids, data.test_owners, data.public_owners, list(data.public[0])
+
+    assert divided(0) == divided(0)
+    assert divided(0)[:3] == divided(1)[:3] and divided(0)[3] != divided(1)[3]
+
+  def test_per_client_tests_are_outside_the_guarantee(self):
+    data = _divide(_groups(), 7, per_client=True)
+    assert data.test_outside_guarantee
+    assert data.test_owners.ids == set(data.client_ids) >= {'person 2'}
+    assert data.public_owners.ids.isdisjoint(data.client_ids)
+    assert [len(x) for x, _ in data.clients] == [4] * len(data.clients)
+    assert len(data.test[0]) == 2 * len(data.clients)
+    assert 'test examples: a part of each client\'s own, OUTSIDE (epsilon, delta)' in data.text()
+    # Held-out examples are nobody's in any case.
+    assert not _divide(_groups(), 7, 3, per_client=True).test_outside_guarantee
+
+  @pytest.mark.parametrize('per_client', [False, True])
+  def test_no_text_depends_on_the_size_of_a_client(self, per_client):
+    texts = set()
+    for num in (4, 40):
+      members = dict(_groups().members, **{'group 0': [_person(0, num, num)]})
+      data = _divide(_groups(members=members), 7, per_client=per_client)
+      texts.add((data.text(), str(data.as_dict())))
+    assert len(texts) == 1
+
+  def test_more_than_there_is(self):
+    with pytest.raises(
+        errors.InputError,
+        match='--public_examples=30 --held_out=9 needs more .*: 36 of 6 people, who are taken'
+    ):
+      _divide(_groups(), 30, 9)
+    for groups in (_groups(test=[]), _groups(test=list(_groups().members))):
+      with pytest.raises(errors.InputError, match='made up: too few people'):
+        _divide(groups)
+
+  def test_hashed_order_depends_on_nobody_else(self):
+    everyone = [_person(i) for i in range(400)]
+    groups = people.in_hashed_order(everyone, 'people')
+    assert 8 <= len(groups.test) <= 36  # 20 on average; four standard deviations.
+    assert sorted([*groups.test, *groups.spare]) == sorted(p.name for p in everyone)
+    without = people.in_hashed_order(everyone[:123] + everyone[124:], 'people')
+    assert without.test == [n for n in groups.test if n != 'person 123']
+    assert without.spare == [n for n in groups.spare if n != 'person 123']
+    assert len(people.in_hashed_order(everyone[:1], 'people').test) == 1
