@@ -58,7 +58,8 @@ class PrivacySpec:
     min_reporting: The fewest participants whose sum is released; noise shares are sized
       for it. None: all seats.
     noise: A kind of `noise.KINDS`.
-    num_values: With integer noise: how many values a client sends.
+    num_values: With integer noise: how many values a client sends: k, and one more for the
+      vote of adaptive clipping. A round of `mechanism()` with another number is refused.
     bits: With integer noise: bits of a value; None: 16.
     rotate: With integer noise: see `lattice.Lattice`.
   """
@@ -132,6 +133,7 @@ class PrivacySpec:
         noise=self.noise,
         bits=self.bits,
         rotate=self.rotate,
+        num_values=None if self.noise == noise_lib.GAUSSIAN else self.num_values,
     )
 
   @property

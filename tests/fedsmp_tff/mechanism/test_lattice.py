@@ -11,7 +11,10 @@ from scipy import stats
 import tensorflow as tf
 
 from fedsmp_tff.mechanism import lattice_channel
+from fedsmp_tff.mechanism import noise
+from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import rdp as rdp_lib
+from fedsmp_tff.privacy import spec as spec_lib
 
 _KINDS = ('discrete_gaussian', 'skellam')
 
@@ -211,3 +214,54 @@ class TestBounds:
     assert coarse.share_variance < 0.5
     gaussian = 4 * coarse.squared_norm_bound / (2 * coarse.share_variance * 64)
     assert rdp_lib.curve_of(coarse, 1)(4) > 1.5 * gaussian
+
+
+class TestDecoding:
+
+  @pytest.mark.parametrize('bits', [8, 16, 30])
+  def test_a_sum_is_the_nearest_multiple_of_the_step_around_zero(self, bits):
+    # Exactly: one step off would be within every bound on rounding.
+    lattice = _lattice(num_values=6, rotate=False, bits=bits)
+    half = lattice.modulus // 2
+    total = tf.constant([0, 1, lattice.modulus - 1, half - 1, half, half + 1], tf.int32)
+    decoded = lattice.decode_sum(total, 4, _seed(9, 9)).numpy()
+    steps = np.array([0, 1, -1, half - 1, -half, 1 - half])
+    np.testing.assert_array_equal(decoded, steps * lattice.step)
+
+  @pytest.mark.parametrize('rotate', [True, False])
+  def test_zeros_without_noise_are_zero(self, rotate):
+    lattice = _lattice(num_values=64, rotate=rotate)
+    report = _encoder(lattice)(tf.zeros([64], tf.float64), _seed(1))
+    assert not np.any(lattice.decode_sum(report, 1, _seed(9, 9)))
+
+
+class TestStatisticalDistance:
+
+  @pytest.mark.parametrize('kind', _KINDS)
+  @pytest.mark.parametrize('num_values, integers', [(1, 2), (7, 8), (64, 64)])
+  @pytest.mark.parametrize('seats', [4, 9])
+  def test_it_is_of_all_integers_of_all_seats(
+      self, monkeypatch, kind, num_values, integers, seats
+  ):
+    # A table as far from its distribution as a test can see: every integer of every share
+    # may be that far off, and the sum as far as all of them.
+    far = noise.IntegerTable(0, np.array([0]), np.array([0]), 1e-4)
+    monkeypatch.setattr(noise, 'integer_table', lambda kind, variance: far)
+    lattice = _lattice(kind, num_values, sigma=1.0, seats=seats, min_reporting=3)
+    assert lattice.statistical_distance == pytest.approx(seats * integers * 1e-4)
+
+  def test_epsilon_pays_for_it_in_every_round(self):
+    # Renyi DP of the exact distribution, at the delta that is left (a fixed number of
+    # clients: no truncation beside it).
+    spec = spec_lib.PrivacySpec(
+        100, 10, 50, 20.0, 1.0, 1e-3, 'fixed', noise='skellam', num_values=6
+    )
+    distance = 1e-9
+    far = noise.IntegerTable(0, np.array([0]), np.array([0]), distance)
+    exact = spec.epsilon()
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(noise, 'integer_table', lambda kind, variance: far)
+      paid = accounting.epsilon([(spec.round, 50)], 'fixed_rdp', spec.delta)
+    left = spec.delta - (1 + math.exp(paid)) * 50 * 10 * 6 * distance
+    assert paid > exact
+    assert paid == pytest.approx(dataclasses.replace(spec, delta=left).epsilon(), rel=1e-6)
