@@ -87,6 +87,7 @@ def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
   )
 
 
+@enum.unique
 class Stream(enum.Enum):
   """The streams with numbers of their own, as (what they derive from, number)."""
 

@@ -19,11 +19,12 @@ depends on how clients are sampled and on what 'one client more or less' means:
 Poisson sampling of Gaussian noise dp-accounting's, with a fixed number of clients Wang, Balle,
 Kasiviswanathan (2019), Theorem 9, at noise multiplier sigma / 2, since replacing a client moves
 a sum by up to 2 C and dp-accounting takes the multiplier relative to that. With integer noise
-(`lattice`) they hold too, by `rdp`, and PLD does not. `paper` is the paper's own
+(`lattice`) they hold too, by `rdp`; PLD holds for discrete Gaussian noise (`discrete_gaussian`), not
+for Skellam noise. `paper` is the paper's own
 accounting (Renyi DP, conversion of Lemma 2), which reproduces its tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 import math
 from typing import NamedTuple, Optional
@@ -34,6 +35,7 @@ import numpy as np
 from scipy import stats
 
 from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.privacy import discrete_gaussian
 from fedsmp_tff.privacy import lower_bound
 from fedsmp_tff.privacy import pld
 from fedsmp_tff.privacy import rdp as rdp_lib
@@ -57,7 +59,7 @@ class Accounting(NamedTuple):
     assumption: Adjacency and sensitivity.
     sampling: The sampling that it is for: `POISSON` or `FIXED`.
     guarantees: Whether it is an upper bound, and so a guarantee, for that sampling.
-    any_noise: Whether it can be had for integer noise.
+    any_noise: Whether it can be had for integer noise of any kind; see `Round.can_account`.
   """
 
   title: str
@@ -109,6 +111,21 @@ class Round(NamedTuple):
   def sampling_rate(self) -> float:
     return self.clients_per_round / self.population
 
+  def can_account(self, accounting: str) -> bool:
+    """Whether an accounting is for this noise."""
+    how = ACCOUNTINGS[accounting]
+    if self.lattice is None or how.any_noise:
+      return True
+    by_loss = accounting in _ROUND_LOSS
+    return by_loss and discrete_gaussian.has_dominating(self.lattice)
+
+  def in_reals(self) -> 'Round':
+    """Returns a round of Gaussian noise in reals, which is no more private."""
+    if self.lattice is None:
+      return self
+    sigma = discrete_gaussian.dominating(self.lattice).noise_multiplier
+    return self._replace(noise_multiplier=sigma, lattice=None)
+
   def without_truncation(self) -> 'Round':
     """Returns the round with seats for all clients that may be sampled."""
     if self.sampling == sampling.FIXED or self.seats == self.population:
@@ -148,19 +165,21 @@ def epsilon(
     return math.inf
   if by_privacy_loss(accounting):
     for one, _ in rounds:
-      if one.lattice is not None:
+      if not one.can_account(accounting):
         raise ValueError(
             f'`accounting`={accounting!r} takes Gaussian noise. Found'
-            f' {one.lattice.kind!r}; choose one by Renyi DP.'
+            f' {one.lattice.kind!r} of variance {one.lattice.share_variance:.3g} a share;'
+            ' choose one by Renyi DP.'
         )
     if accounting == 'fixed_pld_lower':
       return lower_bound.fixed(
           [(one.noise_multiplier, one.sampling_rate, num) for one, num in rounds], delta
       )
+    distance = sum(_distance_of_reals(one) * num for one, num in rounds)
+    rounds = [(one.in_reals(), num) for one, num in rounds]
     step = _step(rounds, accounting)
-    return pld.epsilon(
-        [(_ROUND_LOSS[accounting](one, step), num) for one, num in rounds], delta
-    )
+    losses = [(_ROUND_LOSS[accounting](one, step), num) for one, num in rounds]
+    return _less_than_delta(pld.epsilon_of(losses), delta, distance)
   if accounting == 'paper':
     orders = _PAPER_ORDERS
     divergence = sum(_gaussian_poisson(one, orders) * num for one, num in rounds)
@@ -188,16 +207,27 @@ def _of_renyi(rounds, orders, delta, rdp_of, distance_of) -> float:
   """
   divergence = sum(rdp_of(one, orders) * num for one, num in rounds)
   distance = sum(distance_of(one) * num for one, num in rounds)
+  return _less_than_delta(
+      lambda delta: float(rdp.compute_epsilon(orders, divergence, delta)[0]), delta, distance
+  )
 
-  def at(delta):
-    return float(rdp.compute_epsilon(orders, divergence, delta)[0]) if delta > 0 else math.inf
 
-  # (epsilon, delta) for the model makes (epsilon, delta + (1 + e^epsilon) distance).
-  found = at(delta)
+def _less_than_delta(epsilon_of: Callable[[float], float], delta: float, distance: float) -> float:
+  """Returns epsilon of releases that are at a distance from a model.
+
+  (epsilon, delta) for the model makes (epsilon, delta + (1 + e^epsilon) distance) for them.
+
+  Args:
+    epsilon_of: epsilon of the model at a delta.
+    delta: Of the releases.
+    distance: Total variation between all of them and the model's.
+  """
+  found = epsilon_of(delta)
   for _ in range(_MOST_STEPS_TO_DELTA):
     if math.isinf(found) or not distance:
       return found
-    again = at(delta - (1 + math.exp(min(found, 700))) * distance)
+    left = delta - (1 + math.exp(min(found, 700))) * distance
+    again = epsilon_of(left) if left > 0 else math.inf
     if again <= found:
       return found
     found = again * (1 + 1e-9)
@@ -223,6 +253,11 @@ def _step(rounds: Sequence[tuple[Round, int]], accounting: str) -> float:
   return pld.step_of(
       [(one.noise_multiplier / sensitivity, one.sampling_rate, num) for one, num in rounds]
   )
+
+
+def _distance_of_reals(one: Round) -> float:
+  """Total variation between a release and post-processing of `Round.in_reals`'s."""
+  return discrete_gaussian.dominating(one.lattice).distance if one.lattice else 0.0
 
 
 def _overflow(one: Round) -> float:

@@ -21,7 +21,7 @@ With noise C sigma on the sum, in units of C sigma:
 `lower_bound` says how far two populations are apart, below which no accountant may say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 import math
 
@@ -118,20 +118,24 @@ def fixed(
   )
 
 
-def epsilon(rounds: Sequence[tuple[Loss, int]], delta: float) -> float:
-  """Of rounds of one grid and adjacency, each as many times as its number says.
+def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
+  """Composes rounds of one grid and adjacency, each as many times as its number says.
 
   Args:
     rounds: At least one, each at least once.
-    delta: In (0, 1).
 
   Returns:
-    epsilon, infinite if the numbers allow for no other.
+    Maps delta in (0, 1) to epsilon, infinite if the numbers allow for no other.
   """
   composed = functools.reduce(
       lambda a, b: a.compose(b), [one.self_compose(num) for one, num in rounds]
   )
-  return float(composed.get_epsilon_for_delta(delta))
+  return lambda delta: float(composed.get_epsilon_for_delta(delta))
+
+
+def epsilon(rounds: Sequence[tuple[Loss, int]], delta: float) -> float:
+  """Returns epsilon of rounds at one delta; see `epsilon_of`."""
+  return epsilon_of(rounds)(delta)
 
 
 def deltas(one: Loss, num: int, epsilons: Sequence[float]) -> list[float]:

@@ -154,7 +154,8 @@ class PrivacySpec:
   @property
   def claim(self) -> str:
     """The tightest of `accounting.ACCOUNTINGS` that holds for this sampling and noise."""
-    return f'{self.sampling}_{"pld" if self.lattice is None else "rdp"}'
+    by_loss = f'{self.sampling}_pld'
+    return by_loss if self.round.can_account(by_loss) else f'{self.sampling}_rdp'
 
   def holds(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise."""
@@ -164,7 +165,7 @@ class PrivacySpec:
     return (
         how.sampling == self.sampling
         and how.guarantees
-        and (how.any_noise or self.lattice is None)
+        and self.round.can_account(accounting)
     )
 
   def sampler(self, seed: Optional[int] = None) -> sampling_lib.Sampler:

@@ -123,4 +123,4 @@ class TestFoldIn:
 
   def test_streams_of_one_parent_have_numbers_of_their_own(self):
     numbers = [stream.value for stream in randomness.Stream]
-    assert len(set(numbers)) == len(randomness.Stream)
+    assert len(set(numbers)) == len(randomness.Stream.__members__)
