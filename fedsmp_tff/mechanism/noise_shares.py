@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from fedsmp_tff import chacha20
+from fedsmp_tff.mechanism import chacha20
 from fedsmp_tff.mechanism import noise
 
 

@@ -8,8 +8,9 @@ from scipy import special
 from scipy import stats
 import tensorflow as tf
 
-from fedsmp_tff import chacha20
 from fedsmp_tff import randomness
+from fedsmp_tff.mechanism import chacha20
+from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.mechanism import noise
 from fedsmp_tff.mechanism import noise_shares
 
@@ -166,3 +167,11 @@ class TestTails:
     ]
     expected = -2.5 * special.ndtri(uniform) * np.where(words[0] < 0, -1, 1)
     np.testing.assert_allclose(share, expected, rtol=1e-12)
+
+  @pytest.mark.parametrize('sigma, seats', [(1.4, 100), (0.1, 10_000), (20.0, 1)])
+  def test_the_encoding_cuts_no_share_in_any_run(self, sigma, seats):
+    # A cut share is no post-processing of the sum, and delta does not hold it: of 10^6 values
+    # of 10^5 clients in 10^6 rounds none is cut.
+    options = mechanism.Mechanism(seats, clipping_norm=1.0, noise_multiplier=sigma)
+    room = (options.encoding(num_values=5).value_bound - 1) / options.share_stddev
+    assert 2 * stats.norm.sf(room) * 1e17 < 1e-15

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedsmp_tff import chacha20
+from fedsmp_tff.mechanism import chacha20
 
 
 def _expected(seed, num):
