@@ -18,7 +18,17 @@ All streams, each a `fold_in` of the one that it is indented under:
           INTEGER_NOISE 2                                 integer noise
         DROPOUT     2                                    whether it reports (simulation)
 
-No two meet: numbers under one stream differ, since ids of clients are above -2^62.
+No two meet: numbers under one stream differ, since ids of clients are above -2^62, and
+`fold_in` gives each number a seed of its own.
+
+How much of it is random: a fresh seed has 126 random bits, and `fold_in` hashes both of its
+words, so that the key of a client's noise has them too (a fold of 126 random bits in 128 loses
+a quarter of a bit). Noise is drawn from that key by `chacha20`, so that
+whoever knew a share exactly would learn nothing of the key, nor of another value.
+
+All else is Philox, which is no cryptographic cipher: masks, rotations, the order of examples,
+coins. TensorFlow permutes the 128 bits of a seed and uses all of them, 64 as the key and 64 as
+the upper half of the counter; but who knows a block's 128 bits finds the key in 2^64 trials.
 """
 
 import enum
@@ -31,6 +41,9 @@ _READ_BYTES = 4096
 _ENTROPY_LINES = 8
 # SipHash's keys are no secret here: they make two hashes of one random text.
 _HASH_KEYS = ((1, 2), (3, 4))
+_PHILOX = 1
+# Keeps the blocks that `fold_in` takes apart from those that are drawn from the seed itself.
+_FOLD = 0x666F6C645F696E21
 
 
 def fresh_seed() -> tf.Tensor:
@@ -56,15 +69,29 @@ def fresh_seed() -> tf.Tensor:
 def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
   """The seed int64[2] that `seed` and the integer `data` determine.
 
+  It is the block number `data` of Philox under the key and counter that TensorFlow makes of
+  `seed`, the key with a constant added modulo 2: all 128 bits of `seed` matter to all of
+  the result's, and other `data` never give one seed the same result.
+  (`tf.random.fold_in` returns 64 bits of hash, and `data` itself.)
+
   >>> one, again, other = (fold_in(of_run(5), round_num) for round_num in (0, 0, 1))
   >>> bool((one == again).numpy().all()), bool((one == other).numpy().all())
   (True, False)
   """
-  return tf.random.fold_in(
-      tf.cast(seed, tf.int64), tf.cast(data, tf.int64)
+  key, counter = tf.unstack(
+      tf.concat(tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.cast(seed, tf.int64)), 0)[::2]
+  )
+  number = tf.bitcast(tf.cast(data, tf.int64), tf.uint64)
+  return tf.raw_ops.StatelessRandomUniformFullIntV2(
+      shape=[2],
+      key=[tf.bitwise.bitwise_xor(key, tf.constant(_FOLD, tf.uint64))],
+      counter=[number, counter],
+      alg=_PHILOX,
+      dtype=tf.int64,
   )
 
 
+@enum.unique
 class Stream(enum.Enum):
   """The numbered streams, as (the stream that they derive from, number)."""
 

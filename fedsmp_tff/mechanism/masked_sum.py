@@ -69,14 +69,18 @@ class MaskedPrivateSum:
       sparsifier: Gathers and scales a client's kept values.
       mechanism: The options.
       make_channel: Makes the channel.
+
+    Raises:
+      ValueError: If `mechanism.num_values` is not what clients send.
     """
     self.dim = dim
     self.num_kept = sparsifier.num_kept(dim)
     self.mechanism = mechanism
     self._sparsifier = sparsifier
     self._scale = sparsifier.scale(dim)
-    votes = mechanism.adaptive_clipping is not None
-    self.channel = make_channel(mechanism, self.num_kept + votes, self._scale)
+    num_values = self.num_kept + (mechanism.adaptive_clipping is not None)
+    mechanism.check_num_values(num_values)
+    self.channel = make_channel(mechanism, num_values, self._scale)
     # The largest value of each count that a client sends.
     self._max_counts = collections.OrderedDict(participants=1)
     if mechanism.client_metrics:

@@ -13,9 +13,11 @@ from fedsmp_tff.mechanism import noise as noise_lib
 # Without clipping nothing bounds a value. Updates of networks stay far below
 # this; the values that reach it are counted.
 _DEFAULT_VALUE_BOUND = 16.0
-# Standard deviations of a noise share inside the encoded range: one share leaves
-# it with probability 1.3e-15, so even 10^6 values of 10^5 clients rarely do.
-_NOISE_TAIL = 8.0
+# Standard deviations of a noise share inside the encoded range. A share that leaves it is cut:
+# of the share that is post-processing, of the sum, which epsilon is about, it is not, and so it
+# would have to be part of delta. One value of one share leaves it with probability 3.6e-33: one
+# of 10^6 values of 10^5 clients in 10^6 rounds with 3.6e-16, less than PLD cuts off itself.
+_NOISE_TAIL = 12.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Mechanism:
     bits: Bits of each integer that a client sends; None: the most for which a sum over all
       seats fits in int32; 16 with integer noise.
     rotate: With integer noise: see `lattice.Lattice`.
+    num_values: With integer noise: how many values of a client epsilon is about, the vote of
+      `adaptive_clipping` among them; a round of another number is refused. None: any.
     value_bound: Without clipping: largest magnitude of an encoded value; None: 16
       (times d/k for `RandK`).
     adaptive_clipping: The rule by which C changes from `clipping_norm` on; None: C is
@@ -68,6 +72,7 @@ class Mechanism:
   noise: str = noise_lib.GAUSSIAN
   bits: Optional[int] = None
   rotate: bool = True
+  num_values: Optional[int] = None
   value_bound: Optional[float] = None
   adaptive_clipping: Optional[adaptive_clipping_lib.AdaptiveClipping] = None
   clipping_schedule: Optional[Callable[[Any], Any]] = None
@@ -116,6 +121,15 @@ class Mechanism:
       )
     if self.bits is not None or self.value_bound is not None:
       self.encoding(num_values=1)  # Checks them.
+
+  def check_num_values(self, num_values: int):
+    """Raises ValueError if epsilon is about another number of values than `num_values`."""
+    if self.num_values not in (None, num_values):
+      raise ValueError(
+          f'`num_values`={self.num_values} is what epsilon of integer noise is about; clients'
+          f' send {num_values} (k, and one more for the vote of `adaptive_clipping`). Set'
+          ' `num_values` of `PrivacySpec` to that.'
+      )
 
   @property
   def private(self) -> bool:

@@ -13,17 +13,18 @@ how clients are sampled and on the adjacency, the meaning of 'one client more or
   fixed_pld_lower  exactly r of n      replace one         2 C
   paper            Poisson, rate r/n   add or remove one   C
 
-`*_pld` are composed privacy loss distributions; `privacy.pld` explains which and why.
-`fixed_pld_lower` is a LOWER bound: no smaller epsilon can be valid for that sampling.
+`*_pld` are composed privacy loss distributions; `pld` says which and why. The exception:
+`fixed_pld_lower` is a LOWER bound (`lower_bound`): no accountant of that sampling may say less.
 `*_rdp` are Renyi DP with the conversion of Canonne, Kamath, Steinke (2020): for
 Poisson sampling of Gaussian noise dp-accounting's, with a fixed number of clients Wang, Balle,
 Kasiviswanathan (2019), Theorem 9, at noise multiplier sigma / 2, since replacing a client moves
 a sum by up to 2 C and dp-accounting takes the multiplier relative to that. With integer noise
-(`lattice`) `*_rdp` are valid too, by `privacy.rdp`; PLD is not. `paper` is the paper's own
+(`lattice`) they hold too, by `rdp`; PLD holds for discrete Gaussian noise (`discrete_gaussian`), not
+for Skellam noise. `paper` is the paper's own
 accounting (Renyi DP, conversion of Lemma 2), which reproduces its tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 import math
 from typing import NamedTuple, Optional
@@ -34,6 +35,8 @@ import numpy as np
 from scipy import stats
 
 from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.privacy import discrete_gaussian
+from fedsmp_tff.privacy import lower_bound
 from fedsmp_tff.privacy import pld
 from fedsmp_tff.privacy import rdp as rdp_lib
 from fedsmp_tff.privacy import sampling
@@ -56,7 +59,7 @@ class Accounting(NamedTuple):
     assumption: The adjacency and the sensitivity.
     sampling: The sampling that it assumes: `POISSON` or `FIXED`.
     guarantees: Whether it is an upper bound, and so a guarantee, for that sampling.
-    any_noise: Whether it also covers integer noise.
+    any_noise: Whether it can be had for integer noise of any kind; see `Round.can_account`.
   """
 
   title: str
@@ -108,6 +111,21 @@ class Round(NamedTuple):
   def sampling_rate(self) -> float:
     return self.clients_per_round / self.population
 
+  def can_account(self, accounting: str) -> bool:
+    """Whether an accounting is for this noise."""
+    how = ACCOUNTINGS[accounting]
+    if self.lattice is None or how.any_noise:
+      return True
+    by_loss = accounting in _ROUND_LOSS
+    return by_loss and discrete_gaussian.has_dominating(self.lattice)
+
+  def in_reals(self) -> 'Round':
+    """Returns a round of Gaussian noise in reals, which is no more private."""
+    if self.lattice is None:
+      return self
+    sigma = discrete_gaussian.dominating(self.lattice).noise_multiplier
+    return self._replace(noise_multiplier=sigma, lattice=None)
+
   def without_truncation(self) -> 'Round':
     """Returns the round with seats for all clients that may be sampled."""
     if self.sampling == sampling.FIXED or self.seats == self.population:
@@ -147,44 +165,69 @@ def epsilon(
     return math.inf
   if by_privacy_loss(accounting):
     for one, _ in rounds:
-      if one.lattice is not None:
+      if not one.can_account(accounting):
         raise ValueError(
             f'`accounting`={accounting!r} takes Gaussian noise. Found'
-            f' {one.lattice.kind!r}; choose one by Renyi DP.'
+            f' {one.lattice.kind!r} of variance {one.lattice.share_variance:.3g} a share;'
+            ' choose one by Renyi DP.'
         )
-    # Losses add up on one grid.
-    step = max(
-        pld.step_of(
-            one.noise_multiplier / _SENSITIVITY[accounting],
-            lower=not ACCOUNTINGS[accounting].guarantees,
-        )
-        for one, _ in rounds
-    )
-    return pld.epsilon(
-        [(_ROUND_LOSS[accounting](one, step), num) for one, num in rounds], delta
-    )
+    if accounting == 'fixed_pld_lower':
+      return lower_bound.fixed(
+          [(one.noise_multiplier, one.sampling_rate, num) for one, num in rounds], delta
+      )
+    distance = sum(_distance_of_reals(one) * num for one, num in rounds)
+    rounds = [(one.in_reals(), num) for one, num in rounds]
+    step = _step(rounds, accounting)
+    losses = [(_ROUND_LOSS[accounting](one, step), num) for one, num in rounds]
+    return _less_than_delta(pld.epsilon_of(losses), delta, distance)
   if accounting == 'paper':
     orders = _PAPER_ORDERS
     divergence = sum(_gaussian_poisson(one, orders) * num for one, num in rounds)
     return float(np.nanmin(divergence + math.log(1 / delta) / (np.array(orders) - 1)))
   integers = any(one.lattice is not None for one, _ in rounds)
   orders = _INTEGER_ORDERS if integers else _ORDERS
-  poisson = ACCOUNTINGS[accounting].sampling == sampling.POISSON
-  divergence = sum(
-      (_poisson_rdp if poisson else _fixed_rdp)(one, orders) * num for one, num in rounds
+  if ACCOUNTINGS[accounting].sampling == sampling.FIXED:
+    return _of_renyi(rounds, orders, delta, _fixed_rdp, _inexact)
+  # A limit of seats is part of the divergences, or a failure; both hold.
+  return min(
+      _of_renyi(rounds, orders, delta, _poisson_rdp, lambda one: _inexact(one) + _overflow(one)),
+      _of_renyi(rounds, orders, delta, _truncated_rdp, _inexact),
   )
-  # How far all releases may be from what the divergences are about.
-  distance = sum(_distance(one, poisson) * num for one, num in rounds)
 
-  def at(delta):
-    return float(rdp.compute_epsilon(orders, divergence, delta)[0]) if delta > 0 else math.inf
 
-  # (epsilon, delta) for those makes (epsilon, delta + (1 + e^epsilon) distance) for these.
-  found = at(delta)
+def _of_renyi(rounds, orders, delta, rdp_of, distance_of) -> float:
+  """Returns epsilon of rounds by Renyi DP.
+
+  Args:
+    rounds: See `epsilon`.
+    orders: Of the divergences.
+    delta: See `epsilon`.
+    rdp_of: Divergences of a `Round`'s model at the orders.
+    distance_of: Total variation between a release and the model.
+  """
+  divergence = sum(rdp_of(one, orders) * num for one, num in rounds)
+  distance = sum(distance_of(one) * num for one, num in rounds)
+  return _less_than_delta(
+      lambda delta: float(rdp.compute_epsilon(orders, divergence, delta)[0]), delta, distance
+  )
+
+
+def _less_than_delta(epsilon_of: Callable[[float], float], delta: float, distance: float) -> float:
+  """Returns epsilon of releases that are at a distance from a model.
+
+  (epsilon, delta) for the model makes (epsilon, delta + (1 + e^epsilon) distance) for them.
+
+  Args:
+    epsilon_of: epsilon of the model at a delta.
+    delta: Of the releases.
+    distance: Total variation between all of them and the model's.
+  """
+  found = epsilon_of(delta)
   for _ in range(_MOST_STEPS_TO_DELTA):
     if math.isinf(found) or not distance:
       return found
-    again = at(delta - (1 + math.exp(min(found, 700))) * distance)
+    left = delta - (1 + math.exp(min(found, 700))) * distance
+    again = epsilon_of(left) if left > 0 else math.inf
     if again <= found:
       return found
     found = again * (1 + 1e-9)
@@ -192,27 +235,41 @@ def epsilon(
 
 
 def by_privacy_loss(accounting: str) -> bool:
-  """Whether an accounting composes privacy loss distributions, which takes seconds."""
-  return accounting in _ROUND_LOSS
+  """Whether an accounting composes distributions, which takes time."""
+  return accounting in _SENSITIVITY
 
 
 def deltas(one: Round, num: int, epsilons: Sequence[float]) -> np.ndarray:
   """Returns delta of `num` rounds at each epsilon, at least 0, by PLD, without truncation."""
   name = f'{one.sampling}_pld'
-  step = pld.step_of(one.noise_multiplier / _SENSITIVITY[name])
-  step = max(step, _COARSE_STEP)
+  step = max(_step([(one, num)], name), _COARSE_STEP)
   loss = _ROUND_LOSS[name](one.without_truncation(), step)
   return np.array(pld.deltas(loss, num, list(epsilons)))
 
 
-def _distance(one: Round, poisson: bool) -> float:
-  """Total variation between a release and its model: no truncation, exact noise."""
-  truncated = 0.0
-  if poisson and one.sampling == sampling.POISSON:
-    truncated = stats.binom.sf(
-        one.seats, one.population, one.sampling_rate
-    )
-  return truncated + (one.lattice.statistical_distance if one.lattice else 0.0)
+def _step(rounds: Sequence[tuple[Round, int]], accounting: str) -> float:
+  """Returns the step of the one grid on which the losses of all rounds add up."""
+  sensitivity = _SENSITIVITY[accounting]
+  return pld.step_of(
+      [(one.noise_multiplier / sensitivity, one.sampling_rate, num) for one, num in rounds]
+  )
+
+
+def _distance_of_reals(one: Round) -> float:
+  """Total variation between a release and post-processing of `Round.in_reals`'s."""
+  return discrete_gaussian.dominating(one.lattice).distance if one.lattice else 0.0
+
+
+def _overflow(one: Round) -> float:
+  """The probability that more clients are sampled than there are seats."""
+  if one.sampling == sampling.FIXED:
+    return 0.0
+  return float(stats.binom.sf(one.seats, one.population, one.sampling_rate))
+
+
+def _inexact(one: Round) -> float:
+  """Total variation between integer noise and the distribution that it is drawn for."""
+  return one.lattice.statistical_distance if one.lattice else 0.0
 
 
 @functools.lru_cache
@@ -226,11 +283,40 @@ def _gaussian_poisson(one: Round, orders: tuple) -> np.ndarray:
 
 @functools.lru_cache
 def _poisson_rdp(one: Round, orders: tuple) -> np.ndarray:
-  """Renyi DP of one round at the orders, but for truncation."""
+  """Renyi DP of one round at the orders, with seats for all."""
   if one.lattice is None:
     return _gaussian_poisson(one, orders)
   rate = one.sampling_rate
   return rdp_lib.poisson(rdp_lib.curve_of(one.lattice, moved=1), rate, orders)
+
+
+@functools.lru_cache
+def _truncated_rdp(one: Round, orders: tuple) -> np.ndarray:
+  """Renyi DP of one round at the orders, with its seats.
+
+  Whether the others fill the seats does not depend on the client in question. If not, the round
+  is as with seats for all. If so, the client, sampled with probability q, takes the place of
+  another with probability `seats` / (others + 1), which moves the sum by 2 C. The
+  exponential of (alpha - 1) times the divergence is jointly convex.
+  """
+  plain = _poisson_rdp(one, orders)
+  rate = one.sampling_rate
+  full = 0.0
+  if one.sampling == sampling.POISSON:
+    full = stats.binom.sf(one.seats - 1, one.population - 1, rate)
+  if not full:
+    return plain
+  rate *= one.seats / (one.seats + 1)
+  if one.lattice is None:
+    replaced = _divergence(orders, dp_accounting.PoissonSampledDpEvent(
+        rate, dp_accounting.GaussianDpEvent(one.noise_multiplier / 2)
+    ))
+  else:
+    replaced = rdp_lib.poisson(rdp_lib.curve_of(one.lattice, moved=2), rate, orders)
+  powers = np.array(orders) - 1
+  return np.logaddexp(
+      math.log1p(-full) + powers * plain, math.log(full) + powers * replaced
+  ) / powers
 
 
 @functools.lru_cache
@@ -266,16 +352,9 @@ def _fixed_loss(one: Round, step: float) -> pld.Loss:
   )
 
 
-def _fixed_loss_lower(one: Round, step: float) -> pld.Loss:
-  return pld.fixed_lower(
-      one.noise_multiplier, one.population, one.clients_per_round, step
-  )
-
-
 # A round's privacy loss, from a specification and the grid's step.
 _ROUND_LOSS = {
     'poisson_pld': _poisson_loss,
     'fixed_pld': _fixed_loss,
-    'fixed_pld_lower': _fixed_loss_lower,
 }
 _SENSITIVITY = {'poisson_pld': 1, 'fixed_pld': 2, 'fixed_pld_lower': 2}

@@ -1,7 +1,7 @@
 """Epsilon by privacy loss distributions (PLD), composed numerically over the rounds.
 
 Tighter than Renyi DP: the distribution of the privacy loss of one round is put on a
-grid, rounded up (down for a lower bound) and convolved with itself. The grid and the
+grid, rounded up and convolved with itself. The grid and the
 composition are dp-accounting's (Koskela, Jaelkoe, Honkela 2020; Doroshenko et al. 2022,
 "Connect the Dots"). This module chooses the pair of distributions that stands for a round.
 
@@ -17,22 +17,24 @@ With noise C sigma on the sum, in units of C sigma:
   instead, which moves the sum by up to 2 C either way. By joint convexity of the hockey-
   stick divergence a round is dominated by (1 - q) N(0, 1) + q N(+2 / sigma, 1) against
   (1 - q) N(0, 1) + q N(-2 / sigma, 1): the upper bound.
-* The lower bound is a pair of populations: one client that sends +C in a population and
-  -C in its neighbour, all others -C. Its rounds are N(0, 1) against
-  (1 - q) N(0, 1) + q N(2 / sigma, 1), so no smaller epsilon can be valid.
+
+`lower_bound` says how far two populations are apart, below which no accountant may say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
+import math
 
 import dp_accounting
 from dp_accounting.pld import privacy_loss_distribution as pld
+import numpy as np
 
 _ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
-# Rounding to the grid moves a round's loss by at most its step; for the upper bounds
-# Connect the Dots makes the error far smaller, for the lower one it adds up.
-_STEP, _FINE_STEP = 1e-4, 5e-5
+# Connect the Dots keeps a loss's mean and adds to its variance: at most the square of half a
+# step. With steps of a tenth of the standard deviation that is a quarter of a percent.
+_STEPS_A_STDDEV = 10
+_MOST_STEP = 1e-4
 # With little noise losses are large, and so may steps be.
 _MAX_STEPS = 200_000
 _ROUNDS_KEPT = 16
@@ -41,10 +43,34 @@ _ROUNDS_KEPT = 16
 Loss = pld.PrivacyLossDistribution
 
 
-def step_of(noise_multiplier: float, lower: bool = False) -> float:
-  """The grid's step for a round with noise multiplier sigma (sigma / 2 for a replaced client)."""
-  largest_loss = 1 / (2 * noise_multiplier**2) + 10 / noise_multiplier
-  return max(_FINE_STEP if lower else _STEP, largest_loss / _MAX_STEPS)
+def step_of(rounds: Sequence[tuple[float, float, int]]) -> float:
+  """Returns the step of the grid on which the losses of all rounds add up.
+
+  Args:
+    rounds: Each a noise multiplier, positive and relative to the sensitivity (sigma; sigma / 2
+      for a replaced client); a sampling rate; and how many there are of it, at least one.
+  """
+  variance = sum(num * _loss_variance(sigma, rate) for sigma, rate, num in rounds)
+  stddev = math.sqrt(variance / sum(num for *_, num in rounds))
+  largest = max(_largest_loss(sigma, rate) for sigma, rate, _ in rounds)
+  return max(min(_MOST_STEP, stddev / _STEPS_A_STDDEV), largest / _MAX_STEPS)
+
+
+def _loss_variance(noise_multiplier: float, sampling_rate: float) -> float:
+  """About that of a round's loss: the logarithm of 1 + the chi-squared divergence."""
+  exponent = 1 / noise_multiplier**2
+  return float(np.logaddexp(0, 2 * math.log(sampling_rate) + exponent + _log1mexp(exponent)))
+
+
+def _largest_loss(noise_multiplier: float, sampling_rate: float) -> float:
+  """About that of a round's loss, ten standard deviations of noise away."""
+  unsampled = 1 / (2 * noise_multiplier**2) + 10 / noise_multiplier
+  return float(np.logaddexp(0, math.log(sampling_rate) + unsampled + _log1mexp(unsampled)))
+
+
+def _log1mexp(x: float) -> float:
+  """log(1 - exp(-x))."""
+  return math.log(-math.expm1(-x))
 
 
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
@@ -84,55 +110,35 @@ def fixed(
   """
   # Where all take part nobody is exchanged, and the sum moves by 2 C at most.
   relation = _REPLACE if clients_per_round < population else _ADD_OR_REMOVE
-  return _gaussian(
-      noise_multiplier / 2, clients_per_round / population, relation, True, step
+  return pld.from_gaussian_mechanism(
+      noise_multiplier / 2,
+      value_discretization_interval=step,
+      sampling_prob=clients_per_round / population,
+      neighboring_relation=relation,
   )
 
 
-@functools.lru_cache(maxsize=_ROUNDS_KEPT)
-def fixed_lower(
-    noise_multiplier: float, population: int, clients_per_round: int, step: float
-) -> Loss:
-  """As `fixed`, but a lower bound: two populations are that far apart."""
-  return _gaussian(
-      noise_multiplier / 2, clients_per_round / population, _ADD_OR_REMOVE, False, step
-  )
-
-
-def epsilon(rounds: Sequence[tuple[Loss, int]], delta: float) -> float:
-  """Returns epsilon of rounds on one grid and with one adjacency.
+def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
+  """Composes rounds of one grid and adjacency, each as many times as its number says.
 
   Args:
-    rounds: Pairs of a round's loss and the number of its repetitions, at least 1; at least
-      one pair.
-    delta: delta of all rounds together, in (0, 1).
+    rounds: At least one, each at least once.
 
   Returns:
-    epsilon, infinite if no finite one can be shown.
+    Maps delta in (0, 1) to epsilon, infinite if the numbers allow for no other.
   """
   composed = functools.reduce(
       lambda a, b: a.compose(b), [one.self_compose(num) for one, num in rounds]
   )
-  return float(composed.get_epsilon_for_delta(delta))
+  return lambda delta: float(composed.get_epsilon_for_delta(delta))
+
+
+def epsilon(rounds: Sequence[tuple[Loss, int]], delta: float) -> float:
+  """Returns epsilon of rounds at one delta; see `epsilon_of`."""
+  return epsilon_of(rounds)(delta)
 
 
 def deltas(one: Loss, num: int, epsilons: Sequence[float]) -> list[float]:
   """delta at each epsilon, at least 0, of a round that takes place `num` times."""
   return one.self_compose(num).get_delta_for_epsilon(epsilons)
 
-
-def _gaussian(
-    standard_deviation: float,
-    sampling_rate: float,
-    relation: dp_accounting.NeighboringRelation,
-    pessimistic: bool,
-    step: float,
-) -> Loss:
-  return pld.from_gaussian_mechanism(
-      standard_deviation,
-      pessimistic_estimate=pessimistic,
-      value_discretization_interval=step,
-      sampling_prob=sampling_rate,
-      use_connect_dots=pessimistic,
-      neighboring_relation=relation,
-  )

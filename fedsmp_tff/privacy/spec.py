@@ -60,13 +60,14 @@ class PrivacySpec:
       clipping) only without noise.
     delta: delta of the run, in (0, 1).
     sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
-    seats: Number of participants of a round, each with a share of the noise. None with
-      `POISSON`: r and five standard deviations (150 for r = 100; seven with integer noise);
-      noise-only participants take the seats that are empty. None with `FIXED`: r.
-    min_reporting: The fewest participants whose sum is released; their noise shares alone
-      add up to sigma. None: all seats.
-    noise: The kind of noise, one of `noise.KINDS`.
-    num_values: With integer noise: number of values that a client sends.
+    seats: Participants of a round, each with a share of the noise. `POISSON`: as many as
+      five standard deviations above r need (150 for r = 100; seven with integer noise);
+      empty seats go to noise-only participants. `FIXED`: r.
+    min_reporting: The fewest participants whose sum is released; noise shares are sized
+      for it. None: all seats.
+    noise: A kind of `noise.KINDS`.
+    num_values: With integer noise: how many values a client sends: k, and one more for the
+      vote of adaptive clipping. A round of `mechanism()` with another number is refused.
     bits: With integer noise: bits of a value; None: 16.
     rotate: With integer noise: see `lattice.Lattice`.
   """
@@ -140,6 +141,7 @@ class PrivacySpec:
         noise=self.noise,
         bits=self.bits,
         rotate=self.rotate,
+        num_values=None if self.noise == noise_lib.GAUSSIAN else self.num_values,
     )
 
   @property
@@ -159,8 +161,9 @@ class PrivacySpec:
 
   @property
   def claim(self) -> str:
-    """The tightest of `accounting.ACCOUNTINGS` that is valid for this sampling and noise."""
-    return f'{self.sampling}_{"pld" if self.lattice is None else "rdp"}'
+    """The tightest of `accounting.ACCOUNTINGS` that holds for this sampling and noise."""
+    by_loss = f'{self.sampling}_pld'
+    return by_loss if self.round.can_account(by_loss) else f'{self.sampling}_rdp'
 
   def holds(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise."""
@@ -170,7 +173,7 @@ class PrivacySpec:
     return (
         how.sampling == self.sampling
         and how.guarantees
-        and (how.any_noise or self.lattice is None)
+        and self.round.can_account(accounting)
     )
 
   def sampler(self, seed: Optional[int] = None) -> sampling_lib.Sampler:

@@ -126,3 +126,22 @@ class TestExecution:
     assert np.abs(integers).max() < 0.1 * lattice.scale
     other = lattice.encode(tf.constant(vector), _seed(1), _seed(8, 8))[0]
     assert np.any(_centered(other, lattice) != integers)
+
+
+class TestDecoding:
+
+  @pytest.mark.parametrize('bits', [8, 16, 30])
+  def test_a_sum_is_the_nearest_multiple_of_the_step_around_zero(self, bits):
+    # Exactly: one step off would be within every bound on rounding.
+    lattice = _lattice(num_values=6, rotate=False, bits=bits)
+    half = lattice.modulus // 2
+    total = tf.constant([0, 1, lattice.modulus - 1, half - 1, half, half + 1], tf.int32)
+    decoded = lattice.decode_sum(total, 4, _seed(9, 9)).numpy()
+    steps = np.array([0, 1, -1, half - 1, -half, 1 - half])
+    np.testing.assert_array_equal(decoded, steps * lattice.step)
+
+  @pytest.mark.parametrize('rotate', [True, False])
+  def test_zeros_without_noise_are_zero(self, rotate):
+    lattice = _lattice(num_values=64, rotate=rotate)
+    report = _encoder(lattice)(tf.zeros([64], tf.float64), _seed(1))
+    assert not np.any(lattice.decode_sum(report, 1, _seed(9, 9)))

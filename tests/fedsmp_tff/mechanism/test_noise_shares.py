@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 from scipy import stats
 import tensorflow as tf
 
 from fedsmp_tff import randomness
+from fedsmp_tff.mechanism import chacha20
 from fedsmp_tff.mechanism import noise
 from fedsmp_tff.mechanism import noise_shares
 from tests.support import integer_noise
@@ -75,3 +77,60 @@ class TestIntegers:
         for s in ([1, 2], [1, 3])
     )
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(_VALUES)
+
+
+def _bits(magnitude, between, negative):
+  """The two words of which `normal_of_bits` makes a value."""
+  return [magnitude - (2**63 if negative else 0), between]
+
+
+class TestTails:
+
+  @pytest.mark.parametrize('exponent', [1, 10, 27, 40, 63, 64, 90, 118, 127])
+  @pytest.mark.parametrize('negative', [False, True])
+  def test_a_probability_of_2_to_minus_n_has_its_quantile(self, exponent, negative):
+    # Both tails alike. At 2^-27 TensorFlow's own normal has ended.
+    steps = 2**64 >> exponent if exponent <= 64 else 0
+    between = 0 if exponent <= 64 else 2**127 >> exponent
+    if exponent == 1:
+      steps, between = 2**63 - 1, 2**63 - 1
+    got = noise_shares.normal_of_bits(tf.constant(
+        np.array([_bits(steps, between, negative)]).T
+    )).numpy()[0]
+    probability = (steps + (between + 0.5) * 2.0**-63) * 2.0**-64
+    assert probability == pytest.approx(2.0**-exponent, rel=0.51)
+    expected = -special.ndtri(probability)
+    assert got == pytest.approx(-expected if negative else expected, rel=1e-14, abs=1e-15)
+    assert (got < 0) == negative or exponent == 1
+
+  def test_the_ends_are_13_standard_deviations_away(self):
+    ends = noise_shares.normal_of_bits(tf.constant(np.array(
+        [_bits(0, 0, False), _bits(0, 0, True)]
+    ).T)).numpy()
+    np.testing.assert_allclose(ends, [13.056, -13.056], atol=1e-3)
+
+  def test_what_lies_beyond_is_as_likely_as_it_should_be(self):
+    # A million values of the lower quantiles of a probability of 2^-24: 5.4 standard
+    # deviations. Given that, a value is beyond z with the probability that a normal one is.
+    rng = np.random.default_rng(8)
+    num = 1_000_000
+    words = rng.integers(-(2**63), 2**63, size=(2, num))
+    words[0] = np.bitwise_and(words[0], -(2**63) + 2**40 - 1)
+    drawn = noise_shares.normal_of_bits(tf.constant(words)).numpy()
+    for z in (5.5, 5.68, 5.7, 6.0, 6.5):
+      for tail in (drawn > z, drawn < -z):
+        expected = stats.norm.sf(z) * 2.0**24 * num / 2
+        # Counts of Poisson's size: within 5 standard deviations, ten times (seeded).
+        assert abs(tail.sum() - expected) < 5 * math.sqrt(expected)
+        assert expected > 100
+
+  def test_a_share_is_the_normal_value_of_the_cipher_s_bits(self):
+    seed = tf.constant([8, -9], tf.int64)
+    share = noise_shares.gaussian_share(6, 2.5, seed).numpy()
+    words = np.reshape(chacha20.stream(seed, 12), [2, 6])
+    uniform = [
+        ((abs_ & (2**63 - 1)) + ((between & (2**63 - 1)) + 0.5) / 2**63) / 2**64
+        for abs_, between in zip(*words.tolist())
+    ]
+    expected = -2.5 * special.ndtri(uniform) * np.where(words[0] < 0, -1, 1)
+    np.testing.assert_allclose(share, expected, rtol=1e-12)

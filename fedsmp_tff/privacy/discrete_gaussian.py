@@ -1,0 +1,79 @@
+"""Gaussian noise in reals that dominates sums of discrete Gaussian noise.
+
+In many dimensions, and for integer vectors that differ in any direction, the worst pair of
+releases is not known. It need not be: but for a negligible distance, the integers are
+post-processing of a release with Gaussian noise in reals of a variance that is less by t^2.
+
+Write eta(v) = 2 sum_(m >= 1) exp(-2 pi^2 v m^2), D(v) for the discrete Gaussian with
+probabilities proportional to exp(-y^2 / (2 v)). For any c, the sum of exp(-(y - c)^2 / (2 v)) over
+integers y is sqrt(2 pi v) times a number in 1 +- eta(v) (Poisson summation). So
+
+* rounding: let x be N(0, a^2), and y an integer drawn with probability proportional to
+  exp(-(y - x)^2 / (2 t^2)). Then y's probabilities are D(a^2 + t^2)'s times numbers in
+  1 +- 2 eta(t^2) / (1 - eta(t^2)). This rounding moves with its argument: what comes of
+  x + v has the distribution of y + v for every integer v. So integers + D(a^2 + t^2) are integers +
+  N(0, a^2), rounded at random, whatever the integers are and in every coordinate;
+* sums: the sum of independent D(v) and D(w) has D(v + w)'s probabilities times numbers
+  in (1 +- eta) / (1 -+ eta), eta = eta(v w / (v + w)).
+
+(Peikert 2010, Theorem 3.1; Kairouz, Liu, Steinke 2021, Section 4, has the sums.) With t^2 = 3,
+eta is 4e-26. More shares than the fewest are post-processing too.
+
+Skellam noise has no such rounding: its tails are heavier than a Gaussian's of its variance, so
+that it is no Gaussian with something added (for an a^2 near its variance), and it is about
+0.06 / variance away from D(variance) in each coordinate, which is no negligible distance.
+"""
+
+import math
+from typing import NamedTuple
+
+from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import noise
+
+# t^2.
+_ROUNDING_VARIANCE = 3.0
+# Of a share: from here on sums of shares are as good as discrete Gaussians.
+_LEAST_SHARE_VARIANCE = 8.0
+
+
+class Dominating(NamedTuple):
+  """A Gaussian mechanism of which releases are post-processing, nearly.
+
+  Attributes:
+    noise_multiplier: Standard deviation over the norm that a client's vector has at most.
+    distance: Total variation between releases and such post-processing.
+  """
+
+  noise_multiplier: float
+  distance: float
+
+
+def has_dominating(lattice: lattice_lib.Lattice) -> bool:
+  """Whether the noise has a dominating Gaussian whose distance is negligible."""
+  return (
+      lattice.kind == noise.DISCRETE_GAUSSIAN
+      and lattice.share_variance >= _LEAST_SHARE_VARIANCE
+  )
+
+
+def dominating(lattice: lattice_lib.Lattice) -> Dominating:
+  """Returns the Gaussian mechanism for one client added or removed.
+
+  Args:
+    lattice: The integers that leave clients, with noise that `has_dominating`.
+  """
+  share, num = lattice.share_variance, lattice.min_reporting
+  variance = share * num - _ROUNDING_VARIANCE
+  rounding = 2 * _ratio(_ROUNDING_VARIANCE)
+  sums = sum(_ratio(share * i / (i + 1)) for i in range(1, num))
+  return Dominating(
+      math.sqrt(variance / lattice.squared_norm_bound),
+      lattice.num_integers * (rounding + sums) + lattice.statistical_distance,
+  )
+
+
+def _ratio(variance: float) -> float:
+  """eta / (1 - eta), or more."""
+  first = math.exp(-2 * math.pi**2 * variance)
+  eta = 2 * first / (1 - first**3)
+  return eta / (1 - eta)

@@ -1,0 +1,37 @@
+"""Tests of the cipher against the one of the `cryptography` package."""
+
+from cryptography.hazmat.primitives import ciphers
+from cryptography.hazmat.primitives.ciphers import algorithms
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedsmp_tff.mechanism import chacha20
+
+
+def _expected(seed, num):
+  key = np.array(seed, np.int64).tobytes() * 2
+  cipher = ciphers.Cipher(algorithms.ChaCha20(key, bytes(16)), None)
+  return np.frombuffer(cipher.encryptor().update(bytes(8 * num)), np.int64)
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('num', [1, 7, 8, 9, 4001])
+  @pytest.mark.parametrize('seed', [[0, 0], [-1, 2**63 - 1], [-(2**63), 123456789]])
+  def test_it_is_the_standard_s_stream(self, seed, num):
+    words = tf.function(chacha20.stream)(tf.constant(seed, tf.int64), num)
+    assert words.dtype == tf.int64
+    np.testing.assert_array_equal(words, _expected(seed, num))
+
+  def test_every_bit_of_the_seed_matters_to_every_value(self):
+    seed = np.array([3, 4])
+    stream = tf.function(lambda seed: chacha20.stream(seed, 64))
+    base = stream(seed).numpy()
+    for bit in range(128):
+      other = seed.copy()
+      other[bit // 64] ^= np.left_shift(1, bit % 64)
+      differing = np.bitwise_xor(stream(other).numpy(), base)
+      ones = np.unpackbits(differing.view(np.uint8)).sum()
+      # Half of 4,096 bits, 5 standard deviations of 32 (seeded).
+      assert abs(ones - 2048) < 5 * 32 and np.all(differing != 0)

@@ -1,0 +1,124 @@
+"""Tests of the Gaussian that dominates discrete noise against exact divergences."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import signal
+from scipy import stats
+
+from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import discrete_gaussian
+
+_SHIFTS = [(1,), (2,), (3,), (7,), (1, 1), (2, 1), (3, 4), (1, 1, 1), (2, 2, 1)]
+
+
+def _lattice(**options):
+  """Shares of small variance: the finest structure that sums can have."""
+  arguments = dict(
+      kind='discrete_gaussian', num_values=4, bits=8, noise_multiplier=0.3,
+      clients_per_round=2, seats=2, min_reporting=2, rotate=False,
+  )
+  return lattice_lib.Lattice(**dict(arguments, **options))
+
+
+def _sum_of_shares(lattice):
+  """Probabilities of the sum, at integers around zero."""
+  x = np.arange(-60, 61)
+  one = np.exp(-(x**2) / (2 * lattice.share_variance))
+  one /= one.sum()
+  total = one
+  for _ in range(lattice.min_reporting - 1):
+    total = signal.convolve(total, one, method='direct')
+  return total[total > 1e-40]
+
+
+def _delta(shift, noise, epsilon):
+  """Exactly, between noise and noise moved by an integer vector."""
+  here, there = np.ones(1), np.ones(1)
+  for moved in shift:
+    p, q = np.zeros((2, len(noise) + moved))
+    p[: len(noise)], q[moved:] = noise, noise
+    here, there = np.outer(here, p).ravel(), np.outer(there, q).ravel()
+    some = (here > 1e-30) | (there > 1e-30)
+    here, there = here[some], there[some]
+  return np.sum(np.maximum(here - math.exp(epsilon) * there, 0))
+
+
+def _gaussian_delta(epsilon, mu):
+  return stats.norm.sf(epsilon / mu - mu / 2) - math.exp(epsilon) * stats.norm.sf(
+      epsilon / mu + mu / 2
+  )
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('shares, sigma', [(1, 0.04), (2, 0.075), (3, 0.1)])
+  def test_no_shift_in_any_direction_tells_more(self, shares, sigma):
+    lattice = _lattice(
+        noise_multiplier=sigma, clients_per_round=shares, seats=shares, min_reporting=shares
+    )
+    dominating = discrete_gaussian.dominating(lattice)
+    # Of the standard deviation of the sum in integers.
+    stddev = dominating.noise_multiplier * math.sqrt(lattice.squared_norm_bound)
+    noise = _sum_of_shares(lattice)
+    assert 3 < stddev < 12
+    plain, closest = 0.0, 0.0
+    for shift in _SHIFTS:
+      norm = np.linalg.norm(shift)
+      for epsilon in np.linspace(0, 6 * norm / stddev, 25):
+        bound = _gaussian_delta(epsilon, norm / stddev)
+        if bound < 1e-9:
+          continue
+        exact = _delta(shift, noise, epsilon)
+        assert exact <= bound * (1 + 1e-9)
+        closest = max(closest, exact / bound)
+        plain = max(plain, exact / _gaussian_delta(
+            epsilon, norm / math.sqrt(lattice.share_variance * shares)
+        ))
+    # It is no empty bound, and noise of the same variance would be none.
+    assert closest > 0.75 and plain > 1.01
+
+  def test_what_the_distance_holds(self):
+    lattice = _lattice(num_values=1000, noise_multiplier=1.0, bits=16)
+    found = discrete_gaussian.dominating(lattice)
+    assert found.distance == pytest.approx(lattice.statistical_distance, rel=1e-6)
+    assert found.distance >= lattice.statistical_distance
+    # Shares so small that their sum is no discrete Gaussian: by its own sum of probabilities.
+    small = lattice_lib.Lattice(
+        'discrete_gaussian', 4, 8, 0.18, 8, 8, 8, False
+    )
+    noise = _sum_of_shares(small)
+    x = np.arange(len(noise)) - len(noise) // 2
+    alone = np.exp(-(x**2) / (2 * small.share_variance * 8))
+    apart = np.abs(noise - alone / alone.sum()).sum() / 2
+    assert 1e-9 < apart < discrete_gaussian.dominating(small).distance / 4
+    assert not discrete_gaussian.has_dominating(small)
+
+  def test_only_discrete_gaussian_noise_has_one(self):
+    assert discrete_gaussian.has_dominating(_lattice())
+    assert not discrete_gaussian.has_dominating(_lattice(kind='skellam'))
+
+  def test_epsilon_pays_for_the_distance(self, monkeypatch):
+    lattice = _lattice(num_values=64, noise_multiplier=4.0, bits=14)
+    one = accounting.Round('poisson', 100, 10, 100, 4.0, lattice)
+    exact = accounting.epsilon([(one, 20)], 'poisson_pld', 1e-4)
+    found = discrete_gaussian.dominating(lattice)
+    monkeypatch.setattr(
+        discrete_gaussian, 'dominating', lambda lattice: found._replace(distance=1e-6)
+    )
+    paid = accounting.epsilon([(one, 20)], 'poisson_pld', 1e-4)
+    left = 1e-4 - (1 + math.exp(paid)) * 20e-6
+    monkeypatch.setattr(discrete_gaussian, 'dominating', lambda lattice: found)
+    assert paid > 1.01 * exact
+    assert paid == pytest.approx(
+        accounting.epsilon([(one, 20)], 'poisson_pld', left), rel=1e-6
+    )
+
+  def test_a_grain_so_coarse_is_left_to_renyi_dp(self):
+    lattice = _lattice(num_values=64, bits=8, noise_multiplier=0.02)
+    one = accounting.Round('poisson', 100, 10, 100, 0.02, lattice)
+    assert lattice.share_variance < 8 and not one.can_account('poisson_pld')
+    with pytest.raises(ValueError, match="takes Gaussian noise. Found 'discrete_gaussian' of"):
+      accounting.epsilon([(one, 1)], 'poisson_pld', 1e-4)

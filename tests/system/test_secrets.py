@@ -1,0 +1,246 @@
+"""Tests that no two draws of a process share their randomness: rounds, clients, coins."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import randomness
+from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import noise_shares
+from tests.support import processes
+from tests.support import tiny_models
+
+_DIM = 128
+
+
+def _nothing(features=4, outputs=2):
+  return tf.data.Dataset.from_tensor_slices(
+      (np.zeros((0, features), np.float32), np.zeros((0, outputs), np.float32))
+  )
+
+
+def _process(features=4, outputs=2, r=2, sigma=1.0, **options):
+  return processes.fed_smp(
+      tiny_models.linear_regression(features, outputs),
+      fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1),
+      fedsmp_tff.Dense(), clients_per_round=r, clipping_norm=1.0, noise_multiplier=sigma,
+      **options,
+  )
+
+
+def _releases(process, ids, rounds):
+  """The rounds' releases where nobody has data: their noise, float64[rounds, d]."""
+  data = _nothing()
+  clients = [data if i is None else fedsmp_tff.tag_client(i, data) for i in ids]
+  state, found = process.initialize(), []
+  weights = process.get_model_weights(state)
+  for _ in range(rounds):
+    state = process.next(state, clients).state
+    after = process.get_model_weights(state)
+    found.append(np.concatenate([
+        np.reshape(b - a, -1) for a, b in zip(weights.trainable, after.trainable)
+    ]))
+    weights = after
+  return np.array(found)
+
+
+@pytest.fixture
+def seeds_as_noise(monkeypatch):
+  """Makes a Gaussian share of 128 values the bits of its seed, to read them from a release."""
+  def share(num_values, stddev, seed):
+    del stddev
+    assert num_values == _DIM
+    bits = tf.bitwise.right_shift(seed[:, tf.newaxis], tf.range(64, dtype=tf.int64))
+    return tf.cast(tf.reshape(tf.bitwise.bitwise_and(bits, 1), [-1]), tf.float64)
+
+  monkeypatch.setattr(noise_shares, 'gaussian_share', share)
+
+
+def _seed_of(values):
+  bits = np.round(np.abs(values)).astype(np.uint8)
+  return np.packbits(bits, bitorder='little').view(np.int64)
+
+
+class TestUnseeded:
+
+  _FRESH = (0x0123456789ABCDEF, 0x7EDCBA9876543210)
+
+  @pytest.fixture
+  def fresh(self, monkeypatch):
+    monkeypatch.setattr(
+        randomness, 'fresh_seed', lambda: tf.constant(self._FRESH, tf.int64)
+    )
+
+  def test_an_aggregator_s_noise_has_all_of_a_fresh_seed(self, seeds_as_noise, fresh):
+    factory = processes.factory(
+        fedsmp_tff.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0
+    )
+    process = factory.create(tff.TensorType(np.float32, [_DIM]))
+    output = process.next(process.initialize(), [np.zeros(_DIM, np.float32)])
+    np.testing.assert_array_equal(_seed_of(output.result), self._FRESH)
+
+  def test_a_process_s_noise_has_all_of_a_fresh_seed(self, seeds_as_noise, fresh):
+    # 128 = 63 * 2 + 2 weights.
+    process = _process(features=63, r=1)
+    state = process.initialize()
+    after = process.next(state, [_nothing(features=63)]).state
+    values = [
+        np.reshape(b - a, -1)
+        for a, b in zip(
+            process.get_model_weights(state).trainable,
+            process.get_model_weights(after).trainable,
+        )
+    ]
+    expected = randomness.derive(
+        tf.constant(self._FRESH, tf.int64), randomness.Stream.NOISE
+    )
+    np.testing.assert_array_equal(_seed_of(np.concatenate(values)), expected)
+
+  def test_integer_noise_has_all_of_a_fresh_seed(self, monkeypatch, fresh):
+    seeds = []
+
+    def share(num_values, kind, variance, seed):
+      seeds.append(seed)
+      return tf.zeros([num_values], tf.int64)
+
+    monkeypatch.setattr(noise_shares, 'integer_share', share)
+    factory = processes.factory(
+        fedsmp_tff.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0, noise='skellam'
+    )
+    round_ = factory.round([(6,)])
+    state = round_.choose(round_.initial_state(seed=1))
+    round_.report(tf.zeros([6]), state, randomness.fresh_seed())
+    expected = randomness.derive(
+        tf.constant(self._FRESH, tf.int64), randomness.Stream.INTEGER_NOISE
+    )
+    np.testing.assert_array_equal(seeds, [expected])
+
+
+class TestSeeded:
+
+  @pytest.mark.parametrize('kind', noise.KINDS)
+  def test_every_round_has_noise_of_its_own(self, kind):
+    found = _releases(_process(seed=3, noise=kind), [5, 6], rounds=4)
+    again = _releases(_process(seed=3, noise=kind), [5, 6], rounds=4)
+    np.testing.assert_array_equal(found, again)
+    # Were it a function of seed and client alone, rounds would be alike.
+    for i in range(4):
+      for j in range(i):
+        assert not np.any(np.isclose(found[i], found[j], rtol=0, atol=1e-6))
+
+  def test_every_client_has_noise_of_its_own(self):
+    one, other = (_releases(_process(seed=3), ids, rounds=1) for ids in ([5, 6], [5, 7]))
+    assert not np.any(np.isclose(one, other, rtol=0, atol=1e-6))
+    # Two equal shares would be twice as wide as one; two of one round differ.
+    alone = [_releases(_process(seed=3, r=1), [i], rounds=1) for i in (5, 6)]
+    assert not np.any(np.isclose(*alone, rtol=0, atol=1e-6))
+
+  def test_the_seed_of_a_client_s_noise_is_of_run_round_and_client(self, seeds_as_noise):
+    process = _process(features=63, r=1, seed=3)
+    state = process.initialize()
+    for round_num in range(2):
+      before = process.get_model_weights(state).trainable
+      clients = [fedsmp_tff.tag_client(7, _nothing(features=63))]
+      state = process.next(state, clients).state
+      after = process.get_model_weights(state).trainable
+      values = np.concatenate([np.reshape(b - a, -1) for a, b in zip(before, after)])
+      client = randomness.of_client(
+          randomness.of_round(randomness.of_run(3), tf.constant(round_num)), tf.constant(7)
+      )
+      np.testing.assert_array_equal(
+          _seed_of(values), randomness.derive(client, randomness.Stream.NOISE)
+      )
+
+  def test_dropping_out_has_a_coin_of_its_own(self):
+    rounds, ids, dropout = 12, list(range(6)), 0.4
+    process = _process(
+        r=len(ids), min_reporting=1, dropout=dropout, seed=3, sigma=1.0
+    )
+    state, reported = process.initialize(), []
+    data = _nothing()
+    for _ in range(rounds):
+      output = process.next(state, [fedsmp_tff.tag_client(i, data) for i in ids])
+      state = output.state
+      reported.append(int(output.metrics['aggregator']['participants']))
+
+    def expected(stream):
+      nums = []
+      for t in range(rounds):
+        of_round = randomness.of_round(randomness.of_run(3), tf.constant(t))
+        coins = [
+            tf.random.stateless_uniform([], randomness.derive(
+                randomness.of_client(of_round, tf.constant(i)), stream
+            )).numpy()
+            for i in ids
+        ]
+        nums.append(int(np.sum(np.array(coins) >= dropout)))
+      return nums
+
+    assert reported == expected(randomness.Stream.DROPOUT)
+    # What would show were the coin another stream's.
+    for stream in (randomness.Stream.NOISE, randomness.Stream.ORDER):
+      assert reported != expected(stream)
+
+
+class TestWhatWasNotReleased:
+
+  @pytest.mark.parametrize('factors', [False, True])
+  @pytest.mark.parametrize('kind', noise.KINDS)
+  def test_it_has_no_guess_added_back(self, kind, factors):
+    factory = processes.factory(
+        fedsmp_tff.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0, noise=kind,
+        min_reporting=2,
+    )
+    round_ = factory.round([(12,)])
+    state = round_.choose(round_.initial_state(seed=4))
+    choice = state.choice._replace(guess=tf.fill([5], 0.25))
+    if factors:
+      choice = choice._replace(factors=tf.fill([5], 2.0))
+    state = state._replace(choice=choice)
+
+    def release(num):
+      reports = [
+          round_.report(tf.zeros([12]), state, tf.constant([i, 9], tf.int64))
+          for i in range(num)
+      ]
+      return round_.release(round_.sum(reports), state)[0]
+
+    few, enough = release(1), release(2)
+    assert not few.valid and enough.valid
+    np.testing.assert_array_equal(few.values, np.zeros(5))
+    # Where it was released the guess is added back: absent clients send zero, not minus it.
+    assert np.all(enough.values != 0)
+
+
+class TestWhatEpsilonIsAbout:
+
+  @pytest.mark.parametrize('kind', [noise.SKELLAM, noise.DISCRETE_GAUSSIAN])
+  def test_the_vote_of_adaptive_clipping_can_not_be_forgotten(self, kind):
+    spec = fedsmp_tff.PrivacySpec(
+        100, 3, 2, 1.0, 1.0, 1e-3, seats=20, noise=kind, num_values=5
+    )
+    votes = dataclasses.replace(
+        spec.mechanism(), adaptive_clipping=fedsmp_tff.AdaptiveClipping()
+    )
+    fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=5), spec.mechanism()).round([(12,)])
+    fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=4), votes).round([(12,)])
+    for num, mechanism in ((4, spec.mechanism()), (6, spec.mechanism()), (5, votes)):
+      factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
+      with pytest.raises(ValueError, match='`num_values`=5 is what epsilon of integer noise'):
+        factory.create(tff.TensorType(np.float32, [12]))
+
+  def test_a_round_s_integers_are_the_accountant_s(self):
+    spec = fedsmp_tff.PrivacySpec(
+        100, 3, 2, 1.0, 1.0, 1e-3, seats=20, noise='skellam', num_values=6
+    )
+    mechanism = dataclasses.replace(
+        spec.mechanism(), adaptive_clipping=fedsmp_tff.AdaptiveClipping()
+    )
+    channel = fedsmp_tff.FedSmpFactory(
+        fedsmp_tff.RandK(num=5), mechanism
+    ).round([(12,)]).channel
+    assert dataclasses.asdict(channel) == dataclasses.asdict(spec.lattice)
