@@ -1,5 +1,6 @@
 """Tests of the object that makes sampler, noise and claim, and of noise for a target."""
 
+import dataclasses
 import math
 
 import dp_accounting
@@ -137,6 +138,9 @@ class TestPrivacySpec:
       assert spec.claim == f'{sampling}_pld' and spec.holds(spec.claim)
       assert gaussian < spec.epsilon() < 1.002 * gaussian
       assert spec.epsilon() < 0.9 * spec.epsilon(f'{sampling}_rdp')
+      # Steps as coarse as the values: rounding makes clients longer.
+      coarse = dataclasses.replace(spec, bits=10)
+      assert coarse.claim == spec.claim and coarse.epsilon() > 1.2 * gaussian
 
   def test_pld_is_not_had_for_other_integers(self):
     spec = spec_lib.PrivacySpec(
