@@ -74,9 +74,9 @@ class TestComputation:
     assert adaptive.values_noise_multiplier == pytest.approx(1 / adaptive.value_weight)
 
   def test_encoding(self):
-    # Real noise: eight standard deviations of a share beside the clipped vector.
+    # Real noise: twelve standard deviations of a share beside the clipped vector.
     real = _mechanism(noise_multiplier=1.5, seats=9).encoding(num_values=5)
-    assert real == fixed_point.FixedPoint(fixed_point.default_bits(9), 1 + 8 * 0.5, 9)
+    assert real == fixed_point.FixedPoint(fixed_point.default_bits(9), 1 + 12 * 0.5, 9)
     integer = _mechanism(noise='skellam', seats=9, min_reporting=4).encoding(num_values=5)
     assert integer == lattice.Lattice('skellam', 5, 16, 1.0, 3, 9, 4)
     unclipped = mechanism_lib.Mechanism(3).encoding(num_values=5, scale=20.0)

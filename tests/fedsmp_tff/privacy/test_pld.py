@@ -186,10 +186,3 @@ class TestSmallLosses:
     lower = _library('fixed_lower', self._SIGMA, self._RATE, self._ROUNDS, self._DELTA)
     upper = _library('poisson', self._SIGMA / 2, self._RATE, self._ROUNDS, self._DELTA)
     assert 0.98 * upper < lower < upper
-
-  def test_a_lower_bound_of_several_kinds_of_rounds(self):
-    one = [(1.4, 1 / 60, 100), (1.4, 1 / 60, 80)]
-    assert lower_bound.fixed(one, 1e-4) == pytest.approx(
-        lower_bound.fixed([(1.4, 1 / 60, 180)], 1e-4), rel=2e-3
-    )
-    assert lower_bound.fixed([(1e4, 1e-6, 1)], 1e-4) == 0
