@@ -21,7 +21,8 @@ epsilon (`PostProcessing`): masks without public data (`ReleasedTopK`) or by bot
 updates (`Filter`), averages of the weights (`post_processing.averaging`).
 
 Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to compose
-the aggregator into another learning process.
+the aggregator into another learning process (with `no_client_metrics`: those of TFF release
+exact metrics of clients by default).
 
 The public API is `__all__`: the names below, and the modules of the packages `post_processing`,
 `privacy`, `program`, `runtime` and `theory`. Every other module is internal and may change.
@@ -49,6 +50,7 @@ _NAMES = {
     'mechanism.lattice_channel': ('LatticeChannel',),
     'mechanism.mechanism': ('Mechanism',),
     'mechanism.state': ('FedSmpState', 'Release'),
+    'metrics': ('no_client_metrics',),
     'post_processing.base': ('Factors', 'Filter', 'Guess', 'PostProcessing'),
     'post_processing.filters': ('LowPass', 'Momentum', 'Shrinkage'),
     'post_processing.preconditioning': ('Preconditioner',),

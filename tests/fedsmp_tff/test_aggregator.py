@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import fedsmp_tff
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.post_processing import released_topk
@@ -215,7 +216,7 @@ class TestComposition:
             self._LEARNING_RATE
         ),
         model_aggregator=self._factory(),
-        metrics_aggregator=tff.learning.metrics.secure_sum_then_finalize,
+        metrics_aggregator=fedsmp_tff.no_client_metrics,
         **options,
     )
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
@@ -264,7 +265,7 @@ class TestComposition:
             released_topk.ReleasedTopK(num=4, explore=0.0), self._CLIENTS,
             clipping_norm=0.7, noise_multiplier=0.0,
         ),
-        metrics_aggregator=tff.learning.metrics.secure_sum_then_finalize,
+        metrics_aggregator=fedsmp_tff.no_client_metrics,
     )
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
     state = process.initialize()

@@ -1,22 +1,48 @@
-"""Tests that the README's snippet runs and its commands exist."""
+"""Tests that the documents' snippets run and are private, and that the commands exist."""
 
+import ast
 import importlib
 import pathlib
 import re
 import subprocess
 
+import pytest
+
+from tests.support import leaks
+
 _ROOT = pathlib.Path(__file__).parents[2]
 _README = (_ROOT / 'README.md').read_text(encoding='utf-8')
+_DOCUMENTS = (_ROOT / 'README.md', *sorted((_ROOT / 'docs').rglob('*.md')))
 
 
-def test_the_snippets_run():
-  snippets = re.findall(r'```python\n(.*?)```', _README, re.DOTALL)
-  assert snippets
+def _snippets(path):
+  return re.findall(r'```python\n(.*?)```', path.read_text(encoding='utf-8'), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    'path', [path for path in _DOCUMENTS if _snippets(path)],
+    ids=lambda path: str(path.relative_to(_ROOT)),
+)
+def test_the_snippets_run_and_release_no_client_metric(path):
   # They build upon one another, as a reader would run them.
-  names = {}
-  for snippet in snippets:
+  names, checked = {}, []
+  for snippet in _snippets(path):
     exec(snippet, names)
-  assert names['output'].metrics['aggregator']['participants'] == 10
+    if names.get('process') not in (None, *checked):
+      leaks.check_nothing_else_leaves_clients(names['process'], names['output'].metrics)
+      checked.append(names['process'])
+  if path.name == 'README.md':
+    assert len(checked) == 3
+    assert names['output'].metrics['aggregator']['participants'] == 10
+
+
+def test_every_stock_process_of_the_documents_has_the_metrics_aggregator():
+  for path in _DOCUMENTS:
+    for snippet in _snippets(path):
+      for call in ast.walk(ast.parse(snippet)):
+        if isinstance(call, ast.Call) and 'tff.learning.algorithms.' in ast.unparse(call.func):
+          arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+          assert arguments['metrics_aggregator'] == 'fedsmp_tff.no_client_metrics', path
 
 
 def test_make_has_the_commands():

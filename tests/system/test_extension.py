@@ -82,6 +82,7 @@ def stock(sparsifier):
           loss=tf.keras.losses.MeanSquaredError(), input_spec=spec,
       ),
       optimizer, model_aggregator=factory(sparsifier),
+      metrics_aggregator=fedsmp_tff.no_client_metrics,
   )
 
 
@@ -107,7 +108,9 @@ least = np.argmin(np.abs(kernel.sum(axis=0) + bias - 1))
 assert {int(coordinate) % 2 for coordinate in kept} == {least}, kept
 '''
 _STOCK = '''
-steps, kept = moved(stock(fedsmp_tff.RandK(num=3)), [dataset.batch(4)] * 3)
+process = stock(fedsmp_tff.RandK(num=3))
+tff.test.assert_not_contains_unsecure_aggregation(process.next)
+steps, kept = moved(process, [dataset.batch(4)] * 3)
 '''
 _CHECK = '''
 assert set(np.flatnonzero(steps)) == set(kept) and len(kept) == 3

@@ -1,0 +1,54 @@
+"""`no_client_metrics`: the metrics aggregator with which a stock process releases nothing else.
+
+Without one, the processes of `tff.learning.algorithms` add each client's training loss, number
+of examples and number of batches in an unsecure sum, without noise: exact functions of clients'
+data and the number of clients that have any, which no epsilon covers. TFF's
+`secure_sum_then_finalize` hides who sent what; its sums are as exact, and as uncovered.
+"""
+
+import collections
+from typing import Any
+
+import tensorflow_federated as tff
+
+
+def no_client_metrics(
+    metric_finalizers: Any, local_unfinalized_metrics_type: Any = None
+) -> tff.Computation:
+  """Aggregates clients' metrics to nothing, for `metrics_aggregator=` of stock processes.
+
+  >>> import fedsmp_tff
+  >>> import tensorflow as tf
+  >>> layers = [tf.keras.layers.InputLayer([3]), tf.keras.layers.Dense(2)]
+  >>> model = tff.learning.models.functional_model_from_keras(
+  ...     tf.keras.Sequential(layers),
+  ...     tf.keras.losses.MeanSquaredError(),
+  ...     (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2])),
+  ... )
+  >>> process = tff.learning.algorithms.build_unweighted_fed_avg(
+  ...     model,
+  ...     tff.learning.optimizers.build_sgdm(0.1),
+  ...     model_aggregator=fedsmp_tff.FedSmpFactory(
+  ...         fedsmp_tff.RandK(0.5), fedsmp_tff.Mechanism(10, 1.0, 1.4)
+  ...     ),
+  ...     metrics_aggregator=fedsmp_tff.no_client_metrics,
+  ... )
+  >>> tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  >>> list(process.next.type_signature.result.metrics.member['client_work']['train'])
+  []
+
+  Args:
+    metric_finalizers: Not used: there is nothing to finalize.
+    local_unfinalized_metrics_type: Not used.
+
+  Returns:
+    A computation that maps any metrics at clients to an empty `OrderedDict` at the server.
+  """
+  del metric_finalizers, local_unfinalized_metrics_type
+
+  @tff.federated_computation
+  def aggregate(client_metrics):
+    del client_metrics  # It never leaves the clients.
+    return tff.federated_value(collections.OrderedDict(), tff.SERVER)
+
+  return aggregate
