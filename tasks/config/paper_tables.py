@@ -141,6 +141,8 @@ def flags_of(row: Row) -> tuple[str, ...]:
   of the noise multiplier.
   """
   flags = [f'--task={row.task}', *_AS_THE_PAPER, f'--algorithm={row.algorithm}']
+  if row.task == 'shakespeare':
+    flags.append('--shakespeare_test=per_client')
   if row.p < 1:
     flags.append(f'--p={row.p:g}')
   standard = datasets.TASKS[row.task].settings.noise_multiplier

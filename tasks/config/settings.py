@@ -335,7 +335,7 @@ class RunSettings:
       group=_POST_PROCESSING, at_least=0, below=1,
   )
   public_examples: Optional[int] = _task_option(
-      'public_examples', 'Examples taken out of the training data for the server',
+      'public_examples', 'Examples on the server, of people or of a pool that no client has',
       group=PUBLIC_DATA, at_least=1, only=_TOPK,
   )
   public_epochs: Optional[int] = _option(
@@ -358,8 +358,8 @@ class RunSettings:
   )
   held_out: Optional[int] = _option(
       None,
-      'Evaluate on this many examples held out of the training data instead of the test set,'
-      ' for tuning (default: the test set).',
+      'Evaluate on this many examples of people who are no clients and in no other set, instead of'
+      ' the test set, for tuning (default: the test set).',
       group=_EVALUATION, at_least=1,
   )
   task_flags: dict[str, Any] = dataclasses.field(kw_only=True)
