@@ -1,24 +1,33 @@
-"""The privacy ledger: a record on disk of each round before it begins."""
+"""The privacy ledger: a record on disk of each round before it begins.
 
-from collections.abc import Iterator
+A ledger of a seeded run has a digest of the seed, by which `check_noise_is_independent` finds
+two runs whose noise is the same. The digest has no secret key, on purpose: with a key, ledgers
+that were written in two places could not be compared, and whoever has a release or the initial
+weights can test a guessed seed without any ledger. It is slow (scrypt), so that it is the worst
+of these ways to guess.
+"""
+
+from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 _VERSION = 1
-_SUM, _RUN, _SPEC, _SEEDED, _ENTRY, _ROUND = (
-    'sum', 'run', 'spec', 'seeded', 'entry', 'round'
+_SUM, _RUN, _DATA, _SPEC, _SEEDED, _SEED_DIGEST, _ENTRY, _ROUND = (
+    'sum', 'run', 'data', 'spec', 'seeded', 'seed_digest', 'entry', 'round'
 )
 _NOTE = {
-    True: 'simulation: noise follows from the seed, and who knows it can remove it',
+    True: 'simulation: noise follows from the seed, and who knows it can remove it; not valid',
     False: 'noise from the operating system, fresh for every client and round',
 }
 
@@ -33,10 +42,12 @@ class Record(NamedTuple):
   Attributes:
     spec: The specification, from which the cost of a round follows.
     run: The name of the run.
-    seeded: Whether the run's noise follows from a seed.
+    seeded: Whether the run's noise follows from a seed, so that its epsilon is not valid.
     rounds: The round of each entry, from 0, in order.
     size: Number of bytes of complete lines. A line after them was cut off while it was
       written, so that its round never began.
+    seed_digest: The digest of the seed; '' without a seed, and in ledgers of earlier versions.
+    data: The data that the run is about, as its writer calls them.
   """
 
   spec: spec_lib.PrivacySpec
@@ -44,6 +55,8 @@ class Record(NamedTuple):
   seeded: bool
   rounds: list[int]
   size: int
+  seed_digest: str = ''
+  data: str = ''
 
   @property
   def rounds_charged(self) -> int:
@@ -82,7 +95,9 @@ class Ledger:
       spec: spec_lib.PrivacySpec,
       run: str = '',
       *,
-      seeded: bool = False,
+      seed: Optional[int] = None,
+      data: str = '',
+      budget: Optional[budget_lib.EpsilonBudget] = None,
   ):
     """Begins a ledger, or continues the existing one.
 
@@ -90,19 +105,26 @@ class Ledger:
       path: The file.
       spec: The specification, from which the cost of a round follows.
       run: The name of the run.
-      seeded: Whether the run's noise follows from a seed.
+      seed: The seed that the run's noise follows from (that of `build_fed_smp`), not negative;
+        None: noise is fresh. Only its digest is written.
+      data: The name of the data that the run is about.
+      budget: What the run may spend; None: any epsilon. It may change when the run resumes.
 
     Raises:
       LedgerError: If the existing file is damaged or belongs to another run, or it can't be
         written.
     """
     self._path = pathlib.Path(path)
-    self._seeded = seeded
+    self._seeded = seed is not None
+    seed_digest = '' if seed is None else _digest_of_seed(seed)
+    self._budget = budget
     self._rounds = []
     self._sums = []
     if self._path.exists():
       found, self._sums = _read(self._path)
-      if (found.spec, found.run, found.seeded) != (spec, run, seeded):
+      if found[:3] != (spec, run, self._seeded) or (
+          (found.seed_digest, found.data) != (seed_digest, data)
+      ):
         raise LedgerError(f'{self._path} belongs to another run; restore this run\'s ledger.')
       self._rounds = found.rounds
     self._file = None
@@ -113,8 +135,10 @@ class Ledger:
       self._append({
           'ledger': _VERSION,
           _RUN: run,
-          _SEEDED: seeded,
-          'randomness': _NOTE[seeded],
+          _DATA: data,
+          _SEEDED: self._seeded,
+          _SEED_DIGEST: seed_digest,
+          'randomness': _NOTE[self._seeded],
           _SPEC: dataclasses.asdict(spec),
       })
 
@@ -140,8 +164,11 @@ class Ledger:
       rounds.
 
     Raises:
+      BudgetSpentError: If the round would pass the budget; nothing is recorded.
       LedgerError: If it can't be written.
     """
+    if self._budget is not None:
+      self._check_budget(round_num)
     self._append({_ENTRY: len(self._rounds), _ROUND: round_num})
     self._rounds.append(round_num)
     return round_num if self._seeded else len(self._rounds) - 1
@@ -177,6 +204,18 @@ class Ledger:
           ' the checkpoint knows; restore it from a backup.'
       )
 
+  def _check_budget(self, round_num: int) -> None:
+    """Raises `BudgetSpentError` if the round must not begin."""
+    rounds = [*self._rounds, round_num]
+    charged = len(set(rounds)) if self._seeded else len(rounds)
+    if not self._budget.allows(charged):
+      raise budget_lib.BudgetSpentError(
+          f'Round {round_num + 1} does not begin: it would bring epsilon to'
+          f' {self._budget.spent(charged):.4g}, above the budget of {self._budget.epsilon:g}'
+          f' ({self._budget.spent(self.rounds_charged()):.4g} is spent). All rounds before it are'
+          ' kept; raise the budget to resume.'
+      )
+
   def _append(self, content: dict[str, Any]) -> None:
     sum_ = _sum(self._sums[-1] if self._sums else '', content)
     line = json.dumps({**content, _SUM: sum_}) + '\n'
@@ -206,6 +245,35 @@ def read(path: os.PathLike[str]) -> Record:
     LedgerError: If it is missing, was changed, or can't be read.
   """
   return _read(pathlib.Path(path))[0]
+
+
+def check_noise_is_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
+  """Checks that no two of these runs share noise, so that their rounds compose.
+
+  The noise of a seeded run is a function of the seed, the round and the client. In the difference
+  of two runs with one seed it cancels, and what is left are the updates of clients.
+
+  Args:
+    ledgers: Pairs of a name, such as the path, and the ledger's record.
+
+  Raises:
+    LedgerError: If two have the same seed, or can't be shown to have different ones.
+  """
+  names = {}
+  for name, record in ledgers:
+    if not record.seeded:
+      continue
+    if not record.seed_digest and len([r for _, r in ledgers if r.seeded]) > 1:
+      raise LedgerError(
+          f'{name} is a seeded run\'s ledger of an earlier version, without a digest of the seed,'
+          ' so that it can\'t be composed with another seeded run; name it alone.'
+      )
+    if record.seed_digest in names:
+      raise LedgerError(
+          f'{names[record.seed_digest]} and {name} are of runs with the same seed: their noise is'
+          ' the same and cancels in the difference, so no epsilon covers both; name one of them.'
+      )
+    names[record.seed_digest] = name
 
 
 def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
@@ -242,6 +310,8 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
         seeded=head[_SEEDED],
         rounds=[entry[_ROUND] for entry in entries],
         size=sum(map(len, lines)),
+        seed_digest=head.get(_SEED_DIGEST, ''),
+        data=head.get(_DATA, ''),
     )
   except (ValueError, KeyError, TypeError) as error:
     raise LedgerError(
@@ -249,6 +319,14 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
         ' restore it from a backup.'
     ) from None
   return record, sums
+
+
+@functools.lru_cache
+def _digest_of_seed(seed: int) -> str:
+  """See the module for why there is no key."""
+  return hashlib.scrypt(
+      str(seed).encode(), salt=b'fedsmp_tff: seed of a ledger', n=2**14, r=8, p=1, dklen=16
+  ).hex()
 
 
 def _sum(before: str, content: dict[str, Any]) -> str:

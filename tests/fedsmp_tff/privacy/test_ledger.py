@@ -13,8 +13,8 @@ from fedsmp_tff.privacy import spec as spec_lib
 _SPEC = spec_lib.PrivacySpec(60, 10, 5, 1.4, 0.5, 1e-3)
 
 
-def _ledger(path, seeded=False, spec=_SPEC, run='a'):
-  return ledger_lib.Ledger(path, spec, run, seeded=seeded)
+def _ledger(path, seed=None, spec=_SPEC, run='a', data=''):
+  return ledger_lib.Ledger(path, spec, run, seed=seed, data=data)
 
 
 @pytest.fixture
@@ -82,6 +82,29 @@ class TestComputation:
       with pytest.raises(ledger_lib.LedgerError, match='was changed: its first 4'):
         ledger.check(state)
 
+  def test_two_runs_with_one_seed_do_not_compose(self, tmp_path):
+    records = []
+    for i, seed in enumerate((7, 8, 7, None, None)):
+      # Other noise, clipping and data: the seed alone decides.
+      spec = dataclasses.replace(_SPEC, noise_multiplier=1 + i, clipping_norm=1 + i)
+      _ledger(tmp_path / str(i), seed=seed, spec=spec, run=str(i), data=str(i)).close()
+      records.append((f'run {i}', ledger_lib.read(tmp_path / str(i))))
+      assert '"seed": 7' not in (tmp_path / str(i)).read_text()
+    one, other, same, fresh, fresher = records
+    for good in ([one], [one, other], [one, fresh, fresher]):
+      ledger_lib.check_noise_is_independent(good)
+    for names, bad in (('0 .*2', [one, other, same]), ('0 .*0', [one, one])):
+      with pytest.raises(ledger_lib.LedgerError, match=f'run {names}.*same seed'):
+        ledger_lib.check_noise_is_independent(bad)
+
+  def test_a_seeded_ledger_without_a_digest_is_taken_alone(self, tmp_path):
+    _ledger(tmp_path / 'a', seed=7).close()
+    record = ledger_lib.read(tmp_path / 'a')
+    old = record._replace(seed_digest='')
+    ledger_lib.check_noise_is_independent([('old', old)])
+    with pytest.raises(ledger_lib.LedgerError, match='of an earlier version'):
+      ledger_lib.check_noise_is_independent([('old', old), ('new', record)])
+
   def test_a_missing_file_is_refused(self, tmp_path):
     with pytest.raises(ledger_lib.LedgerError, match='no such file|No such file'):
       ledger_lib.read(tmp_path / 'none')
@@ -97,7 +120,8 @@ class TestComputation:
       'other',
       [
           dict(run='b'),
-          dict(seeded=True),
+          dict(seed=0),
+          dict(data='other'),
           dict(spec=dataclasses.replace(_SPEC, noise_multiplier=1.5)),
       ],
   )
@@ -136,7 +160,7 @@ class TestExecution:
 
   def test_with_a_seed_a_round_run_again_is_the_same_round(self, tmp_path):
     path = tmp_path / 'ledger.jsonl'
-    with _ledger(path, seeded=True) as ledger:
+    with _ledger(path, seed=0) as ledger:
       assert [ledger.begin(t) for t in (0, 1, 1, 2, 1)] == [0, 1, 1, 2, 1]
       assert ledger.rounds_charged() == 3 and ledger.rounds_charged(2) == 2
     assert ledger_lib.read(path).rounds_charged == 3

@@ -1,0 +1,61 @@
+"""Tests of budgets: no round that would pass one begins, whatever was spent before."""
+
+import dataclasses
+
+import pytest
+
+from fedsmp_tff.privacy import budget as budget_lib
+from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.privacy import spec as spec_lib
+
+_SPEC = spec_lib.PrivacySpec(60, 10, 8, 1.4, 0.5, 1e-3)
+
+
+def _epsilon(rounds):
+  return _SPEC.epsilon(rounds=rounds)
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize('most', [0, 1, 5, 8, 13])
+  def test_it_allows_all_rounds_that_fit_and_no_more(self, most):
+    # Between that of `most` rounds and of one more.
+    middle = (_epsilon(most) + _epsilon(most + 1)) / 2
+    for order in (range(16), reversed(range(16))):
+      budget = budget_lib.EpsilonBudget(middle, _SPEC)
+      assert [t for t in order if budget.allows(t)] == (
+          list(range(most + 1)) if order == range(16) else list(range(most, -1, -1))
+      )
+
+  def test_earlier_runs_count(self):
+    budget = budget_lib.EpsilonBudget(1.001 * _epsilon(8), _SPEC, before=[(_SPEC.round, 6)])
+    assert budget.spent(2) == pytest.approx(_epsilon(8), rel=1e-6)
+    assert [t for t in range(8) if budget.allows(t)] == [0, 1, 2]
+    spent = budget_lib.EpsilonBudget(_epsilon(8), _SPEC, before=[(_SPEC.round, 9)])
+    assert not spent.allows(0)
+
+  def test_what_is_refused(self):
+    for epsilon in (0.0, -1.0, float('nan')):
+      with pytest.raises(ValueError, match='must be positive'):
+        budget_lib.EpsilonBudget(epsilon, _SPEC)
+    fixed = dataclasses.replace(_SPEC, sampling='fixed', seats=None, min_reporting=None)
+    with pytest.raises(ValueError, match='other neighbours'):
+      budget_lib.EpsilonBudget(1.0, _SPEC, before=[(fixed.round, 1)])
+
+
+class TestExecution:
+
+  @pytest.mark.parametrize('seed', [None, 3])
+  def test_a_round_that_would_pass_it_is_not_recorded(self, tmp_path, seed):
+    path = tmp_path / 'ledger.jsonl'
+    budget = budget_lib.EpsilonBudget(_epsilon(3), _SPEC)
+    with ledger_lib.Ledger(path, _SPEC, seed=seed, budget=budget) as ledger:
+      # Round 1 twice: with a seed it is the same round.
+      rounds = [0, 1, 1] if seed is None else [0, 1, 1, 2]
+      for t in rounds:
+        ledger.begin(t)
+      with pytest.raises(budget_lib.BudgetSpentError, match='does not begin: it would bring'):
+        ledger.begin(3)
+      assert ledger_lib.read(path).rounds == rounds
+    with ledger_lib.Ledger(path, _SPEC, seed=seed) as ledger:
+      ledger.begin(3)  # Without a budget it may.
