@@ -16,9 +16,11 @@ class Sampler(abc.ABC):
 
   Attributes:
     seats: Number of participants of every round.
+    seeded: Whether its draws follow from a seed that it was given.
   """
 
   seats: int
+  seeded: bool
 
   def __init__(
       self, population: int, clients_per_round: int, seed: Optional[int] = None
@@ -43,6 +45,7 @@ class Sampler(abc.ABC):
     self._clients_per_round = clients_per_round
     if seed is not None and not 0 <= seed < 2 ** (32 * _SEED_WORDS):
       raise ValueError(f'`seed` must be from 0 to 2^256 - 1. Found {seed}.')
+    self.seeded = seed is not None
     self._entropy = np.random.SeedSequence(seed).entropy
 
   def sample(self, draw: int) -> np.ndarray:

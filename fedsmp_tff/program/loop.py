@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from fedsmp_tff import runtime
+from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints as checkpoints_lib
@@ -76,6 +77,11 @@ def run(
   last checkpoint have been reported; those after it are run, and reported, again.
   With `ledger` each round is recorded before it begins.
 
+  A round that is run again with fresh noise gets a new draw of clients: two releases on one draw
+  are not two independent rounds. With a ledger the number of a draw is never used twice; without
+  one, a sampler without a seed draws anew after a restart. A sampler with a seed and no ledger
+  repeats its draws: for simulation, where the noise follows from a seed too.
+
   Args:
     process: The learning process.
     client_data: Maps a client's number to what `process.next` takes for it; a negative
@@ -94,7 +100,7 @@ def run(
 
   Returns:
     The weights after the last round that was reported, so that what is reported as
-    spent covers what is released; and the `KeyboardInterrupt` or
+    spent covers what is released; and the `KeyboardInterrupt`, `budget.BudgetSpentError` or
     `runtime.WorkersLostError` that ended the run early, or None. Before anything
     was reported these are raised instead.
 
@@ -120,7 +126,10 @@ def run(
     state, rounds_done = process.initialize(), 0
   else:
     state, rounds_done = saved.process, int(saved.rounds_done)
-    sampler.restore(saved.sampler)
+    # Which draws rounds after the checkpoint have used, only a ledger knows. Without one, an
+    # unseeded sampler keeps its own fresh entropy: each draw from here on is new.
+    if ledger is not None or sampler.seeded:
+      sampler.restore(saved.sampler)
     if ledger is not None:
       ledger.check(saved.ledger)
     for reporter, carried in zip(reporters, saved.reporters):
@@ -160,7 +169,7 @@ def run(
           round_num + 1, output.metrics, time.monotonic() - start
       )
       save_if_due()
-  except (KeyboardInterrupt, runtime.WorkersLostError) as error:
+  except (KeyboardInterrupt, budget_lib.BudgetSpentError, runtime.WorkersLostError) as error:
     if reported is None:
       raise
     stopped_by = error

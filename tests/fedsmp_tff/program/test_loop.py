@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import runtime
+from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from fedsmp_tff.program import loop
@@ -136,7 +137,7 @@ class TestRun(_Runs):
 
 class TestGoingOn(_Runs):
 
-  def _rounds_of(self, directory, *, fails_at=None, every=None, sampler_seed=0):
+  def _rounds_of(self, directory, *, fails_at=None, every=None, sampler_seed=0, **options):
     """Runs five rounds on checkpoints; returns what was reported, and the reporter."""
     seen = []
 
@@ -148,10 +149,12 @@ class TestGoingOn(_Runs):
     tell = _Tell(note)
     with checkpoints_lib.Checkpoints(directory, rounds_per_checkpoint=every) as c:
       if fails_at is None:
-        self.weights, _ = self._run([tell], checkpoints=c, sampler_seed=sampler_seed)
+        self.weights, _ = self._run(
+            [tell], checkpoints=c, sampler_seed=sampler_seed, **options
+        )
       else:
         with pytest.raises(RuntimeError, match='a crash'):
-          self._run([tell], checkpoints=c, sampler_seed=sampler_seed)
+          self._run([tell], checkpoints=c, sampler_seed=sampler_seed, **options)
     return seen, tell
 
   def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path):
@@ -174,18 +177,42 @@ class TestGoingOn(_Runs):
       self._run([tell], rounds=2, checkpoints=c)
     assert at_report == [(0, []), (1, ['round_0']), (2, ['round_0', 'round_1'])]
 
-  def test_the_sampler_is_the_one_that_began(self, tmp_path, monkeypatch):
-    # An unseeded sampler: only its state can make it choose the same clients.
-    sampled = {}
+  def _draws(self, directory, monkeypatch, sampler_seed, **options):
+    """Runs with a crash, loses the last checkpoint, resumes: the draws before and after."""
+    draws = []
     sample = sampling.FixedSampler.sample
 
     def note(sampler, draw):
-      clients = sample(sampler, draw)
-      assert (sampled.setdefault(draw, clients) == clients).all()
-      return clients
+      draws.append((sampler, draw))
+      return sample(sampler, draw)
 
     monkeypatch.setattr(sampling.FixedSampler, 'sample', note)
-    self._rounds_of(tmp_path, fails_at=3, every=1, sampler_seed=None)
-    shutil.rmtree(tmp_path / 'round_2')
-    self._rounds_of(tmp_path, sampler_seed=None)
-    assert sorted(sampled) == list(range(5))
+    self._rounds_of(directory, fails_at=3, every=1, sampler_seed=sampler_seed, **options)
+    shutil.rmtree(directory / 'round_2')
+    before = len(draws)
+    self._rounds_of(directory, sampler_seed=sampler_seed, **options)
+    found = [
+        (tuple(sampler.state()), draw, tuple(sample(sampler, draw))) for sampler, draw in draws
+    ]
+    return found[:before], found[before:]
+
+  def test_a_seeded_sampler_repeats_a_round_s_draw(self, tmp_path, monkeypatch):
+    before, after = self._draws(tmp_path, monkeypatch, sampler_seed=5)
+    assert [draw for _, draw, _ in before] == [0, 1, 2]
+    assert [draw for _, draw, _ in after] == [1, 2, 3, 4] and after[:2] == before[1:]
+
+  def test_without_a_ledger_no_unseeded_draw_is_used_twice(self, tmp_path, monkeypatch):
+    before, after = self._draws(tmp_path, monkeypatch, sampler_seed=None)
+    assert len(after) == 4
+    assert not {used[:2] for used in before} & {used[:2] for used in after}
+
+  def test_with_a_ledger_no_draw_is_used_twice(self, tmp_path, monkeypatch):
+    spec = fedsmp_tff.PrivacySpec(6, 2, 5, 1.0, 1.0, 1e-3, sampling='fixed')
+    (tmp_path / 'checkpoints').mkdir()
+    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec) as ledger:
+      before, after = self._draws(
+          tmp_path / 'checkpoints', monkeypatch, sampler_seed=None, ledger=ledger
+      )
+    assert [draw for _, draw, _ in before + after] == list(range(7))
+    # The sampler is the one that began: only its state can make it so.
+    assert len({state for state, _, _ in before + after}) == 1
