@@ -22,6 +22,7 @@ from tasks.config import command
 from tasks.config import options as options_lib
 from tasks.training import run_directory
 
+_SEEDED = 'SEEDED: would be valid with fresh noise, simulation only'
 # What takes numbers; the ledgers have their own.
 _option = functools.partial(options_lib.option, excludes=('ledger',))
 
@@ -66,6 +67,17 @@ class Options:
   bits: Optional[int] = _option(
       None, 'With integer noise: bits of a value (default: 16).'
   )
+  colluding: Optional[float] = options_lib.option(
+      None,
+      'Share f of the seats, in [0, 1), that leave out their noise, or whose noise the attacker'
+      ' knows: prints epsilon of what is left too, sigma sqrt(1 - f).',
+      at_least=0, below=1, only=options_lib.when('noise', noise_lib.GAUSSIAN),
+      excludes=('epsilon',),
+  )
+  epsilon_budget: Optional[float] = options_lib.option(
+      None, 'With --ledger: prints what is left of this epsilon.', above=0,
+      only=options_lib.Condition('--ledger is set', lambda chosen: bool(chosen['ledger'])),
+  )
   plot: Optional[str] = _option(
       None, 'Writes a picture of epsilon over rounds to this file (PNG).',
       excludes=('epsilon', 'ledger'),
@@ -101,7 +113,7 @@ def main(argv: list[str]) -> int:
 
 def _main(options: Options, rest: list[str]) -> None:
   if options.ledger:
-    _account_for([*options.ledger, *rest], options.delta)
+    _account_for([*options.ledger, *rest], options)
   else:
     command.refuse(rest, _COMMAND.program)
     _account(options)
@@ -137,26 +149,42 @@ def _account(options: Options) -> None:
         bits=options.bits,
     )
     # What a run may claim first, the paper's own figure last.
-    lines = [
-        _line(name, spec, found)
+    found = {
+        name: answer
         for name, how in accounting.ACCOUNTINGS.items()
         if how.any_noise or spec.lattice is None
-        if (found := _found(name, how, spec, options)) is not None
-    ]
+        if (answer := _answer(name, how, spec, options)) is not None
+    }
+    colluding = {
+        name: _with_less_noise(spec, options.colluding).epsilon(name)
+        for name in found
+        if options.colluding is not None and spec.holds(name)
+    }
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
   print(
       f'n = {n:,}, r = {options.clients_per_round:,}, delta = {spec.delta:.4g}'
       f'{_known_text(options)}\n'
   )
-  print(*lines, sep='\n')
+  # All that are valid are true at once: the best of them is the one to quote.
+  best = max if options.epsilon is not None and options.rounds is None else min
+  quoted = best((name for name in found if spec.holds(name)), key=lambda name: found[name])
+  print(
+      f'Quote {_answer_text(found[quoted], options)}, by {quoted}: the best that is valid for'
+      f' {spec.sampling} sampling{_seats_text(spec)}.'
+  )
+  print()
+  for name, answer in found.items():
+    print(_line(name, spec, answer, options))
+    if name in colluding:
+      print(f'{"":46}{_colluding_text(colluding[name], options.colluding)}')
   if options.epsilon is None:
     print(_theorem_text(spec))
   print(
-      '\nAll take for granted: a client is one unit of privacy; who takes part is not'
-      ' known to those\nwho see the model; all participants report and add their noise'
+      '\nAll take for granted: a client is one unit of privacy; n is public; who takes part is not'
+      ' known\nto those who see the model; all participants report and add fresh noise'
       + (
-          '; noise and sums are in real arithmetic.'
+          '; noise and sums are in\nreal arithmetic.'
           if spec.lattice is None
           else '.\nThe figures are of the integers that leave a client.'
       )
@@ -165,14 +193,14 @@ def _account(options: Options) -> None:
     _plot(spec, options.plot)
 
 
-def _account_for(run_dirs: list[str], delta: Optional[float]) -> None:
+def _account_for(run_dirs: list[str], options: Options) -> None:
   """Prints what the runs in these directories have spent together."""
   runs, seen = [], set()
   for run_dir in run_dirs:
     paths = run_directory.ledgers(run_dir)
     if not paths:
       raise errors.InputError(
-          f'--ledger={run_dir} holds no privacy ledger; name the --output_dir of a run'
+          f'--ledger={run_dir} has no privacy ledger; name the --output_dir of a run'
           ' with privacy.'
       )
     if paths[0].resolve() in seen:
@@ -189,10 +217,11 @@ def _account_for(run_dirs: list[str], delta: Optional[float]) -> None:
   for path, record in runs:
     spec = record.spec
     print(
-        f'{pathlib.Path(path)}: {record.rounds_charged} rounds, {spec.sampling} sampling, r ='
+        f'{pathlib.Path(path)}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
+        f' {spec.sampling} sampling, r ='
         f' {spec.clients_per_round}, n = {spec.population:,}, sigma ='
         f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
-        f' {"SEEDED: simulation" if record.seeded else "fresh noise"}'
+        f' {_SEEDED if record.seeded else "fresh noise"}'
     )
   specs = [record.spec for _, record in runs]
   kinds = {spec.sampling for spec in specs}
@@ -201,20 +230,71 @@ def _account_for(run_dirs: list[str], delta: Optional[float]) -> None:
         'Runs with --sampling=poisson and fixed have guarantees about other neighbours,'
         ' which don\'t add up; name those of one kind.'
     )
-  if delta is None:
-    delta = min(spec.delta for spec in specs)
+  ledger_lib.check_noise_is_independent(runs)
+  delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
   counted = [(record.spec.round, record.rounds_charged) for _, record in runs]
+  less = [(_less_noise(one, options.colluding), num) for one, num in counted]
+  valid = [name for name in accounting.ACCOUNTINGS if all(spec.holds(name) for spec in specs)]
+  verdict = 'VALID'
+  if any(record.seeded for _, record in runs):
+    verdict = 'WOULD BE VALID WITH FRESH NOISE'
   print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
+  names = {record.data for _, record in runs}
+  if len(names) > 1:
+    print(
+        'These runs are on different data'
+        f' ({", ".join(sorted(name or "unnamed" for name in names))}): composing them assumes the'
+        ' same people.'
+    )
   try:
-    for name, how in accounting.ACCOUNTINGS.items():
-      if all(spec.holds(name) for spec in specs):
-        epsilon = accounting.epsilon(counted, name, delta)
-        print(f'epsilon = {epsilon:.4g}  HOLDS  {name}: {how.title}; {how.assumption}')
+    found = {name: accounting.epsilon(counted, name, delta) for name in valid}
+    colluding = {
+        name: accounting.epsilon(less, name, delta)
+        for name in valid
+        if options.colluding is not None
+    }
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
+  quoted = min(found, key=found.get)
+  print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below.')
+  for name, epsilon in found.items():
+    how = accounting.ACCOUNTINGS[name]
+    means = verdict if epsilon < math.inf else 'shows nothing here'
+    print(f'epsilon = {epsilon:.4g}  {means}  {name}: {how.title}; {how.assumption}')
+    if name in colluding:
+      print(f'  {_colluding_text(colluding[name], options.colluding)}')
+  if options.epsilon_budget is not None:
+    print(_left_text(options.epsilon_budget, found[quoted], quoted, counted, delta))
   print(
       'Counted: every round that was begun, also if it was lost, and again if it was run'
       ' again with other noise.'
+  )
+
+
+def _left_text(
+    budget: float,
+    spent: float,
+    name: str,
+    counted: list[tuple[accounting.Round, int]],
+    delta: float,
+) -> str:
+  """What is left of a budget, in epsilon and in rounds like the last run's."""
+  if spent > budget:
+    return f'Of the budget of {budget:g} nothing is left: it is passed by {spent - budget:.4g}.'
+  *before, (one, num) = counted
+
+  def spent_with(more):
+    return accounting.epsilon([*before, (one, num + more)], name, delta)
+
+  low, high = 0, 1
+  while high < spec_lib.MOST_ROUNDS and spent_with(high) <= budget:
+    low, high = high, 2 * high
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (middle, high) if spent_with(middle) <= budget else (low, middle)
+  return (
+      f'Of the budget of {budget:g}, epsilon = {budget - spent:.4g} is left: enough for {low:,} more'
+      ' rounds like those of the last run.'
   )
 
 
@@ -229,12 +309,12 @@ def _known_text(options: Options) -> str:
   return ''.join(f', {part}' for part in parts)
 
 
-def _found(
+def _answer(
     name: str, how: accounting.Accounting, spec: spec_lib.PrivacySpec, options: Options
-) -> Optional[str]:
+) -> Optional[float]:
   """What is asked for, under one accounting; None if it has no answer."""
   if options.epsilon is None:
-    return f'epsilon = {spec.epsilon(name):.4g}'
+    return spec.epsilon(name)
   if not how.guarantees:
     return None
   # For the other sampling: what that would take, with as many clients.
@@ -244,20 +324,48 @@ def _found(
         seats=spec.population if how.sampling == sampling_lib.POISSON else None,
     )
   if options.noise_multiplier is None:
-    sigma = spec.calibrated(options.epsilon, name).noise_multiplier
-    return f'sigma = {sigma:.5g}'
-  return f'{spec.most_rounds(options.epsilon, name):,} rounds'
+    return spec.calibrated(options.epsilon, name).noise_multiplier
+  return spec.most_rounds(options.epsilon, name)
 
 
-def _line(name: str, spec: spec_lib.PrivacySpec, found: str) -> str:
+def _answer_text(answer: float, options: Options) -> str:
+  if options.epsilon is None:
+    return f'epsilon = {answer:.4g}'
+  if options.noise_multiplier is None:
+    return f'sigma = {answer:.5g}'
+  return f'{answer:,} rounds'
+
+
+def _line(name: str, spec: spec_lib.PrivacySpec, answer: float, options: Options) -> str:
   how = accounting.ACCOUNTINGS[name]
   if how.sampling != spec.sampling:
     verdict = 'not for this sampling'
   elif spec.holds(name):
-    verdict = 'HOLDS'
+    verdict = 'VALID' if answer < math.inf else 'shows nothing here'
+  elif not how.guarantees:
+    verdict = 'lower bound'
   else:
-    verdict = 'no guarantee says less'
-  return f'{found:<20} {verdict:<24} {name}: {how.title};\n{"":46}{how.assumption}'
+    verdict = 'not valid for --seats'
+  text = _answer_text(answer, options)
+  return f'{text:<20} {verdict:<24} {name}: {how.title};\n{"":46}{how.assumption}'
+
+
+def _seats_text(spec: spec_lib.PrivacySpec) -> str:
+  limited = spec.sampling == sampling_lib.POISSON and spec.seats < spec.population
+  return f' and {spec.seats:,} seats' if limited else ''
+
+
+def _less_noise(one: accounting.Round, colluding: Optional[float]) -> accounting.Round:
+  """A round in which a share of the seats leaves out its noise: variances of shares add up."""
+  return one._replace(noise_multiplier=one.noise_multiplier * math.sqrt(1 - (colluding or 0)))
+
+
+def _with_less_noise(spec: spec_lib.PrivacySpec, colluding: float) -> spec_lib.PrivacySpec:
+  return spec.with_noise_multiplier(spec.noise_multiplier * math.sqrt(1 - colluding))
+
+
+def _colluding_text(epsilon: float, colluding: float) -> str:
+  return f'epsilon = {epsilon:.4g} if {100 * colluding:g} % of the seats leave out their noise'
 
 
 def _theorem_text(spec: spec_lib.PrivacySpec) -> str:
@@ -288,7 +396,7 @@ def _plot(spec: spec_lib.PrivacySpec, path: str) -> None:
         rounds,
         [spec.epsilon(name, t) for t in rounds],
         '-' if how.sampling == spec.sampling else ':',
-        label=f'{name}' + ('' if how.sampling == spec.sampling else ' (does not hold)'),
+        label=f'{name}' + ('' if how.sampling == spec.sampling else ' (not valid)'),
     )
   axes.set(xlabel='rounds', ylabel='epsilon', ylim=(0, None))
   axes.grid(alpha=0.3)

@@ -51,21 +51,18 @@ class TestComputation:
 
 class TestExecution:
 
-  def test_all_side_by_side_and_which_hold(self, capsys, tmp_path):
+  def test_all_side_by_side_and_which_are_valid(self, capsys, tmp_path):
     status, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180')
     assert status == 0
     lines = {
         match[3]: (match[1], match[2].strip())
         for match in re.finditer(r'^epsilon = (\S+) +(.+?) {2,}(\w+):', out, re.MULTILINE)
-    } | {
-        match[2]: (match[1], 'short')
-        for match in re.finditer(r'^epsilon = (\S+) +no guarantee says less +(\w+):', out, re.MULTILINE)
     }
     assert list(accounting.ACCOUNTINGS) == [n for n in lines if n != 'theorem_1']
     assert list(lines)[0] == 'poisson_pld' and list(accounting.ACCOUNTINGS)[-1] == 'paper'
-    assert lines['poisson_pld'] == ('0.6303', 'HOLDS')
-    assert lines['poisson_rdp'] == ('0.7442', 'HOLDS')
-    assert lines['paper'] == ('1.008', 'HOLDS')
+    assert lines['poisson_pld'] == ('0.6303', 'VALID')
+    assert lines['poisson_rdp'] == ('0.7442', 'VALID')
+    assert lines['paper'] == ('1.008', 'VALID')
     assert lines['fixed_pld'] == ('3.743', 'not for this sampling')
     assert lines['fixed_rdp'] == ('5.352', 'not for this sampling')
     assert 'LOWER BOUND' in out and 'CONDITIONS NOT MET' in out
@@ -73,20 +70,50 @@ class TestExecution:
     assert _run(capsys, '--noise_multiplier=1.4', '--rounds=3', f'--plot={plot}')[0] == 0
     assert plot.stat().st_size > 1000
 
-  def test_a_fixed_number_turns_what_holds(self, capsys):
+  def test_a_fixed_number_turns_what_is_valid(self, capsys):
     _, out, _ = _run(
         capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed'
     )
-    assert re.search('HOLDS +fixed_pld', out)
+    assert re.search('VALID +fixed_pld', out)
     assert re.search('not for this sampling +poisson_pld', out)
-    assert re.search('no guarantee says less +fixed_pld_lower', out)
+    assert re.search('lower bound +fixed_pld_lower', out)
+
+  def test_the_row_to_quote_comes_first(self, capsys):
+    _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180')
+    assert out.splitlines()[2] == (
+        'Quote epsilon = 0.6303, by poisson_pld: the best that is valid for poisson sampling.'
+    )
+    _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--epsilon=1')
+    assert re.search(r'^Quote \d+ rounds, by poisson_pld', out, re.MULTILINE), out
+
+  def test_with_seats_the_papers_figure_is_not_valid(self, capsys):
+    _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180', '--seats=150')
+    assert re.search(r'^Quote .* poisson_pld: .* and 150 seats\.$', out, re.MULTILINE)
+    assert re.search(r'not valid for --seats +paper:', out)
+    assert re.search(r'^epsilon = inf +shows nothing here +poisson_rdp', out, re.MULTILINE)
+    # A lower bound of another sampling is none of this one.
+    assert 'lower bound' not in out and 'no guarantee says less' not in out
+
+  def test_colluding_seats_take_their_noise_away(self, capsys):
+    _, out, _ = _run(
+        capsys, '--noise_multiplier=1.4', '--rounds=180', '--colluding=0.1'
+    )
+    found = re.findall(r'epsilon = (\S+) if 10 % of the seats leave out their noise', out)
+    # The variance of the sum falls by as much.
+    spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4 * 0.9**0.5, 1.0, 6000**-1.1, seats=6000)
+    expected = [f'{spec.epsilon(n):.4g}' for n in ('poisson_pld', 'poisson_rdp', 'paper')]
+    assert found == expected and float(found[0]) > 0.6303
+    sentence = commands.refused(
+        capsys, account, *_PAPER, '--noise_multiplier=1', '--rounds=2', '--colluding=1'
+    )
+    assert '--colluding must be' in sentence
 
   def test_seats_and_integers(self, capsys):
     _, out, _ = _run(
         capsys, '--noise_multiplier=1.4', '--rounds=180', '--seats=170', '--noise=skellam',
         '--num_values=8317',
     )
-    found = dict(re.findall(r'^epsilon = (\S+) +HOLDS +(\w+):', out, re.MULTILINE))
+    found = dict(re.findall(r'^epsilon = (\S+) +VALID +(\w+):', out, re.MULTILINE))
     assert found == {'0.7445': 'poisson_rdp'} and 'the integers that leave' in out
 
   def test_epsilon_finds_sigma(self, capsys):
@@ -111,13 +138,16 @@ class TestExecution:
 
 class TestLedger:
 
-  def _runs(self, tmp_path, *specs):
+  def _runs(self, tmp_path, *specs, seeds=(), data=()):
     paths = []
     for i, (rounds, options) in enumerate(specs):
       path = tmp_path / str(i)
       path.mkdir()
       spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, **options)
-      with ledger_lib.Ledger(path / 'privacy_ledger.jsonl', spec, str(i)) as ledger:
+      with ledger_lib.Ledger(
+          path / 'privacy_ledger.jsonl', spec, str(i), seed=dict(enumerate(seeds)).get(i),
+          data=dict(enumerate(data)).get(i, ''),
+      ) as ledger:
         for t in range(rounds):
           ledger.begin(t)
       paths.append(path)
@@ -132,22 +162,55 @@ class TestLedger:
     one, other = self._runs(tmp_path, (100, {}), (80, {}))
     status, out, _ = self._account(capsys, f'--ledger={one}', str(other))
     assert status == 0
-    assert re.search(r'^epsilon = 0\.6303  HOLDS  poisson_pld', out, re.MULTILINE), out
+    assert re.search(r'^epsilon = 0\.6303  VALID  poisson_pld', out, re.MULTILINE), out
     assert 'paper' not in out  # It knows nothing of 150 seats.
     status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
     assert status == 0 and 'at delta = 0.001' in out
+
+  def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
+    one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))
+    status, out, _ = self._account(capsys, f'--ledger={one}', str(other), str(fresh))
+    assert status == 0 and out.count('SEEDED: would be valid with fresh noise') == 2
+    assert re.search(
+        r'^epsilon = \S+  WOULD BE VALID WITH FRESH NOISE  poisson_pld', out, re.MULTILINE
+    )
+    assert '  VALID  ' not in out
+    status, out, err = self._account(capsys, f'--ledger={one}', str(fresh), str(same))
+    assert status == 1 and err.count('\n') == 1
+    assert 'with the same seed: their noise is the same' in err and 'epsilon =' not in out
+
+  def test_runs_on_different_data_are_called_so(self, tmp_path, capsys):
+    one, other, same = self._runs(tmp_path, *[(2, {})] * 3, data=('emnist', 'svhn', 'emnist'))
+    _, out, _ = self._account(capsys, f'--ledger={one}', str(other))
+    assert (
+        'These runs are on different data (emnist, svhn): composing them assumes the same people.'
+        in out
+    )
+    _, out, _ = self._account(capsys, f'--ledger={one}', str(same))
+    assert 'different data' not in out
+
+  def test_what_is_left_of_a_budget(self, tmp_path, capsys):
+    one, other = self._runs(tmp_path, (30, {}), (50, {}))
+    _, out, _ = self._account(capsys, f'--ledger={one}', str(other), '--epsilon_budget=0.6303')
+    spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
+    more = int(re.search(r'enough for (\d+) more rounds', out)[1])
+    assert spec.epsilon(rounds=80 + more) <= 0.6303 < spec.epsilon(rounds=81 + more)
+    _, out, _ = self._account(capsys, f'--ledger={one}', str(other), '--epsilon_budget=0.1')
+    assert 'Of the budget of 0.1 nothing is left: it is passed by' in out
+    said = commands.refused(capsys, account, *_PAPER, '--epsilon_budget=1')
+    assert '--epsilon_budget has no effect unless --ledger is set' in said
 
   def test_what_is_refused(self, tmp_path, capsys):
     one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed'))), tmp_path
     for arguments, sentence in (
         ([one, one], 'is named twice'),
         ([one, other], "which don't add up"),
-        ([empty], 'holds no privacy ledger'),
+        ([empty], 'has no privacy ledger'),
         ([one, '--rounds=3'], '--rounds=3 and --ledger=.* exclude each other'),
     ):
       status, out, err = self._account(capsys, f'--ledger={arguments[0]}', *map(str, arguments[1:]))
       assert status == 2 and re.search(sentence, err), err
-      assert 'HOLDS' not in out
+      assert 'VALID' not in out
 
   def test_one_that_was_cut_or_changed_is_refused(self, tmp_path, capsys):
     (one,) = self._runs(tmp_path, (5, {}))
@@ -157,7 +220,7 @@ class TestLedger:
     assert self._account(capsys, f'--ledger={one}')[0] == 0
     path.write_text(''.join(whole[:-1]))
     status, out, err = self._account(capsys, f'--ledger={one}')
-    assert status == 1 and 'has 4 rounds where' in err and 'HOLDS' not in out
+    assert status == 1 and 'is truncated: 4 rounds' in err and 'VALID' not in out
     path.write_text(''.join(whole).replace('1.4', '2.4'))
     status, out, err = self._account(capsys, f'--ledger={one}')
-    assert status == 1 and 'line 1 is not what was written' in err and 'HOLDS' not in out
+    assert status == 1 and 'line 1 is not what was written' in err and 'VALID' not in out
