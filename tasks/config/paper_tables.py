@@ -145,9 +145,11 @@ def flags_of(row: Row) -> tuple[str, ...]:
     flags.append('--shakespeare_test=per_client')
   if row.p < 1:
     flags.append(f'--p={row.p:g}')
-  standard = datasets.TASKS[row.task].settings.noise_multiplier
-  if row.noise_multiplier not in (None, standard):
+  standard = datasets.TASKS[row.task].settings
+  if row.noise_multiplier not in (None, standard.noise_multiplier):
     flags.append(f'--noise_multiplier={row.noise_multiplier:g}')
+  if row.noise_multiplier is not None and standard.population is not None:
+    flags.append(f'--population={standard.population}')
   return tuple(flags)
 
 

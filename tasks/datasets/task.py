@@ -115,8 +115,8 @@ class PaperSettings:
     clients_per_round: r.
     noise_multiplier: sigma.
     clipping_norm: C.
-    population: n of the privacy accounting; None: the number of clients in the
-      data. A number here is hypothetical.
+    population: The hypothetical n of the paper's accounting, which runs take only where
+      --population is set; None: the number of clients in the data.
     learning_rate: Of clients, in round 0.
     learning_rate_decay: Factor on it every `learning_rate_decay_rounds` rounds.
     learning_rate_decay_rounds: See `learning_rate_decay`.
