@@ -21,6 +21,7 @@ import contextlib
 import time
 
 from fedsmp_tff import runtime
+from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import errors
@@ -53,7 +54,7 @@ _COMMAND = command.Command(
     parse=settings_lib.parse,
     failures=(
         errors.RunError, checkpoints_lib.CheckpointError, ledger_lib.LedgerError,
-        runtime.WorkersLostError, interruption_lib.Interrupted,
+        budget_lib.BudgetSpentError, runtime.WorkersLostError, interruption_lib.Interrupted,
     ),
 )
 
@@ -91,6 +92,8 @@ def _run(
     resumed = out.config is not None
     if resumed:
       resuming.check_data(out.path, out.checkpoints, out.config, experiment.data)
+    for warning in plan.warnings(experiment):
+      print(f'tasks.run: {warning}', file=sys.stderr)
     print(plan.text(experiment), flush=True)
     print(f'\noutput: {out.path}\n', flush=True)
     if not resumed:
@@ -107,7 +110,8 @@ def _run(
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(
-            experiment.spec, run_id, settings.seed is not None, began=not checkpoints.empty()
+            experiment.spec, run_id, experiment.seeds.process, settings.task,
+            began=not checkpoints.empty(), epsilon_budget=settings.epsilon_budget,
         )
       with ledger as ledger:
         stopped_by = train.train(experiment, out, checkpoints, ledger, interruption)

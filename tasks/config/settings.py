@@ -161,10 +161,9 @@ class RunSettings:
   population: Optional[int] = _option(
       None,
       'Number of clients n that the accounting assumes. If the data have another number, it'
-      ' and epsilon are hypothetical (default: the number in the data; shakespeare: 10^9, as'
-      ' in the paper).',
+      ' and --epsilon are hypothetical: the clients in the data get another epsilon (default: the'
+      ' number in the data).',
       group=_PRIVACY, at_least=1, only=_PRIVATE,
-      fill=lambda chosen: datasets.TASKS[chosen['task']].settings.population,
   )
   sampling: str = _option(
       None,
@@ -203,6 +202,13 @@ class RunSettings:
       ' all rounds, by --accounting.',
       group=_PRIVACY, above=0, only=_PRIVATE, compared=False,
   )
+  epsilon_budget: Optional[float] = _option(
+      None,
+      'The most epsilon that the run may spend on the clients in the data, with the runs in'
+      ' --output_dir that it has overwritten: a round that would pass it does not begin, and the'
+      ' run ends with status 1 (default: no limit). It may change when a run resumes.',
+      group=_PRIVACY, above=0, only=_PRIVATE, compared=False,
+  )
   accounting: Optional[str] = _option(
       None,
       'How --epsilon is measured, for --sampling: by privacy loss distributions, by Renyi DP,'
@@ -230,6 +236,12 @@ class RunSettings:
   dropout: float = _option(
       0.0, 'Simulation: the probability that a participant trains and never reports.',
       group=_PRIVACY, at_least=0, below=1,
+  )
+  participants: str = _option(
+      'reported',
+      'hidden: leaves the number of participants that reported out of metrics.csv and events. It'
+      ' is an exact number, private only if who drops out does not depend on data.',
+      group=_PRIVACY, values=['reported', 'hidden'], compared=False,
   )
   client_metrics: str = _option(
       'none',
@@ -461,10 +473,12 @@ def parse(
 def identity(settings: RunSettings) -> dict[str, Any]:
   """The flags that define a run, as JSON has them.
 
-  Directories of data are left out: `resuming.fingerprint` identifies their contents.
+  Directories of data are left out: `resuming.check_data` identifies their contents. So is
+  `epsilon_budget`, which a run that has spent it may raise.
   """
   values = dataclasses.asdict(settings)
   values |= values.pop('task_flags')
+  del values['epsilon_budget']
   return json.loads(json.dumps({n: v for n, v in values.items() if not n.endswith('_dir')}))
 
 

@@ -1,6 +1,6 @@
 """Renders runs beside the paper's tables, as tables, Markdown and HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
 import html
@@ -69,6 +69,9 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
           ' The paper\'s accounting is of the hypothetical number of clients that the paper'
           ' assumes, the sound figure of those in the data.'
       )
+    note += _seeded_text(
+        g for g in groups if any(_reproduces(g, row) for row in of_table)
+    )
     if number == 7:
       note += (
           ' The paper\'s header (p = 0.05 to 0.8) does not fit its Table 2; p is as it must be'
@@ -115,8 +118,19 @@ def other_runs(groups: Sequence[results.Group]) -> list[Table]:
       'final, exponential average (%)', 'final, second half\'s mean (%)', 'with',
   )
   note = f'All with {", ".join(shared)}.' if shared else ''
+  note = (note + _seeded_text(others)).strip()
   title = 'Runs that no row of the paper is about, and unfinished ones'
   return [Table(title, header, lines, note)]
+
+
+def _seeded_text(groups: Iterable[results.Group]) -> str:
+  """A sentence on runs whose noise whoever knows the seed can remove; '' without them."""
+  runs = [run for group in groups if group.noise_multiplier for run in group.runs]
+  seeded = sum(run.config['seed'] is not None for run in runs)
+  if not seeded:
+    return ''
+  which = 'Every private run' if seeded == len(runs) else f'{seeded} of {len(runs)} private runs'
+  return f' {which} had a seed: epsilon would be valid with fresh noise.'
 
 
 def times(groups: Sequence[results.Group]) -> list[Table]:
@@ -220,7 +234,8 @@ def _text(value: Optional[float], form: str = '{}') -> str:
 _ABOUT = (
     'Best is the best test accuracy over rounds, as the paper reports; final is that of the last'
     ' round, which a user of the model gets. Means over seeds ± sample standard deviation.'
-    ' "epsilon, sound" holds for how the run sampled its clients (see the README);'
+    ' "epsilon, sound" is by an accounting that is valid for how the run sampled its clients; with'
+    ' a seed it would be valid with fresh noise (see the README);'
     ' "paper\'s accounting" is Renyi DP of Poisson sampling, whatever the run did. Losses are of'
     ' the test set, where the paper\'s Figure 3 has those of training.'
 )

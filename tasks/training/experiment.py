@@ -109,6 +109,19 @@ class Experiment:
       )
     return 'the operating system\'s, fresh for every client and round'
 
+  @property
+  def verdict(self) -> str:
+    """Whether epsilon is a guarantee, for every output."""
+    if self.settings.seed is not None:
+      return 'would be valid with fresh noise'
+    return 'valid'
+
+  @property
+  def measurements(self) -> list[str]:
+    """The names of the aggregator's measurements that outputs have."""
+    hidden = ('participants',) if self.settings.participants == 'hidden' else ()
+    return [name for name in self.round.measurements if name not in hidden]
+
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
     return fedsmp_tff.build_fed_smp(
@@ -156,6 +169,7 @@ class Experiment:
         'value_bound': channel.value_bound,
         'privacy': dataclasses.asdict(self.spec) if self.private else None,
         'randomness': self.randomness,
+        'verdict': self.verdict if self.private else None,
         **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
     }
 

@@ -67,7 +67,7 @@ class MetricsWriter(loop.Reporter):
         # One number each.
         **{
             name: np.asarray(public[name]).item() if public else None
-            for name in self._experiment.round.measurements
+            for name in self._experiment.measurements
         },
     })
 
@@ -143,4 +143,8 @@ class MetricsWriter(loop.Reporter):
       return {}
     # One that was begun and abandoned counts.
     charged = self._ledger.rounds_charged()
-    return {'rounds_charged': charged, **self._experiment.epsilons(charged)}
+    return {
+        'rounds_charged': charged,
+        **self._experiment.epsilons(charged),
+        'verdict': self._experiment.verdict,
+    }

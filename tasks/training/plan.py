@@ -13,6 +13,8 @@ from tasks.training import builders
 from tasks.training import experiment as experiment_lib
 
 _COLUMNS = 96
+# Above this, an attacker's odds about a client grow by a factor of 22,000 and more.
+MEANINGFUL_EPSILON = 10
 
 
 def text(experiment: experiment_lib.Experiment) -> str:
@@ -38,6 +40,22 @@ def text(experiment: experiment_lib.Experiment) -> str:
   if experiment.private:
     lines += ['', *privacy_lines(experiment, s.rounds)]
   return '\n'.join(lines)
+
+
+def warnings(experiment: experiment_lib.Experiment) -> list[str]:
+  """Sentences that must not be overlooked, for stderr; most runs have none."""
+  if not experiment.private or not experiment.spec.noise_multiplier:
+    return []
+  target, spec = experiment.settings.epsilon, experiment.spec
+  if target is not None and target > MEANINGFUL_EPSILON:
+    return [f'--epsilon={target:g} is above {MEANINGFUL_EPSILON}, which promises little.']
+  spent = spec.epsilon()
+  if spent > MEANINGFUL_EPSILON:
+    return [
+        f'the run will spend epsilon = {spent:.4g} on the {spec.population:,} clients in the data,'
+        f' above {MEANINGFUL_EPSILON}, which promises little.'
+    ]
+  return []
 
 
 def _model_text(experiment: experiment_lib.Experiment) -> str:
@@ -143,10 +161,18 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def _metrics_text(experiment: experiment_lib.Experiment) -> str:
-  text = 'nothing of clients but what is released and how many participants reported'
-  if experiment.settings.client_metrics == 'exact':
+  text = (
+      'nothing of clients but what is released and how many participants reported, an exact number'
+      ' that is private only if who drops out does not depend on data'
+  )
+  if experiment.settings.participants == 'hidden':
     text = (
-        'columns exact_* are exact sums over clients, OUTSIDE (epsilon, delta): keep'
+        'nothing of clients but what is released; how many reported is left out, but the server'
+        ' knows it, and it is private only if who drops out does not depend on data'
+    )
+  if experiment.settings.client_metrics == 'exact':
+    text += (
+        '; columns exact_* are exact sums over clients, OUTSIDE (epsilon, delta): keep'
         ' them to yourself'
     )
   if experiment.data.test_outside_guarantee:
@@ -162,7 +188,7 @@ def _simulated_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def privacy_lines(experiment: experiment_lib.Experiment, rounds: int) -> list[str]:
-  """Epsilon of so many rounds, by what holds and as the paper has it, as lines of text."""
+  """Epsilon of so many rounds, as it is valid and as the paper has it, as lines of text."""
   spec, hypothetical = experiment.spec, experiment.hypothetical
   n = f'{spec.population:,}'
   lines = [
@@ -177,13 +203,15 @@ def privacy_lines(experiment: experiment_lib.Experiment, rounds: int) -> list[st
         _wrapped(f'  epsilon = {epsilon:.4g}: {verdict}; {title}; {assumption}', 4)
     )
 
-  line(spec, spec.claim, "HOLDS for this run's sampling and noise")
+  line(spec, spec.claim, _verdict_text(experiment))
   if hypothetical is not None:
     line(
         hypothetical, spec.claim,
         f'HYPOTHETICAL, for n = {hypothetical.population:,} clients, not for the {n} in'
         ' these data',
     )
+  if spec.epsilon(rounds=rounds) > MEANINGFUL_EPSILON:
+    lines.append(f'  epsilon above {MEANINGFUL_EPSILON} promises little')
   claimed = hypothetical or spec
   line(
       claimed, 'paper',
@@ -207,6 +235,12 @@ def privacy_lines(experiment: experiment_lib.Experiment, rounds: int) -> list[st
   if experiment.data.test_outside_guarantee:
     text += ', and so are the columns test_* of metrics.csv, measured on clients\' own examples'
   return [*lines, _wrapped(text + '.', 2)]
+
+
+def _verdict_text(experiment: experiment_lib.Experiment) -> str:
+  if experiment.settings.seed is None:
+    return "VALID for this run's sampling and noise"
+  return f'{experiment.verdict.upper()}; with --seed, whoever knows the seed can remove the noise'
 
 
 def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:

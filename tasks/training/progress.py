@@ -41,7 +41,10 @@ class Progress(loop.Reporter):
     text = self._measured
     if self._experiment.private:
       if report.evaluation is not None:
-        self._spent = f', epsilon {self._experiment.spec.epsilon(rounds=report.rounds_charged):.3g}'
+        epsilon = self._experiment.spec.epsilon(rounds=report.rounds_charged)
+        self._spent = f', epsilon {epsilon:.3g}'
+        if self._experiment.settings.seed is not None:
+          self._spent += f' {self._experiment.verdict}'
       text += self._spent
     if not self._bar.disable:
       self._bar.set_postfix_str(text, refresh=False)

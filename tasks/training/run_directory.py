@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Optional
 import numpy as np
 import tensorflow as tf
 
+from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
@@ -70,17 +71,26 @@ class RunDirectory:
     return self.path / _CHECKPOINTS
 
   def ledger(
-      self, spec: spec_lib.PrivacySpec, run_id: str, seeded: bool, began: bool
+      self,
+      spec: spec_lib.PrivacySpec,
+      run_id: str,
+      seed: Optional[int],
+      data: str,
+      began: bool,
+      epsilon_budget: Optional[float] = None,
   ) -> ledger_lib.Ledger:
     """The run's privacy ledger.
 
     Args:
       spec: What a round costs.
       run_id: Which run it is.
-      seeded: Whether its noise follows from a seed.
+      seed: The seed that its noise follows from; None: noise is fresh.
+      data: The name of the data.
       began: Whether rounds may have begun, so that there must be one.
+      epsilon_budget: What it and the runs that it has overwritten may spend; None: any epsilon.
 
     Raises:
+      InputError: If the runs that it has overwritten can't be composed with it.
       LedgerError: If it is damaged, lost or another run's, or can't be written.
     """
     path = self.path / _LEDGER
@@ -88,7 +98,25 @@ class RunDirectory:
       raise ledger_lib.LedgerError(
           f'{path} is missing, but the run has begun; restore it from a backup.'
       )
-    return ledger_lib.Ledger(path, spec, run_id, seeded=seeded)
+    budget = None
+    if epsilon_budget is not None:
+      budget = self._budget(epsilon_budget, spec)
+    ledger = ledger_lib.Ledger(path, spec, run_id, seed=seed, data=data, budget=budget)
+    if budget is not None:
+      ledger_lib.check_noise_is_independent(
+          [(path, ledger_lib.read(path)) for path in ledgers(self.path)]
+      )
+    return ledger
+
+  def _budget(self, epsilon: float, spec: spec_lib.PrivacySpec) -> budget_lib.EpsilonBudget:
+    """A budget that includes what the overwritten runs have spent."""
+    before = [ledger_lib.read(path) for path in _former_ledgers(self.path)]
+    try:
+      return budget_lib.EpsilonBudget(
+          epsilon, spec, [(record.spec.round, record.rounds_charged) for record in before]
+      )
+    except ValueError as error:
+      raise errors.as_flags(error, ('epsilon_budget', 'sampling')) from None
 
   def __enter__(self) -> 'RunDirectory':
     return self
@@ -120,10 +148,7 @@ class RunDirectory:
           shutil.rmtree(self.checkpoints)
         # What was released stays released.
         if (self.path / _LEDGER).exists():
-          number = len(ledgers(self.path))
-          os.replace(
-              self.path / _LEDGER, self.path / _FORMER_LEDGERS.format(number)
-          )
+          os.replace(self.path / _LEDGER, self._next_former_ledger())
     self._write_json(_CONFIG, config)
     self.config = config
 
@@ -144,6 +169,11 @@ class RunDirectory:
     }
     name = f'weights_{average}.npz' if average else _WEIGHTS
     self._replace(name, lambda file: np.savez(file, **arrays))
+
+  def _next_former_ledger(self) -> pathlib.Path:
+    """The path of one more former ledger: no path of another, whichever are missing."""
+    numbers = [_number(path) for path in _former_ledgers(self.path)]
+    return self.path / _FORMER_LEDGERS.format(max(numbers, default=0) + 1)
 
   def _take_lock(self) -> None:
     try:
@@ -208,8 +238,17 @@ class RunDirectory:
 def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
   """The privacy ledgers of a run's directory: of runs that were overwritten, then its own."""
   own = pathlib.Path(run_dir) / _LEDGER
-  former = sorted(own.parent.glob(_FORMER_LEDGERS.format('[0-9]*')))
-  return [*former, *([own] if own.exists() else [])]
+  return [*_former_ledgers(own.parent), *([own] if own.exists() else [])]
+
+
+def _former_ledgers(run_dir: pathlib.Path) -> list[pathlib.Path]:
+  """The ledgers of runs that were overwritten, in their order."""
+  paths = run_dir.glob(_FORMER_LEDGERS.format('*'))
+  return sorted((path for path in paths if path.suffixes[0][1:].isdigit()), key=_number)
+
+
+def _number(path: pathlib.Path) -> int:
+  return int(path.suffixes[0][1:])
 
 
 def rounds_charged(run_dir: os.PathLike[str]) -> int:

@@ -91,6 +91,8 @@ class TestExecution:
     assert [row['final (%)'] for row in rows] == ['80.00', '40.00']
     assert 'Table 1: Fashion-MNIST' not in cells  # Nothing of it was run.
     assert len(cells['The runs']) == 2
+    would = 'Every private run had a seed: epsilon would be valid with fresh noise.'
+    assert (output / 'report.md').read_text().count(would) == 1
     # At a round that both have, both are complete.
     argv = ['report', str(tmp_path / 'runs'), f'--output={output}', '--rounds=1']
     assert report.main(argv) == 0
@@ -142,6 +144,7 @@ class TestExecution:
     assert row['epsilon, sound'] == f'{float(last["epsilon"]):.3g}'
     assert row["epsilon, paper's accounting"] == f'{float(last["epsilon_paper"]):.3g}'
     assert 'clients_per_round = 3' in row['differs from the paper in']
+    assert 'had a seed' not in (output / 'report.md').read_text()
 
   def test_one_sentence_and_status_2(self, tmp_path, capsys):
     run_dir = _write(tmp_path, 'run', [0.1, 0.2])

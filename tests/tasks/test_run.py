@@ -18,6 +18,7 @@ import pytest
 
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
+from tasks import account
 from tasks import datasets
 from tasks.config import options as options_lib
 from tasks.config import runtime as runtime_lib
@@ -317,10 +318,82 @@ class TestExecution:
   def test_a_seeded_run_says_that_its_noise_can_be_removed(
       self, data_dir, tmp_path, capsys
   ):
-    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--seed=1'))
-    assert 'CAN REMOVE IT' in ' '.join(capsys.readouterr().out.split())
-    commands.main(commands.tiny(data_dir, tmp_path / 'b'))
-    assert 'CAN REMOVE IT' not in ' '.join(capsys.readouterr().out.split())
+    verdicts = []
+    for name, arguments in (('a', ['--seed=1']), ('b', [])):
+      out = tmp_path / name
+      commands.main(commands.tiny(data_dir, out, *arguments))
+      captured = capsys.readouterr()
+      printed = ' '.join(captured.out.split())
+      assert ('CAN REMOVE IT' in printed) == bool(arguments)
+      # The plan and the summary, the lines of progress, and the files.
+      would = 'WOULD BE VALID WITH FRESH NOISE; with --seed, whoever knows the seed'
+      assert printed.count(would) == (2 if arguments else 0)
+      assert printed.count(': VALID for this') == (0 if arguments else 2)
+      assert ('would be valid with fresh noise' in captured.err) == bool(arguments)
+      verdicts.append({
+          json.loads((out / file).read_text())['verdict']
+          for file in ('config.json', 'summary.json')
+      })
+      record = ledger_lib.read(out / 'privacy_ledger.jsonl')
+      assert record.data == 'fashion_mnist' and bool(record.seed_digest) == bool(arguments)
+    assert verdicts == [{'would be valid with fresh noise'}, {'valid'}]
+
+  def test_runs_of_one_seed_are_not_composed(self, data_dir, tmp_path, capsys):
+    # Other flags, the same noise.
+    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--seed=1', '--rounds=1'))
+    commands.main(commands.tiny(data_dir, tmp_path / 'b', '--seed=1', '--rounds=2', '--clip=0.3'))
+    capsys.readouterr()
+    paths = [f'--ledger={tmp_path / "a"}', str(tmp_path / 'b')]
+    status, out, err = commands.of_module(capsys, account, *paths)
+    assert status == 1 and 'with the same seed' in err and 'epsilon =' not in out
+
+  def test_the_number_of_participants_can_be_hidden(self, data_dir, tmp_path, capsys):
+    for name, arguments in (('a', []), ('b', ['--participants=hidden'])):
+      out = tmp_path / name
+      assert commands.main(commands.tiny(data_dir, out, '--rounds=1', *arguments)) == 0
+      printed = ' '.join(capsys.readouterr().out.split())
+      assert 'private only if who drops out does not depend on data' in printed
+      events = b''.join(path.read_bytes() for path in out.glob('events.*'))
+      hidden = bool(arguments)
+      assert ('participants' not in commands.rows(out / 'metrics.csv')[1]) == hidden
+      assert (b'participants' not in events) == hidden
+      assert ('how many reported is left out' in printed) == hidden
+
+  def test_an_epsilon_above_10_warns_once(self, data_dir, tmp_path, capsys):
+    for name, arguments, sentence in (
+        ('a', ['--epsilon=12'], '--epsilon=12 is above 10, which promises little.'),
+        ('b', ['--noise_multiplier=0.3'], 'the run will spend epsilon = '),
+        # What is met for a hypothetical population is not met for the clients in the data.
+        ('c', ['--epsilon=9', '--population=1000'], 'the run will spend epsilon = '),
+        ('d', ['--epsilon=5'], None),
+    ):
+      commands.main(commands.tiny(data_dir, tmp_path / name, '--rounds=1', *arguments))
+      captured = capsys.readouterr()
+      assert captured.err.count('promises little') == bool(sentence)
+      assert ('\n  epsilon above 10 promises little\n' in captured.out) == bool(sentence)
+      if sentence:
+        assert sentence in captured.err
+
+  def test_a_spent_budget_ends_the_run_before_the_round(self, data_dir, tmp_path, capsys):
+    out = tmp_path / 'a'
+    spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
+    arguments = [f'--epsilon_budget={spec.epsilon(rounds=2) + 0.01}']
+    assert commands.main(commands.tiny(data_dir, out, *arguments)) == 1
+    captured = capsys.readouterr()
+    said = captured.err.splitlines()[-1]
+    assert said.startswith('tasks.run: Round 3 does not begin: it would bring epsilon to'), said
+    assert 'above the budget' in said and '2 of 3 rounds done' in captured.out
+    assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1]
+    assert (out / 'weights.npz').exists() and (out / 'checkpoints' / 'round_2').exists()
+    # Again: nothing more is spent. With a larger budget the run resumes.
+    assert commands.main(commands.tiny(data_dir, out, *arguments)) == 1
+    assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1]
+    assert commands.main(commands.tiny(data_dir, out, '--epsilon_budget=1000')) == 0
+    assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1, 2]
+    # What an overwritten run has spent counts.
+    assert commands.main(commands.tiny(data_dir, out, '--overwrite', *arguments)) == 1
+    assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == []
+    assert 'Round 1 does not begin' in capsys.readouterr().err
 
   def test_a_hypothetical_population_is_called_so(self, data_dir, tmp_path, capsys):
     commands.main(commands.tiny(data_dir, tmp_path / 'a', '--population=1000000'))
@@ -328,7 +401,7 @@ class TestExecution:
     printed = ' '.join(printed.split())
     assert 'HYPOTHETICAL, for n = 1,000,000 clients, not for the 12 in these data' in printed
     spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 10**-6.6)
-    assert f'epsilon = {spec.epsilon():.4g}: HOLDS' in printed
+    assert f'epsilon = {spec.epsilon():.4g}: VALID for this run' in printed
     row = commands.rows(tmp_path / 'a' / 'metrics.csv')[-1]
     assert float(row['epsilon']) > 3 * float(row['epsilon_hypothetical'])
 

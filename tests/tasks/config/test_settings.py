@@ -74,7 +74,8 @@ class TestOptions:
     # Tables and figures have places for these.
     assert {name for name, option in known.items() if not option.compared} == {
         'seed', 'p', 'k', 'rounds', 'noise_multiplier', 'epsilon', 'accounting', 'bits',
-        'rounds_per_evaluation', 'eval_examples', 'client_metrics',
+        'rounds_per_evaluation', 'eval_examples', 'client_metrics', 'epsilon_budget',
+        'participants',
     }
 
 
@@ -85,11 +86,13 @@ class TestParse:
     paper = datasets.TASKS[task].settings
     found, place, output = settings.parse([f'--task={task}'])
     for name in (
-        'rounds', 'clients_per_round', 'noise_multiplier', 'population', 'learning_rate',
+        'rounds', 'clients_per_round', 'noise_multiplier', 'learning_rate',
         'learning_rate_decay', 'learning_rate_decay_rounds', 'momentum', 'batch_size',
         'local_epochs', 'public_examples', 'rounds_per_evaluation', 'eval_examples',
     ):
       assert getattr(found, name) == getattr(paper, name)
+    # A target is met for the people in the data, whatever the paper assumes.
+    assert found.population is None
     assert (found.clip, found.p, found.sampling) == (
         paper.clipping_norm, paper.topk_ratio, 'poisson'
     )

@@ -255,6 +255,19 @@ class TestGoingOn:
     assert [len(ledger_lib.read(path).rounds) for path in (former, own)] == [3, 1]
     assert commands.main(['run', *changed[1:-1]]) == 0  # As the run that it is now.
 
+  def test_overwrite_never_takes_the_name_of_a_former_ledger(self, finished):
+    out, arguments = finished
+    changed = [*arguments, '--rounds=1', '--overwrite']
+    # Ten and more, some of them moved away: counting them would find a name that is taken.
+    for number in (2, 10):
+      (out / f'privacy_ledger.{number}.jsonl').write_text(f'former {number}')
+    assert commands.main(changed) == 0
+    for number in (2, 10):
+      assert (out / f'privacy_ledger.{number}.jsonl').read_text() == f'former {number}'
+    assert [path.name for path in run_directory.ledgers(out)] == [
+        f'privacy_ledger{number}.jsonl' for number in ('.2', '.10', '.11', '')
+    ]
+
   def test_overwrite_removes_nothing_before_the_input_is_right(
       self, finished, data_dir, capsys
   ):
