@@ -1,0 +1,86 @@
+"""Tests that docs/privacy.md marks every file and column of real runs, and no others."""
+
+import fnmatch
+import pathlib
+import re
+
+import pytest
+
+from fedsmp_tff.privacy import spec as spec_lib
+from tests.support import commands
+
+_PAGE = (pathlib.Path(__file__).parents[2] / 'docs' / 'privacy.md').read_text(encoding='utf-8')
+_MARKS = {'inside', 'outside', 'secret'}
+_OUTSIDE_OR_SECRET = {
+    'timings.csv', 'checkpoints/round_*', 'checkpoints/data_digest.json', 'participants',
+    'released', 'exact_clipped_clients', 'exact_non_finite_clients', 'exact_saturated_values',
+    'round_seconds',
+}
+
+
+def _table(title):
+  """Maps the artifacts of a table that have names in code to their marks."""
+  lines = _PAGE.split(f'| {title} | mark | why |\n')[1].split('\n\n')[0].splitlines()[1:]
+  cells = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+  assert all(len(line) == 3 and line[1] in _MARKS and line[2] for line in cells), cells
+  named = [(match[1], mark) for name, mark, _ in cells if (match := re.match('`(.*)`$', name))]
+  assert len(dict(named)) == len(named)
+  return dict(named)
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  """Runs that have between them every kind of file and column."""
+  from tests.support import small_data
+
+  data_dir = tmp_path_factory.mktemp('data')
+  small_data.write_fashion_mnist(data_dir)
+  everything = (
+      '--client_metrics=exact', '--dropout=0.1', '--clip_quantile=0.5', '--population=1000',
+      '--rounds=2',
+  )
+  one, other = tmp_path_factory.mktemp('one'), tmp_path_factory.mktemp('other')
+  assert commands.main(commands.tiny(data_dir, one, '--rounds=2')) == 0
+  assert commands.main(commands.tiny(data_dir, one, *everything, '--overwrite')) == 0
+  assert commands.main(commands.tiny(data_dir, other, '--rounds=2', '--participants=hidden')) == 0
+  return one, other
+
+
+def test_every_file_is_marked_and_no_other(runs):
+  table = _table('artifact')
+  seen = set()
+  for run in runs:
+    for path in run.rglob('*'):
+      name = str(path.relative_to(run))
+      if path.is_dir() or '/round_' in name:
+        continue
+      found = [pattern for pattern in table if fnmatch.fnmatchcase(name, pattern)]
+      assert len(found) == 1, name
+      seen |= set(found)
+    assert list(run.glob('checkpoints/round_*'))
+  assert seen | {'checkpoints/round_*'} == set(table)
+
+
+@pytest.mark.parametrize('file', ['metrics.csv', 'timings.csv'])
+def test_every_column_is_marked_and_no_other(runs, file):
+  table = _table(f'column of `{file}`')
+  assert {name for run in runs for name in commands.rows(run / file)[0]} == set(table)
+
+
+def test_what_is_not_inside_is_what_is_known_to_be(runs):
+  tables = [_table('artifact'), *(_table(f'column of `{f}.csv`') for f in ('metrics', 'timings'))]
+  found = {name for table in tables for name, mark in table.items() if mark != 'inside'}
+  assert found == _OUTSIDE_OR_SECRET
+  # By default neither the exact sums nor the count of participants if it is to be hidden.
+  _, other = runs
+  columns = set(commands.rows(other / 'metrics.csv')[0])
+  assert columns & _OUTSIDE_OR_SECRET == {'released'}
+
+
+def test_the_numbers_of_colluding_seats():
+  spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
+  rows = re.findall(r'(\d+) % of the seats[^|]*\| ([\d.]+) \|', _PAGE)
+  assert [share for share, _ in rows] == ['1', '10', '30', '50', '90']
+  for share, epsilon in rows:
+    left = spec.with_noise_multiplier(1.4 * (1 - int(share) / 100) ** 0.5)
+    assert f'{left.epsilon():.3g}' == epsilon
