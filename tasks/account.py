@@ -256,7 +256,10 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
   quoted = min(found, key=found.get)
-  print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below.')
+  if verdict == 'VALID':
+    print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below.')
+  else:
+    print('Quote none: the noise of a seeded run can be removed.')
   for name, epsilon in found.items():
     how = accounting.ACCOUNTINGS[name]
     means = verdict if epsilon < math.inf else 'shows nothing here'
