@@ -1,7 +1,7 @@
 """Seeds: int64[2] tensors, fresh from the operating system or derived from one another.
 
-Every random number of this library comes from a stateless TensorFlow operation
-on such a seed, so that there is one path for private runs (fresh seeds) and for
+Every random number of this library comes from a stateless TensorFlow operation, or
+`mechanism.chacha20`, on such a seed, so that there is one path for private runs (fresh seeds) and for
 reproducible simulations (derived seeds). A derived seed protects nobody: who
 knows the run's seed can remove the noise.
 
