@@ -134,3 +134,15 @@ class TestTails:
     ]
     expected = -2.5 * special.ndtri(uniform) * np.where(words[0] < 0, -1, 1)
     np.testing.assert_allclose(share, expected, rtol=1e-12)
+
+  @pytest.mark.parametrize('least', [0, 5, 2**23 - 1, 2**23])
+  def test_second_words_are_drawn_for_the_tails(self, monkeypatch, least):
+    # A cipher whose stream has one value in the deep tail.
+    words = np.random.default_rng(3).integers(2**40, 2**63, size=12)
+    words[2] = least
+    monkeypatch.setattr(chacha20, 'stream', lambda seed, num: tf.constant(words[:num]))
+    share = noise_shares.gaussian_share(6, 1.0, tf.constant([1, 2], tf.int64)).numpy()
+    second = words[6:] if least < 2**23 else np.zeros(6, np.int64)
+    expected = noise_shares.normal_of_bits(tf.constant([words[:6], second])).numpy()
+    np.testing.assert_array_equal(share, expected)
+    assert share[2] == share.max() > 6.8
