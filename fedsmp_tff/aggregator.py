@@ -67,8 +67,8 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   >>> int(output.measurements['participants']), int(output.state.round_num)
   (3, 1)
 
-  The process's state is `FedSmpState`. Its measurements, all public: `participants`;
-  `released`, 1 or 0; `clipping_norm`, C of the round; `signal_to_noise`, estimated
+  The process's state is `FedSmpState`. Its measurements: `participants` and `released`, 1 or 0,
+  which are exact, and private only if dropping out does not depend on data; public are `clipping_norm`, C of the round; `signal_to_noise`, estimated
   from the release; with `client_metrics` also `exact_clipped_clients`,
   `exact_non_finite_clients` and `exact_saturated_values`: securely summed, but exact, so
   outside the differential privacy guarantee; keep those to yourself.

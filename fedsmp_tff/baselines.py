@@ -31,9 +31,13 @@ def build_dp_fedavg(
   Returns:
     See `build_fed_smp`.
   """
-  dense = aggregator.FedSmpFactory(sparsifiers.Dense(), mechanism)
-  return learning_process.build_fed_smp(
-      model, training, dense, server_optimizer=server_optimizer, seed=seed
+  if not mechanism.private:
+    raise ValueError(
+        '`mechanism` must have a `clipping_norm`; without one this is `build_fedavg`. Found'
+        f' {mechanism}.'
+    )
+  return _build(
+      model, training, sparsifiers.Dense(), mechanism, server_optimizer, seed
   )
 
 
@@ -57,9 +61,9 @@ def build_fedavg(
   Returns:
     See `build_fed_smp`.
   """
-  return build_dp_fedavg(
-      model, training, mechanism_lib.Mechanism(clients_per_round),
-      server_optimizer=server_optimizer, seed=seed,
+  return _build(
+      model, training, sparsifiers.Dense(), mechanism_lib.Mechanism(clients_per_round),
+      server_optimizer, seed,
   )
 
 
@@ -85,11 +89,9 @@ def build_fedavg_randk(
   Returns:
     See `build_fed_smp`.
   """
-  randk = aggregator.FedSmpFactory(
-      sparsifiers.RandK(compression_ratio), mechanism_lib.Mechanism(clients_per_round)
-  )
-  return learning_process.build_fed_smp(
-      model, training, randk, server_optimizer=server_optimizer, seed=seed
+  return _build(
+      model, training, sparsifiers.RandK(compression_ratio),
+      mechanism_lib.Mechanism(clients_per_round), server_optimizer, seed,
   )
 
 
@@ -117,10 +119,14 @@ def build_fedavg_topk(
   Returns:
     See `build_fed_smp`.
   """
-  topk = aggregator.FedSmpFactory(
-      sparsifiers.TopK(compression_ratio, public_examples=public_examples),
-      mechanism_lib.Mechanism(clients_per_round),
+  topk = sparsifiers.TopK(compression_ratio, public_examples=public_examples)
+  return _build(
+      model, training, topk, mechanism_lib.Mechanism(clients_per_round), server_optimizer, seed
   )
+
+
+def _build(model, training, sparsifier, mechanism, server_optimizer, seed):
   return learning_process.build_fed_smp(
-      model, training, topk, server_optimizer=server_optimizer, seed=seed
+      model, training, aggregator.FedSmpFactory(sparsifier, mechanism),
+      server_optimizer=server_optimizer, seed=seed,
   )

@@ -70,7 +70,7 @@ def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
   """The seed int64[2] that `seed` and the integer `data` determine.
 
   It is the block number `data` of Philox under the key and counter that TensorFlow makes of
-  `seed`, the key with a constant added modulo 2: all 128 bits of `seed` matter to all of
+  `seed`, the key XORed with a constant: all 128 bits of `seed` matter to all of
   the result's, and other `data` never give one seed the same result.
   (`tf.random.fold_in` returns 64 bits of hash, and `data` itself.)
 

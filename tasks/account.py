@@ -152,7 +152,10 @@ def _account(options: Options) -> None:
     found = {
         name: answer
         for name, how in accounting.ACCOUNTINGS.items()
-        if how.any_noise or spec.lattice is None
+        # The search for a target tries noise that losses can't account.
+        if how.any_noise or spec.lattice is None or (
+            options.epsilon is None and spec.round.can_account(name)
+        )
         if (answer := _answer(name, how, spec, options)) is not None
     }
     colluding = {
@@ -229,6 +232,10 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
     raise errors.InputError(
         'Runs with --sampling=poisson and fixed have guarantees about other neighbours,'
         ' which don\'t add up; name those of one kind.'
+    )
+  if options.colluding is not None and any(spec.lattice is not None for spec in specs):
+    raise errors.InputError(
+        '--colluding is for Gaussian noise only, and a ledger here is of integer noise; drop it.'
     )
   ledger_lib.check_noise_is_independent(runs)
   delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
@@ -393,7 +400,7 @@ def _plot(spec: spec_lib.PrivacySpec, path: str) -> None:
   rounds = sorted({math.ceil(spec.rounds * (i + 1) / steps) for i in range(steps)})
   figure, axes = pyplot.subplots(figsize=(7, 4), layout='constrained')
   for name, how in accounting.ACCOUNTINGS.items():
-    if not how.any_noise and spec.lattice is not None:
+    if not spec.round.can_account(name):
       continue
     axes.plot(
         rounds,

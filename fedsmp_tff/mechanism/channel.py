@@ -18,7 +18,7 @@ Report = collections.OrderedDict
 class Channel(abc.ABC):
   """Adds a client's noise share, encodes, sums securely, decodes.
 
-  `MaskedPrivateSum` gives it the vector that the guarantee is about: at most 1 long, in
+  `MaskedPrivateSum` gives it the vector that the guarantee is about: of norm at most 1, in
   units of C (as it is without clipping). To use another channel, pass a function that makes
   it to `FedSmpFactory` as `make_channel`. `PrivacySpec` accounts for `GaussianChannel` and
   `LatticeChannel` alone; whoever writes another channel must prove its guarantee.

@@ -114,6 +114,11 @@ class Mechanism:
       )
     if self.noise not in noise_lib.KINDS:
       raise ValueError(f'`noise` must be one of {noise_lib.KINDS}. Found {self.noise!r}.')
+    if self.noise != noise_lib.GAUSSIAN and not self.private:
+      raise ValueError(
+          f'`noise`={self.noise!r} needs a `clipping_norm`, which bounds what a client sends.'
+          ' Found None.'
+      )
     if self.value_bound is not None and self.private:
       raise ValueError(
           f'`value_bound`={self.value_bound} is for no `clipping_norm`, which bounds values'

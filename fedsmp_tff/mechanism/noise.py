@@ -82,7 +82,8 @@ def integer_table(kind: str, variance: float) -> IntegerTable:
     cumulative, thresholds = decimal.Decimal(0), []
     for weight in [*reversed(weights[1:]), *weights[:-1]]:
       cumulative += weight
-      thresholds.append(int(cumulative / (total - tail) * 2**128))
+      # Rounding may bring the last threshold to 2^128.
+      thresholds.append(min(int(cumulative / (total - tail) * 2**128), 2**128 - 1))
   high = np.array([(t >> 64) - 2**63 for t in thresholds], np.int64)
   low = np.array([(t & (2**64 - 1)) - 2**63 for t in thresholds], np.int64)
   _, times = np.unique(high, return_counts=True)

@@ -18,8 +18,9 @@ def gaussian_share(
   shares from one seed are equal, and equal shares don't add up as independent
   ones do.
 
-  By inversion of 64 random bits a value, of 128 in the tails (`normal_of_bits`), since TensorFlow's own float64
-  normal ends at 5.68 standard deviations: with one share in a sum, that end is seen.
+  By inversion of 64 random bits a value, of 128 in the tails (`normal_of_bits`), since
+  TensorFlow's own float64 normal ends at 5.68 standard deviations: with one share in a sum,
+  that end is seen.
   """
   first = chacha20.stream(seed, num_values)
   # The second words matter to values beyond 7 standard deviations alone, which one share in

@@ -23,6 +23,8 @@ def by_kind(post_processing: Sequence[base.PostProcessing]) -> dict[str, Any]:
     TypeError: If a member is of none of these kinds.
     ValueError: If two are of one kind.
   """
+  if isinstance(post_processing, base.PostProcessing):
+    raise TypeError(f'`post_processing` must be a list. Found {type(post_processing)}.')
   found = {}
   for member in post_processing:
     names = [name for name, kind in _KINDS.items() if isinstance(member, kind)]
@@ -102,8 +104,12 @@ class ServerChoices:
     values = release.values
     if self._filter is not None:
       known = sparsifiers.Known(
-          self._shapes, memory=memory['filter'], coordinates=release.coordinates,
-          release=release,
+          self._shapes,
+          randomness.of_round(state.seed, state.round_num),
+          memory['filter'],
+          self._no_public_update,
+          release.coordinates,
+          release,
       )
       values = self._filter.choose(known)
       values = tf.where(release.valid, values, tf.zeros_like(values))

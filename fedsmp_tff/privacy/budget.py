@@ -50,8 +50,9 @@ class EpsilonBudget:
     self.epsilon = epsilon
     self._spec = spec
     self._before = list(before)
-    by_loss = all(one.lattice is None for one in (spec.round, *(one for one, _ in before)))
-    self._accounting = f'{spec.sampling}_{"pld" if by_loss else "rdp"}'
+    by_loss = f'{spec.sampling}_pld'
+    can = all(one.can_account(by_loss) for one in (spec.round, *(one for one, _ in before)))
+    self._accounting = by_loss if can else f'{spec.sampling}_rdp'
     # Epsilon grows with rounds: up to here they are allowed, and from there they are not.
     self._allowed, self._refused = -1, None
 

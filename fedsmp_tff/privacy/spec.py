@@ -260,7 +260,8 @@ class PrivacySpec:
       # From an accounting that takes less time; far from its sigma a grid of losses is huge.
       near, by = self, f'{accounting_lib.ACCOUNTINGS[accounting].sampling}_rdp'
       factor = 1.25
-      if self != self.without_truncation():
+      # Without truncation a lattice has a share for each of n clients, which is no run.
+      if self.lattice is None and self != self.without_truncation():
         near, by, factor = self.without_truncation(), accounting, 1.0001
       high = math.log(near.calibrated(epsilon, by).noise_multiplier)
       while spent(high) > epsilon and high < math.log(_SIGMA_RANGE[1]):
@@ -280,7 +281,10 @@ class PrivacySpec:
     sigma = math.exp(calibration.calibrate(spent, epsilon, low, high, tol=1e-7))
     # Rounded up: never less noise than the target asks for.
     digits = 6 - math.ceil(math.log10(sigma))
-    return self.with_noise_multiplier(math.ceil(sigma * 10**digits) / 10**digits)
+    sigma = math.ceil(sigma * 10**digits) / 10**digits
+    while spent(math.log(sigma)) > epsilon:
+      sigma *= 1 + 1e-6
+    return self.with_noise_multiplier(sigma)
 
   def most_rounds(self, epsilon: float, accounting: Optional[str] = None) -> int:
     """Returns the most rounds, up to a million, that stay within `epsilon`.

@@ -42,8 +42,16 @@ def check_identity(path: Any, config: dict[str, Any], flags: dict[str, Any]) -> 
 
 
 def differing(theirs: dict[str, Any], flags: dict[str, Any]) -> list[str]:
-  """The flags in which two identities differ; one that is not set may be missing, too."""
-  return sorted(n for n in {*theirs, *flags} if theirs.get(n) != flags.get(n))
+  """Returns the flags in which two identities differ.
+
+  A flag that is missing has its default: runs were made before some flags existed.
+  """
+  known = options.options_of(settings_lib.RunSettings)
+
+  def value(values, name):
+    return values.get(name, known[name].default if name in known else None)
+
+  return sorted(n for n in {*theirs, *flags} if value(theirs, n) != value(flags, n))
 
 
 def check_data(

@@ -44,6 +44,12 @@ class TestComputation:
     build, _, _ = _SYSTEMS[name]
     linear_runs.check_only_a_secure_sum_of_integers(build(), _kept(name))
 
+  def test_dp_fedavg_without_a_clip_is_refused(self):
+    with pytest.raises(ValueError, match='`mechanism` must have a `clipping_norm`'):
+      fedsmp_tff.build_dp_fedavg(
+          tiny_models.linear_regression(), linear_runs.training(), fedsmp_tff.Mechanism(3)
+      )
+
 
 class TestExecution:
 

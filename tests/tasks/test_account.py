@@ -90,9 +90,17 @@ class TestExecution:
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180', '--seats=150')
     assert re.search(r'^Quote .* poisson_pld: .* and 150 seats\.$', out, re.MULTILINE)
     assert re.search(r'not valid for --seats +paper:', out)
-    assert re.search(r'^epsilon = inf +shows nothing here +poisson_rdp', out, re.MULTILINE)
+    assert re.search(r'^epsilon = 1.495 +VALID +poisson_rdp', out, re.MULTILINE)
     # A lower bound of another sampling is none of this one.
     assert 'lower bound' not in out and 'no guarantee says less' not in out
+
+  def test_discrete_gaussian_noise_is_accounted_by_losses_too(self, capsys):
+    status, out, _ = commands.of_module(
+        capsys, account, *_PAPER, '--noise_multiplier=1.4', '--rounds=2',
+        '--noise=discrete_gaussian', '--num_values=100', '--seats=170',
+    )
+    assert status == 0 and 'by poisson_pld: the best that is valid' in out
+    assert 'fixed_pld_lower' not in out
 
   def test_colluding_seats_take_their_noise_away(self, capsys):
     _, out, _ = _run(

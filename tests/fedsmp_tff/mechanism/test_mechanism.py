@@ -38,6 +38,7 @@ class TestComputation:
           (dict(min_reporting=0), '`min_reporting` must be'),
           (dict(noise='laplace'), "`noise` must be .*Found 'laplace'"),
           (dict(noise='skellam', bits=31), '`bits` must be an integer from 8 to 30'),
+          (dict(clipping_norm=None, noise_multiplier=0.0, noise='skellam'), "'skellam' needs a `clip"),
           (dict(clipping_norm=None, noise_multiplier=0.0, adaptive_clipping=1), 'needs a `clip'),
       ],
   )

@@ -37,3 +37,8 @@ class TestIntegers:
   def test_too_wide_a_distribution_is_refused(self, kind):
     with pytest.raises(ValueError, match='too wide to draw exactly; lower `bits`'):
       noise.integer_table(kind, 1e9)
+
+  @pytest.mark.parametrize('variance', [1e-6, 1e-4, 0.01])
+  def test_a_table_of_hardly_any_noise_ends_at_the_last_threshold(self, kind, variance):
+    table = noise.integer_table(kind, variance)
+    assert np.all(np.diff(table.high.astype(object)) >= 0) and 0 <= table.distance < 1e-15

@@ -42,6 +42,10 @@ class TestByKind:
     with pytest.raises(TypeError, match='must be a list of `Factors`, `Guess` and `Filter`'):
       server_choices.by_kind([member])
 
+  def test_refuses_what_is_no_list(self):
+    with pytest.raises(TypeError, match='`post_processing` must be a list'):
+      server_choices.by_kind(filters.LowPass())
+
 
 class TestServerChoices:
 
@@ -83,6 +87,22 @@ class TestServerChoices:
     for expected in (1.0, 1.5, 1.75):
       update, state = choices.update(release, state)
       np.testing.assert_allclose(update, expected * ones)
+
+  def test_a_filter_has_public_randomness_and_no_public_update(self):
+    found = []
+
+    class Looks(filters.Momentum):
+
+      def choose(self, known):
+        found.append(known)
+        return super().choose(known)
+
+    choices = self._choices(Looks())
+    state = choices.choose(choices.initial_state(_SEED, _ONE))
+    choices.update(_release(state, np.arange(4.0)), state)
+    assert found[0].seed.shape == [2]
+    with pytest.raises(ValueError, match='training on public data'):
+      found[0].public_update()
 
   def test_nothing_moves_and_nothing_is_remembered_without_a_release(self):
     choices = self._choices(filters.Momentum(0.5), prediction.Prediction())

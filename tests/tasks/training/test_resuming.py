@@ -19,6 +19,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from tasks import account
 from tasks.training import interruption
+from tasks.training import resuming
 from tasks.training import run_directory
 from tests.support import commands
 from tests.support import small_data
@@ -289,6 +290,15 @@ class TestGoingOn:
     # The lock died with its process.
     said = commands.say(capsys, *arguments[1:], '--p=0.5')
     assert 'holds a run with' in said
+
+
+class TestIdentity:
+
+  def test_a_flag_that_an_earlier_version_did_not_have_has_its_default(self):
+    now = {'task': 'svhn', 'participants': 'reported', 'k': None}
+    assert resuming.differing({'task': 'svhn'}, now) == []
+    assert resuming.differing({'task': 'svhn'}, {**now, 'participants': 'hidden'}) == ['participants']
+    assert resuming.differing({'task': 'emnist'}, now) == ['task']
 
 
 class TestDamage:
