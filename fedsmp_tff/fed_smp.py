@@ -18,6 +18,7 @@ import tensorflow as tf
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
+from fedsmp_tff.mechanism import channel as channel_lib
 from fedsmp_tff.mechanism import masked_sum
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
@@ -67,7 +68,7 @@ class FedSmpRound(masked_sum.MaskedPrivateSum):
     return self._choices.choose(state, public_update)
 
   def finish(
-      self, total: masked_sum.channel_lib.Report, state: state_lib.FedSmpState
+      self, total: channel_lib.Report, state: state_lib.FedSmpState
   ) -> tuple[
       tf.Tensor, state_lib.FedSmpState, collections.OrderedDict[str, tf.Tensor]
   ]:

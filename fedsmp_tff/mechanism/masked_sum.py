@@ -92,7 +92,7 @@ class MaskedPrivateSum:
 
   @property
   def measurements(self) -> list[str]:
-    """The names of what `finish` measures, in its order."""
+    """The names of what `release` measures, in its order."""
     names = [*self._max_counts, 'released']
     if self.mechanism.private:
       names.append('clipping_norm')

@@ -17,11 +17,10 @@ import tensorflow_federated as tff
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
-from fedsmp_tff.runtime import workers
-from fedsmp_tff.runtime import workers as cohort_lib
+from fedsmp_tff.runtime import workers as workers_lib
 
 
-class LocalWorkers(workers.Workers):
+class LocalWorkers(workers_lib.Workers):
   """Threads, each with a device."""
 
   def __init__(self, devices: Sequence[str], num_workers: int):
@@ -47,13 +46,13 @@ class LocalWorkers(workers.Workers):
 
   def run(
       self,
-      work: workers.Work,
+      work: workers_lib.Work,
       broadcast: Sequence[tf.Tensor],
       clients: Sequence[Sequence[values.Leaf]],
   ) -> Iterator[tuple[int, list[np.ndarray]]]:
     """See `workers.Workers`."""
     broadcasts = {d: graphs.on_device(d, broadcast) for d in self._devices}
-    cohort = cohort_lib.Cohort(len(clients), work.lead)
+    cohort = workers_lib.Cohort(len(clients), work.lead)
     running = {}
     try:
       while cohort:
@@ -71,7 +70,7 @@ class LocalWorkers(workers.Workers):
         )
         for future in done:
           client = running.pop(future)
-          with workers.naming(client):
+          with workers_lib.naming(client):
             results = future.result()
           cohort.finish(client)
           yield client, results

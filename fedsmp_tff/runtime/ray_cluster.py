@@ -19,8 +19,7 @@ import tensorflow_federated as tff
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
-from fedsmp_tff.runtime import workers
-from fedsmp_tff.runtime import workers as cohort_lib
+from fedsmp_tff.runtime import workers as workers_lib
 
 # A client that ended this many workers would end all of them.
 _MAX_LOSSES = 3
@@ -44,7 +43,7 @@ class _Call:
   deadline: float
 
 
-class RayWorkers(workers.Workers):
+class RayWorkers(workers_lib.Workers):
   """Actors, each with one client at a time; one that is lost is replaced.
 
   Ray does not restart an actor or repeat a call by itself here (`max_restarts` and
@@ -103,7 +102,7 @@ class RayWorkers(workers.Workers):
 
   def run(
       self,
-      work: workers.Work,
+      work: workers_lib.Work,
       broadcast: Sequence[tf.Tensor],
       clients: Sequence[Sequence[values.Leaf]],
   ) -> Iterator[tuple[int, list[np.ndarray]]]:
@@ -120,7 +119,7 @@ class RayWorkers(workers.Workers):
         next(self._keys),
         [self._ray.put([t.numpy() for t in broadcast])],
     )
-    cohort = cohort_lib.Cohort(len(clients), work.lead)
+    cohort = workers_lib.Cohort(len(clients), work.lead)
     calls = {}
     try:
       while cohort:
@@ -184,7 +183,7 @@ class RayWorkers(workers.Workers):
       self._free.append(call.actor)
       if outcome != self._ok:
         error_class, message = results
-        with workers.naming(call.client):
+        with workers_lib.naming(call.client):
           raise error_class(None, None, message)
       if cohort.finish(call.client):
         yield call.client, results

@@ -110,7 +110,7 @@ class RunSettings:
   """Everything that defines a run: the flags' values, filled in from the task.
 
   `clip`, `noise_multiplier` and `population` are None without privacy. What else is None
-  follows from the data (see `experiment.specs`) or is off.
+  follows from the data (see `builders.specs`) or is off.
 
   Attributes:
     task_flags: The values of the task's own flags, by name.
