@@ -17,7 +17,7 @@ from tests.support import numpy_reference
 from tests.support import processes
 from tests.support import tiny_models
 
-_ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '3'))
+_ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '4'))
 _R, _HOSTILE = 100, 30
 # Labels that no image has: with them a client's training goes wrong in its own way.
 _NAN, _OVERFLOW, _HUGE, _ASCENT = range(10, 14)
@@ -191,5 +191,5 @@ class TestRealData:
       counts = report.metrics['aggregator']
       assert counts['participants'] == _R and counts['exact_saturated_values'] == 0
       assert counts['exact_non_finite_clients'] > 0
-    # Chance is 0.1; 0.3 when this was written.
+    # Chance is 0.1; 0.30 when this was written, and with seeds 2 and 3 0.32 and 0.35 a round before.
     assert accuracies[0] < 0.15 and accuracies[-1] > 0.2

@@ -438,7 +438,7 @@ class TestExecution:
   def test_dropout_and_adaptive_clipping(self, data_dir, tmp_path, capsys):
     assert commands.main(commands.tiny(
         data_dir, tmp_path / 'a', '--dropout=0.3', '--min_reporting=8',
-        '--clip_quantile=0.3', '--rounds=8', '--seed=3',
+        '--clip_quantile=0.3', '--rounds=8', '--seed=1',
     )) == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert 'below 8 reports nothing is released' in printed
