@@ -11,7 +11,7 @@
 
 import collections
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import Optional, Union
 
 import tensorflow as tf
 
@@ -61,11 +61,18 @@ class FedSmpRound(masked_sum.MaskedPrivateSum):
     state_seed = randomness.fresh_seed() if seed is None else randomness.of_run(seed)
     return self._choices.initial_state(state_seed, self.clipping_norm(tf.constant(0)))
 
+  def is_due(self, round_num: tf.Tensor) -> Union[bool, tf.Tensor]:
+    """Whether coordinates are chosen before a round; see `ServerChoices.is_due`."""
+    return self._choices.is_due(round_num)
+
   def choose(
-      self, state: state_lib.FedSmpState, public_update: Optional[PublicUpdate] = None
+      self,
+      state: state_lib.FedSmpState,
+      public_update: Optional[PublicUpdate] = None,
+      due: Union[None, bool, tf.Tensor] = None,
   ) -> state_lib.FedSmpState:
     """Returns `state` with its round's choice; see `ServerChoices.choose`."""
-    return self._choices.choose(state, public_update)
+    return self._choices.choose(state, public_update, due)
 
   def finish(
       self, total: channel_lib.Report, state: state_lib.FedSmpState

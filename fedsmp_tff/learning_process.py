@@ -1,7 +1,6 @@
 """Fed-SMP, Algorithm 1 of the paper, as a `tff.learning.templates.LearningProcess`."""
 
 import collections
-import functools
 from typing import Any, Optional
 
 import numpy as np
@@ -11,6 +10,7 @@ import tensorflow_federated as tff
 from fedsmp_tff import aggregator as aggregator_lib
 from fedsmp_tff import client_training
 from fedsmp_tff import flattening
+from fedsmp_tff import public_update
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import state as state_lib
 
@@ -200,7 +200,13 @@ class _Algorithm1:
           [('client_id', tff.SequenceType(np.int64)), ('examples', self.data_type)],
           collections.OrderedDict,
       )
-    self._public = aggregator.sparsifier.public_training(training)
+    public = aggregator.sparsifier.public_training(training)
+    self._ahead = public is not None and public.ahead
+    self._public_update = None
+    if public is not None:
+      self._public_update = public_update.PublicUpdate(
+          model, self.weights_type, training.initial_hparams, public
+      )
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     weights = self._initial_weights()
@@ -264,12 +270,13 @@ class _Algorithm1:
         trainable, state.global_model_weights.non_trainable
     )
     hparams = self._training.hparams_of_round(state.client_work, aggregation.round_num)
+    public_start = state.global_model_weights if self._ahead else weights
     return (
         tff.learning.templates.LearningAlgorithmState(
             global_model_weights=weights,
             distributor=(),
             client_work=hparams,
-            aggregator=self._choose(aggregation, weights, hparams),
+            aggregator=self._choose(aggregation, public_start, hparams),
             finalizer=finalizer,
         ),
         collections.OrderedDict(aggregator=measurements),
@@ -282,7 +289,7 @@ class _Algorithm1:
     return state._replace(
         global_model_weights=weights,
         # Top-k coordinates are a function of the weights.
-        aggregator=self._choose(state.aggregator, weights, state.client_work),
+        aggregator=self._choose(state.aggregator, weights, state.client_work, due=True),
     )
 
   def get_hparams(self, state) -> collections.OrderedDict[str, Any]:
@@ -302,27 +309,12 @@ class _Algorithm1:
         *tf.nest.map_structure(tf.convert_to_tensor, self._model.initial_weights)
     )
 
-  def _choose(self, state: state_lib.FedSmpState, weights, hparams) -> state_lib.FedSmpState:
-    if self._public is None:
-      return self.round.choose(state)
+  def _choose(
+      self, state: state_lib.FedSmpState, weights, hparams, due: Optional[bool] = None
+  ) -> state_lib.FedSmpState:
+    if self._public_update is None:
+      return self.round.choose(state, due=due)
+    due = self.round.is_due(state.round_num) if due is None else due
     return self.round.choose(
-        state, lambda seed: self._public_update(weights, hparams, seed)
-    )
-
-  @functools.cached_property
-  def _public_update(self):
-    # One trace for the three computations that choose: it is their longest part.
-    weights = tff.types.type_to_tf_tensor_specs(self.weights_type)
-    hparams = self._training.initial_hparams(weights.trainable)
-
-    def public_update(weights, hparams, seed):
-      examples = tf.nest.map_structure(tf.constant, self._public.examples)
-      return self._flattener.flatten(
-          self._public.training.train(self._model, weights, examples, hparams, seed)
-      )
-
-    return tf.function(public_update, autograph=False).get_concrete_function(
-        weights,
-        tf.nest.map_structure(lambda h: tf.TensorSpec(h.shape, h.dtype), hparams),
-        tf.TensorSpec([2], tf.int64),
+        state, lambda seed: self._public_update(weights, hparams, seed, due), due
     )

@@ -11,6 +11,8 @@ All streams, each a `fold_in` of the one that it is indented under:
     round           the round's number                   public: mask, order of public examples
       ROTATION      -2^62                                public: rotation of integer noise
         PHASES      0
+      PUBLIC        -2^62 + 1                            public: examples of pseudo-clients
+        pseudo-client    its number                      public: the order of its examples
       client        the client's id (unseeded: fresh)    secret
         ORDER       0                                    order of the client's examples
         NOISE       1                                    its noise share
@@ -18,7 +20,7 @@ All streams, each a `fold_in` of the one that it is indented under:
           INTEGER_NOISE 2                                 integer noise
         DROPOUT     2                                    whether it reports (simulation)
 
-No two meet: numbers under one stream differ, since ids of clients are above -2^62, and
+No two meet: numbers under one stream differ, since ids of clients are above -2^62 + 1, and
 `fold_in` gives each number a seed of its own.
 
 How much of it is random: a fresh seed has 126 random bits, and `fold_in` hashes both of its
@@ -97,6 +99,7 @@ class Stream(enum.Enum):
 
   ROTATION = ('round', -(2**62))
   PHASES = ('rotation', 0)
+  PUBLIC = ('round', -(2**62) + 1)
   ORDER = ('client', 0)
   NOISE = ('client', 1)
   DROPOUT = ('client', 2)

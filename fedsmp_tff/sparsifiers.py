@@ -39,19 +39,35 @@ class Known(NamedTuple):
 
 
 class PublicTraining(NamedTuple):
-  """A training on public data from the round's weights.
+  """A training on public data from the round's weights: one, or the mean of several.
 
   Attributes:
     examples: A structure `(x, y)` of arrays whose first dimension counts the examples.
     training: A `LocalTraining`.
+    clients: The number of pseudo-clients that train beside one another, each on examples of
+      its own, new ones each time; their updates' mean is the public update. None: one
+      training on all examples, as in the paper.
+    client_examples: Examples of a pseudo-client.
+    ahead: Whether a round's public update starts from the weights of the round before, so
+      that it can be made while that round's clients train.
   """
 
   examples: Any
   training: Any
+  clients: Optional[int] = None
+  client_examples: Optional[int] = None
+  ahead: bool = False
 
 
 class Sparsifier(abc.ABC):
-  """Keeps k of d coordinates: the interface of every way to choose them."""
+  """Keeps k of d coordinates: the interface of every way to choose them.
+
+  Attributes:
+    mask_rounds: H: coordinates are chosen before rounds 0, H, 2 H... and kept in between.
+      They are public from their choice on, so that keeping them costs no privacy.
+  """
+
+  mask_rounds: int = 1
 
   @abc.abstractmethod
   def num_kept(self, dim: int) -> int:
@@ -106,10 +122,12 @@ class Kept(Sparsifier):
   Attributes:
     compression_ratio: p in (0, 1]; k = max(1, round(p d)).
     num: k itself, instead of `compression_ratio`.
+    mask_rounds: See `Sparsifier`; 1 is the paper's.
   """
 
   compression_ratio: Optional[float] = None
   num: Optional[int] = None
+  mask_rounds: int = dataclasses.field(default=1, kw_only=True)
 
   def __post_init__(self):
     ratio, num = self.compression_ratio, self.num
@@ -123,8 +141,9 @@ class Kept(Sparsifier):
       raise ValueError(
           f'`compression_ratio` must be in (0, 1]. Found {ratio}.'
       )
-    if num is not None and (not isinstance(num, (int, np.integer)) or num < 1):
-      raise ValueError(f'`num` must be a positive integer. Found {num}.')
+    if num is not None:
+      _check_positive('num', num)
+    _check_positive('mask_rounds', self.mask_rounds)
 
   def num_kept(self, dim: int) -> int:
     if self.num is None:
@@ -179,6 +198,14 @@ class TopK(Kept):
   needs those weights, so it works in `fedsmp_tff.build_fed_smp`, which has them,
   and not as a stock process's aggregator.
 
+  A mask should foretell the mean of many short trainings. With `public_clients` the public
+  update is such a mean: pseudo-clients, each with `public_client_examples` of the public
+  examples, train beside one another.
+
+  Privacy: a function of public data and of the round's weights, or of weights before them,
+  which are past releases. So the coordinates are public before the round begins, whatever
+  the options.
+
   >>> topk = TopK(num=2, public_examples=(np.zeros([8, 3]), np.zeros(8)))
   >>> topk.select(tf.constant([0.1, -3.0, 0.2, 2.0])).numpy().tolist()
   [1, 3]
@@ -190,11 +217,20 @@ class TopK(Kept):
     public_epochs: Passes over the public data; None, with `public_steps` None
       too, takes the clients' setting: as many epochs as they make, or steps.
     public_steps: Steps on the public data (the paper's tau_p), instead.
+    public_clients: The number of pseudo-clients; None: one training on all public examples,
+      as in the paper. Each draws its examples without replacement, new ones each time.
+    public_client_examples: Examples of a pseudo-client; set with `public_clients`.
+    ahead: Whether a round's public update starts from the weights of the round before, so
+      that runtimes can make it while that round's clients train. The first two rounds' start
+      from the same weights.
   """
 
   public_examples: Any = None
   public_epochs: Optional[int] = None
   public_steps: Optional[int] = None
+  public_clients: Optional[int] = None
+  public_client_examples: Optional[int] = None
+  ahead: bool = False
 
   def __post_init__(self):
     super().__post_init__()
@@ -213,6 +249,24 @@ class TopK(Kept):
           'At most one of `public_epochs` and `public_steps` may be set. Found '
           f'{self.public_epochs} and {self.public_steps}.'
       )
+    self._check_clients(*lengths)
+
+  def _check_clients(self, num_examples: int) -> None:
+    clients, size = self.public_clients, self.public_client_examples
+    if (clients is None) != (size is None):
+      raise ValueError(
+          '`public_clients` and `public_client_examples` must be set together. Found'
+          f' {clients} and {size}.'
+      )
+    if clients is None:
+      return
+    _check_positive('public_clients', clients)
+    _check_positive('public_client_examples', size)
+    if clients * size > num_examples:
+      raise ValueError(
+          f'`public_clients`={clients} with `public_client_examples`={size} need'
+          f' {clients * size} public examples. Found {num_examples}; lower one of them.'
+      )
 
   def public_training(self, of_clients: Any) -> PublicTraining:
     training = of_clients
@@ -220,7 +274,10 @@ class TopK(Kept):
       training = dataclasses.replace(
           of_clients, epochs=self.public_epochs, steps=self.public_steps
       )
-    return PublicTraining(self.public_examples, training)
+    return PublicTraining(
+        self.public_examples, training, self.public_clients, self.public_client_examples,
+        self.ahead,
+    )
 
   def choose(self, known: Known) -> tf.Tensor:
     return self.select(known.public_update())
@@ -260,6 +317,11 @@ class Dense(Sparsifier):
       self, values: tf.Tensor, coordinates: tf.Tensor, dim: int
   ) -> tf.Tensor:
     return values
+
+
+def _check_positive(name: str, value: Any) -> None:
+  if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+    raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
 
 
 def _indices_of_largest(values: tf.Tensor, num: int) -> tf.Tensor:

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable, Sequence
 import functools
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
@@ -121,10 +121,16 @@ class ServerChoices:
         state._replace(memory=memory),
     )
 
+  def is_due(self, round_num: tf.Tensor) -> Union[bool, tf.Tensor]:
+    """Whether coordinates are chosen before a round, or else kept; True where always."""
+    held = self._sparsifier.mask_rounds
+    return True if held == 1 else tf.equal(round_num % held, 0)
+
   def choose(
       self,
       state: state_lib.FedSmpState,
       public_update: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
+      due: Union[None, bool, tf.Tensor] = None,
   ) -> state_lib.FedSmpState:
     """Returns `state` with its round's coordinates, factors and guess chosen.
 
@@ -132,7 +138,9 @@ class ServerChoices:
       state: The state at the start of a round.
       public_update: Maps a seed int64[2] to the update [d] on the sparsifier's public data
         from the round's weights; None where there is none.
+      due: Whether coordinates are chosen, or else those of `state` are kept; None: `is_due`.
     """
+    due = self.is_due(state.round_num) if due is None else due
     seed = randomness.of_round(state.seed, state.round_num)
     known = sparsifiers.Known(
         self._shapes,
@@ -140,7 +148,16 @@ class ServerChoices:
         state.memory.get('sparsifier'),
         functools.partial(public_update, seed) if public_update else self._no_public_update,
     )
-    choice = state.choice._replace(coordinates=self._sparsifier.choose(known))
+    coordinates = state.choice.coordinates
+    if due is True:
+      coordinates = self._sparsifier.choose(known)
+    else:
+      if public_update:
+        # Made outside of the branch, where a runtime finds the trainings that it can share out.
+        known = known._replace(public_update=functools.partial(tf.identity, known.public_update()))
+      coordinates = tf.cond(due, lambda: self._sparsifier.choose(known), lambda: coordinates)
+      coordinates = tf.ensure_shape(coordinates, state.choice.coordinates.shape)
+    choice = state.choice._replace(coordinates=coordinates)
     known = known._replace(
         coordinates=self._sparsifier.coordinates(choice.coordinates, self._dim)
     )

@@ -360,6 +360,26 @@ class RunSettings:
       None, 'Steps on the public examples, instead of --public_epochs.',
       group=PUBLIC_DATA, at_least=1, only=_TOPK,
   )
+  public_clients: Optional[int] = _option(
+      None,
+      'Cut public examples into so many pseudo-clients of --public_client_examples, train them'
+      ' as clients do, on all workers, and rank coordinates by the mean of their'
+      ' updates. 0: one training on all public examples, on one worker, as in the paper'
+      ' (default: 0).',
+      group=PUBLIC_DATA, at_least=0, only=_TOPK,
+  )
+  public_client_examples: Optional[int] = _option(
+      None,
+      'Public examples of a pseudo-client (default: the mean of the public people; for images'
+      ' those of a client).',
+      group=PUBLIC_DATA, at_least=1, only=options.when('public_clients'),
+  )
+  public_update: str = _option(
+      'now',
+      'now: rank coordinates by a public update from the weights of the round, as in the paper.'
+      ' ahead: from those of the round before, while its clients train, so that no worker waits.',
+      group=PUBLIC_DATA, values=['now', 'ahead'], only=_TOPK,
+  )
   rounds_per_evaluation: int = _task_option(
       'rounds_per_evaluation', 'Rounds from one evaluation to the next',
       group=_EVALUATION, at_least=1, compared=False,

@@ -159,6 +159,7 @@ def divide(
       client_ids=tuple(person.name for person in clients),
       test_owners=owners,
       public_owners=_owners(groups, aside[1]) if num_public else None,
+      public_client_examples=_mean_size(groups, aside[1]) if num_public else None,
       held_out=bool(num_held_out),
   )
 
@@ -209,6 +210,11 @@ def _owners(groups: Groups, names: Sequence[str]) -> task_lib.Owners:
 
 def _members(groups: Groups, names: Iterable[str]) -> list[Person]:
   return [person for name in names for person in groups.members[name]]
+
+
+def _mean_size(groups: Groups, names: Sequence[str]) -> int:
+  sizes = [len(person.examples[0]) for person in _members(groups, names) if person.eligible]
+  return max(1, round(sum(sizes) / max(len(sizes), 1)))
 
 
 def _size(groups: Groups, name: str) -> int:

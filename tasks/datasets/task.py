@@ -41,6 +41,8 @@ class TaskData:
     client_ids: Who the clients are, in the order of `clients`.
     test_owners: Whose data `test` are; None: unknown, which counts as the clients'.
     public_owners: Whose data `public` are; None without them.
+    public_client_examples: Examples of a client, by public knowledge alone; None without
+      `public`.
     held_out: Whether `test` is held-out examples.
     even: Whether clients are an even cut of a pool of images, so that their sizes follow from
       public numbers. If not, sizes are exact functions of people's data.
@@ -53,6 +55,7 @@ class TaskData:
   client_ids: Sequence[str] = ()
   test_owners: Optional[Owners] = None
   public_owners: Optional[Owners] = None
+  public_client_examples: Optional[int] = None
   held_out: bool = False
   even: bool = False
 
@@ -233,6 +236,7 @@ def cut_pool(
       client_ids=tuple(map(str, range(num_clients))),
       test_owners=test_owners,
       public_owners=Owners(text) if num_public else None,
+      public_client_examples=max(1, round(len(rest) / num_clients)) if num_public else None,
       held_out=bool(num_held_out),
       even=True,
   )

@@ -68,22 +68,50 @@ def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
 def sparsifier(
     settings: settings_lib.RunSettings, data: task_lib.TaskData
 ) -> fedsmp_tff.Sparsifier:
-  """The run's sparsifier."""
+  """Returns the run's sparsifier.
+
+  Raises:
+    InputError: If the public data have too few examples for --public_clients.
+  """
   kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
   if kind is None:
     return fedsmp_tff.Dense()
   if kind == 'randk':
-    return fedsmp_tff.RandK(settings.p, settings.k)
+    return fedsmp_tff.RandK(settings.p, settings.k, mask_rounds=settings.mask_rounds)
   if kind == 'released':
     return fedsmp_tff.ReleasedTopK(
-        settings.p, settings.k, **_given(explore=settings.explore)
+        settings.p, settings.k, mask_rounds=settings.mask_rounds,
+        **_given(explore=settings.explore),
     )
-  public = (data.public, settings.public_epochs, settings.public_steps)
+  public = dict(
+      public_examples=data.public,
+      public_epochs=settings.public_epochs,
+      public_steps=settings.public_steps,
+      ahead=settings.public_update == 'ahead',
+      mask_rounds=settings.mask_rounds,
+      **_pseudo_clients(settings, data),
+  )
   if settings.released_weight is not None:
     return fedsmp_tff.HybridTopK(
-        settings.p, settings.k, *public, released_weight=settings.released_weight
+        settings.p, settings.k, released_weight=settings.released_weight, **public
     )
-  return fedsmp_tff.TopK(settings.p, settings.k, *public)
+  return fedsmp_tff.TopK(settings.p, settings.k, **public)
+
+
+def _pseudo_clients(
+    settings: settings_lib.RunSettings, data: task_lib.TaskData
+) -> dict[str, int]:
+  if not settings.public_clients:
+    return {}
+  clients = settings.public_clients
+  size = settings.public_client_examples or data.public_client_examples
+  if clients * size > len(data.public[0]):
+    raise errors.InputError(
+        f'--public_clients={clients} of {size} examples each need {clients * size} public'
+        f' examples, and there are {len(data.public[0])}; lower it, or raise'
+        ' --public_examples.'
+    )
+  return dict(public_clients=clients, public_client_examples=size)
 
 
 def local_training(

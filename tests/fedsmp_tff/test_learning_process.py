@@ -124,9 +124,47 @@ class TestExecution:
       assert state.aggregator.round_num == round_num
       state = process.next(state, linear_runs.datasets()).state
 
-  def test_set_model_weights_moves_the_top_coordinates_too(self):
-    process = _build(_topk())
+  @pytest.mark.parametrize('ahead', [False, True])
+  @pytest.mark.parametrize('held', [1, 2])
+  def test_a_mask_is_held_and_made_ahead(self, ahead, held):
+    process = _build(
+        _topk(ahead=ahead, mask_rounds=held),
+        training=linear_runs.training(learning_rate_fn=_decayed),
+    )
     state = process.initialize()
+    weights, masks = [], []
+    for _ in range(5):
+      weights.append(process.get_model_weights(state))
+      masks.append(np.asarray(state.aggregator.choice.coordinates))
+      state = process.next(state, linear_runs.datasets()).state
+    for round_num, mask in enumerate(masks):
+      made = round_num - round_num % held
+      start = weights[max(made - 1, 0) if ahead else made]
+      public = linear_runs.numpy_update(
+          start, linear_runs.PUBLIC, linear_runs.RATE * 0.5**made
+      )
+      np.testing.assert_array_equal(mask, numpy_reference.top_coordinates(public, 4))
+    # The test would see nothing if the masks did not change on the way.
+    assert len({tuple(mask) for mask in masks}) > 1
+
+  @pytest.mark.parametrize('held', [1, 3])
+  def test_a_random_mask_is_held(self, held):
+    process = _build(sparsifiers.RandK(num=4, mask_rounds=held), seed=5)
+    state = process.initialize()
+    masks = []
+    for _ in range(6):
+      masks.append(tuple(np.asarray(state.aggregator.choice.coordinates)))
+      state = process.next(state, linear_runs.datasets(tagged=True)).state
+    changes = [t for t in range(1, 6) if masks[t] != masks[t - 1]]
+    # Of the 210 masks two in a row may be equal: not with this seed.
+    assert changes == list(range(held, 6, held))
+
+  @pytest.mark.parametrize('held', [1, 5])
+  def test_set_model_weights_moves_the_top_coordinates_too(self, held):
+    process = _build(_topk(mask_rounds=held))
+    state = process.initialize()
+    if held > 1:  # In the middle of the rounds that keep a mask.
+      state = process.next(state, linear_runs.datasets()).state
     weights = process.get_model_weights(state)
     other = tff.learning.models.ModelWeights(
         tuple(10 - 3 * w for w in weights.trainable), ()

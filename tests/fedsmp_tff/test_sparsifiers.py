@@ -33,6 +33,28 @@ class TestComputation:
     with pytest.raises(ValueError, match='`num` must be a positive integer'):
       sparsifiers.RandK(num=num)
 
+  @pytest.mark.parametrize('rounds', [0, -1, 1.5, None])
+  def test_refuses_mask_rounds(self, rounds):
+    with pytest.raises(ValueError, match='`mask_rounds` must be a positive integer'):
+      sparsifiers.RandK(num=3, mask_rounds=rounds)
+
+  @pytest.mark.parametrize(
+      'clients, size, match',
+      [
+          (2, None, 'must be set together'),
+          (None, 2, 'must be set together'),
+          (0, 2, '`public_clients` must be a positive integer'),
+          (2, 1.5, '`public_client_examples` must be a positive integer'),
+          (3, 3, 'need 9 public examples. Found 8; lower'),
+      ],
+  )
+  def test_refuses_pseudo_clients(self, clients, size, match):
+    with pytest.raises(ValueError, match=match):
+      sparsifiers.TopK(
+          0.5, public_examples=(np.zeros(8), np.zeros(8)),
+          public_clients=clients, public_client_examples=size,
+      )
+
   def test_refuses_both_and_neither(self):
     with pytest.raises(ValueError, match='Exactly one'):
       sparsifiers.RandK(0.5, 3)

@@ -1,0 +1,91 @@
+"""The update on public data by which the server ranks coordinates (Algorithm 1, SelectTopk)."""
+
+from collections.abc import Callable
+from typing import Any, Union
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import flattening
+from fedsmp_tff import randomness
+from fedsmp_tff import sparsifiers
+from fedsmp_tff.runtime import shared_calls
+
+
+class PublicUpdate:
+  """Trains on public data from given weights: once, or as the mean of pseudo-clients.
+
+  Each training is one call of one TensorFlow function (`runtime.shared_calls`), which the
+  runtimes of this package share out to all workers; in any other context they run where the
+  server does.
+  """
+
+  def __init__(
+      self,
+      model: tff.learning.models.FunctionalModel,
+      weights_type: tff.Type,
+      initial_hparams: Callable[[Any], Any],
+      public: sparsifiers.PublicTraining,
+  ):
+    """Initializes.
+
+    Args:
+      model: The model.
+      weights_type: The TFF type of its `ModelWeights`.
+      initial_hparams: Maps the trainable weights' `tf.TensorSpec`s to the hyperparameters of
+        a training.
+      public: What to train on, and how.
+    """
+    self._public = public
+    weights = tff.types.type_to_tf_tensor_specs(weights_type)
+    flattener = flattening.Flattener(weights_type.trainable)
+    examples = tf.nest.map_structure(
+        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), public.examples
+    )
+    hparams = tf.nest.map_structure(
+        lambda h: tf.TensorSpec(h.shape, h.dtype), initial_hparams(weights.trainable)
+    )
+
+    def train(weights, hparams, examples, seed):
+      return flattener.flatten(
+          public.training.train(model, weights, examples, hparams, seed)
+      )
+
+    # One trace for all trainings of the three computations that choose: their longest part.
+    self._train = shared_calls.function(
+        train, (weights, hparams, examples, tf.TensorSpec([2], tf.int64))
+    )
+
+  def __call__(
+      self, weights: Any, hparams: Any, seed: tf.Tensor, due: Union[bool, tf.Tensor] = True
+  ) -> tf.Tensor:
+    """Returns the update, float32[d]: old minus new weights.
+
+    Args:
+      weights: The `ModelWeights` to start from.
+      hparams: The hyperparameters of the trainings.
+      seed: int64[2], the public seed of the round.
+      due: Whether the update is needed; if not, it is zero, and costs no training.
+    """
+    examples = tf.nest.map_structure(tf.constant, self._public.examples)
+    updates = []
+    for rows, own_seed in self._shares(seed):
+      if due is not True:
+        # A training without examples takes no step.
+        rows = rows[: tf.where(due, tf.size(rows), 0)]
+      own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
+      updates.append(self._train(weights, hparams, own, own_seed))
+    return tf.add_n(updates) / len(updates) if len(updates) > 1 else updates[0]
+
+  def _shares(self, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """The rows of the examples and the seed of each training."""
+    num_examples = len(tf.nest.flatten(self._public.examples)[0])
+    if self._public.clients is None:
+      return [(tf.range(num_examples), seed)]
+    seed = randomness.derive(seed, randomness.Stream.PUBLIC)
+    order = tf.random.experimental.stateless_shuffle(tf.range(num_examples), seed)
+    size = self._public.client_examples
+    return [
+        (order[i * size : (i + 1) * size], randomness.fold_in(seed, i))
+        for i in range(self._public.clients)
+    ]

@@ -1,0 +1,89 @@
+"""Tests of the update on public data."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import public_update
+from fedsmp_tff import sparsifiers
+from tests.support import linear_runs
+from tests.support import tiny_models
+
+_NUM = len(linear_runs.PUBLIC[0])
+
+
+def _model_and_weights():
+  model = tiny_models.linear_regression()
+  weights = tff.learning.models.ModelWeights(
+      *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
+  )
+  return model, weights
+
+
+def _update(seed, due=True, examples=linear_runs.PUBLIC, **options):
+  model, weights = _model_and_weights()
+  training = linear_runs.training()
+  update = public_update.PublicUpdate(
+      model,
+      tff.types.tensorflow_to_type(tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)),
+      training.initial_hparams,
+      sparsifiers.PublicTraining(examples, training, **options),
+  )
+  hparams = training.initial_hparams(weights.trainable)
+  return update(weights, hparams, tf.constant(seed, tf.int64), due).numpy()
+
+
+def _halves():
+  """Each way to cut the public examples into two pseudo-clients, and the mean of their updates."""
+  _, weights = _model_and_weights()
+  weights = tf.nest.map_structure(lambda w: w.numpy(), weights)
+  x, y = linear_runs.PUBLIC
+  found = {}
+  for others in itertools.combinations(range(1, _NUM), _NUM // 2 - 1):
+    first = [0, *others]
+    second = [i for i in range(_NUM) if i not in first]
+    updates = [
+        linear_runs.numpy_update(weights, (x[rows], y[rows]), linear_runs.RATE)
+        for rows in (first, second)
+    ]
+    found[tuple(first)] = np.mean(updates, 0)
+  return found
+
+
+class TestExecution:
+
+  def test_one_training_on_all_examples(self):
+    _, weights = _model_and_weights()
+    weights = tf.nest.map_structure(lambda w: w.numpy(), weights)
+    expected = linear_runs.numpy_update(weights, linear_runs.PUBLIC, linear_runs.RATE)
+    np.testing.assert_allclose(_update([1, 2]), expected, rtol=1e-5, atol=1e-6)
+
+  def test_pseudo_clients_are_a_cut_of_the_examples_and_their_mean_is_the_update(self):
+    halves = _halves()
+    cuts = set()
+    for seed in range(6):
+      update = _update([seed, 0], clients=2, client_examples=_NUM // 2)
+      right = [
+          cut for cut, mean in halves.items() if np.allclose(update, mean, rtol=1e-5, atol=1e-6)
+      ]
+      # Exactly one of the 35 cuts: no example is left out, or with both.
+      assert len(right) == 1
+      cuts.update(right)
+    # Six of 35 at random are one and the same with probability 35^-5.
+    assert len(cuts) > 1
+
+  def test_one_seed_has_one_update(self):
+    options = dict(clients=4, client_examples=2)
+    np.testing.assert_array_equal(_update([3, 4], **options), _update([3, 4], **options))
+    assert not np.array_equal(_update([3, 4], **options), _update([3, 5], **options))
+
+  @pytest.mark.parametrize('options', [{}, dict(clients=2, client_examples=3)])
+  def test_one_that_is_not_due_is_zero(self, options):
+    kept, made = (
+        _update([1, 2], due=tf.constant(due), **options) for due in (False, True)
+    )
+    np.testing.assert_array_equal(kept, np.zeros(linear_runs.DIM))
+    np.testing.assert_array_equal(made, _update([1, 2], **options))
