@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
@@ -44,41 +45,45 @@ class LocalWorkers(workers_lib.Workers):
     self._functions = weakref.WeakKeyDictionary()
     self._making = threading.Lock()
 
-  def run(
-      self,
-      work: workers_lib.Work,
-      broadcast: Sequence[tf.Tensor],
-      clients: Sequence[Sequence[values.Leaf]],
-  ) -> Iterator[tuple[int, list[np.ndarray]]]:
+  def run(self, jobs: Sequence[workers_lib.Job]) -> Iterator[workers_lib.Result]:
     """See `workers.Workers`."""
-    broadcasts = {d: graphs.on_device(d, broadcast) for d in self._devices}
-    cohort = workers_lib.Cohort(len(clients), work.lead)
+    broadcasts = [
+        {d: graphs.on_device(d, job.broadcast) for d in self._devices} for job in jobs
+    ]
+    # A batch would save no traffic here.
+    cohort = workers_lib.Cohort(jobs)
     running = {}
     try:
       while cohort:
         # One waits for each that runs, so that no thread waits for this one.
         while len(running) < 2 * self._num_workers:
-          client = cohort.take()
-          if client is None:
+          batch = cohort.take()
+          if batch is None:
             break
           future = self._pool.submit(
-              self._run_client, work, broadcasts, clients[client]
+              self._run_batch, jobs[batch.job], broadcasts[batch.job], batch.positions
           )
-          running[future] = client
+          running[future] = batch
         done, _ = concurrent.futures.wait(
             running, return_when=concurrent.futures.FIRST_COMPLETED
         )
         for future in done:
-          client = running.pop(future)
-          with workers_lib.naming(client):
-            results = future.result()
-          cohort.finish(client)
-          yield client, results
+          batch = running.pop(future)
+          yield from cohort.finish(workers_lib.Result(batch, future.result()))
     finally:
       # After an error or an interrupt, what runs is left to end by itself.
       for future in running:
         future.cancel()
       self._abandoned = bool(running)
+
+  def _run_batch(self, job, broadcasts, positions) -> list[np.ndarray]:
+    return batches.run(
+        lambda leaves: self._run_client(job.work, broadcasts, leaves),
+        [job.units[p] for p in positions],
+        positions,
+        job.work.sums,
+        job.work.kind,
+    )
 
   def _run_client(self, work, broadcasts, leaves) -> list[np.ndarray]:
     slot = self._slots.get()

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import flattening
+from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
@@ -129,7 +130,7 @@ class _Round:
     )
     plain, *secure = form.work.type_signature.result
     self._num_plain = len(flattening.leaf_types(plain))
-    self._secure_sums = [
+    sums = [
         sum_
         for kind, result, bound in zip(
             (_BITWIDTH, _MAX_INPUT, _MODULUS),
@@ -142,7 +143,7 @@ class _Round:
         )
         for sum_ in _secure_sums(kind, result, bound)
     ]
-    self._work = workers_lib.Work(_graph(form.work), ordered=self._num_plain > 0)
+    self._work = workers_lib.Work(_graph(form.work), sums)
     self._prepare, self._zero, self._accumulate, self._report, self._update = (
         _graph(part).function()
         for part in (
@@ -193,7 +194,7 @@ class _Round:
       else:
         leaves = []
         for client, own in enumerate(value):
-          with workers_lib.naming(client):
+          with batches.naming(client):
             leaves.append(values.leaves_of(own, param.member))
         per_param.append(leaves)
     if len({len(v) for v in per_param}) > 1:
@@ -204,24 +205,16 @@ class _Round:
     clients = [sum(leaves, []) for leaves in zip(*per_param)]
     state = [values.tensor_of(leaf) for leaf in state]
     plain = self._zero()
-    totals = [sum_.zero for sum_ in self._secure_sums]
-    # Results of clients that came before their turn.
-    early = {}
-    turn = 0
-    for client, results in workers.run(
-        self._work, self._prepare(*state), clients
-    ):
-      totals = [
-          sum_.add(total, client, result)
-          for sum_, total, result in zip(
-              self._secure_sums, totals, results[self._num_plain :]
-          )
-      ]
+    sums = self._work.sums
+    totals = [sum_.zero for sum_ in sums]
+    job = workers_lib.Job(self._work, self._prepare(*state), clients)
+    for _, results in workers.run([job]):
       if self._num_plain:
-        early[client] = results[: self._num_plain]
-        while turn in early:
-          plain = self._accumulate(*plain, *early.pop(turn))
-          turn += 1
+        plain = self._accumulate(*plain, *results[: self._num_plain])
+      totals = [
+          sum_.add(total, value)
+          for sum_, total, value in zip(sums, totals, results[self._num_plain :])
+      ]
     outputs = self._update(*state, *self._report(*plain), *totals)
     return values.value_of(outputs[len(state) :], self._type.result)
 
@@ -229,47 +222,26 @@ class _Round:
 _BITWIDTH, _MAX_INPUT, _MODULUS = 'bitwidth', 'max_input', 'modulus'
 
 
-class _SecureSum:
-  """One tensor of a secure sum: SIMULATED, a plain sum of integers in range."""
-
-  def __init__(self, kind: str, type_spec: tff.TensorType, bound: np.ndarray):
-    self._modulus = bound if kind == _MODULUS else None
-    self._max_input = {
-        _BITWIDTH: lambda: 2 ** bound.astype(np.int64) - 1,
-        _MAX_INPUT: lambda: bound,
-        _MODULUS: lambda: bound - 1,
-    }[kind]()
-    self.zero = np.zeros(type_spec.shape, type_spec.dtype)
-
-  def add(
-      self, total: np.ndarray, client: int, value: np.ndarray
-  ) -> np.ndarray:
-    """The total with a client's integers added.
-
-    Raises:
-      ValueError: If one is negative or larger than the client declared.
-    """
-    if np.any(value < 0) or np.any(value > self._max_input):
-      raise ValueError(
-          f'Client {client} of the round gave secure aggregation integers from'
-          f' {np.min(value)} to {np.max(value)}, outside 0 to'
-          f' {np.max(self._max_input)}, which it declared.'
-      )
-    if self._modulus is None:
-      return np.add(total, value, dtype=total.dtype)
-    # Two values below a modulus near 2^31 add up to more than int32 holds.
-    total = np.add(total, value, dtype=np.int64) % self._modulus
-    return total.astype(self.zero.dtype)
-
-
-def _secure_sums(kind, result_type, bound_computation) -> list[_SecureSum]:
+def _secure_sums(kind, result_type, bound_computation) -> list[batches.IntegerSum]:
   types = flattening.leaf_types(result_type)
   if not types:
     return []
   bounds = [b.numpy() for b in _graph(bound_computation).function()()]
   if len(bounds) == 1:  # One for all tensors.
     bounds *= len(types)
-  return [_SecureSum(kind, t, b) for t, b in zip(types, bounds)]
+  max_input = {
+      _BITWIDTH: lambda bound: 2 ** bound.astype(np.int64) - 1,
+      _MAX_INPUT: lambda bound: bound,
+      _MODULUS: lambda bound: bound - 1,
+  }[kind]
+  return [
+      batches.IntegerSum(
+          np.zeros(type_.shape, type_.dtype.type),
+          max_input(bound),
+          bound if kind == _MODULUS else None,
+      )
+      for type_, bound in zip(types, bounds)
+  ]
 
 
 def _graph(comp: tff.framework.ConcreteComputation) -> graphs.Graph:

@@ -12,10 +12,10 @@ import time
 from typing import Any, Optional
 import weakref
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
@@ -36,19 +36,20 @@ class WorkersLostError(RuntimeError):
 
 @dataclasses.dataclass
 class _Call:
-  """A client on its way through a worker."""
+  """A batch on its way through a worker."""
 
   actor: Any
-  client: int
+  batch: workers_lib.Batch
+  timeout: float
   deadline: float
 
 
 class RayWorkers(workers_lib.Workers):
-  """Actors, each with one client at a time; one that is lost is replaced.
+  """Actors, each with one batch at a time; one that is lost is replaced.
 
   Ray does not restart an actor or repeat a call by itself here (`max_restarts` and
   `max_task_retries` are 0): a call that failed may have run, and only this class
-  knows whether its client was counted.
+  knows whether its batch was counted.
   """
 
   def __init__(
@@ -56,6 +57,7 @@ class RayWorkers(workers_lib.Workers):
       num_workers: Optional[int],
       use_gpus: Optional[bool],
       client_timeout: float,
+      max_batch: int,
       environment: dict[str, str],
   ):
     """Initializes the workers; Ray must have been initialized.
@@ -65,6 +67,7 @@ class RayWorkers(workers_lib.Workers):
         cluster, as it grows and shrinks.
       use_gpus: Whether each worker has a GPU; None: if the cluster has any.
       client_timeout: Seconds that one client may take.
+      max_batch: Clients whose integers a worker adds before it sends them, at most.
       environment: Environment variables of workers, set before TensorFlow starts.
     """
     import ray  # pylint: disable=g-import-not-at-top
@@ -78,8 +81,9 @@ class RayWorkers(workers_lib.Workers):
       use_gpus = ray.cluster_resources().get('GPU', 0) > 0
     self._use_gpus = use_gpus
     self._client_timeout = client_timeout
+    self._max_batch = max_batch
     # By value: the nodes need not have this package, and can't have another one.
-    for module in (graphs, ray_worker):
+    for module in (batches, graphs, ray_worker):
       ray.cloudpickle.register_pickle_by_value(module)
     self._actor_class = ray.remote(
         num_cpus=0 if use_gpus else 1,
@@ -92,7 +96,7 @@ class RayWorkers(workers_lib.Workers):
         ray.cloudpickle.dumps(ray_worker.Worker),
         (tf.__version__, use_gpus),
     )
-    # Actors by the reference that is ready when they are; and those without a client.
+    # Actors by the reference that is ready when they are; and those without a batch.
     self._starting = {}
     self._free = []
     self._failed_starts = 0
@@ -100,39 +104,40 @@ class RayWorkers(workers_lib.Workers):
     self._works = weakref.WeakKeyDictionary()
     self._datasets = weakref.WeakKeyDictionary()
 
-  def run(
-      self,
-      work: workers_lib.Work,
-      broadcast: Sequence[tf.Tensor],
-      clients: Sequence[Sequence[values.Leaf]],
-  ) -> Iterator[tuple[int, list[np.ndarray]]]:
+  def run(self, jobs: Sequence[workers_lib.Job]) -> Iterator[workers_lib.Result]:
     """See `workers.Workers`.
 
     Raises:
-      WorkersLostError: If no worker is left and none can be started, or one client
+      WorkersLostError: If no worker is left and none can be started, or one batch
         ended several.
     """
-    if work not in self._works:
-      self._works[work] = next(self._keys), [self._ray.put(work.graph)]
-    common = (
-        *self._works[work],
-        next(self._keys),
-        [self._ray.put([t.numpy() for t in broadcast])],
-    )
-    cohort = workers_lib.Cohort(len(clients), work.lead)
+    common = []
+    round_key = next(self._keys)
+    for number, job in enumerate(jobs):
+      work = job.work
+      if work not in self._works:
+        sent = work.graph, work.sums, work.kind
+        self._works[work] = next(self._keys), [self._ray.put(sent)]
+      broadcast = [self._ray.put([t.numpy() for t in job.broadcast])]
+      common.append((*self._works[work], round_key, number, broadcast))
+    cohort = workers_lib.Cohort(jobs, self._max_batch)
     calls = {}
     try:
       while cohort:
-        self._start_actors(len(calls))
-        self._hand_out(cohort, calls, common, clients)
-        yield from self._collect(cohort, calls)
+        wanted = self._start_actors(len(calls))
+        while self._free and (batch := cohort.take(wanted)) is not None:
+          self._hand_out(batch, calls, common[batch.job], jobs[batch.job])
+        yield from self._collect(cohort, calls, jobs)
     finally:
       # A client that still runs when the round fails would hold up the next round.
       for call in calls.values():
         self._ray.kill(call.actor)
 
-  def _start_actors(self, num_busy: int) -> None:
-    """Asks for as many workers as are missing; Ray starts them when it has room."""
+  def _start_actors(self, num_busy: int) -> int:
+    """Asks for as many workers as are missing, and returns how many there should be.
+
+    Ray starts them when it has room.
+    """
     wanted = self._num_workers
     if wanted is None:
       resources = self._ray.cluster_resources()
@@ -141,20 +146,16 @@ class RayWorkers(workers_lib.Workers):
     for _ in range(max(missing, 0)):
       actor = self._actor_class.remote(*self._actor_arguments)
       self._starting[actor.ready.remote()] = actor
+    return max(wanted, 1)
 
-  def _hand_out(self, cohort, calls, common, clients) -> None:
-    while self._free:
-      client = cohort.take()
-      if client is None:
-        break
-      actor = self._free.pop()
-      leaves = [self._sent(leaf) for leaf in clients[client]]
-      reference = actor.run.remote(*common, leaves)
-      calls[reference] = _Call(
-          actor, client, time.monotonic() + self._client_timeout
-      )
+  def _hand_out(self, batch, calls, common, job) -> None:
+    actor = self._free.pop()
+    units = [[self._sent(leaf) for leaf in job.units[p]] for p in batch.positions]
+    reference = actor.run.remote(*common, batch.positions, units)
+    timeout = self._client_timeout * len(units)
+    calls[reference] = _Call(actor, batch, timeout, time.monotonic() + timeout)
 
-  def _collect(self, cohort, calls) -> Iterator[tuple[int, list[np.ndarray]]]:
+  def _collect(self, cohort, calls, jobs) -> Iterator[workers_lib.Result]:
     """Waits for something to happen to a worker, and deals with it."""
     now = time.monotonic()
     timeout = min(
@@ -178,21 +179,23 @@ class RayWorkers(workers_lib.Workers):
       except self._ray.exceptions.RayError as error:
         # The actor or its node died, or the result with the node that held it.
         self._ray.kill(call.actor)
-        self._lost(cohort, call, str(error))
+        self._lost(cohort, call, jobs, str(error))
         continue
       self._free.append(call.actor)
       if outcome != self._ok:
-        error_class, message = results
-        with workers_lib.naming(call.client):
-          raise error_class(None, None, message)
-      if cohort.finish(call.client):
-        yield call.client, results
+        error_class, arguments, notes = results
+        error = error_class(*arguments)
+        for note in notes:
+          error.add_note(note)
+        raise error
+      yield from cohort.finish(workers_lib.Result(call.batch, results))
     now = time.monotonic()
     for reference in [r for r, c in calls.items() if c.deadline <= now]:
       call = calls.pop(reference)
       self._ray.kill(call.actor)
       self._lost(
-          cohort, call, f'no answer within client_timeout={self._client_timeout:g} s'
+          cohort, call, jobs, f'no answer within {call.timeout:g} s, which is'
+          f' client_timeout={self._client_timeout:g} s a {jobs[call.batch.job].work.kind}'
       )
 
   def _wait_for_a_worker(self) -> None:
@@ -230,11 +233,15 @@ class RayWorkers(workers_lib.Workers):
       self._failed_starts = 0
       self._free.append(actor)
 
-  def _lost(self, cohort, call, reason) -> None:
-    losses = cohort.lose(call.client)
+  def _lost(self, cohort, call, jobs, reason) -> None:
+    losses = cohort.lose(call.batch)
     if losses >= _MAX_LOSSES:
+      number, positions = call.batch
+      units = f'{jobs[number].work.kind} {positions[0]}'.capitalize()
+      if len(positions) > 1:
+        units += f', or one of those up to {positions[-1]},'
       raise WorkersLostError(
-          f'Client {call.client} of the round was lost with {losses} Ray workers, one'
+          f'{units} of the round was lost with {losses} Ray workers, one'
           f' after the other; the last one: {reason}. Look at its data, at the'
           " nodes' memory, and at the limit of time for a client."
       )
@@ -290,13 +297,14 @@ def ray_context(
     *,
     use_gpus: Optional[bool] = None,
     client_timeout: float = 600.0,
+    max_batch: int = 64,
 ) -> Iterator[map_reduce.MapReduceContext]:
   """Runs the computations of a `with` block with clients on a Ray cluster.
 
   The server's part runs in this process. A worker that is lost, or takes longer than
-  `client_timeout`, is replaced, and its client runs again elsewhere; each client is
-  counted once. The result does not depend on how many workers there are or which
-  are lost. Secure aggregation is SIMULATED: this process sees each client's integers.
+  `client_timeout`, is replaced, and its clients run again elsewhere; each client is
+  counted once. The result does not depend on how many workers there are, which
+  are lost, or on `max_batch`. Secure aggregation is SIMULATED: this process sees each client's integers.
 
   Args:
     address: The address of the cluster, as `ray.init` takes it ('auto' for the one that
@@ -305,6 +313,8 @@ def ray_context(
     use_gpus: Whether each worker has a GPU; None: if the cluster has any.
     client_timeout: Seconds that one client may take, the first of a worker
       including the building of its graph.
+    max_batch: Clients, at most, whose integers a worker adds before it sends one sum to this
+      process. It adds fewer when fewer are left, and none where clients send floats.
 
   Yields:
     The context.
@@ -316,6 +326,8 @@ def ray_context(
   """
   if workers is not None and workers < 1:
     raise ValueError(f'`workers` must be at least 1. Found {workers}.')
+  if max_batch < 1:
+    raise ValueError(f'`max_batch` must be at least 1. Found {max_batch}.')
   if not 0 < client_timeout < math.inf:
     raise ValueError(
         f'`client_timeout` must be positive and finite. Found {client_timeout}.'
@@ -344,7 +356,7 @@ def ray_context(
         name: value for name, value in os.environ.items() if name.startswith('TF_')
     }
     context = map_reduce.MapReduceContext(
-        RayWorkers(workers, use_gpus, client_timeout, environment)
+        RayWorkers(workers, use_gpus, client_timeout, max_batch, environment)
     )
     try:
       with tff.framework.get_context_stack().install(context):

@@ -9,6 +9,7 @@ import numpy as np
 import ray
 import tensorflow as tf
 
+from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 
 OK, FAILED = 'ok', 'failed'
@@ -42,47 +43,64 @@ class Worker:
           ' requirements-gpu.txt on all nodes, or run on processors.'
       )
     self._device = devices[0].name
-    self._functions = {}
+    # By the key of the work: its function, its sums and what its units are called.
+    self._works = {}
+    # By the number of the job in the round: its broadcast tensors.
+    self._broadcasts = {}
     self._round = None
-    self._broadcast = None
 
   def run(
       self,
       work_key: int,
       work: list['ray.ObjectRef'],
       round_key: int,
+      job: int,
       broadcast: list['ray.ObjectRef'],
-      leaves: list[Any],
+      positions: range,
+      units: list[list[Any]],
   ) -> tuple[str, Any]:
-    """Runs one client.
+    """Runs a batch of units.
 
     Args:
-      work_key: Names what clients do; it is fetched once.
-      work: Reference to its `graphs.Graph`.
-      round_key: Names the round, whose broadcast is fetched once.
+      work_key: Names what units do; it is fetched once.
+      work: Reference to its `graphs.Graph`, its sums and what units are called.
+      round_key: Names the round.
+      job: The number of the job in it, whose broadcast is fetched once.
       broadcast: Reference to the arrays that the server broadcasts.
-      leaves: The client's own: arrays, or references to datasets' graphs.
+      positions: Where the units are in their job.
+      units: Each one's own: arrays, or references to datasets' graphs.
 
     Returns:
-      `OK` and the arrays that come out, or `FAILED` and the class and message of
-      TensorFlow's error (which can't be pickled itself).
+      `OK` and the batch's results, or `FAILED` and an error's class (TensorFlow's can't be
+      pickled itself), arguments and notes.
     """
     try:
       with tf.device(self._device):
-        if work_key not in self._functions:
-          self._functions[work_key] = ray.get(work[0]).function()
+        if work_key not in self._works:
+          graph, sums, kind = ray.get(work[0])
+          self._works[work_key] = graph.function(), sums, kind
+        function, sums, kind = self._works[work_key]
         if self._round != round_key:
-          self._broadcast = graphs.on_device(
+          self._broadcasts = {}
+          self._round = round_key
+        if job not in self._broadcasts:
+          self._broadcasts[job] = graphs.on_device(
               self._device, [tf.constant(a) for a in ray.get(broadcast[0])]
           )
-          self._round = round_key
-        own = [
-            graphs.dataset_variant(ray.get(leaf))
-            if isinstance(leaf, ray.ObjectRef)
-            else tf.constant(leaf)
-            for leaf in leaves
-        ]
-        results = self._functions[work_key](*own, *self._broadcast)
-        return OK, [np.asarray(result.numpy()) for result in results]
+        tensors = self._broadcasts[job]
+
+        def run_unit(leaves):
+          own = [
+              graphs.dataset_variant(ray.get(leaf))
+              if isinstance(leaf, ray.ObjectRef)
+              else tf.constant(leaf)
+              for leaf in leaves
+          ]
+          return [np.asarray(result.numpy()) for result in function(*own, *tensors)]
+
+        return OK, batches.run(run_unit, units, positions, sums, kind)
     except tf.errors.OpError as error:
-      return FAILED, (type(error), error.message)
+      arguments = None, None, error.message
+      return FAILED, (type(error), arguments, getattr(error, '__notes__', []))
+    except ValueError as error:
+      return FAILED, (ValueError, (str(error),), getattr(error, '__notes__', []))

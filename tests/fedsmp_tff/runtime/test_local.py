@@ -42,9 +42,15 @@ def _add(by_variable=False):
   return workers.Work(
       graphs.Graph(
           graph.as_graph_def().SerializeToString(), ('a:0', 'b:0'), (total.name,), init
-      ),
-      ordered=False,
+      )
   )
+
+
+def _results(pool, work, num):
+  """Runs units 0 to `num` - 1, to which the server sends 0.5; their results, by position."""
+  units = [[tf.constant(float(i))] for i in range(num)]
+  job = workers.Job(work, [tf.constant(0.5)], units)
+  return {r.batch.positions.start: r.values[0] for r in pool.run([job])}
 
 
 class TestExecution:
@@ -66,11 +72,10 @@ class TestExecution:
       return run_and_look
 
     monkeypatch.setattr(graphs.Graph, 'function', function)
-    workers = local.LocalWorkers(devices, 2)
-    clients = [[tf.constant(float(i))] for i in range(40)]
-    results = dict(workers.run(_add(), [tf.constant(0.5)], clients))
-    workers.close()
-    assert {i: r[0] for i, r in results.items()} == {i: i + 0.5 for i in range(40)}
+    pool = local.LocalWorkers(devices, 2)
+    results = _results(pool, _add(), 40)
+    pool.close()
+    assert results == {i: i + 0.5 for i in range(40)}
     # Weights and results are where the client ran; each worker keeps to its device.
     assert {device.rsplit('device:')[-1] for device, _ in seen} == {'CPU:0', 'CPU:1'}
 
@@ -103,11 +108,10 @@ class TestExecution:
       return watched
 
     monkeypatch.setattr(graphs.Graph, 'function', function)
-    workers = local.LocalWorkers([tf.config.list_logical_devices('CPU')[0].name], 2)
-    clients = [[tf.constant(float(i))] for i in range(20)]
-    results = dict(workers.run(_add(by_variable), [tf.constant(0.5)], clients))
-    workers.close()
-    assert {i: r[0] for i, r in results.items()} == {i: i + 0.5 for i in range(20)}
+    pool = local.LocalWorkers([tf.config.list_logical_devices('CPU')[0].name], 2)
+    results = _results(pool, _add(by_variable), 20)
+    pool.close()
+    assert results == {i: i + 0.5 for i in range(20)}
     if by_variable:
       assert len(at_once) == 2 and set(sum(at_once, [])) == {1}
     else:  # The first call, which optimizes, ends before another begins.

@@ -77,9 +77,10 @@ class TestComputation:
       'options, error, sentence',
       [
           ({'workers': 0}, ValueError, 'workers'),
+          ({'max_batch': 0}, ValueError, 'max_batch.*at least 1. Found 0'),
           ({'client_timeout': 0}, ValueError, 'client_timeout'),
           ({'client_timeout': float('nan')}, ValueError, 'client_timeout'),
-          ({'address': '127.0.0.1:1'}, ConnectionError, ''),
+          ({'address': '127.0.0.1:1'}, ConnectionError, 'no Ray cluster answers at 127.0.0.1:1 '),
       ],
   )
   def test_refusals(self, options, error, sentence):

@@ -1,65 +1,121 @@
-"""Tests of the order of clients through workers, and that each is counted once."""
+"""Tests of the order of units through workers, and that each is counted once."""
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from fedsmp_tff.runtime import batches
+from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import workers
+
+
+def _job(num_units, ordered=True):
+  with tf.Graph().as_default() as graph:
+    tf.zeros([], tf.int32, name='x')
+  sums = [] if ordered else [batches.IntegerSum(np.zeros([], np.int32), np.int32(9))]
+  work = workers.Work(graphs.Graph(graph.as_graph_def().SerializeToString(), (), ('x:0',)), sums)
+  assert work.ordered == ordered
+  return workers.Job(work, [], [[]] * num_units)
+
+
+def _taken(cohort, num, num_workers=1):
+  """What `num` calls of `take` give: (job, first position, last position), or None."""
+  taken = [cohort.take(num_workers) for _ in range(num)]
+  return [b and (b.job, b.positions[0], b.positions[-1]) for b in taken]
+
+
+def _finish(cohort, job, first, last=None):
+  """The units whose results are out once this batch is done."""
+  batch = workers.Batch(job, range(first, (first if last is None else last) + 1))
+  results = cohort.finish(workers.Result(batch, []))
+  return [(r.batch.job, p) for r in results for p in r.batch.positions]
 
 
 class TestExecution:
 
   def test_all_are_handed_out_once(self):
-    clients = workers.Cohort(3)
-    assert [clients.take() for _ in range(4)] == [0, 1, 2, None]
-    assert clients
-    assert all(clients.finish(c) for c in (2, 0, 1))
-    assert not clients
+    cohort = workers.Cohort([_job(3, ordered=False)])
+    assert _taken(cohort, 4) == [(0, 0, 0), (0, 1, 1), (0, 2, 2), None]
+    assert cohort
+    assert [_finish(cohort, 0, u) for u in (2, 0, 1)] == [[(0, 2)], [(0, 0)], [(0, 1)]]
+    assert not cohort
+
+  def test_the_first_job_s_units_come_first(self):
+    cohort = workers.Cohort([_job(2), _job(0), _job(2, ordered=False)])
+    assert _taken(cohort, 3) == [(0, 0, 0), (0, 1, 1), (2, 0, 0)]
+    assert _finish(cohort, 2, 0) == [(2, 0)]
+    cohort.lose(workers.Batch(0, range(1, 2)))
+    assert _taken(cohort, 3) == [(0, 1, 1), (2, 1, 1), None]
+
+  def test_batches_shrink_towards_the_end(self):
+    cohort = workers.Cohort([_job(40, ordered=False)], max_batch=8)
+    sizes = [last - first + 1 for _, first, last in _taken(cohort, 14, num_workers=2)]
+    # For two workers a quarter of those that are left: 40 / 4, but at most 8; 32 / 4; 24 / 4.
+    assert sizes == [8, 8, 6, 4, 3, 2, 2] + 7 * [1]
+    assert cohort.take(2) is None
+
+  def test_results_that_are_not_added_come_alone_and_in_order(self):
+    cohort = workers.Cohort([_job(3), _job(2)], max_batch=8)
+    assert _taken(cohort, 4) == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0)]
+    assert _finish(cohort, 0, 1) == _finish(cohort, 0, 2) == []
+    assert _finish(cohort, 1, 0) == [(1, 0)]
+    assert _finish(cohort, 0, 0) == [(0, 0), (0, 1), (0, 2)]
 
   def test_a_second_result_does_not_count(self):
-    clients = workers.Cohort(2)
-    clients.take()
-    assert clients.finish(0) and not clients.finish(0)
-    assert clients  # The other one is still to come.
+    cohort = workers.Cohort([_job(2)])
+    cohort.take()
+    assert _finish(cohort, 0, 0) == [(0, 0)] and not _finish(cohort, 0, 0)
+    assert cohort  # The other one is still to come.
 
-  def test_a_lost_client_comes_back_first(self):
-    clients = workers.Cohort(3)
-    clients.take(), clients.take()
-    assert clients.lose(0) == 1
-    assert clients.take() == 0
-    assert clients.lose(0) == 2
+  def test_a_lost_batch_comes_back_whole_and_first(self):
+    cohort = workers.Cohort([_job(40, ordered=False)], max_batch=8)
+    first = cohort.take(), cohort.take()
+    assert cohort.lose(first[0]) == 1
+    assert cohort.take() == first[0]
+    assert cohort.lose(first[0]) == 2
 
-  def test_a_client_that_was_done_after_all_does_not_come_back(self):
-    clients = workers.Cohort(2)
-    clients.take()
-    clients.finish(0)
-    clients.lose(0)
-    assert [clients.take(), clients.take()] == [1, None]
+  def test_a_batch_that_was_done_after_all_does_not_come_back(self):
+    cohort = workers.Cohort([_job(2)])
+    batch = cohort.take()
+    _finish(cohort, 0, 0)
+    cohort.lose(batch)
+    assert _taken(cohort, 2) == [(0, 1, 1), None]
 
   def test_none_gets_further_ahead_than_the_lead(self):
-    clients = workers.Cohort(10, lead=3)
-    assert [clients.take() for _ in range(4)] == [0, 1, 2, None]
-    clients.finish(1)
-    assert clients.take() is None
-    clients.finish(0)
-    assert [clients.take() for _ in range(3)] == [3, 4, None]
+    cohort = workers.Cohort([_job(10), _job(1)], lead=3)
+    # Meanwhile there is the next job.
+    assert _taken(cohort, 5) == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0), None]
+    _finish(cohort, 0, 1)
+    assert cohort.take() is None
+    _finish(cohort, 0, 0)
+    assert _taken(cohort, 3) == [(0, 3, 3), (0, 4, 4), None]
 
-  @pytest.mark.parametrize('seed', range(20))
-  def test_any_story_counts_each_client_once(self, seed):
+  @pytest.mark.parametrize('seed', range(40))
+  def test_any_story_counts_each_unit_once(self, seed):
     rng = np.random.default_rng(seed)
-    num = int(rng.integers(1, 30))
-    clients = workers.Cohort(num, lead=int(rng.integers(1, 8)))
+    nums = rng.integers(0, 30, size=rng.integers(1, 4))
+    ordered = rng.integers(0, 2, size=len(nums)).astype(bool)
+    cohort = workers.Cohort(
+        [_job(*job) for job in zip(nums, ordered)],
+        max_batch=int(rng.integers(1, 8)), lead=int(rng.integers(1, 8)),
+    )
     running, given_up, counted = [], [], []
-    while clients:
+
+    def finish(batch):
+      for result in cohort.finish(workers.Result(batch, [])):
+        counted.extend((result.batch.job, p) for p in result.batch.positions)
+
+    while cohort:
       event = rng.choice(4)
-      if event == 0 and (client := clients.take()) is not None:
-        running.append(client)
+      if event == 0 and (batch := cohort.take(int(rng.integers(1, 4)))) is not None:
+        running.append(batch)
       elif event == 1 and running:
-        client = running.pop(rng.integers(len(running)))
-        counted += [client] * clients.finish(client)
+        finish(running.pop(rng.integers(len(running))))
       elif event == 2 and running:
         given_up.append(running.pop(rng.integers(len(running))))
-        clients.lose(given_up[-1])
+        cohort.lose(given_up[-1])
       elif event == 3 and given_up:  # It answers when nobody waits for it any more.
-        client = given_up.pop()
-        counted += [client] * clients.finish(client)
-    assert sorted(counted) == list(range(num))
+        finish(given_up.pop())
+    assert sorted(counted) == [(j, p) for j, num in enumerate(nums) for p in range(num)]
+    for j in np.flatnonzero(ordered):
+      assert [p for job, p in counted if job == j] == list(range(nums[j]))

@@ -1,0 +1,63 @@
+"""Tests of the sums that workers make of their own units' integers."""
+
+import numpy as np
+import pytest
+
+from fedsmp_tff.runtime import batches
+
+
+def _run(sums, values, start=0):
+  """The batch's results, where each unit gives its value to each sum."""
+  return batches.run(
+      lambda unit: [np.asarray(unit[0])] * len(sums),
+      [[value] for value in values],
+      range(start, start + len(values)),
+      sums,
+      'client',
+  )
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize('value', [-1, 101])
+  @pytest.mark.parametrize('modulus', [None, 101])
+  def test_each_unit_s_range_is_checked_before_it_is_added(self, value, modulus):
+    sum_ = batches.IntegerSum(np.zeros([2], np.int32), np.int32(100), modulus)
+    # The unit before it gives more than it: their sum would hide -1.
+    values = [np.array([50, 60], np.int32), np.array([10, value], np.int32)]
+    with pytest.raises(ValueError, match=f'^Client 8 .* from .*{value}.*, outside 0 to 100,'):
+      _run([sum_], values, start=7)
+
+  def test_an_error_within_a_unit_names_it(self):
+    def fail(unit):
+      raise KeyError(*unit)
+
+    with pytest.raises(KeyError) as raised:
+      batches.run(fail, [['x']], [4], [], 'public client')
+    assert raised.value.__notes__ == ['(from public client 4 of the round, counted from 0)']
+
+
+class TestExecution:
+
+  def test_results_that_are_not_added_come_first(self):
+    sum_ = batches.IntegerSum(np.zeros([], np.int64), np.int64(9))
+    results = batches.run(
+        lambda unit: [np.float32(0.5), np.int64(unit[0])], [[3]], [0], [sum_], 'client'
+    )
+    assert results == [0.5, 3]
+
+  @pytest.mark.parametrize('modulus', [None, 2**31 - 1, 1000])
+  def test_a_sum_does_not_depend_on_batches(self, modulus):
+    # Near the type's limit, so that both kinds of sum pass it: one wraps, as int32, and one
+    # is modulo its modulus.
+    limit = (modulus or 2**31) - 1
+    values = np.random.default_rng(1).integers(limit - limit // 4, limit, 60, dtype=np.int32)
+    sum_ = batches.IntegerSum(np.zeros([], np.int32), np.int32(limit), modulus)
+    expected = int(values.sum(dtype=np.int64)) % (modulus or 2**32)
+    for size in (1, 2, 7, 60):
+      total = sum_.zero
+      for start in range(0, 60, size):
+        [part] = _run([sum_], values[start : start + size])
+        assert part.dtype == np.int32
+        total = sum_.add(total, part)
+      assert total.dtype == np.int32 and int(total) % (modulus or 2**32) == expected
