@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 from fedsmp_tff import flattening
 from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
+from fedsmp_tff.runtime import server_graph
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
 
@@ -103,17 +104,15 @@ class _Local:
         values.without_placement(self._type.result)
     ):
       raise TypeError(f'its result is of type {self._type.result}')
-    self._function = _graph_of(proto).function()
+    self._graph = server_graph.ServerGraph(_graph_of(proto))
 
   def __call__(self, workers: workers_lib.Workers, arg: Any) -> Any:
-    del workers  # Unused: there are no clients.
     leaves = []
     if self._type.parameter is not None:
       parameter = values.without_placement(self._type.parameter)
       leaves = values.leaves_of(arg, parameter)
-    return values.value_of(
-        self._function(*map(values.tensor_of, leaves)), self._type.result
-    )
+    outputs = self._graph.finish(workers, [*map(values.tensor_of, leaves)])
+    return values.value_of(outputs, self._type.result)
 
 
 class _Round:
@@ -144,12 +143,11 @@ class _Round:
         for sum_ in _secure_sums(kind, result, bound)
     ]
     self._work = workers_lib.Work(_graph(form.work), sums)
-    self._prepare, self._zero, self._accumulate, self._report, self._update = (
+    self._prepare, self._zero, self._accumulate, self._report = (
         _graph(part).function()
-        for part in (
-            form.prepare, form.zero, form.accumulate, form.report, form.update
-        )
+        for part in (form.prepare, form.zero, form.accumulate, form.report)
     )
+    self._update = server_graph.ServerGraph(_graph(form.update))
 
   def _as_round(self, comp):
     """`comp` as TFF wants it: from (state, clients' data) to (state, the rest).
@@ -207,15 +205,24 @@ class _Round:
     plain = self._zero()
     sums = self._work.sums
     totals = [sum_.zero for sum_ in sums]
-    job = workers_lib.Job(self._work, self._prepare(*state), clients)
-    for _, results in workers.run([job]):
+    jobs = [workers_lib.Job(self._work, self._prepare(*state), clients)]
+    # Shared calls that need nothing of the clients run beside them.
+    beside = self._update.start(state)
+    if beside is not None:
+      jobs.append(beside.job)
+    for batch, results in workers.run(jobs):
+      if batch.job:
+        beside.results.extend(results)
+        continue
       if self._num_plain:
         plain = self._accumulate(*plain, *results[: self._num_plain])
       totals = [
           sum_.add(total, value)
           for sum_, total, value in zip(sums, totals, results[self._num_plain :])
       ]
-    outputs = self._update(*state, *self._report(*plain), *totals)
+    outputs = self._update.finish(
+        workers, [*state, *self._report(*plain), *totals], beside
+    )
     return values.value_of(outputs[len(state) :], self._type.result)
 
 

@@ -145,6 +145,8 @@ def flags_of(row: Row) -> tuple[str, ...]:
     flags.append('--shakespeare_test=per_client')
   if row.p < 1:
     flags.append(f'--p={row.p:g}')
+  if row.algorithm.endswith('topk'):
+    flags.append('--public_clients=0')
   standard = datasets.TASKS[row.task].settings
   if row.noise_multiplier not in (None, standard.noise_multiplier):
     flags.append(f'--noise_multiplier={row.noise_multiplier:g}')

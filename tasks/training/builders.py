@@ -101,15 +101,18 @@ def sparsifier(
 def _pseudo_clients(
     settings: settings_lib.RunSettings, data: task_lib.TaskData
 ) -> dict[str, int]:
-  if not settings.public_clients:
-    return {}
+  """What `TopK` takes for --public_clients; nothing for one training on all examples."""
   clients = settings.public_clients
   size = settings.public_client_examples or data.public_client_examples
-  if clients * size > len(data.public[0]):
+  num_examples = len(data.public[0])
+  if clients is None and not (settings.public_epochs or settings.public_steps):
+    clients = min(settings_lib.PUBLIC_CLIENTS, num_examples // size)
+  if not clients:
+    return {}
+  if clients * size > num_examples:
     raise errors.InputError(
         f'--public_clients={clients} of {size} examples each need {clients * size} public'
-        f' examples, and there are {len(data.public[0])}; lower it, or raise'
-        ' --public_examples.'
+        f' examples, and there are {num_examples}; lower it, or raise --public_examples.'
     )
   return dict(public_clients=clients, public_client_examples=size)
 

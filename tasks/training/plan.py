@@ -66,14 +66,18 @@ def _model_text(experiment: experiment_lib.Experiment) -> str:
 def _kept_text(experiment: experiment_lib.Experiment) -> str:
   how = {
       None: 'all coordinates',
-      'randk': 'random coordinates, new ones each round, the same for all clients',
+      'randk': 'random coordinates, the same for all clients',
       'topk': 'top coordinates of an update on the public examples, the same for'
               ' all clients',
       'released': 'those that move most by past releases, some at random; the same for'
                   ' all clients',
   }[settings_lib.ALGORITHMS[experiment.settings.algorithm].sparsifier]
   k = experiment.round.num_kept
-  return f'k = {k:,} (p = {k / experiment.dim:.4g}): {how}'
+  text = f'k = {k:,} (p = {k / experiment.dim:.4g}): {how}'
+  held = experiment.settings.mask_rounds
+  if held > 1:
+    text += f'; each set serves {held} rounds'
+  return text
 
 
 def _round_text(experiment: experiment_lib.Experiment) -> str:
@@ -88,15 +92,24 @@ def _round_text(experiment: experiment_lib.Experiment) -> str:
       f' {s.learning_rate_decay_rounds} rounds'
   )
   if experiment.data.public is not None:
-    public = (
-        f'{s.public_epochs} epochs'
-        if s.public_epochs
-        else f'{s.public_steps} steps' if s.public_steps else length
-    )
-    text += f'; {public} on the public examples'
+    text += f'; on the public examples {_public_text(experiment, length)}'
   if s.server_learning_rate != 1:
     text += f'; server\'s rate {s.server_learning_rate:g}'
   return text
+
+
+def _public_text(experiment: experiment_lib.Experiment, length: str) -> str:
+  s = experiment.settings
+  if s.public_epochs:
+    length = f'{s.public_epochs} epochs'
+  if s.public_steps:
+    length = f'{s.public_steps} steps'
+  public = experiment.aggregator.sparsifier.public_training(builders.local_training(s))
+  if public.clients is not None:
+    length = f'the mean of {public.clients} pseudo-clients of {public.client_examples}, {length}'
+  if public.ahead:
+    length += ', from the weights of the round before'
+  return length
 
 
 def _cohort_text(experiment: experiment_lib.Experiment) -> str:
