@@ -316,5 +316,7 @@ class _Algorithm1:
       return self.round.choose(state, due=due)
     due = self.round.is_due(state.round_num) if due is None else due
     return self.round.choose(
-        state, lambda seed: self._public_update(weights, hparams, seed, due), due
+        state,
+        lambda seed: self._public_update(weights, hparams, state.clipping_norm, seed, due),
+        due,
     )

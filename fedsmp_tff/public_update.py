@@ -46,24 +46,39 @@ class PublicUpdate:
         lambda h: tf.TensorSpec(h.shape, h.dtype), initial_hparams(weights.trainable)
     )
 
-    def train(weights, hparams, examples, seed):
-      return flattener.flatten(
+    def train(weights, hparams, clipping_norm, examples, seed):
+      update = flattener.flatten(
           public.training.train(model, weights, examples, hparams, seed)
       )
+      # A mean of updates as they are is the largest's: of ten pseudo-clients of Shakespeare's
+      # first round it holds 6 % of the energy of the clients' mean, of clipped ones 83 %.
+      norm = tf.norm(tf.cast(update, tf.float64))
+      factor = tf.where(norm > clipping_norm, clipping_norm / norm, 1.0)
+      return update * tf.cast(factor, update.dtype)
 
     # One trace for all trainings of the three computations that choose: their longest part.
     self._train = shared_calls.function(
-        train, (weights, hparams, examples, tf.TensorSpec([2], tf.int64))
+        train,
+        (
+            weights, hparams, tf.TensorSpec([], tf.float64), examples,
+            tf.TensorSpec([2], tf.int64),
+        ),
     )
 
   def __call__(
-      self, weights: Any, hparams: Any, seed: tf.Tensor, due: Union[bool, tf.Tensor] = True
+      self,
+      weights: Any,
+      hparams: Any,
+      clipping_norm: tf.Tensor,
+      seed: tf.Tensor,
+      due: Union[bool, tf.Tensor] = True,
   ) -> tf.Tensor:
-    """Returns the update, float32[d]: old minus new weights.
+    """Returns the update, float32[d]: old minus new weights, of each training clipped.
 
     Args:
       weights: The `ModelWeights` to start from.
       hparams: The hyperparameters of the trainings.
+      clipping_norm: float64, the C that clients have in the round; infinite without clipping.
       seed: int64[2], the public seed of the round.
       due: Whether the update is needed; if not, it is zero, and costs no training.
     """
@@ -74,7 +89,7 @@ class PublicUpdate:
         # A training without examples takes no step.
         rows = rows[: tf.where(due, tf.size(rows), 0)]
       own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
-      updates.append(self._train(weights, hparams, own, own_seed))
+      updates.append(self._train(weights, hparams, clipping_norm, own, own_seed))
     return tf.add_n(updates) / len(updates) if len(updates) > 1 else updates[0]
 
   def _shares(self, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:

@@ -45,7 +45,7 @@ class PublicTraining(NamedTuple):
     examples: A structure `(x, y)` of arrays whose first dimension counts the examples.
     training: A `LocalTraining`.
     clients: The number of pseudo-clients that train beside one another, each on examples of
-      its own, new ones each time; their updates' mean is the public update. None: one
+      its own, new ones each time; the mean of their clipped updates is the public update. None:
       training on all examples, as in the paper.
     client_examples: Examples of a pseudo-client.
     ahead: Whether a round's public update starts from the weights of the round before, so
@@ -200,7 +200,7 @@ class TopK(Kept):
 
   A mask should foretell the mean of many short trainings. With `public_clients` the public
   update is such a mean: pseudo-clients, each with `public_client_examples` of the public
-  examples, train beside one another.
+  examples, train beside one another, and their updates are clipped to the clients' C.
 
   Privacy: a function of public data and of the round's weights, or of weights before them,
   which are past releases. So the coordinates are public before the round begins, whatever

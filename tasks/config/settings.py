@@ -379,7 +379,7 @@ class RunSettings:
   )
   public_client_examples: Optional[int] = _option(
       None,
-      'Public examples of a pseudo-client (default: the mean of the public people; for images'
+      'Public examples of a pseudo-client (default: the median of the public people; for images'
       ' those of a client).',
       group=PUBLIC_DATA, at_least=1, only=options.when('public_clients'),
   )

@@ -159,7 +159,7 @@ def divide(
       client_ids=tuple(person.name for person in clients),
       test_owners=owners,
       public_owners=_owners(groups, aside[1]) if num_public else None,
-      public_client_examples=_mean_size(groups, aside[1]) if num_public else None,
+      public_client_examples=_typical_size(groups, aside[1]) if num_public else None,
       held_out=bool(num_held_out),
   )
 
@@ -212,9 +212,10 @@ def _members(groups: Groups, names: Iterable[str]) -> list[Person]:
   return [person for name in names for person in groups.members[name]]
 
 
-def _mean_size(groups: Groups, names: Sequence[str]) -> int:
+def _typical_size(groups: Groups, names: Sequence[str]) -> int:
+  """The median of the people's numbers of examples: a few have very many."""
   sizes = [len(person.examples[0]) for person in _members(groups, names) if person.eligible]
-  return max(1, round(sum(sizes) / max(len(sizes), 1)))
+  return max(1, round(float(np.median(sizes)))) if sizes else 1
 
 
 def _size(groups: Groups, name: str) -> int:

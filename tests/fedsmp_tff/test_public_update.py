@@ -23,21 +23,22 @@ def _model_and_weights():
   return model, weights
 
 
-def _update(seed, due=True, examples=linear_runs.PUBLIC, **options):
+def _update(seed, due=True, clip=np.inf, **options):
   model, weights = _model_and_weights()
   training = linear_runs.training()
   update = public_update.PublicUpdate(
       model,
       tff.types.tensorflow_to_type(tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)),
       training.initial_hparams,
-      sparsifiers.PublicTraining(examples, training, **options),
+      sparsifiers.PublicTraining(linear_runs.PUBLIC, training, **options),
   )
   hparams = training.initial_hparams(weights.trainable)
-  return update(weights, hparams, tf.constant(seed, tf.int64), due).numpy()
+  clip = tf.constant(clip, tf.float64)
+  return update(weights, hparams, clip, tf.constant(seed, tf.int64), due).numpy()
 
 
-def _halves():
-  """Each way to cut the public examples into two pseudo-clients, and the mean of their updates."""
+def _halves(clip):
+  """Each way to cut the public examples into two pseudo-clients, and their clipped mean."""
   _, weights = _model_and_weights()
   weights = tf.nest.map_structure(lambda w: w.numpy(), weights)
   x, y = linear_runs.PUBLIC
@@ -49,7 +50,8 @@ def _halves():
         linear_runs.numpy_update(weights, (x[rows], y[rows]), linear_runs.RATE)
         for rows in (first, second)
     ]
-    found[tuple(first)] = np.mean(updates, 0)
+    clipped = [u * min(1.0, clip / np.linalg.norm(u)) for u in updates]
+    found[tuple(first)] = np.mean(clipped, 0)
   return found
 
 
@@ -61,11 +63,12 @@ class TestExecution:
     expected = linear_runs.numpy_update(weights, linear_runs.PUBLIC, linear_runs.RATE)
     np.testing.assert_allclose(_update([1, 2]), expected, rtol=1e-5, atol=1e-6)
 
-  def test_pseudo_clients_are_a_cut_of_the_examples_and_their_mean_is_the_update(self):
-    halves = _halves()
+  @pytest.mark.parametrize('clip', [np.inf, 0.1])
+  def test_pseudo_clients_are_a_cut_of_the_examples_and_their_mean_is_the_update(self, clip):
+    halves = _halves(clip)
     cuts = set()
     for seed in range(6):
-      update = _update([seed, 0], clients=2, client_examples=_NUM // 2)
+      update = _update([seed, 0], clip=clip, clients=2, client_examples=_NUM // 2)
       right = [
           cut for cut, mean in halves.items() if np.allclose(update, mean, rtol=1e-5, atol=1e-6)
       ]
