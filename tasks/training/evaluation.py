@@ -10,16 +10,17 @@ import tensorflow_federated as tff
 from fedsmp_tff import client_training
 from tasks.datasets import task as task_lib
 
-_BATCH = 250
-# A fixed number, so that sums of floats don't depend on the machine.
-_SHARDS = 8
+# A shard's, at most: as fast as larger ones (on two processors 1.7 s for 2,000 sequences of 80
+# characters, the speed of a matrix product), and enough shards for many processors. A fixed
+# number, so that sums of floats don't depend on the machine.
+_BATCH = 125
 
 
 class Evaluation(NamedTuple):
   """A measurement on test examples.
 
   Attributes:
-    loss: The model's own loss, mean over batches weighted by their examples.
+    loss: The model's own loss, mean over shards weighted by their examples.
     accuracy: Share of the scored labels that the model names, in [0, 1].
   """
 
@@ -99,5 +100,5 @@ def shards_of(
     x, y = x[chosen], y[chosen]
   return [
       tf.data.Dataset.from_tensor_slices(shard)
-      for shard in task_lib.split_evenly(x, y, _SHARDS)
+      for shard in task_lib.split_evenly(x, y, max(-(-len(x) // _BATCH), 1))
   ]
