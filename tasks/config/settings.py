@@ -391,9 +391,9 @@ class RunSettings:
   )
   rounds_per_evaluation: Optional[int] = _option(
       None,
-      "Rounds from one evaluation to the next; every tenth and the last are of the weights'"
-      ' averages, too (default: about 40 in a run, fewer or more by what 5 % of the work of'
-      " training pays for; of the averages after the last round, if that pays for it).",
+      "Rounds from one evaluation to the next; one in ten and the last measure the weights'"
+      ' averages, too (default: for about 40 evaluations, and averages after the last round, as far'
+      ' as 5 % of the work of training pays for them).',
       group=_EVALUATION, at_least=1, compared=False,
   )
   eval_examples: Optional[int] = _option(
