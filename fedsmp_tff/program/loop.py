@@ -191,10 +191,18 @@ def every(
   """
 
   def evaluate(rounds_done, weights):
-    due = rounds_done == rounds or rounds_done % rounds_per_evaluation == 0
-    return measure(weights) if due else None
+    return measure(weights) if is_due(rounds_done, rounds_per_evaluation, rounds) else None
 
   return evaluate
+
+
+def is_due(rounds_done: int, every: int, rounds: int) -> bool:
+  """Whether what is due every so many rounds, and after the last of `rounds`, is due.
+
+  >>> [rounds_done for rounds_done in range(6) if is_due(rounds_done, every=2, rounds=5)]
+  [0, 2, 4, 5]
+  """
+  return rounds_done == rounds or rounds_done % every == 0
 
 
 def _zeros(process: tff.learning.templates.LearningProcess) -> Any:

@@ -389,12 +389,17 @@ class RunSettings:
       ' ahead: from those of the round before, while its clients train, so that no worker waits.',
       group=PUBLIC_DATA, values=['now', 'ahead'], only=_TOPK,
   )
-  rounds_per_evaluation: int = _task_option(
-      'rounds_per_evaluation', 'Rounds from one evaluation to the next',
+  rounds_per_evaluation: Optional[int] = _option(
+      None,
+      "Rounds from one evaluation to the next; one in ten and the last measure the weights'"
+      ' averages, too (default: for about 40 evaluations, and averages after the last round, as far'
+      ' as 5 % of the work of training pays for them).',
       group=_EVALUATION, at_least=1, compared=False,
   )
-  eval_examples: Optional[int] = _task_option(
-      'eval_examples', 'Test examples in an evaluation; the last one uses all. 0: all',
+  eval_examples: Optional[int] = _option(
+      None,
+      'Random test examples in an evaluation; the last one uses all. 0: all (default: as many as'
+      ' 5 % of the work of training pays for).',
       group=_EVALUATION, at_least=0, compared=False,
   )
   held_out: Optional[int] = _option(
@@ -533,4 +538,4 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
         f'--clients_per_round={clients} is more than --population={population}; lower it, or'
         ' raise the population.'
     )
-  return dataclasses.replace(settings, eval_examples=settings.eval_examples or None)
+  return settings

@@ -109,8 +109,6 @@ TASK = task_lib.Task(
         public_examples=1000,
         topk_ratio=0.01,
         randk_ratio=0.4,
-        rounds_per_evaluation=5,
-        eval_examples=10_000,
     ),
     build_model=_build_model,
     load=_load,

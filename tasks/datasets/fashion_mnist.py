@@ -122,8 +122,6 @@ TASK = task_lib.Task(
         public_examples=1000,
         topk_ratio=0.005,
         randk_ratio=0.4,
-        rounds_per_evaluation=1,
-        eval_examples=None,
     ),
     build_model=_build_model,
     load=_load,

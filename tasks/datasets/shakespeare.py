@@ -249,8 +249,6 @@ TASK = task_lib.Task(
         public_examples=1000,
         topk_ratio=0.05,
         randk_ratio=0.2,
-        rounds_per_evaluation=10,
-        eval_examples=2000,
     ),
     build_model=_build_model,
     load=_load,

@@ -111,8 +111,6 @@ TASK = task_lib.Task(
         public_examples=2000,
         topk_ratio=0.01,
         randk_ratio=0.4,
-        rounds_per_evaluation=5,
-        eval_examples=None,
     ),
     build_model=_build_model,
     load=_load,

@@ -129,9 +129,6 @@ class PaperSettings:
     public_examples: Size of the public set (top-k only).
     topk_ratio: p at which the paper's top-k is best.
     randk_ratio: p at which the paper's rand-k is best.
-    rounds_per_evaluation: How often accuracy is measured.
-    eval_examples: Test examples used for that; None: all. The last evaluation
-      uses all in any case.
   """
 
   rounds: int
@@ -148,8 +145,6 @@ class PaperSettings:
   public_examples: int
   topk_ratio: float
   randk_ratio: float
-  rounds_per_evaluation: int
-  eval_examples: Optional[int]
 
 
 class Load(Protocol):

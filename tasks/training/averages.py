@@ -9,10 +9,9 @@ import tensorflow_federated as tff
 
 from fedsmp_tff.post_processing import averaging
 from fedsmp_tff.program import loop
+from tasks.training import cadence as cadence_lib
 from tasks.training import evaluation
 
-# Averages change slowly: one in so many measurements of the last weights, and the last.
-_MEASUREMENTS = 10
 NAMES = ('exponential', 'tail')
 # The weights of the round itself.
 LAST = 'last'
@@ -30,7 +29,7 @@ class Averages(loop.Reporter):
       rounds: int,
       exponential: averaging.ExponentialAverage,
       measure: Callable[[Any, bool], evaluation.Evaluation],
-      rounds_per_evaluation: int,
+      cadence: cadence_lib.Cadence,
   ):
     """Initializes.
 
@@ -39,14 +38,14 @@ class Averages(loop.Reporter):
       rounds: T.
       exponential: The exponential average, without weights yet.
       measure: Measures weights; its second argument is whether this is the last time.
-      rounds_per_evaluation: Rounds from one measurement of the last weights to the next.
+      cadence: When what is measured.
     """
     self._averages = dict(zip(NAMES, (exponential, averaging.TailAverage(rounds // 2))))
     self._zeros = tf.nest.map_structure(np.zeros_like, list(model.initial_weights[0]))
     self._non_trainable = model.initial_weights[1]
     self._rounds = rounds
     self._measure = measure
-    self._every = rounds_per_evaluation
+    self._cadence = cadence
 
   def evaluate(
       self, rounds_done: int, weights: tff.learning.models.ModelWeights
@@ -64,12 +63,15 @@ class Averages(loop.Reporter):
     if rounds_done:
       for average in self._averages.values():
         average.add(list(weights.trainable))
-    if not last and rounds_done % self._every:
+    if not loop.is_due(rounds_done, self._cadence.rounds_per_evaluation, self._rounds):
       return None
     found = {LAST: self._measure(weights, last)}
-    if last or rounds_done % (_MEASUREMENTS * self._every) == 0:
+    every = self._cadence.rounds_per_average
+    if every is not None and loop.is_due(rounds_done, every, self._rounds):
       for name, average in self.weights().items():
-        found[name] = self._measure(average, last)
+        # In the first half of a run the mean of the second half is the last weights.
+        same = _equal(average.trainable, weights.trainable)
+        found[name] = found[LAST] if same else self._measure(average, last)
     return found
 
   def weights(self) -> dict[str, tff.learning.models.ModelWeights]:
@@ -93,3 +95,7 @@ class Averages(loop.Reporter):
     for name, average in self._averages.items():
       average.num = int(state[name]['num'])
       average.mean = list(state[name]['mean']) if average.num else None
+
+
+def _equal(one: Any, other: Any) -> bool:
+  return all(map(np.array_equal, tf.nest.flatten(one), tf.nest.flatten(other)))

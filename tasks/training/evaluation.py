@@ -10,16 +10,17 @@ import tensorflow_federated as tff
 from fedsmp_tff import client_training
 from tasks.datasets import task as task_lib
 
-_BATCH = 250
-# A fixed number, so that sums of floats don't depend on the machine.
-_SHARDS = 8
+# A shard's, at most: as fast as larger ones (on two processors 1.7 s for 2,000 sequences of 80
+# characters, the speed of a matrix product), and enough shards for many processors. A fixed
+# number, so that sums of floats don't depend on the machine.
+_BATCH = 125
 
 
 class Evaluation(NamedTuple):
   """A measurement on test examples.
 
   Attributes:
-    loss: The model's own loss, mean over batches weighted by their examples.
+    loss: The model's own loss, mean over shards weighted by their examples.
     accuracy: Share of the scored labels that the model names, in [0, 1].
   """
 
@@ -51,24 +52,23 @@ def build(
 
   @tff.tensorflow.computation(weights_type, examples_type)
   def measure(weights, examples):
-    weights = (weights.trainable, weights.non_trainable)
-
-    def add_batch(totals, batch):
-      loss, num_examples, right, scored = totals
-      x, y = batch
-      output = model.predict_on_batch(weights, x, training=False)
-      size = tf.shape(y, tf.int64)[0]
-      counts = is_scored(y)
-      agrees = tf.equal(tf.argmax(output, axis=-1, output_type=tf.int32), y)
-      return (
-          loss + model.loss(output, y) * tf.cast(size, tf.float32),
-          num_examples + size,
-          right + tf.math.count_nonzero(tf.logical_and(agrees, counts)),
-          scored + tf.math.count_nonzero(counts),
-      )
-
-    nothing = (0.0, *[tf.constant(0, tf.int64)] * 3)
-    return examples.batch(_BATCH).reduce(nothing, add_batch)
+    # No `Dataset.reduce`: it has TensorFlow optimize the model's graph in every call, which
+    # took longer than the forward pass of 250 sequences.
+    x, y = client_training.examples_of(examples)
+    output = model.predict_on_batch(
+        (weights.trainable, weights.non_trainable), x, training=False
+    )
+    size = tf.shape(y, tf.int64)[0]
+    counts = is_scored(y)
+    agrees = tf.equal(tf.argmax(output, axis=-1, output_type=tf.int32), y)
+    # The mean over no examples is not a number.
+    loss = tf.math.multiply_no_nan(model.loss(output, y), tf.cast(size, tf.float32))
+    return (
+        loss,
+        size,
+        tf.math.count_nonzero(tf.logical_and(agrees, counts)),
+        tf.math.count_nonzero(counts),
+    )
 
   @tff.federated_computation(
       tff.FederatedType(weights_type, tff.SERVER),
@@ -100,5 +100,5 @@ def shards_of(
     x, y = x[chosen], y[chosen]
   return [
       tf.data.Dataset.from_tensor_slices(shard)
-      for shard in task_lib.split_evenly(x, y, _SHARDS)
+      for shard in task_lib.split_evenly(x, y, max(-(-len(x) // _BATCH), 1))
   ]

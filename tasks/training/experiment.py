@@ -15,6 +15,7 @@ from tasks import errors
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.training import builders
+from tasks.training import cadence as cadence_lib
 from tasks.training import seeds as seeds_lib
 
 
@@ -85,6 +86,11 @@ class Experiment:
   def num_clients(self) -> int:
     """n of the data."""
     return len(self.data.clients)
+
+  @property
+  def cadence(self) -> cadence_lib.Cadence:
+    """When accuracy is measured."""
+    return cadence_lib.of_run(self.settings, self.data)
 
   @property
   def communication(self) -> communication.Communication:

@@ -10,6 +10,7 @@ from fedsmp_tff.privacy import sampling
 from tasks import datasets
 from tasks.config import settings as settings_lib
 from tasks.training import builders
+from tasks.training import cadence as cadence_lib
 from tasks.training import experiment as experiment_lib
 
 _COLUMNS = 96
@@ -31,6 +32,7 @@ def text(experiment: experiment_lib.Experiment) -> str:
       ('encoding', _encoding_text(experiment)),
       ('mechanism', _mechanism_text(experiment)),
       *([('server', post)] if post else []),
+      ('accuracy', _accuracy_text(experiment)),
       ('metrics', _metrics_text(experiment)),
       ('randomness', experiment.randomness),
       ('simulated', _simulated_text(experiment)),
@@ -170,6 +172,36 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
         f'; C follows the {s.clip_quantile:g} quantile of the norms, within epsilon:'
         f' values get sigma = {sigma:.4g} for {spec.noise_multiplier:g}'
     )
+  return text
+
+
+def _accuracy_text(experiment: experiment_lib.Experiment) -> str:
+  cadence = experiment.cadence
+
+  def every(rounds):
+    return 'every round' if rounds == 1 else f'every {rounds:,} rounds'
+
+  of_last = every(cadence.rounds_per_evaluation)
+  if cadence.eval_examples is None:
+    text = f'on all test examples {of_last} and after the last'
+  else:
+    labels = cadence.eval_examples * cadence_lib.labels_per_example(experiment.data)
+    text = (
+        f'on {cadence.eval_examples:,} random test examples {of_last} (standard error about'
+        f' {50 / math.sqrt(labels):.2g} %), and on all after the last'
+    )
+  if cadence.rounds_per_average is None:
+    of_averages = (
+        f'not measured, which would pass {100 * cadence_lib.BUDGET:g} %; --average_decay asks for'
+        ' it'
+    )
+  elif cadence.rounds_per_average < experiment.settings.rounds:
+    of_averages = f'{every(cadence.rounds_per_average)} and after the last'
+  else:
+    of_averages = 'after the last'
+  text += f'; the weights\' averages: {of_averages}'
+  if cadence.share is not None:
+    text += f'; in all about {100 * cadence.share:.2g} % of the work of clients\' training'
   return text
 
 

@@ -61,13 +61,14 @@ def _averages(experiment: experiment_lib.Experiment) -> averages_lib.Averages:
   settings, test = experiment.settings, experiment.data.test
   measure = evaluation.build(experiment.model, datasets.TASKS[settings.task].is_scored)
   whole = evaluation.shards_of(test)
-  part = evaluation.shards_of(test, settings.eval_examples, experiment.seeds.evaluation)
+  cadence = experiment.cadence
+  part = evaluation.shards_of(test, cadence.eval_examples, experiment.seeds.evaluation)
   return averages_lib.Averages(
       experiment.model,
       settings.rounds,
       builders.exponential_average(settings),
       lambda weights, last: measure(weights, whole if last else part),
-      settings.rounds_per_evaluation,
+      cadence,
   )
 
 

@@ -15,7 +15,7 @@ from tasks import run
 _TINY = (
     '--task=fashion_mnist', '--fashion_mnist_filters=2,2',
     '--fashion_mnist_dense_units=4', '--fashion_mnist_clients=12',
-    '--clients_per_round=3', '--rounds=3', '--local_epochs=1',
+    '--clients_per_round=3', '--rounds=3', '--local_epochs=1', '--rounds_per_evaluation=1',
 )
 DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
 

@@ -5,11 +5,13 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import runtime
 from tasks.models import cnn
 from tasks.models import initializers
+from tasks.models import rnn
 from tasks.training import evaluation
 
-_NUM = 605  # Two whole batches of 250 and a part of one.
+_NUM = 605  # Five shards, none of them larger than 125.
 
 
 def _model_and_weights():
@@ -52,13 +54,54 @@ class TestExecution:
     assert labels(10**6) == list(y)
     assert len(labels(20, 1)) == 20 and labels(20, 1) == labels(20, 1)
     assert labels(20, 1) != labels(20, 2)
-    assert len(labels(3)) == 3  # Fewer than shards: some are empty.
+    assert len(labels(3)) == 3
+    assert [len(shard) for shard in evaluation.shards_of((x, y))] == [121] * 5
 
-  def test_empty_shards_count_nothing(self):
+  def test_same_bits_on_any_number_of_workers(self):
+    model, weights = _model_and_weights()
+    shards = evaluation.shards_of(_examples())
+    found = []
+    for workers in (1, 2):
+      with runtime.local_context(None, workers):
+        found.append(evaluation.build(model, lambda labels: labels >= 0)(weights, shards))
+    assert found[0] == found[1]
+
+  def test_sequences_equal_keras(self):
+    sequence, vocabulary, num = 7, 11, 130
+    model = rnn.character_rnn(
+        vocabulary, 3, (5, 4), sequence, 0, initializers.KerasInitializer(0)
+    )
+    layers = tf.keras.layers
+    keras_model = tf.keras.Sequential([
+        layers.Embedding(vocabulary, 3, input_length=sequence),
+        layers.LSTM(5, return_sequences=True),
+        layers.LSTM(4, return_sequences=True),
+        layers.Dense(vocabulary),
+    ])
+    keras_model.set_weights([np.asarray(w) for w in model.initial_weights[0]])
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(0, vocabulary, (2, num, sequence)).astype(np.int32)
+    got = evaluation.build(model, lambda labels: tf.not_equal(labels, 0))(
+        tff.learning.models.ModelWeights(*model.initial_weights), evaluation.shards_of((x, y))
+    )
+    logits = keras_model(x).numpy().astype(np.float64)
+    log_sums = np.log(np.sum(np.exp(logits), axis=-1))
+    losses = log_sums - np.take_along_axis(logits, y[..., None], -1)[..., 0]
+    # A mean over the labels of each shard that are not padding; the two shards are equal halves.
+    halves = [
+        np.mean(losses[part][y[part] != 0]) for part in (slice(num // 2), slice(num // 2, num))
+    ]
+    assert got.loss == pytest.approx(np.mean(halves), rel=1e-5)
+    assert got.accuracy == pytest.approx(np.mean((np.argmax(logits, -1) == y)[y != 0]))
+
+  def test_an_empty_shard_counts_nothing(self):
     model, weights = _model_and_weights()
     x, y = _examples()
     measure = evaluation.build(model, lambda labels: labels >= 0)
-    few = measure(weights, evaluation.shards_of((x[:3], y[:3])))
+    one, none = (
+        tf.data.Dataset.from_tensor_slices((x[part], y[part])) for part in (slice(3), slice(0))
+    )
+    few = measure(weights, [none, one, none])
     whole = measure(weights, [tf.data.Dataset.from_tensor_slices((x[:3], y[:3]))])
     assert few.loss == pytest.approx(whole.loss, rel=1e-5)
     assert few.accuracy == whole.accuracy
