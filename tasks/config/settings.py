@@ -63,9 +63,6 @@ _PRIVACY = 'Privacy'
 _TRAINING = 'Training'
 _POST_PROCESSING = 'Post-processing of releases (none changes epsilon)'
 PUBLIC_DATA = 'Public data (only for *_topk)'
-# At the first round 5 pseudo-clients' mask holds 63 % of the energy of 100 clients' mean update,
-# 25 hold 67 %, the best mask 70 %, the paper's long training 27 % (Fashion-MNIST, p = 0.005).
-PUBLIC_CLIENTS = 5
 _EVALUATION = 'Evaluation'
 _OUTPUT = 'Output and interruption'
 
@@ -373,8 +370,8 @@ class RunSettings:
       'Cut public examples into so many pseudo-clients of --public_client_examples, train them'
       ' as clients do, on all workers, and rank coordinates by the mean of their'
       ' updates. 0: one training on all public examples, on one worker, as in the paper (default:'
-      f' {PUBLIC_CLIENTS}, or as many as the examples allow; 0 with --public_epochs or'
-      ' --public_steps).',
+      ' a twentieth of --clients_per_round, 2 at least, if the examples allow; 0 with'
+      ' --public_epochs or --public_steps).',
       group=PUBLIC_DATA, at_least=0, only=_TOPK,
   )
   public_client_examples: Optional[int] = _option(
