@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import communication
 from fedsmp_tff import fed_smp
-from fedsmp_tff.program import client_evaluation
+from fedsmp_tff.program import client_evaluation as client_evaluation_lib
 from tasks import datasets
 from tasks import errors
 from tasks.config import settings as settings_lib
@@ -143,12 +143,12 @@ class Experiment:
 
   def client_evaluation(
       self, client_data: Callable[[int], Any]
-  ) -> Optional[client_evaluation.ClientEvaluation]:
+  ) -> Optional[client_evaluation_lib.ClientEvaluation]:
     """Builds the evaluation on clients; None if there is none."""
     spec, settings = self.spec.evaluation, self.settings
     if spec is None:
       return None
-    return client_evaluation.ClientEvaluation(
+    return client_evaluation_lib.ClientEvaluation(
         fedsmp_tff.build_private_evaluation(
             self.model,
             spec.mechanism(),
