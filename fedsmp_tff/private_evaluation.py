@@ -71,8 +71,8 @@ def build_private_evaluation(
       stddev: float64, that of the noise in `accuracy`, estimated from the release.
 
   Raises:
-    ValueError: If `mechanism` has no fixed clip, or is about another number of values, or
-      `dropout` is out of its range.
+    ValueError: If `mechanism` has no fixed clip, or is about another number of values,
+      `dropout` is out of its range, or `is_scored` does not return what it should.
   """
   if not mechanism.private or mechanism.adaptive_clipping or mechanism.clipping_schedule:
     raise ValueError(
@@ -165,7 +165,13 @@ class _Evaluation:
       right, scored = totals
       x, y = batch
       output = self._model.predict_on_batch(weights, x, training=False)
-      counts = self._is_scored(y)
+      counts = tf.convert_to_tensor(self._is_scored(y))
+      if counts.dtype != tf.bool or counts.shape.rank != y.shape.rank:
+        # `y != padding` compares identities in TFF's graphs, and is one `True`.
+        raise ValueError(
+            '`is_scored` must return a bool for each label, as `tf.not_equal` does. Found'
+            f' {counts}.'
+        )
       named = tf.equal(tf.argmax(output, axis=-1, output_type=y.dtype), y)
       return (
           right + tf.math.count_nonzero(tf.logical_and(named, counts)),

@@ -14,7 +14,6 @@ from fedsmp_tff import private_evaluation
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import adaptive_clipping
-from tests.support import tiny_models
 
 _UNSCORED = -1
 
@@ -38,6 +37,10 @@ def _threshold():
   )
 
 
+def _is_scored(labels):
+  return tf.not_equal(labels, _UNSCORED)
+
+
 def _client(right, wrong, unscored=0, client_id=None):
   """A client with so many right, wrong and unscored labels."""
   labels = np.repeat([1, 0, _UNSCORED], [right, wrong, unscored]).astype(np.int32)
@@ -51,7 +54,7 @@ def _evaluation(seats, noise_multiplier=0.0, seed=None, dropout=0.0, **options):
       fedsmp_tff.Mechanism(
           seats, **{'clipping_norm': 1.0, 'noise_multiplier': noise_multiplier, **options}
       ),
-      is_scored=lambda y: y != _UNSCORED,
+      is_scored=_is_scored,
       seed=seed,
       dropout=dropout,
   )
@@ -78,7 +81,7 @@ class TestComputation:
     assert str(released.member) == '<accuracy=float64,stddev=float64>'
 
   def test_what_is_refused(self):
-    model = tiny_models.linear_regression()
+    model = _threshold()
     for mechanism, sentence in (
         (fedsmp_tff.Mechanism(3), 'fixed `clipping_norm`'),
         (
@@ -95,6 +98,10 @@ class TestComputation:
     with pytest.raises(ValueError, match='`dropout` must be in'):
       private_evaluation.build_private_evaluation(
           model, fedsmp_tff.Mechanism(3, 1.0), dropout=1.0
+      )
+    with pytest.raises(ValueError, match='`is_scored` must return a bool for each label'):
+      private_evaluation.build_private_evaluation(
+          model, fedsmp_tff.Mechanism(3, 1.0), is_scored=lambda y: y != _UNSCORED
       )
 
 
@@ -119,34 +126,48 @@ class TestExecution:
 
   @pytest.mark.parametrize('counts', [(1, 0), (0, 10**6), (5, 5), (0, 0), (10**6, 1)])
   def test_what_a_client_sends_is_within_the_clip(self, counts):
-    # Read off the integers, so that nothing but the client's own code bounds it.
+    # Bounded before the clip, which leaves it as it is.
     mechanism = fedsmp_tff.Mechanism(1, clipping_norm=2.0)
     steps = private_evaluation._Evaluation(
-        _threshold(), mechanism, lambda y: y != _UNSCORED, 0.0, None
+        _threshold(), mechanism, _is_scored, 0.0, None
     )
     values = np.array(steps._shares(_client(*counts), _weights()))
     assert np.linalg.norm(values) <= 1 + 1e-12 and np.all(values >= 0)
     report = steps.client_report(_client(*counts), _weights(), steps.start(0))
     assert set(report) == {'values', 'participants'}
-    sent = np.array(report['values']) * steps.round.channel.step
-    assert np.linalg.norm(sent) <= 1 + 1e-6
+    sent = steps.round.channel.decode_sum(report['values'], 1, tf.zeros([2], tf.int64)).numpy()
+    np.testing.assert_allclose(sent, values, atol=1e-6)
 
   @pytest.mark.parametrize('options', [
-      {}, dict(min_reporting=5, clipping_norm=20.0), dict(noise='discrete_gaussian')
+      {}, dict(min_reporting=3, clipping_norm=20.0), dict(noise='discrete_gaussian')
   ])
   @pytest.mark.parametrize('right, wrong', [(1, 0), (1, 1)])
   def test_the_noise_of_the_accuracy_is_what_it_states(self, right, wrong, options):
-    seats, sigma, runs = 10, 0.3, 400
-    evaluate = _evaluation(seats, sigma, seed=11, **options)
-    cohort = [_client(right, wrong, client_id=i) for i in range(seats)]
-    found = [evaluate(_weights(), t, cohort) for t in range(runs)]
+    seats, sigma, runs = 6, 0.2, 400
+    mechanism = fedsmp_tff.Mechanism(
+        seats, **{'clipping_norm': 1.0, 'noise_multiplier': sigma, **options}
+    )
+    steps = private_evaluation._Evaluation(_threshold(), mechanism, _is_scored, 0.0, 11)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)])
+    def report(number, client):
+      data = {
+          'client_id': tf.data.Dataset.from_tensors(client), 'examples': _client(right, wrong)
+      }
+      return steps.client_report(data, _weights(), steps.start(number))
+
+    finish = tf.function(lambda number, total: steps.finish(steps.start(number), total))
+    found = []
+    for t in tf.range(runs):
+      total = steps.round.sum([report(t, client) for client in tf.range(seats, dtype=tf.int64)])
+      found.append(finish(t, total))
     accuracies = np.array([one['accuracy'] for one in found])
     a = right / (right + wrong)
     # All seats report: with `min_reporting`, more noise than sigma.
     shares = seats / options.get('min_reporting', seats)
     stddev = sigma * math.sqrt(shares * (a**2 + (1 - a) ** 2)) / seats
     # A sample's standard deviation is off by 1 / sqrt(2 * 400) = 3.5 %; four of them. The ratio's
-    # second order adds (0.3 * sqrt(2) / 10)^2, 0.2 %, at most.
+    # second order adds about (0.2 * sqrt(2) * sqrt(2) / 6)^2, 0.4 %.
     assert np.std(accuracies) == pytest.approx(stddev, rel=0.145)
     assert np.mean(accuracies) == pytest.approx(a, abs=4 * stddev / math.sqrt(runs) + stddev**2)
     # Estimated with the same noise: 10 % off a round, 0.5 % in the mean.
@@ -164,7 +185,7 @@ class TestExecution:
 
   def test_no_client_s_seed_is_one_of_training(self):
     mechanism = fedsmp_tff.Mechanism(3, 1.0, 1.0)
-    steps = private_evaluation._Evaluation(_threshold(), mechanism, tf.ones_like, 0.0, 4)
+    steps = private_evaluation._Evaluation(_threshold(), mechanism, _is_scored, 0.0, 4)
     training = fed_smp.FedSmpRound(sparsifiers.Dense(), mechanism, [tf.TensorShape([2])])
 
     def seeds(state_of):
