@@ -199,14 +199,13 @@ class TestEvaluation:
     assert spec.epsilon() > 1.05 * spec.epsilon(evaluations=0)
     assert spec.epsilon(evaluations=0) == _spec().epsilon()
     assert spec.epsilon(rounds=0, evaluations=5) == spec.evaluation.epsilon()
-    orders = rdp.DEFAULT_RDP_ORDERS
-    by_rdp = rdp.RdpAccountant(orders).compose(spec.dp_event()).get_epsilon(_DELTA)
+    by_rdp = rdp.RdpAccountant().compose(spec.dp_event()).get_epsilon(_DELTA)
     assert spec.epsilon('poisson_rdp') == pytest.approx(by_rdp, rel=0.02)
 
   def test_with_a_fixed_number_of_clients_too(self):
     spec = self._with(_spec(sampling='fixed'), clients_per_round=50, seats=50, min_reporting=None)
     accountant = rdp.RdpAccountant(
-        rdp.DEFAULT_RDP_ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
     )
     for r, num in ((_R, _T), (50, 5)):
       accountant.compose(
