@@ -57,6 +57,7 @@ _NAMES = {
     'post_processing.prediction': ('Prediction',),
     'post_processing.released_topk': ('HybridTopK', 'ReleasedTopK'),
     'privacy.spec': ('PrivacySpec',),
+    'private_evaluation': ('build_private_evaluation',),
     'sparsifiers': ('Dense', 'Kept', 'Known', 'PublicTraining', 'RandK', 'Sparsifier', 'TopK'),
 }
 _PACKAGES = ('post_processing', 'privacy', 'program', 'runtime', 'theory')

@@ -29,6 +29,24 @@ from fedsmp_tff.post_processing import server_choices
 PublicUpdate = Callable[[tf.Tensor], tf.Tensor]
 
 
+def dropped_out(
+    report: channel_lib.Report, probability: float, client_seed: tf.Tensor
+) -> channel_lib.Report:
+  """Simulates that a client's report is lost; one of zeros adds nothing, as if it never came.
+
+  Args:
+    report: The report.
+    probability: That it is lost.
+    client_seed: int64[2], of the client in the round.
+  """
+  if not probability:
+    return report
+  reports = probability <= tf.random.stateless_uniform(
+      [], randomness.derive(client_seed, randomness.Stream.DROPOUT)
+  )
+  return tf.nest.map_structure(lambda t: tf.where(reports, t, 0), report)
+
+
 class FedSmpRound(masked_sum.MaskedPrivateSum):
   """The masked private sum, with what the server chooses before it and does after it."""
 

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator as aggregator_lib
 from fedsmp_tff import client_training
+from fedsmp_tff import fed_smp
 from fedsmp_tff import flattening
 from fedsmp_tff import public_update
 from fedsmp_tff import randomness
@@ -187,19 +188,10 @@ class _Algorithm1:
     self._dropout = dropout
     self._seed = seed
     self._mask_seed = aggregator.seed if seed is None else seed
-    self.weights_type = tff.tensorflow.computation(
-        self._initial_weights
-    ).type_signature.result
+    self.weights_type = weights_type_of(model)
     self._flattener = flattening.Flattener(self.weights_type.trainable)
     self.round = aggregator.round(self._flattener.shapes)
-    self.data_type = tff.SequenceType(
-        tff.types.tensorflow_to_type(client_training.element_spec(model))
-    )
-    if seed is not None:
-      self.data_type = tff.StructWithPythonType(
-          [('client_id', tff.SequenceType(np.int64)), ('examples', self.data_type)],
-          collections.OrderedDict,
-      )
+    self.data_type = data_type_of(model, tagged=seed is not None)
     public = aggregator.sparsifier.public_training(training)
     self._ahead = public is not None and public.ahead
     self._public_update = None
@@ -209,7 +201,7 @@ class _Algorithm1:
       )
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
-    weights = self._initial_weights()
+    weights = _initial_weights(self._model)
     specs = tff.types.type_to_tf_tensor_specs(self.weights_type.trainable)
     hparams = self._training.initial_hparams(specs)
     return tff.learning.templates.LearningAlgorithmState(
@@ -228,14 +220,7 @@ class _Algorithm1:
   def client_report(self, data, message) -> collections.OrderedDict[str, tf.Tensor]:
     """ClientUpdate and DP-spar: trains, then makes the report."""
     weights, hparams, state = message
-    if self._seed is None:
-      client_seed, examples = randomness.fresh_seed(), data
-    else:
-      client_seed = randomness.of_client(
-          randomness.of_round(state.seed, state.round_num),
-          data['client_id'].get_single_element(),
-      )
-      examples = data['examples']
+    client_seed, examples = seed_and_examples(self._seed, data, state)
     update = self._training.train(
         self._model,
         weights,
@@ -248,13 +233,7 @@ class _Algorithm1:
         state,
         randomness.derive(client_seed, randomness.Stream.NOISE),
     )
-    if not self._dropout:
-      return report
-    # A report of zeros adds nothing, as one that never came.
-    reports = self._dropout <= tf.random.stateless_uniform(
-        [], randomness.derive(client_seed, randomness.Stream.DROPOUT)
-    )
-    return tf.nest.map_structure(lambda t: tf.where(reports, t, 0), report)
+    return fed_smp.dropped_out(report, self._dropout, client_seed)
 
   def finish_round(self, state, total) -> tuple[
       tff.learning.templates.LearningAlgorithmState, collections.OrderedDict[str, Any]
@@ -304,11 +283,6 @@ class _Algorithm1:
         finalizer=self._server_optimizer.set_hparams(state.finalizer, hparams['finalizer']),
     )
 
-  def _initial_weights(self) -> tff.learning.models.ModelWeights:
-    return tff.learning.models.ModelWeights(
-        *tf.nest.map_structure(tf.convert_to_tensor, self._model.initial_weights)
-    )
-
   def _choose(
       self, state: state_lib.FedSmpState, weights, hparams, due: Optional[bool] = None
   ) -> state_lib.FedSmpState:
@@ -320,3 +294,46 @@ class _Algorithm1:
         lambda seed: self._public_update(weights, hparams, state.clipping_norm, seed, due),
         due,
     )
+
+
+def weights_type_of(model: tff.learning.models.FunctionalModel) -> tff.Type:
+  """Returns the type of a model's weights, as `ModelWeights`."""
+  return tff.tensorflow.computation(lambda: _initial_weights(model)).type_signature.result
+
+
+def data_type_of(model: tff.learning.models.FunctionalModel, tagged: bool) -> tff.Type:
+  """Returns the type of a client's examples; `tagged`: as `tag_client` makes them."""
+  examples = tff.SequenceType(
+      tff.types.tensorflow_to_type(client_training.element_spec(model))
+  )
+  if not tagged:
+    return examples
+  return tff.StructWithPythonType(
+      [('client_id', tff.SequenceType(np.int64)), ('examples', examples)],
+      collections.OrderedDict,
+  )
+
+
+def seed_and_examples(
+    seed: Optional[int], data: Any, state: state_lib.FedSmpState
+) -> tuple[tf.Tensor, tf.data.Dataset]:
+  """Returns a client's seed in a round, int64[2], and its examples.
+
+  Args:
+    seed: The process's seed; None: the client's is fresh.
+    data: What `data_type_of` describes.
+    state: The state of the round.
+  """
+  if seed is None:
+    return randomness.fresh_seed(), data
+  round_seed = randomness.of_round(state.seed, state.round_num)
+  client_id = data['client_id'].get_single_element()
+  return randomness.of_client(round_seed, client_id), data['examples']
+
+
+def _initial_weights(
+    model: tff.learning.models.FunctionalModel,
+) -> tff.learning.models.ModelWeights:
+  return tff.learning.models.ModelWeights(
+      *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
+  )

@@ -210,17 +210,22 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
       raise errors.InputError(f'--ledger={run_dir} is named twice; name it once.')
     seen.add(paths[0].resolve())
     records = [ledger_lib.read(path) for path in paths]
-    told = run_directory.rounds_charged(run_dir)
-    if records[-1].rounds_charged < told:
-      raise ledger_lib.LedgerError(
-          f'{paths[-1]} is truncated: {records[-1].rounds_charged} rounds, but'
-          f' {run_dir}/metrics.csv has {told}; restore it from a backup.'
+    for kind in ('rounds', 'evaluations'):
+      told, charged = (
+          run_directory.charged(run_dir, f'{kind}_charged'),
+          getattr(records[-1], f'{kind}_charged'),
       )
+      if charged < told:
+        raise ledger_lib.LedgerError(
+            f'{paths[-1]} is truncated: {charged} {kind}, but {run_dir}/metrics.csv has {told};'
+            ' restore it from a backup.'
+        )
     runs += zip(paths, records)
   for path, record in runs:
     spec = record.spec
     print(
         f'{pathlib.Path(path)}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
+        f'{_evaluations_text(record)}'
         f' {spec.sampling} sampling, r ='
         f' {spec.clients_per_round}, n = {spec.population:,}, sigma ='
         f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
@@ -239,7 +244,7 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
     )
   ledger_lib.check_noise_is_independent(runs)
   delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
-  counted = [(record.spec.round, record.rounds_charged) for _, record in runs]
+  counted = [release for _, record in runs for release in record.charged]
   less = [(_less_noise(one, options.colluding), num) for one, num in counted]
   valid = [name for name in accounting.ACCOUNTINGS if all(spec.holds(name) for spec in specs)]
   verdict = 'VALID'
@@ -278,6 +283,16 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
   print(
       'Counted: every round that was begun, also if it was lost, and again if it was run'
       ' again with other noise.'
+  )
+
+
+def _evaluations_text(record: ledger_lib.Record) -> str:
+  evaluation = record.spec.evaluation
+  if evaluation is None:
+    return ''
+  return (
+      f' {record.evaluations_charged} evaluations on clients (r = {evaluation.clients_per_round},'
+      f' sigma = {evaluation.noise_multiplier:g}),'
   )
 
 

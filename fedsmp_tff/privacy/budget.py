@@ -51,26 +51,35 @@ class EpsilonBudget:
     self._spec = spec
     self._before = list(before)
     by_loss = f'{spec.sampling}_pld'
-    can = all(one.can_account(by_loss) for one in (spec.round, *(one for one, _ in before)))
+    can = all(one.can_account(by_loss) for one, _ in (*spec.releases(), *before))
     self._accounting = by_loss if can else f'{spec.sampling}_rdp'
-    # Epsilon grows with rounds: up to here they are allowed, and from there they are not.
-    self._allowed, self._refused = -1, None
+    # Pairs of rounds and evaluations that were tried. Epsilon grows with both numbers.
+    self._allowed, self._refused = [], []
 
-  def spent(self, rounds: int) -> float:
-    """Returns epsilon of the earlier runs and of so many rounds of this one."""
-    counted = [*self._before, (self._spec.round, rounds)]
+  def spent(self, rounds: int, evaluations: int = 0) -> float:
+    """Returns epsilon of the earlier runs, and so many rounds and evaluations of this one."""
+    counted = [*self._before, *self._spec.releases(rounds, evaluations)]
     return accounting.epsilon(counted, self._accounting, self._spec.delta)
 
-  def allows(self, rounds: int) -> bool:
-    """Whether so many rounds of the run stay within the budget."""
-    while self._allowed < rounds and (self._refused is None or rounds < self._refused):
-      # First the whole run, then halves: a few epsilons in all, not one for each round.
-      if self._refused is None:
-        tried = max(self._spec.rounds, rounds)
+  def allows(self, rounds: int, evaluations: int = 0) -> bool:
+    """Whether so many rounds and evaluations of the run stay within the budget."""
+    asked = (rounds, evaluations)
+    while not any(_within(asked, tried) for tried in self._allowed):
+      if any(_within(tried, asked) for tried in self._refused):
+        return False
+      # First the whole run, then halfway to it: a few epsilons in all, not one for each round.
+      above = [tried for tried in self._refused if _within(asked, tried)]
+      if above:
+        tried = tuple((a + b) // 2 for a, b in zip(asked, above[-1]))
       else:
-        tried = (self._allowed + self._refused) // 2
-      if self.spent(tried) <= self.epsilon:
-        self._allowed = tried
-      else:
-        self._refused = tried
-    return rounds <= self._allowed
+        evaluation = self._spec.evaluation
+        whole = (self._spec.rounds, evaluation.rounds if evaluation else 0)
+        tried = tuple(map(max, asked, whole))
+      fits = self.spent(*tried) <= self.epsilon
+      (self._allowed if fits else self._refused).append(tried)
+    return True
+
+
+def _within(pair: tuple[int, int], other: tuple[int, int]) -> bool:
+  """Whether no number of `pair` is more than that of `other`."""
+  return all(a <= b for a, b in zip(pair, other))

@@ -70,6 +70,9 @@ class PrivacySpec:
       vote of adaptive clipping. A round of `mechanism()` with another number is refused.
     bits: With integer noise: bits of a value; None: 16.
     rotate: With integer noise: see `lattice.Lattice`.
+    evaluation: Private evaluations on the same clients (`build_private_evaluation`), whose
+      `rounds` are their number: further releases, which epsilon includes. Of the same population
+      and sampling; its delta has no effect. None: none.
   """
 
   population: int
@@ -85,6 +88,7 @@ class PrivacySpec:
   num_values: Optional[int] = None
   bits: Optional[int] = None
   rotate: bool = True
+  evaluation: Optional['PrivacySpec'] = None
 
   def __post_init__(self):
     # Each check is of the form `not (good)`: NaN compares false.
@@ -121,6 +125,14 @@ class PrivacySpec:
     self.mechanism()  # Checks the rest.
     if self.noise != noise_lib.GAUSSIAN and self.num_values is None:
       raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
+    if self.evaluation is not None:
+      for name in ('population', 'sampling'):
+        theirs, ours = getattr(self.evaluation, name), getattr(self, name)
+        if theirs != ours:
+          raise ValueError(
+              f'`evaluation` must have the same `{name}`={ours!r}, or its guarantee is about'
+              f' other neighbours. Found {theirs!r}.'
+          )
 
   def _default_seats(self) -> int:
     r = self.clients_per_round
@@ -163,13 +175,30 @@ class PrivacySpec:
   def claim(self) -> str:
     """The tightest of `accounting.ACCOUNTINGS` that holds for this sampling and noise."""
     by_loss = f'{self.sampling}_pld'
-    return by_loss if self.round.can_account(by_loss) else f'{self.sampling}_rdp'
+    can = all(one.can_account(by_loss) for one, _ in self.releases())
+    return by_loss if can else f'{self.sampling}_rdp'
+
+  def releases(
+      self, rounds: Optional[int] = None, evaluations: Optional[int] = None
+  ) -> list[tuple[accounting_lib.Round, int]]:
+    """Returns what `accounting.epsilon` composes: evaluations, if there are any, then rounds.
+
+    Args:
+      rounds: Number of rounds that were released, or begun; None: all.
+      evaluations: The same of evaluations.
+    """
+    own = (self.round, self.rounds if rounds is None else rounds)
+    if self.evaluation is None:
+      return [own]
+    return [*self.evaluation.releases(evaluations), own]
 
   def holds(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise."""
     how = accounting_lib.ACCOUNTINGS[accounting]
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
+    if self.evaluation is not None and not self.evaluation.holds(accounting):
+      return False
     return (
         how.sampling == self.sampling
         and how.guarantees
@@ -202,17 +231,24 @@ class PrivacySpec:
       one = dp_accounting.SampledWithoutReplacementDpEvent(
           n, r, dp_accounting.GaussianDpEvent(sigma / 2)
       )
-    return dp_accounting.SelfComposedDpEvent(one, self.rounds)
+    rounds = dp_accounting.SelfComposedDpEvent(one, self.rounds)
+    if self.evaluation is None:
+      return rounds
+    return dp_accounting.ComposedDpEvent([self.evaluation.dp_event(), rounds])
 
   def epsilon(
-      self, accounting: Optional[str] = None, rounds: Optional[int] = None
+      self,
+      accounting: Optional[str] = None,
+      rounds: Optional[int] = None,
+      evaluations: Optional[int] = None,
   ) -> float:
-    """epsilon at `delta`; infinite if no finite one can be shown.
+    """epsilon at `delta`, of rounds and evaluations; infinite if no finite one can be shown.
 
     Args:
       accounting: A key of `accounting.ACCOUNTINGS`; None: `claim`. An accounting for another
         sampling gives the epsilon of that sampling, with the same r and n.
       rounds: Number of rounds that were released, or begun; None: all.
+      evaluations: The same of evaluations; no effect without `evaluation`.
 
     Returns:
       epsilon; 0 before the first round.
@@ -220,16 +256,23 @@ class PrivacySpec:
     Raises:
       ValueError: If there is no such accounting, or it does not cover this noise.
     """
-    rounds = self.rounds if rounds is None else rounds
-    return _epsilon(self.round, rounds, accounting or self.claim, self.delta)
+    releases = tuple(self.releases(rounds, evaluations))
+    return _epsilon(releases, accounting or self.claim, self.delta)
 
   def without_truncation(self) -> 'PrivacySpec':
     """The same with seats for all clients that may be sampled."""
-    if self.sampling == sampling_lib.FIXED or self.seats == self.population:
+    evaluation = self.evaluation and self.evaluation.without_truncation()
+    full = self.sampling == sampling_lib.FIXED or self.seats == self.population
+    if full and evaluation == self.evaluation:
       return self
-    return dataclasses.replace(self, seats=self.population, min_reporting=None)
+    if full:
+      return dataclasses.replace(self, evaluation=evaluation)
+    return dataclasses.replace(
+        self, seats=self.population, min_reporting=None, evaluation=evaluation
+    )
 
   def with_noise_multiplier(self, noise_multiplier: float) -> 'PrivacySpec':
+    """Returns the same with another sigma for rounds; that of evaluations stays."""
     return dataclasses.replace(self, noise_multiplier=noise_multiplier)
 
   def calibrated(self, epsilon: float, accounting: Optional[str] = None) -> 'PrivacySpec':
@@ -243,14 +286,20 @@ class PrivacySpec:
     (10.2, 2.0)
 
     Args:
-      epsilon: The target for all rounds, positive.
+      epsilon: The target for all rounds and evaluations, positive.
       accounting: A key of `accounting.ACCOUNTINGS`; None: the claim's.
 
     Raises:
-      ValueError: If a number is out of its range, `accounting` is a lower bound, or no
-        sigma up to 10^4 will do.
+      ValueError: If a number is out of its range, `accounting` is a lower bound, no
+        sigma up to 10^4 will do, or evaluations alone spend more.
     """
     accounting = self._target(epsilon, accounting)
+    alone = self.epsilon(accounting, rounds=0)
+    if alone >= epsilon:
+      raise ValueError(
+          f'Evaluations alone spend epsilon = {alone:.4g} of {epsilon}; raise'
+          ' `evaluation_noise_multiplier`, or evaluate fewer times.'
+      )
 
     def spent(log_sigma):
       return self.with_noise_multiplier(math.exp(log_sigma)).epsilon(accounting)
@@ -260,8 +309,11 @@ class PrivacySpec:
       # From an accounting that takes less time; far from its sigma a grid of losses is huge.
       near, by = self, f'{accounting_lib.ACCOUNTINGS[accounting].sampling}_rdp'
       factor = 1.25
+      # Evaluations may spend more by Renyi DP than there is; without them it takes less noise.
+      if self.evaluation is not None:
+        near, by, factor = dataclasses.replace(self, evaluation=None), accounting, 1.05
       # Without truncation a lattice has a share for each of n clients, which is no run.
-      if self.lattice is None and self != self.without_truncation():
+      elif self.lattice is None and self != self.without_truncation():
         near, by, factor = self.without_truncation(), accounting, 1.0001
       high = math.log(near.calibrated(epsilon, by).noise_multiplier)
       while spent(high) > epsilon and high < math.log(_SIGMA_RANGE[1]):
@@ -298,6 +350,8 @@ class PrivacySpec:
     """
     accounting = self._target(epsilon, accounting)
     low, high = 0, 1
+    if self.epsilon(accounting, low) > epsilon:
+      return low
     while self.epsilon(accounting, high) <= epsilon:
       if high == MOST_ROUNDS:
         return high
@@ -322,9 +376,9 @@ class PrivacySpec:
 
 @functools.lru_cache
 def _epsilon(
-    one: accounting_lib.Round, rounds: int, accounting: str, delta: float
+    releases: tuple[tuple[accounting_lib.Round, int], ...], accounting: str, delta: float
 ) -> float:
-  return accounting_lib.epsilon([(one, rounds)], accounting, delta)
+  return accounting_lib.epsilon(releases, accounting, delta)
 
 
 def default_delta(population: int) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import json
+import math
 from typing import Any, Optional
 
 from absl import flags
@@ -65,6 +66,8 @@ _POST_PROCESSING = 'Post-processing of releases (none changes epsilon)'
 PUBLIC_DATA = 'Public data (only for *_topk)'
 _EVALUATION = 'Evaluation'
 _OUTPUT = 'Output and interruption'
+# By default; each costs about as much as a round.
+_CLIENT_EVALUATIONS = 5
 
 
 def _when_algorithm(is_meant: Callable[[Algorithm], bool]) -> options.Condition:
@@ -75,6 +78,7 @@ _SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier is not None)
 _TOPK = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'topk')
 _RELEASED = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'released')
 _PRIVATE = _when_algorithm(lambda algorithm: algorithm.private)
+_ON_CLIENTS = options.when('client_evaluation', 'private')
 
 _option = options.option
 
@@ -404,6 +408,34 @@ class RunSettings:
       'Evaluate on this many examples of people who are no clients and in no other set, instead of'
       ' the test set, for tuning (default: the test set).',
       group=_EVALUATION, at_least=1,
+  )
+  client_evaluation: str = _option(
+      'none',
+      'private: also measure accuracy on the clients themselves, each on its own examples, as a'
+      ' noisy sum that --epsilon, the ledger and --epsilon_budget include. For those who have no'
+      ' people to measure on who are no clients.',
+      group=_EVALUATION, values=['none', 'private'], only=_PRIVATE,
+  )
+  rounds_per_client_evaluation: Optional[int] = _option(
+      None,
+      'Rounds from one evaluation on clients to the next; there is one after the last round too'
+      ' (default: a fifth of --rounds).',
+      group=_EVALUATION, at_least=1, only=_ON_CLIENTS,
+      fill=lambda chosen: math.ceil(chosen['rounds'] / _CLIENT_EVALUATIONS),
+  )
+  evaluation_clients_per_round: Optional[int] = _option(
+      None,
+      'Clients in an evaluation on clients, sampled as --sampling says (default:'
+      ' --clients_per_round).',
+      group=_EVALUATION, at_least=1, only=_ON_CLIENTS,
+      fill=lambda chosen: chosen['clients_per_round'],
+  )
+  evaluation_noise_multiplier: Optional[float] = _option(
+      None,
+      'sigma of evaluations on clients: noise in an accuracy has a standard deviation of at most'
+      ' this over --evaluation_clients_per_round (default: --noise_multiplier; with --epsilon, what'
+      ' it would be if evaluations were rounds).',
+      group=_EVALUATION, at_least=0, only=_ON_CLIENTS,
   )
   task_flags: dict[str, Any] = dataclasses.field(kw_only=True)
 

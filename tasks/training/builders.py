@@ -10,10 +10,12 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import client_training
+from fedsmp_tff import private_evaluation
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.post_processing import averaging
 from fedsmp_tff.post_processing import base
 from fedsmp_tff.privacy import spec as spec_lib
+from fedsmp_tff.program import client_evaluation
 from tasks import datasets
 from tasks import errors
 from tasks.config import options
@@ -187,15 +189,15 @@ def specs(
             else None
         ),
     )
-    if s.min_reporting is None and s.dropout:
-      real = dataclasses.replace(
-          real, min_reporting=_expected_to_report(real.seats, s.dropout)
-      )
-    claimed = dataclasses.replace(real, population=population)
+    if s.min_reporting is None:
+      real = _sized_for_dropout(real, s.dropout)
+    name = s.accounting and (
+        'paper' if s.accounting == 'paper' else f'{s.sampling}_{s.accounting}'
+    )
+    evaluation = _evaluation_spec(settings, real, population, name)
+    claimed = _of_population(dataclasses.replace(real, evaluation=evaluation), population)
+    real = dataclasses.replace(real, evaluation=evaluation)
     if s.epsilon is not None:
-      name = s.accounting and (
-          'paper' if s.accounting == 'paper' else f'{s.sampling}_{s.accounting}'
-      )
       claimed = claimed.calibrated(s.epsilon, name)
       real = real.with_noise_multiplier(claimed.noise_multiplier)
     if private:
@@ -203,6 +205,54 @@ def specs(
   except ValueError as error:
     raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
   return real, claimed if population != num_clients else None
+
+
+def _evaluation_spec(
+    settings: settings_lib.RunSettings,
+    spec: spec_lib.PrivacySpec,
+    population: int,
+    accounting: Optional[str],
+) -> Optional[spec_lib.PrivacySpec]:
+  """Returns what evaluations on clients sample and add; None if there are none.
+
+  Args:
+    settings: The run's settings.
+    spec: That of its rounds.
+    population: The number of clients that --epsilon is about.
+    accounting: How --epsilon is measured; None: by the claim.
+  """
+  s = settings
+  if s.client_evaluation == 'none':
+    return None
+  num = client_evaluation.num_evaluations(s.rounds, s.rounds_per_client_evaluation)
+  sigma = s.evaluation_noise_multiplier
+  if sigma is None and s.epsilon is not None:
+    together = dataclasses.replace(_of_population(spec, population), rounds=s.rounds + num)
+    sigma = together.calibrated(s.epsilon, accounting).noise_multiplier
+  return _sized_for_dropout(
+      dataclasses.replace(
+          spec,
+          clients_per_round=s.evaluation_clients_per_round,
+          rounds=num,
+          noise_multiplier=spec.noise_multiplier if sigma is None else sigma,
+          clipping_norm=1.0,
+          seats=None,
+          min_reporting=None,
+          num_values=None if spec.num_values is None else private_evaluation.NUM_VALUES,
+      ),
+      s.dropout,
+  )
+
+
+def _sized_for_dropout(spec: spec_lib.PrivacySpec, dropout: float) -> spec_lib.PrivacySpec:
+  if not dropout:
+    return spec
+  return dataclasses.replace(spec, min_reporting=_expected_to_report(spec.seats, dropout))
+
+
+def _of_population(spec: spec_lib.PrivacySpec, population: int) -> spec_lib.PrivacySpec:
+  evaluation = spec.evaluation and _of_population(spec.evaluation, population)
+  return dataclasses.replace(spec, population=population, evaluation=evaluation)
 
 
 def post_processing(settings: settings_lib.RunSettings) -> list[base.PostProcessing]:

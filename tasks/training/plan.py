@@ -34,6 +34,7 @@ def text(experiment: experiment_lib.Experiment) -> str:
       *([('server', post)] if post else []),
       ('accuracy', _accuracy_text(experiment)),
       ('metrics', _metrics_text(experiment)),
+      *([('clients', on_clients)] if (on_clients := _on_clients_text(experiment)) else []),
       ('randomness', experiment.randomness),
       ('simulated', _simulated_text(experiment)),
   ]
@@ -228,12 +229,43 @@ def _metrics_text(experiment: experiment_lib.Experiment) -> str:
   return text
 
 
+def _on_clients_text(experiment: experiment_lib.Experiment) -> Optional[str]:
+  """Describes the evaluation on clients and what it costs; None if there is none."""
+  s, spec = experiment.settings, experiment.spec
+  one = spec.evaluation
+  if one is None:
+    return None
+  cohort = (
+      f'each with probability {one.clients_per_round}/{one.population:,}, at most {one.seats}'
+      if one.sampling == sampling.POISSON
+      else f'exactly {one.clients_per_round}'
+  )
+  whole = math.sqrt(one.seats / one.min_reporting)
+  sigma = one.noise_multiplier
+  return (
+      f'accuracy on clients\' own examples every {s.rounds_per_client_evaluation} rounds and after'
+      f' the last, {one.rounds} in all, over draws of their own ({cohort}): the mean over'
+      f' clients, each of whom counts as one, from a sum with sigma = {sigma:g}. Standard deviation'
+      f' of the accuracy: {sigma * whole / one.clients_per_round:.2g} by noise and'
+      f' {0.5 / math.sqrt(one.clients_per_round):.2g} by sampling, at most. Inside epsilon ='
+      f' {spec.epsilon():.4g}, which is {spec.epsilon(evaluations=0):.4g} without it'
+  )
+
+
 def _simulated_text(experiment: experiment_lib.Experiment) -> str:
   return 'secure aggregation (sums are plain on this machine), and all clients'
 
 
-def privacy_lines(experiment: experiment_lib.Experiment, rounds: int) -> list[str]:
-  """Epsilon of so many rounds, as it is valid and as the paper has it, as lines of text."""
+def privacy_lines(
+    experiment: experiment_lib.Experiment, rounds: int, evaluations: Optional[int] = None
+) -> list[str]:
+  """Epsilon of so many rounds, as it is valid and as the paper has it, as lines of text.
+
+  Args:
+    experiment: The run.
+    rounds: Number of rounds.
+    evaluations: Number of evaluations on clients; None: all that are planned.
+  """
   spec, hypothetical = experiment.spec, experiment.hypothetical
   n = f'{spec.population:,}'
   lines = [
@@ -243,7 +275,7 @@ def privacy_lines(experiment: experiment_lib.Experiment, rounds: int) -> list[st
 
   def line(one, name, verdict):
     title, assumption, *_ = accounting.ACCOUNTINGS[name]
-    epsilon = one.epsilon(name, rounds)
+    epsilon = one.epsilon(name, rounds, evaluations)
     lines.append(
         _wrapped(f'  epsilon = {epsilon:.4g}: {verdict}; {title}; {assumption}', 4)
     )
@@ -255,7 +287,7 @@ def privacy_lines(experiment: experiment_lib.Experiment, rounds: int) -> list[st
         f'HYPOTHETICAL, for n = {hypothetical.population:,} clients, not for the {n} in'
         ' these data',
     )
-  if spec.epsilon(rounds=rounds) > MEANINGFUL_EPSILON:
+  if spec.epsilon(None, rounds, evaluations) > MEANINGFUL_EPSILON:
     lines.append(f'  epsilon above {MEANINGFUL_EPSILON} promises little')
   claimed = hypothetical or spec
   line(

@@ -29,7 +29,7 @@ class Progress(loop.Reporter):
     self._start = time.monotonic()
     self._first = 0
     self._last_line = -math.inf
-    self._measured = self._spent = ''
+    self._measured = self._on_clients = self._spent = ''
 
   def __call__(self, report: loop.RoundReport) -> None:
     done, total = report.rounds_done, self._experiment.settings.rounds
@@ -38,10 +38,14 @@ class Progress(loop.Reporter):
       self._measured = (
           f'loss {measured.loss:.4f}, accuracy {100 * measured.accuracy:.2f} %'
       )
-    text = self._measured
+    if report.client_evaluation is not None:
+      self._on_clients = f', on clients {_accuracy_text(*report.client_evaluation)}'
+    text = self._measured + self._on_clients
     if self._experiment.private:
       if report.evaluation is not None:
-        epsilon = self._experiment.spec.epsilon(rounds=report.rounds_charged)
+        epsilon = self._experiment.spec.epsilon(
+            None, report.rounds_charged, report.evaluations_charged
+        )
         self._spent = f', epsilon {epsilon:.3g}'
         if self._experiment.settings.seed is not None:
           self._spent += f' {self._experiment.verdict}'
@@ -89,6 +93,16 @@ def summary_text(
           )
           if name in summary
       ],
+      *(
+          [
+              '             on clients '
+              + _accuracy_text(
+                  summary['last_client_accuracy'], summary['last_client_accuracy_stddev']
+              )
+          ]
+          if 'last_client_accuracy' in summary
+          else []
+      ),
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
       f'  time       {minutes}',
   ]
@@ -96,6 +110,14 @@ def summary_text(
     lines += [
         f'  randomness {experiment.randomness}',
         '',
-        *plan_lib.privacy_lines(experiment, summary['rounds_charged']),
+        *plan_lib.privacy_lines(
+            experiment, summary['rounds_charged'], summary.get('evaluations_charged')
+        ),
     ]
   return '\n'.join(lines)
+
+
+def _accuracy_text(accuracy: float, stddev: float) -> str:
+  if math.isnan(accuracy):
+    return 'none released'
+  return f'{100 * accuracy:.2f} % +- {100 * stddev:.2f} % by noise'

@@ -113,7 +113,7 @@ class RunDirectory:
     before = [ledger_lib.read(path) for path in _former_ledgers(self.path)]
     try:
       return budget_lib.EpsilonBudget(
-          epsilon, spec, [(record.spec.round, record.rounds_charged) for record in before]
+          epsilon, spec, [release for record in before for release in record.charged]
       )
     except ValueError as error:
       raise errors.as_flags(error, ('epsilon_budget', 'sampling')) from None
@@ -251,11 +251,11 @@ def _number(path: pathlib.Path) -> int:
   return int(path.suffixes[0][1:])
 
 
-def rounds_charged(run_dir: os.PathLike[str]) -> int:
-  """The most rounds that a run's reports say were charged for; 0 without any."""
+def charged(run_dir: os.PathLike[str], column: str = 'rounds_charged') -> int:
+  """The most rounds, or evaluations, that a run's reports say were charged for; 0 without any."""
   path = pathlib.Path(run_dir) / run_tables.METRICS
-  charged = [row.get('rounds_charged') for row in tables.Table(path).rows()]
-  return max([int(c) for c in charged if c and c.isdigit()], default=0)
+  found = [row.get(column) for row in tables.Table(path).rows()]
+  return max([int(c) for c in found if c and c.isdigit()], default=0)
 
 
 def _finite(content: Any) -> Any:

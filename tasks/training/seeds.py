@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+_SECRET = ('sampling', 'evaluation_sampling', 'process')
+
 
 class Seeds(NamedTuple):
   """One seed a stream, each of 32 bits.
@@ -14,6 +16,7 @@ class Seeds(NamedTuple):
     weights: Of the initial weights.
     evaluation: Of the test examples that are measured between rounds.
     sampling: Of who takes part in a round; None: the sampler's own entropy.
+    evaluation_sampling: The same of evaluations on clients.
     process: Of masks, the order of examples and the noise; None: all of it fresh.
   """
 
@@ -21,12 +24,12 @@ class Seeds(NamedTuple):
   weights: int
   evaluation: int
   sampling: Optional[int]
+  evaluation_sampling: Optional[int]
   process: Optional[int]
 
   def public(self) -> dict[str, int]:
     """Those that protect nobody, for config.json: the same when the run goes on."""
-    secret = ('sampling', 'process')
-    return {n: v for n, v in self._asdict().items() if n not in secret}
+    return {n: v for n, v in self._asdict().items() if n not in _SECRET}
 
 
 def make(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
@@ -37,11 +40,10 @@ def make(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
     config: What config.json holds, if the run goes on.
   """
   if seed is None and config is not None:
-    return Seeds(**config['seeds'], sampling=None, process=None)
+    return Seeds(**config['seeds'], **dict.fromkeys(_SECRET))
   sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
-  partition, weights, sampling, process, evaluation = (
-      int(word) for word in sequence.generate_state(5, np.uint32)
+  partition, weights, sampling, process, evaluation, evaluation_sampling = (
+      int(word) for word in sequence.generate_state(6, np.uint32)
   )
-  if seed is None:
-    sampling = process = None
-  return Seeds(partition, weights, evaluation, sampling, process)
+  made = Seeds(partition, weights, evaluation, sampling, evaluation_sampling, process)
+  return made if seed is not None else made._replace(**dict.fromkeys(_SECRET))

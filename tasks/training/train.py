@@ -32,11 +32,12 @@ def train(
   averages = _averages(experiment)
   progress = progress_lib.Progress(experiment)
   writer = metrics.MetricsWriter(experiment, out.tables, ledger)
+  client_data = ClientData(experiment.data, tagged=settings.seed is not None)
   try:
     with interruption.rounds():
       weights, stopped_by = loop.run(
           experiment.process(),
-          ClientData(experiment.data, tagged=settings.seed is not None),
+          client_data,
           experiment.spec.sampler(experiment.seeds.sampling),
           settings.rounds,
           averages.evaluate,
@@ -44,6 +45,7 @@ def train(
           checkpoints=checkpoints,
           ledger=ledger,
           between_rounds=interruption.check,
+          client_evaluation=experiment.client_evaluation(client_data),
       )
   finally:
     progress.close()

@@ -37,7 +37,7 @@ def runs(tmp_path_factory):
   small_data.write_fashion_mnist(data_dir)
   everything = (
       '--client_metrics=exact', '--dropout=0.1', '--clip_quantile=0.5', '--population=1000',
-      '--rounds=2',
+      '--rounds=2', '--client_evaluation=private',
   )
   one, other = tmp_path_factory.mktemp('one'), tmp_path_factory.mktemp('other')
   assert commands.main(commands.tiny(data_dir, one, '--rounds=2')) == 0
