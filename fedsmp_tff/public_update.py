@@ -6,6 +6,7 @@ from typing import Any, Union
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import constants
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
@@ -82,7 +83,7 @@ class PublicUpdate:
       seed: int64[2], the public seed of the round.
       due: Whether the update is needed; if not, it is zero, and costs no training.
     """
-    examples = tf.nest.map_structure(tf.constant, self._public.examples)
+    examples = constants.tensors(self._public.examples)
     updates = []
     for rows, own_seed in self._shares(seed):
       if due is not True:
