@@ -186,16 +186,18 @@ class TestExecution:
   ])
   def test_a_round_is_the_same_everywhere(self, each_context, options):
     public = tiny_models.regression_examples(9, seed=99)
+    # As many clients as workers on Ray add up in batches.
     process = _fed_smp(
-        seed=1, sparsifier=fedsmp_tff.TopK(0.5, public_examples=public, **options)
+        seed=1, clients_per_round=12,
+        sparsifier=fedsmp_tff.TopK(0.5, public_examples=public, **options),
     )
-    data = [fedsmp_tff.tag_client(i, d) for i, d in enumerate(_data(6))]
+    data = [fedsmp_tff.tag_client(i, d) for i, d in enumerate(_data(12))]
     state = process.initialize()
     for _ in range(3):
       output = process.next(state, data)
       state = output.state
     assert type(state) is tff.learning.templates.LearningAlgorithmState
-    assert output.metrics['aggregator']['participants'] == 6
+    assert output.metrics['aggregator']['participants'] == 12
     with runtime.local_context(workers=2):
       again = process.initialize()
       for _ in range(3):

@@ -99,6 +99,27 @@ class TestExecution:
       # Its place is taken, and rounds go on.
       assert _sum_of_squares(_VALUES) == _SUM
 
+  @pytest.mark.parametrize('max_batch', [1, 4])
+  def test_a_killed_worker_s_batch_counts_once(self, max_batch):
+    with runtime.ray_context(workers=2, max_batch=max_batch) as context:
+      results = []
+      run = context._workers.run
+
+      def watched(jobs):
+        for result in run(jobs):
+          results.append(result)
+          yield result
+
+      context._workers.run = watched
+      assert _sum_of_squares(_VALUES) == _SUM
+      with _meanwhile(lambda actor: actor.kill() or True) as killed:
+        assert _sum_of_squares(_VALUES) == _SUM
+    assert killed
+    # For two workers a quarter of the 12 clients that are left, and then of 9, 7, 6, 5 and so on.
+    sizes = [len(result.batch.positions) for result in results]
+    assert sorted(sizes) == sorted(2 * ([1] * 12 if max_batch == 1 else [3, 2] + [1] * 7))
+    assert sum(result.values[0] for result in results) == 2 * _SUM
+
   def test_a_hanging_worker_is_given_up(self):
     with runtime.ray_context(workers=2, client_timeout=6.0):
       assert _sum_of_squares(_VALUES) == _SUM

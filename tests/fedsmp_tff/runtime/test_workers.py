@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fedsmp_tff import runtime
 from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import workers
@@ -31,7 +32,60 @@ def _finish(cohort, job, first, last=None):
   return [(r.batch.job, p) for r in results for p in r.batch.positions]
 
 
+def _product(dtype, kind):
+  """The work of a unit: its number times the broadcast one; integers are added."""
+  with tf.Graph().as_default() as graph:
+    one, other = (tf.compat.v1.placeholder(dtype, [], name) for name in 'ab')
+    with tf.control_dependencies([tf.debugging.assert_non_negative(one, 'negative')]):
+      product = tf.multiply(one, other)
+  graph = graphs.Graph(
+      graph.as_graph_def().SerializeToString(), ('a:0', 'b:0'), (product.name,)
+  )
+  sums = [batches.IntegerSum(np.zeros([], np.int32), np.int32(10**6))] * dtype.is_integer
+  return workers.Work(graph, sums, kind)
+
+
+@pytest.fixture(
+    scope='module',
+    params=[lambda: runtime.local_context(workers=3), lambda: runtime.ray_context(workers=2)],
+    ids=['local', 'ray'],
+)
+def pool(request):
+  with request.param() as context:
+    yield context._workers
+
+
 class TestExecution:
+
+  @pytest.mark.parametrize('first', [0, 1])
+  def test_two_jobs_beside_one_another(self, pool, first):
+    ints, floats = _product(tf.int32, 'client'), _product(tf.float32, 'public client')
+    jobs = [
+        workers.Job(ints, [tf.constant(3)], [[tf.constant(i)] for i in range(50)]),
+        workers.Job(floats, [tf.constant(0.5)], [[tf.constant(float(i))] for i in range(9)]),
+    ][:: -1 if first else 1]
+    for _ in range(2):  # The second time, workers know the works.
+      results = list(pool.run(jobs))
+      of_ints, of_floats = (
+          [(r.batch.positions, r.values[0]) for r in results if r.batch.job == number]
+          for number in (first, 1 - first)
+      )
+      assert sorted(p for positions, _ in of_ints for p in positions) == list(range(50))
+      assert sum(total for _, total in of_ints) == 3 * sum(range(50))
+      assert of_floats == [(range(i, i + 1), 0.5 * i) for i in range(9)]
+
+  def test_an_error_names_the_unit_by_its_kind(self, pool):
+    floats = _product(tf.float32, 'public client')
+    units = [[tf.constant(float(2 - i))] for i in range(4)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match='negative') as raised:
+      list(pool.run([workers.Job(floats, [tf.constant(0.5)], units)]))
+    assert raised.value.__notes__ == ['(from public client 3 of the round, counted from 0)']
+
+  def test_integers_out_of_range_name_the_unit_within_its_batch(self, pool):
+    units = [[tf.constant(10**6 * (i == 23) + 1)] for i in range(50)]
+    job = workers.Job(_product(tf.int32, 'client'), [tf.constant(1)], units)
+    with pytest.raises(ValueError, match='^Client 23 of the round gave .* from 1000001 to'):
+      list(pool.run([job]))
 
   def test_all_are_handed_out_once(self):
     cohort = workers.Cohort([_job(3, ordered=False)])
