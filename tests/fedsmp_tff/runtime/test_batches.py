@@ -23,9 +23,9 @@ class TestComputation:
   @pytest.mark.parametrize('modulus', [None, 101])
   def test_each_unit_s_range_is_checked_before_it_is_added(self, value, modulus):
     sum_ = batches.IntegerSum(np.zeros([2], np.int32), np.int32(100), modulus)
-    # The unit before it gives more than it: their sum would hide -1.
-    values = [np.array([50, 60], np.int32), np.array([10, value], np.int32)]
-    with pytest.raises(ValueError, match=f'^Client 8 .* from .*{value}.*, outside 0 to 100,'):
+    # The sum of a batch with -1 and 60 would be in the range.
+    values = [np.array([10, value], np.int32), np.array([50, 60], np.int32)]
+    with pytest.raises(ValueError, match=f'^Client 7 .* from .*{value}.*, outside 0 to 100,'):
       _run([sum_], values, start=7)
 
   def test_an_error_within_a_unit_names_it(self):
