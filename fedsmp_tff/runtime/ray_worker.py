@@ -68,7 +68,7 @@ class Worker:
       job: The number of the job in it, whose broadcast is fetched once.
       broadcast: Reference to the arrays that the server broadcasts.
       positions: Where the units are in their job.
-      units: Each one's own: arrays, or references to datasets' graphs.
+      units: Each one's own: arrays, or tuples of a dataset's graph or of a reference to it.
 
     Returns:
       `OK` and the batch's results, or `FAILED` and an error's class (TensorFlow's can't be
@@ -91,8 +91,8 @@ class Worker:
 
         def run_unit(leaves):
           own = [
-              graphs.dataset_variant(ray.get(leaf))
-              if isinstance(leaf, ray.ObjectRef)
+              graphs.dataset_variant(_fetched(*leaf))
+              if isinstance(leaf, tuple)
               else tf.constant(leaf)
               for leaf in leaves
           ]
@@ -104,3 +104,7 @@ class Worker:
       return FAILED, (type(error), arguments, getattr(error, '__notes__', []))
     except ValueError as error:
       return FAILED, (ValueError, (str(error),), getattr(error, '__notes__', []))
+
+
+def _fetched(value: Any) -> Any:
+  return ray.get(value) if isinstance(value, ray.ObjectRef) else value

@@ -53,6 +53,10 @@ class TestExecution:
           assert one.dtype == other.dtype or other.dtype.kind == 'S'
           np.testing.assert_array_equal(one, other)
 
+  def test_an_array_in_the_place_of_another_has_its_own_file(self, files):
+    for i in range(20):  # Each is gone, and its address free, before the next one is made.
+      np.testing.assert_array_equal(constants.tensors(np.full([1000], i)), np.full([1000], i))
+
   def test_small_ones_are_constants(self, tmp_path, monkeypatch):
     monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'none'))
     with tf.Graph().as_default() as graph:

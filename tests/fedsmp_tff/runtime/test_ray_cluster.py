@@ -11,10 +11,12 @@ import time
 import numpy as np
 import psutil
 import pytest
+import ray
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import runtime
+from fedsmp_tff.runtime import ray_cluster
 
 _CLIENTS = 12
 
@@ -71,6 +73,14 @@ def _meanwhile(action):
     thread.join()
 
 
+def _recording(function, arguments):
+  def call(argument):
+    arguments.append(argument)
+    return function(argument)
+
+  return call
+
+
 class TestComputation:
 
   @pytest.mark.parametrize(
@@ -120,6 +130,26 @@ class TestExecution:
     assert sorted(sizes) == sorted(2 * ([1] * 12 if max_batch == 1 else [3, 2] + [1] * 7))
     assert sum(result.values[0] for result in results) == 2 * _SUM
 
+  @pytest.mark.parametrize('max_sent_bytes, num_put', [(2**16, 0), (0, 3)])
+  def test_only_large_datasets_go_by_reference_and_once(
+      self, monkeypatch, max_sent_bytes, num_put
+  ):
+    monkeypatch.setattr(ray_cluster, '_MAX_SENT_BYTES', max_sent_bytes)
+
+    @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
+    def total(data):
+      add_up = tff.tensorflow.computation(
+          lambda d: d.reduce(0, lambda a, b: a + b), tff.SequenceType(np.int32)
+      )
+      return tff.federated_secure_sum(tff.federated_map(add_up, data), 100)
+
+    data = [tf.data.Dataset.range(n, output_type=tf.int32) for n in (3, 4, 5)]
+    with runtime.ray_context(workers=1) as context:
+      put = []
+      monkeypatch.setattr(context._workers._ray, 'put', _recording(ray.put, put))
+      assert [total(data), total(data)] == [19, 19]
+    assert len([sent for sent in put if isinstance(sent, bytes)]) == num_put
+
   def test_a_hanging_worker_is_given_up(self):
     with runtime.ray_context(workers=2, client_timeout=6.0):
       assert _sum_of_squares(_VALUES) == _SUM
@@ -150,6 +180,7 @@ import os, signal
 import numpy as np, psutil
 import tensorflow_federated as tff
 from fedsmp_tff import runtime
+from fedsmp_tff.runtime import ray_cluster
 
 @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
 def total(x):
