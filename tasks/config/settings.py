@@ -7,9 +7,8 @@ import math
 from typing import Any, Optional
 
 from absl import flags
-import tensorflow_federated as tff
 
-import fedsmp_tff
+from fedsmp_tff import post_processing
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from tasks import datasets
@@ -47,16 +46,10 @@ ALGORITHMS = {
     'fedavg_randk': Algorithm('randk', False),
     'fedavg_topk': Algorithm('topk', False),
 }
-FILTERS = {
-    'momentum': fedsmp_tff.Momentum,
-    'low_pass': fedsmp_tff.LowPass,
-    'shrinkage': fedsmp_tff.Shrinkage,
-}
+# Names in `fedsmp_tff` and in `tff.learning.optimizers`, which take seconds to import.
+FILTERS = {'momentum': 'Momentum', 'low_pass': 'LowPass', 'shrinkage': 'Shrinkage'}
 OPTIMIZERS = {
-    'sgd': tff.learning.optimizers.build_sgdm,
-    'adagrad': tff.learning.optimizers.build_adagrad,
-    'adam': tff.learning.optimizers.build_adam,
-    'yogi': tff.learning.optimizers.build_yogi,
+    'sgd': 'build_sgdm', 'adagrad': 'build_adagrad', 'adam': 'build_adam', 'yogi': 'build_yogi',
 }
 
 _RUN = 'What to run'
@@ -296,7 +289,7 @@ class RunSettings:
   explore: Optional[float] = _option(
       None,
       'Share of the k coordinates that are drawn at random, in [0, 1]; the others are the top of'
-      f' past releases (default: {fedsmp_tff.ReleasedTopK.explore}).',
+      f' past releases (default: {post_processing.EXPLORE}).',
       group=_POST_PROCESSING, at_least=0, at_most=1, only=_RELEASED,
   )
   released_weight: Optional[float] = _option(
@@ -328,7 +321,7 @@ class RunSettings:
   server_filter_decay: Optional[float] = _option(
       None,
       "Decay of the filter's memory from one release to the next, in [0, 1) (default:"
-      f' {fedsmp_tff.LowPass.decay}).',
+      f' {post_processing.FILTER_DECAY}).',
       group=_POST_PROCESSING, at_least=0, below=1, only=options.when('server_filter'),
   )
   server_optimizer: Optional[str] = _option(
