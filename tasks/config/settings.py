@@ -1,6 +1,6 @@
 """What a run is: every option of `tasks.run` once, and the settings that a command line makes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import json
 import math
@@ -455,6 +455,11 @@ class OutputSettings:
       ' the time).',
       group=_OUTPUT, at_least=1,
   )
+  seconds_per_line: float = _option(
+      30.0,
+      'Without a terminal: the most seconds from one line about the progress to the next.',
+      group=_OUTPUT, above=0,
+  )
   grace_seconds: float = _option(
       20.0,
       'Seconds that the round in flight may take to end after SIGTERM or Ctrl-C, before it is'
@@ -515,15 +520,32 @@ def parse(
   parsed = _read(arguments, tables, program)
   if parsed['row'].value is not None:
     row = paper_tables.named(parsed['row'].value)
-    arguments = [*paper_tables.flags_of(row), *arguments]
+    arguments = [*_that_yield(paper_tables.flags_of(row), parsed), *arguments]
     parsed = _read(arguments, tables, program)
   task, recipe = parsed['task'].value, parsed['recipe'].value
   if recipe is not None and task is not None:
-    # Explicit flags come later, and win.
     file = f'--flagfile={recipes.file_of(task, recipe)}'
-    parsed = _read([file, *arguments], tables, program)
+    own = parsed.read_flags_from_files([file])
+    parsed = _read([*_that_yield(own, parsed), *arguments], tables, program)
   others = (runtime_lib.RuntimeSettings, OutputSettings, *tables)
   return _run_settings(parsed), *(options.make(table, parsed) for table in others)
+
+
+def _that_yield(preset: Iterable[str], given: flags.FlagValues) -> list[str]:
+  """The flags of a preset without those that an explicit flag excludes.
+
+  Those that are left come before explicit flags, which win over them by coming later.
+  """
+  known = options.options_of(RunSettings)
+
+  def excluded(name):
+    return any(
+        given[other].present and (other in known[name].excludes or name in one.excludes)
+        for other, one in known.items()
+    )
+
+  names = {flag: flag.lstrip('-').partition('=')[0] for flag in preset}
+  return [flag for flag, name in names.items() if name not in known or not excluded(name)]
 
 
 def identity(settings: RunSettings) -> dict[str, Any]:

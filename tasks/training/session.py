@@ -94,7 +94,9 @@ def _run(
             began=not checkpoints.empty(), epsilon_budget=settings.epsilon_budget,
         )
       with ledger as ledger:
-        stopped_by = train.train(experiment, out, checkpoints, ledger, interruption)
+        stopped_by = train.train(
+            experiment, out, checkpoints, ledger, interruption, output.seconds_per_line
+        )
   if isinstance(stopped_by, interruption_lib.Interrupted):
     print(
         f'tasks.run: {stopped_by}; the same command with --output_dir={out.path} goes'
