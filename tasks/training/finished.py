@@ -8,6 +8,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks.config import settings as settings_lib
 from tasks.training import resuming
 from tasks.training import run_directory
+from tasks.training import run_tables
 
 
 def text(
@@ -29,8 +30,8 @@ def text(
   if summary.get('rounds') != settings.rounds or 'flags' not in config:
     return None
   resuming.check_identity(path, config, settings_lib.identity(settings))
-  # What is missing or damaged is for a run that resumes to see.
-  if not (path / run_directory.WEIGHTS).exists() or not _ledger_agrees(path, summary):
+  # What is missing, damaged or changed is for a run that resumes to see.
+  if not _whole(path, settings.rounds) or not _ledger_agrees(path, summary):
     return None
   lines = [
       f'{path} holds this run, and it is finished: {settings.rounds} rounds, accuracy best'
@@ -54,6 +55,20 @@ def _content(path: pathlib.Path) -> dict[str, Any]:
   return found if isinstance(found, dict) else {}
 
 
+def _whole(path: pathlib.Path, rounds: int) -> bool:
+  """Whether all files are there, and unchanged since the summary, which is the last of them."""
+  checkpoints = path / run_directory.CHECKPOINTS
+  parts = [
+      path / run_directory.CONFIG, path / run_directory.WEIGHTS, checkpoints,
+      *run_tables.RunTables(path).paths(),
+      *checkpoints.rglob('*'),
+  ]
+  if not (checkpoints / f'round_{rounds}').exists() or not all(p.exists() for p in parts):
+    return False
+  end = (path / run_directory.SUMMARY).stat().st_mtime_ns
+  return all(part.stat().st_mtime_ns <= end for part in parts)
+
+
 def _ledger_agrees(path: pathlib.Path, summary: dict[str, Any]) -> bool:
   """Whether the ledger has the rounds that the summary says were charged."""
   if 'rounds_charged' not in summary:
@@ -62,4 +77,7 @@ def _ledger_agrees(path: pathlib.Path, summary: dict[str, Any]) -> bool:
     record = ledger_lib.read(path / run_directory.LEDGER)
   except (OSError, ledger_lib.LedgerError):
     return False
-  return record.rounds_charged == summary['rounds_charged']
+  unchanged = (path / run_directory.LEDGER).stat().st_mtime_ns <= (
+      path / run_directory.SUMMARY
+  ).stat().st_mtime_ns
+  return unchanged and record.rounds_charged == summary['rounds_charged']

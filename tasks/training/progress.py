@@ -112,7 +112,8 @@ class Progress(loop.Reporter):
         max(self._last_line + self._seconds_per_line - time.monotonic(), 0)
     ):
       if time.monotonic() - self._last_line >= self._seconds_per_line:
-        self._say(self._doing or f'in round {self._done + 1}')
+        last = self._done == self._experiment.settings.rounds
+        self._say(self._doing or ('writing' if last else f'in round {self._done + 1}'))
 
   def restore(self, rounds_done: int, state: Any) -> None:
     self._first = self._bar.initial = self._done = rounds_done

@@ -23,7 +23,7 @@ from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
-_CHECKPOINTS, _LOCK = 'checkpoints', '.lock'
+CHECKPOINTS, _LOCK = 'checkpoints', '.lock'
 
 
 class RunDirectory:
@@ -67,7 +67,7 @@ class RunDirectory:
 
   @property
   def checkpoints(self) -> pathlib.Path:
-    return self.path / _CHECKPOINTS
+    return self.path / CHECKPOINTS
 
   def ledger(
       self,

@@ -80,6 +80,10 @@ class RunTables:
     with writing(self._directory):
       self.remove()
 
+  def paths(self) -> list[pathlib.Path]:
+    """The files of the tables, events aside."""
+    return [table.path for table in self._tables.values()]
+
   def digests(self) -> dict[str, np.ndarray]:
     """Of each table's rows so far."""
     return {name: table.digest() for name, table in self._tables.items()}
