@@ -56,7 +56,7 @@ class Progress(loop.Reporter):
     """The same `evaluate` of `loop.run`, during which lines say what takes the time."""
 
     def evaluate_and_say(rounds_done, weights):
-      self._done, self._doing = rounds_done, 'measuring'
+      self._done, self._doing, self._ended = rounds_done, 'measuring', time.monotonic()
       return evaluate(rounds_done, weights)
 
     return evaluate_and_say
