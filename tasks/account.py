@@ -102,7 +102,7 @@ _COMMAND = command.Command(
     ),
     (Options,),
     parse=command.parse_with_arguments,
-    failures=(ledger_lib.LedgerError,),
+    failures=lambda: (ledger_lib.LedgerError,),
 )
 
 

@@ -15,6 +15,8 @@ Parts (`--part=` chooses some; all by default):
                  its own: time a client, peak memory
   workers        1 and 2 workers, in this process and on Ray, whose own processes
                  would slow the other parts down
+  start          seconds from a command, `--task=shakespeare --p=0.05`, to its help, its plan and
+                 the end of its first round, in processes of their own
 
 Contenders alternate, so that a busy machine slows all of them; the first round of
 each, which builds graphs, is left out. Seconds are medians of `--repeats`.
@@ -29,8 +31,10 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from collections.abc import Callable, Sequence
 import dataclasses
 import json
+import pathlib
 import resource
 import subprocess
+import tempfile
 import time
 from typing import Any, Optional
 
@@ -50,11 +54,14 @@ from tasks.datasets import fashion_mnist
 from tasks.datasets import shakespeare
 from tasks.datasets import task as task_lib
 from tasks.training import contenders
+from tasks.training import run_tables
+from tasks.training import tables
 
 _PARTS = (
-    'fashion_mnist', 'shakespeare', 'aggregator', 'large', 'clients', 'workers'
+    'fashion_mnist', 'shakespeare', 'aggregator', 'large', 'clients', 'workers', 'start'
 )
 _PUBLIC = 1000
+_SECONDS_BETWEEN_LOOKS = 0.1
 _DIM, _LARGE_DIM, _AGGREGATED = 1_663_370, 50_000_000, 20
 
 
@@ -278,6 +285,41 @@ def _workers_part(repeats: int) -> dict[str, Any]:
   return _table('workers, a round of 100 clients', seconds, 'local, 1 workers')
 
 
+def _start_part(repeats: int) -> dict[str, list[float]]:
+  """Each start is a process that ends after its first round."""
+  seconds = {'help': [], 'plan': [], 'first round': []}
+  for _ in tqdm.trange(repeats, unit='start', disable=None):
+    begin = time.monotonic()
+    command_line = [sys.executable, '-m', 'tasks.run']
+    subprocess.run([*command_line, '--help'], stdout=subprocess.DEVNULL, check=True)
+    seconds['help'].append(time.monotonic() - begin)
+    with tempfile.TemporaryDirectory() as directory:
+      begin = time.monotonic()
+      with subprocess.Popen(
+          [
+              *command_line, '--task=shakespeare', '--p=0.05', f'--output_dir={directory}',
+              '--grace_seconds=0',
+          ],
+          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+      ) as run:
+        for line in run.stdout:
+          if line.startswith('output: '):
+            break
+        seconds['plan'].append(time.monotonic() - begin)
+        done = tables.Table(pathlib.Path(directory) / run_tables.METRICS)
+        while not done.num_rounds():
+          if run.poll() is not None:
+            raise subprocess.CalledProcessError(run.returncode, run.args)
+          time.sleep(_SECONDS_BETWEEN_LOOKS)
+        seconds['first round'].append(time.monotonic() - begin)
+        run.terminate()
+        run.stdout.read()
+  print(f'\nfrom a command to its (median of {repeats})')
+  for name, found in seconds.items():
+    print(f'{name:>14}{np.median(found):8.1f} s')
+  return seconds
+
+
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
   return _COMMAND.main(argv, _main)
@@ -293,6 +335,7 @@ def _main(options: Options) -> None:
       'large': lambda: _large_part(repeats),
       'clients': lambda: _clients_part(repeats),
       'workers': lambda: _workers_part(repeats),
+      'start': lambda: _start_part(repeats),
       'one_size': lambda: _one_size_part(options.size, repeats),
   }
   found = {'processors': os.cpu_count()}

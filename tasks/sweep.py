@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Optional
 
 import tqdm
 
-from fedsmp_tff.runtime import tff_worker
+from fedsmp_tff.runtime import processes
 from tasks import errors
 from tasks.config import command
 from tasks.config import grids
@@ -160,7 +160,7 @@ class Sweep:
           pass_fds=[lock.fileno()],
           # Signals of a terminal reach it through this process, once.
           start_new_session=True,
-          preexec_fn=lambda: tff_worker.end_with_parent(signal.SIGTERM),
+          preexec_fn=lambda: processes.end_with_parent(signal.SIGTERM),
       )
     return process, self._root / log
 

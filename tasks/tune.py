@@ -1,5 +1,7 @@
 """`python -m tasks.tune --task=TASK`: which p to take, by Theorem 2 and public data alone."""
 
+from __future__ import annotations
+
 import os
 
 # TensorFlow's notes on its start say nothing about a run.
@@ -11,12 +13,12 @@ import json
 import math
 import pathlib
 import sys
+import typing
 from typing import Optional
 
 import numpy as np
 import tqdm
 
-from fedsmp_tff.theory import estimation
 from fedsmp_tff.theory import theorem_2
 from tasks import datasets
 from tasks import errors
@@ -25,9 +27,11 @@ from tasks.config import options as options_lib
 from tasks.config import paper_tables
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
-from tasks.reporting import drawing
-from tasks.training import builders
 from tasks.training import seeds as seeds_lib
+
+if typing.TYPE_CHECKING:
+  from fedsmp_tff.theory import estimation
+  from tasks.reporting import drawing
 
 _NAME = 'bound'
 # Where the picture begins.
@@ -91,6 +95,10 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
   output = pathlib.Path(options.tune_dir)
   with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)
+  # What takes seconds to import, once the flags are right.
+  from fedsmp_tff.theory import estimation
+  from tasks.training import builders
+
   seeds = seeds_lib.make(settings.seed, None)
   model = builders.model(settings, seeds)
   num_public = settings.public_examples or task.settings.public_examples
@@ -169,6 +177,8 @@ def _say(
       '\nThe bound takes for granted that no update is clipped, and what it bounds is the'
       '\ngradient, not the accuracy: take p as where to begin.'
   )
+  from tasks.reporting import drawing
+
   figure = drawing.Figure(_NAME, f'{settings.task}: Theorem 2\'s bound over p', panels)
   drawing.save_png(figure, output / f'{_NAME}.png')
   values = {
@@ -187,6 +197,8 @@ def _say(
 
 
 def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
+  from tasks.reporting import drawing
+
   least = max(1.0, _LEAST_RATIO * run.dim)
   kept = np.unique(np.geomspace(least, run.dim, 200).round().astype(int))
   bounds = [

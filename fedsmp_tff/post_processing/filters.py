@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from fedsmp_tff import flattening
+from fedsmp_tff import post_processing
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.post_processing import base
@@ -36,7 +37,7 @@ class LowPass(base.Filter):
     decay: Weight of the filter's previous value, in [0, 1).
   """
 
-  decay: float = 0.9
+  decay: float = post_processing.FILTER_DECAY
 
   def __post_init__(self):
     base.check_decay(self.decay)
@@ -71,7 +72,7 @@ class Momentum(base.Filter):
     decay: Weight of the previous velocity, in [0, 1).
   """
 
-  decay: float = 0.9
+  decay: float = post_processing.FILTER_DECAY
 
   def __post_init__(self):
     base.check_decay(self.decay)
@@ -101,7 +102,7 @@ class Shrinkage(energies_lib.RemembersEnergies, base.Filter):
     decay: Decay per round of the weight of past releases, in (0, 1].
   """
 
-  decay: float = 0.9
+  decay: float = post_processing.FILTER_DECAY
 
   def __post_init__(self):
     self.check_decay()

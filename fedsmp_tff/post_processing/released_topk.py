@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from fedsmp_tff import flattening
+from fedsmp_tff import post_processing
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.post_processing import energies as energies_lib
 
@@ -34,7 +35,7 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
   """
 
   decay: float = 0.95
-  explore: float = 0.1
+  explore: float = post_processing.EXPLORE
 
   def __post_init__(self):
     super().__post_init__()

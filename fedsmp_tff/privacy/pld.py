@@ -10,7 +10,7 @@ With noise C sigma on the sum, in units of C sigma:
 * Poisson sampling, one client added or removed: N(0, 1) against
   (1 - q) N(0, 1) + q N(1 / sigma, 1), in both directions, which dominates (Zhu, Dong,
   Wang 2022, Theorem 11). Where more clients may be sampled than there are seats, the
-  mixture of that with a replaced client (arXiv 2508.15089), by dp-accounting.
+  mixture of that with a replaced client (arXiv 2508.15089), as in dp-accounting.
 * Exactly r of n clients, one replaced. Couple the samples (Balle, Barthe, Gaboardi
   2018): with probability 1 - q = 1 - r / n the sum is of clients that did not change;
   else one of these is exchanged for the client in question, as it was or as it is
@@ -25,12 +25,15 @@ from collections.abc import Callable, Sequence
 import functools
 import math
 
-import dp_accounting
 from dp_accounting.pld import privacy_loss_distribution as pld
 import numpy as np
+from scipy import stats
 
-_ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-_REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+from fedsmp_tff.privacy import gaussian_loss
+
+_ADDED, _REMOVED, _REPLACED = (
+    gaussian_loss.Adjacency.ADD, gaussian_loss.Adjacency.REMOVE, gaussian_loss.Adjacency.REPLACE
+)
 # Connect the Dots keeps a loss's mean and adds to its variance: at most the square of half a
 # step. With steps of a tenth of the standard deviation that is a quarter of a percent.
 _STEPS_A_STDDEV = 10
@@ -87,13 +90,15 @@ def poisson(
     seats: The most of them that take part.
     step: The step of the grid; see `step_of`.
   """
-  return pld.from_truncated_subsampled_gaussian_mechanism(
-      population,
-      clients_per_round / population,
-      seats,
-      noise_multiplier,
-      value_discretization_interval=step,
-  )
+  rate = clients_per_round / population
+  plain = _one_more(noise_multiplier, rate, step)
+  # Whether the others fill the seats; and then, whether the client is one who takes part.
+  full = stats.binom.sf(seats - 1, population - 1, rate)
+  if not full:
+    return plain
+  seated = stats.binom.sf(seats, population, rate) * seats / full / population
+  replaced = Loss(gaussian_loss.distribution(noise_multiplier / 2, seated, _REPLACED, step))
+  return replaced.compute_mixture(plain, full)
 
 
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
@@ -109,13 +114,18 @@ def fixed(
     step: The step of the grid; see `step_of`.
   """
   # Where all take part nobody is exchanged, and the sum moves by 2 C at most.
-  relation = _REPLACE if clients_per_round < population else _ADD_OR_REMOVE
-  return pld.from_gaussian_mechanism(
-      noise_multiplier / 2,
-      value_discretization_interval=step,
-      sampling_prob=clients_per_round / population,
-      neighboring_relation=relation,
-  )
+  if clients_per_round == population:
+    return _one_more(noise_multiplier / 2, 1.0, step)
+  rate = clients_per_round / population
+  return Loss(gaussian_loss.distribution(noise_multiplier / 2, rate, _REPLACED, step))
+
+
+def _one_more(noise_multiplier: float, rate: float, step: float) -> Loss:
+  """A round with a client more or less, sampled at this rate."""
+  removed = gaussian_loss.distribution(noise_multiplier, rate, _REMOVED, step)
+  if rate == 1:
+    return Loss(removed)
+  return Loss(removed, gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))
 
 
 def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:

@@ -10,10 +10,8 @@ when Python exits, and the kernel ends it if Python is killed.
 import atexit
 from collections.abc import Iterator
 import contextlib
-import ctypes
 import os
 import pathlib
-import signal
 import subprocess
 import time
 from typing import Optional
@@ -22,16 +20,12 @@ import grpc
 import portpicker
 import tensorflow_federated as tff
 
+from fedsmp_tff.runtime import processes
+
 # A model and its public data travel as one message; the protocol's own limit.
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _SECONDS_TO_START = 120
 _SECONDS_TO_END = 5
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent(number: int = signal.SIGKILL) -> None:
-  """Has the kernel send this process a signal when its parent ends; Linux only."""
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 class _Worker:
@@ -55,7 +49,7 @@ class _Worker:
         stdout=subprocess.DEVNULL,
         # TensorFlow's start-up notes; errors come back through the stub.
         stderr=subprocess.DEVNULL,
-        preexec_fn=end_with_parent,
+        preexec_fn=processes.end_with_parent,
         env=environment,
     )
     self._owner = os.getpid()

@@ -73,15 +73,15 @@ class Command:
     tables: The dataclasses of its own options.
     parse: Parses a command line, as `parse` does; what it returns are the arguments of the
       function that `main` calls.
-    failures: The exceptions that mean exit status 1, or their attribute `status` if they
-      have one.
+    failures: Returns the exceptions that mean exit status 1, or their attribute `status` if
+      they have one; called when something fails, so that a page of help does not import them.
   """
 
   name: str
   usage: Sequence[str]
   tables: Sequence[type] = ()
   parse: Callable[..., Sequence[Any]] = parse
-  failures: tuple[type[BaseException], ...] = ()
+  failures: Callable[[], tuple[type[BaseException], ...]] = tuple
 
   @property
   def program(self) -> str:
@@ -105,13 +105,13 @@ class Command:
     """
     logging.set_verbosity(logging.ERROR)
     try:
-      if any(argument in ('--help', '-h', '-help') for argument in argv[1:]):
+      if any(argument in ('--help', '-h', '-help', '--helpfull', '--helpshort') for argument in argv[1:]):
         print(self.help_text())
         return 0
       return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
     except errors.InputError as error:
       status, text = 2, error
-    except self.failures as error:
+    except self.failures() as error:
       status, text = getattr(error, 'status', 1), error
     print(f'{self.name}: {text}', file=sys.stderr)
     return status

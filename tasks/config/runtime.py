@@ -6,7 +6,6 @@ import dataclasses
 import os
 from typing import Optional
 
-from fedsmp_tff import runtime
 from tasks import errors
 from tasks.config import options
 
@@ -76,6 +75,8 @@ def context(settings: RuntimeSettings) -> Iterator[None]:
   Raises:
     InputError: If that place does not exist.
   """
+  from fedsmp_tff import runtime  # pylint: disable=g-import-not-at-top
+
   if settings.runtime == 'ray':
     made = runtime.ray_context(
         settings.ray_address,

@@ -1,15 +1,14 @@
 """What a run is: every option of `tasks.run` once, and the settings that a command line makes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import json
 import math
 from typing import Any, Optional
 
 from absl import flags
-import tensorflow_federated as tff
 
-import fedsmp_tff
+from fedsmp_tff import post_processing
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from tasks import datasets
@@ -47,16 +46,10 @@ ALGORITHMS = {
     'fedavg_randk': Algorithm('randk', False),
     'fedavg_topk': Algorithm('topk', False),
 }
-FILTERS = {
-    'momentum': fedsmp_tff.Momentum,
-    'low_pass': fedsmp_tff.LowPass,
-    'shrinkage': fedsmp_tff.Shrinkage,
-}
+# Names in `fedsmp_tff` and in `tff.learning.optimizers`, which take seconds to import.
+FILTERS = {'momentum': 'Momentum', 'low_pass': 'LowPass', 'shrinkage': 'Shrinkage'}
 OPTIMIZERS = {
-    'sgd': tff.learning.optimizers.build_sgdm,
-    'adagrad': tff.learning.optimizers.build_adagrad,
-    'adam': tff.learning.optimizers.build_adam,
-    'yogi': tff.learning.optimizers.build_yogi,
+    'sgd': 'build_sgdm', 'adagrad': 'build_adagrad', 'adam': 'build_adam', 'yogi': 'build_yogi',
 }
 
 _RUN = 'What to run'
@@ -296,7 +289,7 @@ class RunSettings:
   explore: Optional[float] = _option(
       None,
       'Share of the k coordinates that are drawn at random, in [0, 1]; the others are the top of'
-      f' past releases (default: {fedsmp_tff.ReleasedTopK.explore}).',
+      f' past releases (default: {post_processing.EXPLORE}).',
       group=_POST_PROCESSING, at_least=0, at_most=1, only=_RELEASED,
   )
   released_weight: Optional[float] = _option(
@@ -328,7 +321,7 @@ class RunSettings:
   server_filter_decay: Optional[float] = _option(
       None,
       "Decay of the filter's memory from one release to the next, in [0, 1) (default:"
-      f' {fedsmp_tff.LowPass.decay}).',
+      f' {post_processing.FILTER_DECAY}).',
       group=_POST_PROCESSING, at_least=0, below=1, only=options.when('server_filter'),
   )
   server_optimizer: Optional[str] = _option(
@@ -462,6 +455,11 @@ class OutputSettings:
       ' the time).',
       group=_OUTPUT, at_least=1,
   )
+  seconds_per_line: float = _option(
+      30.0,
+      'Without a terminal: the most seconds from one line about the progress to the next.',
+      group=_OUTPUT, above=0,
+  )
   grace_seconds: float = _option(
       20.0,
       'Seconds that the round in flight may take to end after SIGTERM or Ctrl-C, before it is'
@@ -522,15 +520,32 @@ def parse(
   parsed = _read(arguments, tables, program)
   if parsed['row'].value is not None:
     row = paper_tables.named(parsed['row'].value)
-    arguments = [*paper_tables.flags_of(row), *arguments]
+    arguments = [*_that_yield(paper_tables.flags_of(row), parsed), *arguments]
     parsed = _read(arguments, tables, program)
   task, recipe = parsed['task'].value, parsed['recipe'].value
   if recipe is not None and task is not None:
-    # Explicit flags come later, and win.
     file = f'--flagfile={recipes.file_of(task, recipe)}'
-    parsed = _read([file, *arguments], tables, program)
+    own = parsed.read_flags_from_files([file])
+    parsed = _read([*_that_yield(own, parsed), *arguments], tables, program)
   others = (runtime_lib.RuntimeSettings, OutputSettings, *tables)
   return _run_settings(parsed), *(options.make(table, parsed) for table in others)
+
+
+def _that_yield(preset: Iterable[str], given: flags.FlagValues) -> list[str]:
+  """The flags of a preset without those that an explicit flag excludes.
+
+  Those that are left come before explicit flags, which win over them by coming later.
+  """
+  known = options.options_of(RunSettings)
+
+  def excluded(name):
+    return any(
+        given[other].present and (other in known[name].excludes or name in one.excludes)
+        for other, one in known.items()
+    )
+
+  names = {flag: flag.lstrip('-').partition('=')[0] for flag in preset}
+  return [flag for flag, name in names.items() if name not in known or not excluded(name)]
 
 
 def identity(settings: RunSettings) -> dict[str, Any]:

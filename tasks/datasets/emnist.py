@@ -1,15 +1,19 @@
 """Federated EMNIST (Caldas et al. 2018) by writer, through TFF's own loader and cache."""
 
+from __future__ import annotations
+
+import typing
+
 from absl import flags
 import numpy as np
-import tensorflow_federated as tff
 
 from tasks import errors
 from tasks.datasets import people
 from tasks.datasets import task as task_lib
-from tasks.datasets import tff_data
-from tasks.models import cnn
 from tasks.models import initializers
+
+if typing.TYPE_CHECKING:
+  import tensorflow_federated as tff
 
 _NUM_CLASSES = 62
 # TFF's converter to functional models can't take its model with dropout.
@@ -39,6 +43,10 @@ _DENSE_UNITS = flags.DEFINE_list(
 def _build_model(
     initializer: initializers.Initializer,
 ) -> tff.learning.models.FunctionalModel:
+  import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
+
+  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
+
   if _MODEL.value == 'cnn':
     return cnn.cnn(
         (28, 28, 1),
@@ -63,6 +71,10 @@ def _build_model(
 
 
 def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
+  import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
+
+  from tasks.datasets import tff_data  # pylint: disable=g-import-not-at-top
+
   with tff_data.loading(
       'federated EMNIST', 'emnist_all.sqlite', _CACHE_DIR.value, 'emnist_cache_dir'
   ):

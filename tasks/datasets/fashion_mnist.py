@@ -1,18 +1,22 @@
 """Fashion-MNIST (Xiao et al. 2017) from IDX files, split evenly among clients."""
 
+from __future__ import annotations
+
 import gzip
 import math
 import pathlib
+import typing
 import zlib
 
 from absl import flags
 import numpy as np
-import tensorflow_federated as tff
 
 from tasks import errors
 from tasks.datasets import task as task_lib
-from tasks.models import cnn
 from tasks.models import initializers
+
+if typing.TYPE_CHECKING:
+  import tensorflow_federated as tff
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_CLASSES = 10
@@ -41,6 +45,8 @@ _DENSE_UNITS = flags.DEFINE_list(
 def _build_model(
     initializer: initializers.Initializer,
 ) -> tff.learning.models.FunctionalModel:
+  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
+
   return cnn.cnn(
       _IMAGE_SHAPE,
       task_lib.sizes(_FILTERS),

@@ -1,23 +1,26 @@
 """Next-character prediction on Shakespeare's plays, a speaking role a client."""
 
+from __future__ import annotations
+
 import base64
 import collections
 import hashlib
 import importlib.metadata
 import pathlib
 import re
+import typing
 
 from absl import flags
 import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks import errors
 from tasks.datasets import people
 from tasks.datasets import task as task_lib
-from tasks.datasets import tff_data
 from tasks.models import initializers
-from tasks.models import rnn
+
+if typing.TYPE_CHECKING:
+  import tensorflow as tf
+  import tensorflow_federated as tff
 
 # The characters of TFF's Shakespeare task, in its order: 0 is padding, then these,
 # then out-of-vocabulary, beginning and end.
@@ -79,6 +82,10 @@ _LSTM = flags.DEFINE_enum(
 def _build_model(
     initializer: initializers.Initializer,
 ) -> tff.learning.models.FunctionalModel:
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+  from tasks.models import rnn  # pylint: disable=g-import-not-at-top
+
   return rnn.character_rnn(
       VOCABULARY_SIZE,
       _EMBEDDING_SIZE.value,
@@ -89,6 +96,13 @@ def _build_model(
       use_keras=_LSTM.value == 'keras'
       or (_LSTM.value == 'auto' and bool(tf.config.list_physical_devices('GPU'))),
   )
+
+
+def _is_scored(labels: tf.Tensor) -> tf.Tensor:
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+  # In a graph of TFF's, `!=` compares tensors by identity: one label of all would count.
+  return tf.not_equal(labels, _PAD)
 
 
 def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
@@ -217,6 +231,10 @@ def _lines_by_role(plays: list[pathlib.Path]) -> dict[tuple[str, str], list[str]
 
 
 def _load_tff() -> list[people.Person]:
+  import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
+
+  from tasks.datasets import tff_data  # pylint: disable=g-import-not-at-top
+
   def to_examples(elements):
     return to_sequences([element['snippets'] for element in elements])
 
@@ -252,5 +270,5 @@ TASK = task_lib.Task(
     ),
     build_model=_build_model,
     load=_load,
-    is_scored=lambda labels: tf.not_equal(labels, _PAD),
+    is_scored=_is_scored,
 )

@@ -1,16 +1,19 @@
 """Street View House Numbers (Netzer et al. 2011) from its .mat files, split evenly."""
 
+from __future__ import annotations
+
 import pathlib
+import typing
 
 from absl import flags
 import numpy as np
-import scipy.io
-import tensorflow_federated as tff
 
 from tasks import errors
 from tasks.datasets import task as task_lib
-from tasks.models import cnn
 from tasks.models import initializers
+
+if typing.TYPE_CHECKING:
+  import tensorflow_federated as tff
 
 _IMAGE_SHAPE = (32, 32, 3)
 _NUM_CLASSES = 10
@@ -38,6 +41,8 @@ _DENSE_UNITS = flags.DEFINE_list(
 def _build_model(
     initializer: initializers.Initializer,
 ) -> tff.learning.models.FunctionalModel:
+  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
+
   return cnn.cnn(
       _IMAGE_SHAPE,
       task_lib.sizes(_FILTERS),
@@ -74,6 +79,8 @@ def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskDat
 
 def _read_mat(path: pathlib.Path) -> task_lib.Examples:
   """Images uint8[N, 32, 32, 3] and labels int32[N]; the file's label 10 is digit 0."""
+  import scipy.io  # pylint: disable=g-import-not-at-top
+
   try:
     content = scipy.io.loadmat(path)
     images = np.moveaxis(content['X'], -1, 0)

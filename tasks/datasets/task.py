@@ -1,16 +1,25 @@
-"""What a task is: data cut into clients, a model, the paper's settings, its own flags."""
+"""What a task is: data cut into clients, a model, the paper's settings, its own flags.
+
+Every command's help names tasks and their flags: so this module and those of the tasks import
+TensorFlow where they use it, when a model is built or TFF's data are read.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import typing
 from typing import Any, Optional, Protocol
 
 from absl import flags
 import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks import errors
 from tasks.models import initializers
+
+if typing.TYPE_CHECKING:
+  import tensorflow as tf
+  import tensorflow_federated as tff
 
 # One client's, or a test set's, examples: x and y, first dimension the examples.
 Examples = tuple[np.ndarray, np.ndarray]
@@ -178,9 +187,7 @@ class Task:
   build_model: Callable[[initializers.Initializer], tff.learning.models.FunctionalModel]
   load: Load
   num_clients: Callable[[], Optional[int]] = lambda: None
-  is_scored: Callable[[tf.Tensor], tf.Tensor] = lambda labels: tf.ones_like(
-      labels, tf.bool
-  )
+  is_scored: Callable[[tf.Tensor], tf.Tensor] = lambda labels: labels >= 0
 
 
 def cut_pool(

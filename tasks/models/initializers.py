@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import math
 
 import numpy as np
-import tensorflow as tf
 
 
 class KerasInitializer:
@@ -26,26 +25,28 @@ class KerasInitializer:
 
   def dense(self, shape: Sequence[int]) -> list[np.ndarray]:
     """Kernel float32[*shape] of a dense layer or convolution, its outputs last; and bias."""
-    kernel = self._draw(tf.keras.initializers.GlorotUniform, shape)
+    kernel = self._draw('GlorotUniform', shape)
     return [kernel, np.zeros(shape[-1], np.float32)]
 
   def embedding(self, shape: Sequence[int]) -> np.ndarray:
     """Embedding float32[*shape]."""
-    return self._draw(tf.keras.initializers.RandomUniform, shape)
+    return self._draw('RandomUniform', shape)
 
   def lstm(self, inputs: int, units: int) -> list[np.ndarray]:
     """Kernel float32[I, 4H], recurrent kernel float32[H, 4H], bias float32[4H]."""
     bias = np.zeros(4 * units, np.float32)
     bias[units : 2 * units] = 1  # Keras's unit_forget_bias.
-    initializers = tf.keras.initializers
     return [
-        self._draw(initializers.GlorotUniform, (inputs, 4 * units)),
-        self._draw(initializers.Orthogonal, (units, 4 * units)),
+        self._draw('GlorotUniform', (inputs, 4 * units)),
+        self._draw('Orthogonal', (units, 4 * units)),
         bias,
     ]
 
-  def _draw(self, initializer_class, shape):
-    initializer = initializer_class(seed=int(next(self._seeds)) >> 1)
+  def _draw(self, name, shape):
+    # Names of initializers are in every command's help, which has no need of TensorFlow.
+    import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+    initializer = getattr(tf.keras.initializers, name)(seed=int(next(self._seeds)) >> 1)
     return initializer(shape, tf.float32).numpy()
 
 

@@ -14,7 +14,7 @@ from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import figures
 from tasks.reporting import results
-from tasks.training import averages
+from tasks.training import run_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def other_runs(groups: Sequence[results.Group]) -> list[Table]:
     lines.append([
         group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
         _text(group.noise_multiplier, '{:.3g}'), f'{unfinished}{run.rounds}', *_measured(shown),
-        *(_accuracy(*shown.mean_and_std(name)) for name in averages.NAMES),
+        *(_accuracy(*shown.mean_and_std(name)) for name in run_tables.AVERAGES),
         ', '.join(one for one in own if one not in shared),
     ])
   header = (

@@ -13,7 +13,7 @@ import numpy as np
 from tasks import errors
 from tasks.config import options
 from tasks.config import settings
-from tasks.training import averages
+from tasks.training import run_tables
 from tasks.training import tables
 
 CONFIG, METRICS = 'config.json', 'metrics.csv'
@@ -24,7 +24,7 @@ NOT_COMPARED = tuple(
     name for name, option in options.options_of(settings.RunSettings).items()
     if not option.compared
 )
-_AVERAGES = tuple(f'test_accuracy_{name}' for name in averages.NAMES)
+_AVERAGES = tuple(f'test_accuracy_{name}' for name in run_tables.AVERAGES)
 _EPSILONS = ('epsilon', 'epsilon_hypothetical', 'epsilon_paper')
 
 

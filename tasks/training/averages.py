@@ -11,8 +11,9 @@ from fedsmp_tff.post_processing import averaging
 from fedsmp_tff.program import loop
 from tasks.training import cadence as cadence_lib
 from tasks.training import evaluation
+from tasks.training import run_tables
 
-NAMES = ('exponential', 'tail')
+NAMES = run_tables.AVERAGES
 # The weights of the round itself.
 LAST = 'last'
 

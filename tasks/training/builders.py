@@ -288,7 +288,8 @@ def server_optimizer(
 ) -> tff.learning.optimizers.Optimizer:
   """The optimizer that applies updates to the weights."""
   rate = settings.server_learning_rate
-  optimizer = settings_lib.OPTIMIZERS[settings.server_optimizer or 'sgd'](rate)
+  name = settings_lib.OPTIMIZERS[settings.server_optimizer or 'sgd']
+  optimizer = getattr(tff.learning.optimizers, name)(rate)
   if settings.server_schedule is None:
     return optimizer
   return tff.learning.optimizers.schedule_learning_rate(
@@ -304,7 +305,8 @@ def exponential_average(settings: settings_lib.RunSettings) -> averaging.Exponen
 
 def server_filter(settings: settings_lib.RunSettings) -> base.Filter:
   """Returns the filter on releases; --server_filter is set."""
-  return settings_lib.FILTERS[settings.server_filter](**_given(decay=settings.server_filter_decay))
+  kind = getattr(fedsmp_tff, settings_lib.FILTERS[settings.server_filter])
+  return kind(**_given(decay=settings.server_filter_decay))
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """What a run says while it goes on, and when it ends: files, a bar or lines, a summary."""
 
+from collections.abc import Callable
 import math
 import sys
+import threading
 import time
 from typing import Any
 
@@ -16,23 +18,54 @@ _SECONDS_BETWEEN_LINES = 10
 
 
 class Progress(loop.Reporter):
-  """A bar with ETA, loss, accuracy and epsilon on a terminal; lines in a file."""
+  """A bar with ETA, loss, accuracy and epsilon on a terminal; lines in a file.
 
-  def __init__(self, experiment: experiment_lib.Experiment):
+  A line follows a measurement, and else the line before after `seconds_per_line`, whatever the
+  run does then: TensorFlow optimizes the first round's graphs for many seconds, and a round of a
+  large model may take minutes.
+  """
+
+  def __init__(self, experiment: experiment_lib.Experiment, seconds_per_line: float):
+    """Initializes; `close` ends its thread.
+
+    Args:
+      experiment: The run.
+      seconds_per_line: The most seconds from one line to the next.
+    """
     self._experiment = experiment
+    self._seconds_per_line = seconds_per_line
+    self._doing = 'compiling'
+    self._done = 0
     self._bar = tqdm.tqdm(
         total=experiment.settings.rounds,
         unit='round',
         dynamic_ncols=True,
         disable=None,
     )
-    self._start = time.monotonic()
     self._first = 0
-    self._last_line = -math.inf
+    # When the first round of this process began, and when the last one was done.
+    self._begun = self._ended = math.nan
+    self._last_line = time.monotonic()
     self._measured = self._on_clients = self._spent = ''
+    self._closed = threading.Event()
+    if self._bar.disable:
+      self._thread = threading.Thread(target=self._beat, daemon=True, name='progress')
+      self._thread.start()
+
+  def during(self, evaluate: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
+    """The same `evaluate` of `loop.run`, during which lines say what takes the time."""
+
+    def evaluate_and_say(rounds_done, weights):
+      self._done, self._doing, self._ended = rounds_done, 'measuring', time.monotonic()
+      return evaluate(rounds_done, weights)
+
+    return evaluate_and_say
 
   def __call__(self, report: loop.RoundReport) -> None:
     done, total = report.rounds_done, self._experiment.settings.rounds
+    self._done, self._doing, self._ended = done, '', time.monotonic()
+    if done == self._first:
+      self._begun = self._ended
     if report.evaluation is not None:
       measured = report.evaluation[averages.LAST]
       self._measured = (
@@ -55,22 +88,42 @@ class Progress(loop.Reporter):
       self._bar.update(done - self._bar.n)
       self._bar.refresh()
       return
-    now = time.monotonic()
-    if report.evaluation is None or (
-        now - self._last_line < _SECONDS_BETWEEN_LINES and 0 < done < total
+    since = time.monotonic() - self._last_line
+    if report.evaluation is not None and (
+        since >= _SECONDS_BETWEEN_LINES or done in (0, total)
     ):
-      return
-    self._last_line = now
+      self._say(text)
+
+  def _say(self, text: str) -> None:
+    """Prints a line: the round, what is known, seconds a round and the time left."""
+    self._last_line = time.monotonic()
+    done, total = self._done, self._experiment.settings.rounds
+    parts = [text] if text else []
     run = done - self._first
-    eta = (now - self._start) / run * (total - done) if run else math.nan
-    left = '' if math.isnan(eta) else f', {tqdm.tqdm.format_interval(eta)} left'
-    print(f'round {done}/{total}: {text}{left}', file=sys.stderr, flush=True)
+    if run and not math.isnan(self._begun):
+      seconds = (self._ended - self._begun) / run
+      left = tqdm.tqdm.format_interval(seconds * (total - done))
+      parts += [f'{seconds:.3g} s a round', f'{left} left']
+    print(f'round {done}/{total}: {", ".join(parts)}', file=sys.stderr, flush=True)
+
+  def _beat(self) -> None:
+    """Sees to it that a line comes after every `seconds_per_line`."""
+    while not self._closed.wait(
+        max(self._last_line + self._seconds_per_line - time.monotonic(), 0)
+    ):
+      if time.monotonic() - self._last_line >= self._seconds_per_line:
+        last = self._done == self._experiment.settings.rounds
+        self._say(self._doing or ('writing' if last else f'in round {self._done + 1}'))
 
   def restore(self, rounds_done: int, state: Any) -> None:
-    self._first = self._bar.initial = rounds_done
+    self._first = self._bar.initial = self._done = rounds_done
+    self._begun = time.monotonic()
     self._bar.update(rounds_done - self._bar.n)
 
   def close(self) -> None:
+    self._closed.set()
+    if self._bar.disable:
+      self._thread.join()
     self._bar.close()
 
 

@@ -1,5 +1,7 @@
 """Whether a run that is found in --output_dir is the one that the flags ask for."""
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -7,6 +9,7 @@ import json
 import os
 import pathlib
 import secrets
+import typing
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,9 @@ from tasks.config import options
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
-from tasks.training import experiment as experiment_lib
+
+if typing.TYPE_CHECKING:
+  from tasks.training import experiment as experiment_lib
 
 # In the directory of checkpoints.
 _DATA_DIGEST = 'data_digest.json'

@@ -13,7 +13,6 @@ import sys
 from typing import Any, BinaryIO, Optional
 
 import numpy as np
-import tensorflow as tf
 
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
@@ -22,9 +21,9 @@ from tasks import errors
 from tasks.training import run_tables
 from tasks.training import tables
 
-_CONFIG, _SUMMARY, _WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
-_LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
-_CHECKPOINTS, _LOCK = 'checkpoints', '.lock'
+CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
+LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
+CHECKPOINTS, _LOCK = 'checkpoints', '.lock'
 
 
 class RunDirectory:
@@ -68,7 +67,7 @@ class RunDirectory:
 
   @property
   def checkpoints(self) -> pathlib.Path:
-    return self.path / _CHECKPOINTS
+    return self.path / CHECKPOINTS
 
   def ledger(
       self,
@@ -93,7 +92,7 @@ class RunDirectory:
       InputError: If the runs that it has overwritten can't be composed with it.
       LedgerError: If it is damaged, lost or another run's, or can't be written.
     """
-    path = self.path / _LEDGER
+    path = self.path / LEDGER
     if began and not path.exists():
       raise ledger_lib.LedgerError(
           f'{path} is missing, but the run has begun; restore it from a backup.'
@@ -140,20 +139,20 @@ class RunDirectory:
       with run_tables.writing(self.path):
         # The configuration first: without it the other files are no run.
         for path in (
-            self.path / _CONFIG, self.path / _SUMMARY, *self.path.glob('weights*.npz')
+            self.path / CONFIG, self.path / SUMMARY, *self.path.glob('weights*.npz')
         ):
           path.unlink(missing_ok=True)
         self.tables.remove()
         if self.checkpoints.exists():
           shutil.rmtree(self.checkpoints)
         # What was released stays released.
-        if (self.path / _LEDGER).exists():
-          os.replace(self.path / _LEDGER, self._next_former_ledger())
-    self._write_json(_CONFIG, config)
+        if (self.path / LEDGER).exists():
+          os.replace(self.path / LEDGER, self._next_former_ledger())
+    self._write_json(CONFIG, config)
     self.config = config
 
   def write_summary(self, summary: dict[str, Any]) -> None:
-    self._write_json(_SUMMARY, summary)
+    self._write_json(SUMMARY, summary)
 
   def write_weights(self, weights: Any, average: Optional[str] = None) -> None:
     """Trainable and non-trainable weights, in order, as arrays of an .npz file.
@@ -162,12 +161,14 @@ class RunDirectory:
       weights: A `ModelWeights`.
       average: The name of the average that they are; None: the last weights.
     """
+    import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
     arrays = {
         f'{kind}_{position}': np.asarray(array)
         for kind in ('trainable', 'non_trainable')
         for position, array in enumerate(tf.nest.flatten(getattr(weights, kind)))
     }
-    name = f'weights_{average}.npz' if average else _WEIGHTS
+    name = f'weights_{average}.npz' if average else WEIGHTS
     self._replace(name, lambda file: np.savez(file, **arrays))
 
   def _next_former_ledger(self) -> pathlib.Path:
@@ -198,7 +199,7 @@ class RunDirectory:
       self._lock.flush()
 
   def _read_config(self) -> Optional[dict[str, Any]]:
-    path = self.path / _CONFIG
+    path = self.path / CONFIG
     try:
       config = json.loads(path.read_text(encoding='utf-8'))
       if not isinstance(config, dict) or 'run_id' not in config:
@@ -211,7 +212,7 @@ class RunDirectory:
     except (OSError, ValueError) as error:
       reason = str(error)
     raise errors.InputError(
-        f'--output_dir={self.path} holds a run whose {_CONFIG} can\'t be read'
+        f'--output_dir={self.path} holds a run whose {CONFIG} can\'t be read'
         f' ({reason}), so that it can\'t go on; put it back, name another directory,'
         ' or begin anew with --overwrite.'
     )
@@ -237,7 +238,7 @@ class RunDirectory:
 
 def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
   """The privacy ledgers of a run's directory: of runs that were overwritten, then its own."""
-  own = pathlib.Path(run_dir) / _LEDGER
+  own = pathlib.Path(run_dir) / LEDGER
   return [*_former_ledgers(own.parent), *([own] if own.exists() else [])]
 
 

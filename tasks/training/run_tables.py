@@ -6,12 +6,13 @@ import pathlib
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from fedsmp_tff import errors as library_errors
 from tasks import errors
 from tasks.training import tables
 
+# The averages of the weights that are measured beside the last ones.
+AVERAGES = ('exponential', 'tail')
 METRICS, _TIMINGS = 'metrics.csv', 'timings.csv'
 _EVENTS = 'events.out.tfevents.*'
 
@@ -29,7 +30,7 @@ class RunTables:
     for table in self._tables.values():
       table.close()
     if self._events is not None:
-      with contextlib.suppress(tf.errors.OpError):
+      with contextlib.suppress(OSError), _as_os_error():
         self._events.close()
 
   def resume(self, rounds_done: int, digests: dict[str, np.ndarray]) -> int:
@@ -79,6 +80,10 @@ class RunTables:
     with writing(self._directory):
       self.remove()
 
+  def paths(self) -> list[pathlib.Path]:
+    """The files of the tables, events aside."""
+    return [table.path for table in self._tables.values()]
+
   def digests(self) -> dict[str, np.ndarray]:
     """Of each table's rows so far."""
     return {name: table.digest() for name, table in self._tables.items()}
@@ -112,12 +117,15 @@ class RunTables:
       path.unlink()
 
   def _add_events(self, step: int, values: dict[str, float]) -> None:
-    if self._events is None:
-      self._events = tf.summary.create_file_writer(str(self._directory))
-    with self._events.as_default(step=step):
-      for name, value in values.items():
-        tf.summary.scalar(name, value)
-    self._events.flush()
+    import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+    with _as_os_error():
+      if self._events is None:
+        self._events = tf.summary.create_file_writer(str(self._directory))
+      with self._events.as_default(step=step):
+        for name, value in values.items():
+          tf.summary.scalar(name, value)
+      self._events.flush()
 
 
 @contextlib.contextmanager
@@ -125,10 +133,19 @@ def writing(path: pathlib.Path) -> Iterator[None]:
   """Raises `RunError` in this block if the path can't be written."""
   try:
     yield
-  except (OSError, tf.errors.OpError) as error:
+  except OSError as error:
     raise errors.RunError(
-        f'{path} can\'t be written ({library_errors.reason(error)}); make room or give access there, and'
-        ' run the same command again, which goes on after the last checkpoint.'
+        f'{path} can\'t be written ({library_errors.reason(error)}); make room or give access'
+        ' there, and run the same command again, which goes on after the last checkpoint.'
     ) from None
 
 
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+  """Turns TensorFlow's errors of files into Python's, which commands without it handle too."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+  try:
+    yield
+  except tf.errors.OpError as error:
+    raise OSError(library_errors.reason(error)) from None

@@ -26,21 +26,22 @@ def train(
     checkpoints: checkpoints_lib.Checkpoints,
     ledger: Optional[ledger_lib.Ledger],
     interruption: interruption_lib.Interruption,
+    seconds_per_line: float,
 ) -> Optional[BaseException]:
   """Runs the rounds and writes their files; returns what ended the run early, if so."""
   settings = experiment.settings
-  averages = _averages(experiment)
-  progress = progress_lib.Progress(experiment)
-  writer = metrics.MetricsWriter(experiment, out.tables, ledger)
+  progress = progress_lib.Progress(experiment, seconds_per_line)
   client_data = ClientData(experiment.data, tagged=settings.seed is not None)
   try:
+    averages = _averages(experiment)
+    writer = metrics.MetricsWriter(experiment, out.tables, ledger)
     with interruption.rounds():
       weights, stopped_by = loop.run(
           experiment.process(),
           client_data,
           experiment.spec.sampler(experiment.seeds.sampling),
           settings.rounds,
-          averages.evaluate,
+          progress.during(averages.evaluate),
           [averages, writer, progress],
           checkpoints=checkpoints,
           ledger=ledger,

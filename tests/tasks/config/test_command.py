@@ -25,7 +25,7 @@ class _Stop(KeyboardInterrupt):
 
 def _command(**facts):
   return command.Command(
-      'tasks.echo', ('usage: echo',), (_Options,), failures=(_Failure, _Stop), **facts
+      'tasks.echo', ('usage: echo',), (_Options,), failures=lambda: (_Failure, _Stop), **facts
   )
 
 

@@ -52,3 +52,21 @@ class TestExecution:
       found = _settings(*arguments)
       assert (found.rounds, found.seed) == (7, 3)
       assert found.clip_schedule == _settings(task, name).clip_schedule
+
+  @pytest.mark.parametrize('explicit, name, left_out', [
+      ('--k=100', 'k', 'p'), ('--public_epochs=2', 'public_epochs', 'public_steps'),
+  ])
+  def test_what_is_given_takes_the_place_of_what_it_excludes(self, explicit, name, left_out):
+    found = _settings('--task=shakespeare', '--recipe=best', explicit)
+    assert getattr(found, name) is not None and getattr(found, left_out) is None
+    whole = _settings('--task=shakespeare', '--recipe=best')
+    assert found.released_weight == whole.released_weight
+    with pytest.raises(errors.InputError, match='exclude each other'):
+      _settings('--task=shakespeare', '--recipe=best', '--p=0.1', '--k=100')
+
+  def test_so_it_does_of_a_row(self):
+    for explicit, name, left_out in (
+        ('--k=100', 'k', 'p'), ('--epsilon=2', 'epsilon', 'noise_multiplier'),
+    ):
+      found = _settings('--row=table_5/fedsmp_topk/0.005/0.58', explicit)
+      assert getattr(found, name) is not None and getattr(found, left_out) is None

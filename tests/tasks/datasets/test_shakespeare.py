@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import datasets
 from tasks import errors
 from tasks.datasets import shakespeare
 from tests.support import small_data
@@ -77,6 +78,13 @@ class TestExecution:
   def test_padding_does_not_count(self):
     scored = shakespeare.TASK.is_scored(tf.constant([[5, 0, 89, 0]]))
     assert scored.numpy().tolist() == [[True, False, True, False]]
+
+  @pytest.mark.parametrize('name', list(datasets.TASKS))
+  def test_labels_are_scored_one_by_one_in_a_graph_too(self, name):
+    # As TFF makes one, where `!=` of a tensor is that of Python's objects.
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+      scored = session.run(datasets.TASKS[name].is_scored(tf.constant([[5, 1], [2, 3]])))
+    assert scored.tolist() == [[True, True], [True, True]]
 
   def test_the_bundled_plays(self):
     data = shakespeare.TASK.load(0, 1000)

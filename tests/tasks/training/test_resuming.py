@@ -186,6 +186,18 @@ class TestGoingOn:
     assert '3 of 3 rounds done' in capsys.readouterr().out
     assert _files(out) == before
 
+  def test_what_is_finished_and_whole_says_so_from_its_files_alone(
+      self, finished, data_dir, capsys
+  ):
+    out, arguments = finished
+    before = _files(out)
+    capsys.readouterr()
+    shutil.rmtree(data_dir)
+    assert commands.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert f'{out} holds this run, and it is finished: 3 rounds' in said and 'epsilon = ' in said
+    assert _files(out) == before
+
   def test_other_flags_are_refused_by_name(self, finished, capsys):
     out, arguments = finished
     before = _files(out)
@@ -210,7 +222,8 @@ class TestGoingOn:
     assert 'goes on after round 2' in capsys.readouterr().out
 
   def test_other_data_are_refused(self, finished, data_dir, capsys):
-    _, arguments = finished
+    out, arguments = finished
+    (out / 'summary.json').unlink()  # A run that has its summary needs no data.
     capsys.readouterr()
     path = data_dir / 't10k-labels-idx1-ubyte.gz'
     small_data.write_idx(path, np.zeros(20, np.uint8))

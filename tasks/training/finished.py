@@ -1,0 +1,83 @@
+"""Runs that are over: the same command again says so in a second, without TensorFlow or data."""
+
+import json
+import pathlib
+from typing import Any, Optional
+
+from fedsmp_tff.privacy import ledger as ledger_lib
+from tasks.config import settings as settings_lib
+from tasks.training import resuming
+from tasks.training import run_directory
+from tasks.training import run_tables
+
+
+def text(
+    settings: settings_lib.RunSettings, output: settings_lib.OutputSettings
+) -> Optional[str]:
+  """What a finished run came to; None if --output_dir holds no such run, whole.
+
+  Args:
+    settings: What the command asks for.
+    output: Where.
+
+  Raises:
+    InputError: If the run that is there has other flags.
+  """
+  if output.output_dir is None or output.overwrite:
+    return None
+  path = pathlib.Path(output.output_dir)
+  config, summary = map(_content, (path / run_directory.CONFIG, path / run_directory.SUMMARY))
+  if summary.get('rounds') != settings.rounds or 'flags' not in config:
+    return None
+  resuming.check_identity(path, config, settings_lib.identity(settings))
+  # What is missing, damaged or changed is for a run that resumes to see.
+  if not _whole(path, settings.rounds) or not _ledger_agrees(path, summary):
+    return None
+  lines = [
+      f'{path} holds this run, and it is finished: {settings.rounds} rounds, accuracy best'
+      f' {100 * summary["best_test_accuracy"]:.2f} % (round {summary["best_round"]}), final'
+      f' {100 * summary["final_test_accuracy"]:.2f} %',
+  ]
+  if 'epsilon' in summary:
+    lines.append(
+        f'  epsilon = {summary["epsilon"]:.4g} by {summary["rounds_charged"]} rounds'
+        f' ({summary["verdict"]})'
+    )
+  return '\n'.join([*lines, f'  the rest is in {path / run_directory.SUMMARY}'])
+
+
+def _content(path: pathlib.Path) -> dict[str, Any]:
+  """A JSON object; empty if there is none."""
+  try:
+    found = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError):
+    return {}
+  return found if isinstance(found, dict) else {}
+
+
+def _whole(path: pathlib.Path, rounds: int) -> bool:
+  """Whether all files are there, and unchanged since the summary, which is the last of them."""
+  checkpoints = path / run_directory.CHECKPOINTS
+  parts = [
+      path / run_directory.CONFIG, path / run_directory.WEIGHTS, checkpoints,
+      *run_tables.RunTables(path).paths(),
+      *checkpoints.rglob('*'),
+  ]
+  if not (checkpoints / f'round_{rounds}').exists() or not all(p.exists() for p in parts):
+    return False
+  end = (path / run_directory.SUMMARY).stat().st_mtime_ns
+  return all(part.stat().st_mtime_ns <= end for part in parts)
+
+
+def _ledger_agrees(path: pathlib.Path, summary: dict[str, Any]) -> bool:
+  """Whether the ledger has the rounds that the summary says were charged."""
+  if 'rounds_charged' not in summary:
+    return True
+  try:
+    record = ledger_lib.read(path / run_directory.LEDGER)
+  except (OSError, ledger_lib.LedgerError):
+    return False
+  unchanged = (path / run_directory.LEDGER).stat().st_mtime_ns <= (
+      path / run_directory.SUMMARY
+  ).stat().st_mtime_ns
+  return unchanged and record.rounds_charged == summary['rounds_charged']

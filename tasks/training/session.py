@@ -1,0 +1,115 @@
+"""One process of a run: from its settings to the end of its rounds, and what it prints.
+
+`tasks.run` imports it once it knows that the flags are right: TensorFlow takes seconds to import.
+"""
+
+import contextlib
+import os
+import sys
+import time
+
+from fedsmp_tff import runtime
+from fedsmp_tff.privacy import budget as budget_lib
+from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.program import checkpoints as checkpoints_lib
+from tasks import errors
+from tasks.config import runtime as runtime_lib
+from tasks.config import settings as settings_lib
+from tasks.config import task_flags
+from tasks.training import experiment as experiment_lib
+from tasks.training import interruption as interruption_lib
+from tasks.training import plan
+from tasks.training import resuming
+from tasks.training import run_directory
+from tasks.training import seeds as seeds_lib
+from tasks.training import train
+
+# What ends a run with a sentence and exit status 1, or their attribute `status`.
+FAILURES = (
+    errors.RunError, checkpoints_lib.CheckpointError, ledger_lib.LedgerError,
+    budget_lib.BudgetSpentError, runtime.WorkersLostError, interruption_lib.Interrupted,
+)
+
+
+def run(
+    settings: settings_lib.RunSettings,
+    place: runtime_lib.RuntimeSettings,
+    output: settings_lib.OutputSettings,
+) -> int:
+  """Runs the rounds, and prints the plan before them and what they came to.
+
+  Args:
+    settings: What to run.
+    place: Where.
+    output: Where its files are, and how it ends early; a run that is there is resumed.
+
+  Returns:
+    The exit status.
+
+  Raises:
+    InputError: If something does not fit the data, or the run in the directory.
+  """
+  task_flags.use(settings.task_flags)
+  interruption = interruption_lib.Interruption(output.grace_seconds)
+  runtime_lib.prepare(place, seeded=settings.seed is not None)
+  with interruption.handled(), runtime_lib.context(place):
+    return _run(settings, place, output, interruption)
+
+
+def _run(
+    settings: settings_lib.RunSettings,
+    place: runtime_lib.RuntimeSettings,
+    output: settings_lib.OutputSettings,
+    interruption: interruption_lib.Interruption,
+) -> int:
+  path = output.output_dir or _default_output_dir(settings)
+  with run_directory.RunDirectory(path, output.overwrite) as out:
+    if out.config is not None:
+      resuming.check_identity(out.path, out.config, settings_lib.identity(settings))
+    experiment = experiment_lib.Experiment.build(
+        settings, seeds_lib.make(settings.seed, out.config)
+    )
+    resumed = out.config is not None
+    if resumed:
+      resuming.check_data(out.path, out.checkpoints, out.config, experiment.data)
+    for warning in plan.warnings(experiment):
+      print(f'tasks.run: {warning}', file=sys.stderr)
+    print(plan.text(experiment), flush=True)
+    print(f'\noutput: {out.path}\n', flush=True)
+    if not resumed:
+      out.begin(resuming.config(experiment, place))
+    for change in resuming.changes(out.config, resuming.surroundings(place)):
+      print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
+    run_id = out.config['run_id']
+    with checkpoints_lib.Checkpoints(
+        out.checkpoints, run_id.encode(), rounds_per_checkpoint=output.rounds_per_checkpoint
+    ) as checkpoints:
+      if resumed and checkpoints.empty():
+        out.tables.resume_without_checkpoint(out.checkpoints)
+      resuming.keep_data_digest(out.checkpoints, experiment.data)
+      ledger = contextlib.nullcontext()
+      if experiment.private:
+        ledger = out.ledger(
+            experiment.spec, run_id, experiment.seeds.process, settings.task,
+            began=not checkpoints.empty(), epsilon_budget=settings.epsilon_budget,
+        )
+      with ledger as ledger:
+        stopped_by = train.train(
+            experiment, out, checkpoints, ledger, interruption, output.seconds_per_line
+        )
+  if isinstance(stopped_by, interruption_lib.Interrupted):
+    print(
+        f'tasks.run: {stopped_by}; the same command with --output_dir={out.path} goes'
+        ' on.',
+        file=sys.stderr,
+    )
+    return stopped_by.status
+  if stopped_by is not None:
+    raise stopped_by
+  return 0
+
+
+def _default_output_dir(settings: settings_lib.RunSettings) -> str:
+  now = time.strftime('%Y%m%d-%H%M%S')
+  # Batch jobs that start in the same second keep apart.
+  return f'runs/{settings.task}-{settings.algorithm}-{now}-{os.getpid()}'
