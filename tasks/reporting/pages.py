@@ -218,6 +218,8 @@ def _own_settings(group: results.Group) -> list[str]:
 
 
 def _flag_text(value) -> str:
+  if value is None:
+    return 'default'
   return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -30,7 +30,7 @@ def _cells(output):
 
 @pytest.fixture
 def as_the_paper():
-  return dict(sampling='fixed', initializer='torch')
+  return dict(sampling='fixed', initializer='torch', public_clients=0)
 
 
 class TestExecution:
@@ -74,7 +74,8 @@ class TestExecution:
         row for row in _cells(output)['Table 1: Fashion-MNIST'] if row['seeds']
     ]
     assert [row['differs from the paper in'] for row in ours] == [
-        '1 rounds, not 180, clip = 0.5, sampling = poisson, initializer = keras',
+        '1 rounds, not 180, clip = 0.5, sampling = poisson, initializer = keras,'
+        ' public_clients = default',
         '1 rounds, not 180, sigma = 1.45',
     ]
 

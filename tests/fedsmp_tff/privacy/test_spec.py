@@ -189,18 +189,18 @@ class TestEvaluation:
   def test_epsilon_is_that_of_an_independent_composition(self):
     spec = self._with(_spec(), clients_per_round=200, noise_multiplier=1.0)
     accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=1e-3)
+    by_rdp = rdp.RdpAccountant()
     for rate, sigma, num in ((_R / _N, 1.4, _T), (200 / _N, 1.0, 5)):
-      accountant.compose(
-          dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)), num
-      )
+      event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
+      accountant.compose(event, num)
+      by_rdp.compose(event, num)
     # Theirs is on a coarser grid, and no less.
     theirs = accountant.get_epsilon(_DELTA)
     assert spec.epsilon() == pytest.approx(theirs, rel=0.02)
     assert spec.epsilon() > 1.05 * spec.epsilon(evaluations=0)
     assert spec.epsilon(evaluations=0) == _spec().epsilon()
     assert spec.epsilon(rounds=0, evaluations=5) == spec.evaluation.epsilon()
-    by_rdp = rdp.RdpAccountant().compose(spec.dp_event()).get_epsilon(_DELTA)
-    assert spec.epsilon('poisson_rdp') == pytest.approx(by_rdp, rel=0.02)
+    assert spec.epsilon('poisson_rdp') == pytest.approx(by_rdp.get_epsilon(_DELTA), rel=0.02)
 
   def test_with_a_fixed_number_of_clients_too(self):
     spec = self._with(_spec(sampling='fixed'), clients_per_round=50, seats=50, min_reporting=None)
