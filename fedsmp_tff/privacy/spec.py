@@ -193,8 +193,12 @@ class PrivacySpec:
     return [*self.evaluation.releases(evaluations), own]
 
   def holds(self, accounting: str) -> bool:
-    """Whether an accounting is a guarantee for this sampling and noise."""
-    how = accounting_lib.ACCOUNTINGS[accounting]
+    """Whether an accounting is a guarantee for this sampling and noise.
+
+    Raises:
+      ValueError: If there is no such accounting.
+    """
+    how = accounting_lib.named(accounting)
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
     if self.evaluation is not None and not self.evaluation.holds(accounting):
@@ -365,8 +369,7 @@ class PrivacySpec:
     accounting = accounting or self.claim
     if not 0 < epsilon < math.inf:
       raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
-    how = accounting_lib.ACCOUNTINGS.get(accounting)
-    if how is not None and not how.guarantees:
+    if not accounting_lib.named(accounting).guarantees:
       raise ValueError(
           f'`accounting`={accounting!r} is a lower bound of epsilon; noise that reaches'
           ' a target by it guarantees nothing. Choose another.'
