@@ -152,10 +152,7 @@ def _account(options: Options) -> None:
     found = {
         name: answer
         for name, how in accounting.ACCOUNTINGS.items()
-        # The search for a target tries noise that losses can't account.
-        if how.any_noise or spec.lattice is None or (
-            options.epsilon is None and spec.round.can_account(name)
-        )
+        if spec.round.can_account(name)
         if (answer := _answer(name, how, spec, options)) is not None
     }
     colluding = {
@@ -346,6 +343,8 @@ def _answer(
         spec, sampling=how.sampling, min_reporting=None,
         seats=spec.population if how.sampling == sampling_lib.POISSON else None,
     )
+    if not spec.round.can_account(name):
+      return None
   if options.noise_multiplier is None:
     return spec.calibrated(options.epsilon, name).noise_multiplier
   return spec.most_rounds(options.epsilon, name)
