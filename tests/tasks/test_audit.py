@@ -99,7 +99,7 @@ class TestExecution:
   def test_a_release_of_integers_that_past_ones_shape_stands(self, kind, shaping, capsys):
     status, out, _ = _run(
         capsys, '--part=release', f'--noise={kind}', '--delta=1e-2', '--seed=1',
-        '--releases=3000', shaping,
+        '--releases=2000', shaping,
     )
     assert status == 0 and 'the claim stands' in out
     # 0.37 to 0.7 of 1.478, the exact epsilon, with so few releases.
@@ -125,7 +125,7 @@ class TestExecution:
   def test_a_bug_of_shaping_is_refuted(self, bug, shaping, capsys, monkeypatch):
     _plant(bug, monkeypatch)
     status, out, _ = _run(
-        capsys, '--part=release', '--delta=1e-2', '--seed=1', '--releases=3000', shaping
+        capsys, '--part=release', '--delta=1e-2', '--seed=1', '--releases=2000', shaping
     )
     assert status == 1 and 'CLAIM REFUTED' in out, out
 

@@ -152,6 +152,12 @@ class TestPrivacySpec:
       spec.dp_event()
 
 
+def test_default_delta_is_the_papers():
+  # Section 5 of the paper, n = 6000: 7e-5, not 1/n.
+  assert spec_lib.default_delta(6000) == pytest.approx(6.98e-5, rel=1e-3)
+  assert spec_lib.default_delta(1) == 0.5
+
+
 class TestCalibration:
 
   @pytest.mark.parametrize(
