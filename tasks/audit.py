@@ -14,8 +14,8 @@ guess. A canary's update makes up for all three and for the d/k scale, so that a
 it lies along its direction with norm C. What is scored is the update that the server releases,
 with the guess taken off and the factors put on again, which anybody can do.
 
-Where options choose by past releases, `release` lets a few rounds pass first, which are the
-same with the canary and without it: a round's guarantee is one whatever was released before it.
+Where releases make factors or a guess, `release` lets a few rounds pass first, which are the
+same with the canary and without it: a round's guarantee is valid whatever was released before it.
 In `run` the aggregator's own TFF process runs; in `release`, for speed, its TensorFlow functions
 do, in one graph.
 """
@@ -56,8 +56,8 @@ _LENGTH = 1e3
 _RELEASE_PARTICIPANTS, _RELEASE_VALUES = 4, 8
 _RELEASES_AT_ONCE = 1000
 _RATIO = 0.5
-# Rounds before the one that is audited, where options learn from releases: by then estimates of
-# energies differ by more than the noise in them.
+# Rounds before the one that is audited, where releases make factors or a guess: by then estimates
+# of energies differ by more than the noise in them.
 _ROUNDS_BEFORE = 20
 
 _option = options_lib.option
@@ -305,7 +305,9 @@ class _AuditedRound:
     # Of clients whose coordinates differ, so that guess and factors do.
     usual = tf.constant(_LENGTH * 2.0 ** -np.arange(dim), tf.float32)
     after = tf.function(lambda state, seed: self._next(state, [usual] * spec.seats, seed)[1])
-    for number in range(_ROUNDS_BEFORE if state.memory else 0):
+    # Where releases choose coordinates alone, one release moves them most at the start.
+    shaped = state.choice.has_factors or state.choice.has_guess
+    for number in range(_ROUNDS_BEFORE if shaped else 0):
       state = after(state, randomness.fold_in(self._seed, -1 - number))
     self._state = state
     self.choice = _Choice.of(state, factory.sparsifier, dim)
