@@ -242,9 +242,18 @@ class _Choice:
     values = tf.gather(mean, self.coordinates) if tf.is_tensor(mean) else mean[self.coordinates]
     return (values - self.guess) * self.factors
 
-  def directions(self) -> dict[str, np.ndarray]:
-    """Where wrong code would show most: along the guess, at the extremes of the factors."""
+  def directions(self, following: np.ndarray) -> dict[str, np.ndarray]:
+    """Where wrong code would show most, as unit vectors by name.
+
+    Along the guess, at the extremes of the factors, and on what leaves the mask by itself.
+
+    Args:
+      following: The coordinates of a next round after noise alone.
+    """
     found = {}
+    leaves = ~np.isin(self.coordinates, following)
+    if np.any(leaves):
+      found['on what leaves the mask'] = leaves / np.linalg.norm(leaves)
     towards = self.guess * self.factors
     if np.any(towards):
       towards /= np.linalg.norm(towards)
@@ -271,7 +280,7 @@ def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
   # A client added or removed; with nobody sampled that is the sum's own guarantee.
   claim = dataclasses.replace(one, sampling=sampling_lib.POISSON).epsilon()
   audited = _AuditedRound(one, options)
-  directions = audited.choice.directions()
+  directions = audited.directions()
   # All bounds are right at once with the confidence that is asked for.
   confidence = 1 - (1 - options.confidence) / len(directions)
   audits = []
@@ -322,6 +331,14 @@ class _AuditedRound:
     ]
     update, state, _ = self._round.finish(self._round.sum(reports), state)
     return update, self._round.choose(state)
+
+  def directions(self) -> dict[str, np.ndarray]:
+    """See `_Choice.directions`."""
+    if not self._state.memory:
+      return self.choice.directions(self.choice.coordinates)
+    nothing = [tf.zeros([self.choice.dim])] * self._spec.seats
+    _, state = self._next(self._state, nothing, randomness.fold_in(self._seed, 2))
+    return self.choice.directions(state.choice.coordinates.numpy())
 
   def scores(self, direction: np.ndarray, canary: bool, num: int) -> np.ndarray:
     """Scores of independent releases, float[num, number of scores].
