@@ -70,9 +70,9 @@ class Options:
   colluding: Optional[float] = options_lib.option(
       None,
       'Share f of the seats, in [0, 1), that leave out their noise, or whose noise the attacker'
-      ' knows: prints epsilon of what is left too, sigma sqrt(1 - f).',
-      at_least=0, below=1, only=options_lib.when('noise', noise_lib.GAUSSIAN),
-      excludes=('epsilon',),
+      ' knows: prints epsilon of what is left too, sigma sqrt(1 - f); with integer noise, of the'
+      ' whole shares that are left.',
+      at_least=0, below=1, excludes=('epsilon',),
   )
   epsilon_budget: Optional[float] = options_lib.option(
       None, 'With --ledger: prints what is left of this epsilon.', above=0,
@@ -152,14 +152,13 @@ def _account(options: Options) -> None:
     found = {
         name: answer
         for name, how in accounting.ACCOUNTINGS.items()
-        # The search for a target tries noise that losses can't account.
-        if how.any_noise or spec.lattice is None or (
-            options.epsilon is None and spec.round.can_account(name)
-        )
+        if spec.round.can_account(name)
         if (answer := _answer(name, how, spec, options)) is not None
     }
     colluding = {
-        name: _with_less_noise(spec, options.colluding).epsilon(name)
+        name: accounting.epsilon(
+            [(spec.round.without_noise_of(options.colluding), spec.rounds)], name, spec.delta
+        )
         for name in found
         if options.colluding is not None and spec.holds(name)
     }
@@ -238,14 +237,10 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
         'Runs with --sampling=poisson and fixed have guarantees about other neighbours,'
         ' which don\'t add up; name those of one kind.'
     )
-  if options.colluding is not None and any(spec.lattice is not None for spec in specs):
-    raise errors.InputError(
-        '--colluding is for Gaussian noise only, and a ledger here is of integer noise; drop it.'
-    )
   ledger_lib.check_noise_is_independent(runs)
   delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
   counted = [release for _, record in runs for release in record.charged]
-  less = [(_less_noise(one, options.colluding), num) for one, num in counted]
+  less = [(one.without_noise_of(options.colluding or 0), num) for one, num in counted]
   valid = [name for name in accounting.ACCOUNTINGS if all(spec.holds(name) for spec in specs)]
   verdict = 'VALID'
   if any(record.seeded for _, record in runs):
@@ -348,6 +343,8 @@ def _answer(
         spec, sampling=how.sampling, min_reporting=None,
         seats=spec.population if how.sampling == sampling_lib.POISSON else None,
     )
+    if not spec.round.can_account(name):
+      return None
   if options.noise_multiplier is None:
     return spec.calibrated(options.epsilon, name).noise_multiplier
   return spec.most_rounds(options.epsilon, name)
@@ -378,15 +375,6 @@ def _line(name: str, spec: spec_lib.PrivacySpec, answer: float, options: Options
 def _seats_text(spec: spec_lib.PrivacySpec) -> str:
   limited = spec.sampling == sampling_lib.POISSON and spec.seats < spec.population
   return f' and {spec.seats:,} seats' if limited else ''
-
-
-def _less_noise(one: accounting.Round, colluding: Optional[float]) -> accounting.Round:
-  """A round in which a share of the seats leaves out its noise: variances of shares add up."""
-  return one._replace(noise_multiplier=one.noise_multiplier * math.sqrt(1 - (colluding or 0)))
-
-
-def _with_less_noise(spec: spec_lib.PrivacySpec, colluding: float) -> spec_lib.PrivacySpec:
-  return spec.with_noise_multiplier(spec.noise_multiplier * math.sqrt(1 - colluding))
 
 
 def _colluding_text(epsilon: float, colluding: float) -> str:

@@ -25,6 +25,7 @@ accounting (Renyi DP, conversion of Lemma 2), which reproduces its tables.
 """
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import functools
 import math
 from typing import NamedTuple, Optional
@@ -88,6 +89,17 @@ ACCOUNTINGS = {
 }
 
 
+def named(accounting: str) -> Accounting:
+  """Returns an accounting.
+
+  Raises:
+    ValueError: If there is none of this name.
+  """
+  if accounting not in ACCOUNTINGS:
+    raise ValueError(f'`accounting` must be one of {list(ACCOUNTINGS)}. Found {accounting!r}.')
+  return ACCOUNTINGS[accounting]
+
+
 class Round(NamedTuple):
   """The numbers on which a round's guarantee depends.
 
@@ -113,7 +125,7 @@ class Round(NamedTuple):
 
   def can_account(self, accounting: str) -> bool:
     """Whether an accounting is for this noise."""
-    how = ACCOUNTINGS[accounting]
+    how = named(accounting)
     if self.lattice is None or how.any_noise:
       return True
     by_loss = accounting in _ROUND_LOSS
@@ -125,6 +137,24 @@ class Round(NamedTuple):
       return self
     sigma = discrete_gaussian.dominating(self.lattice).noise_multiplier
     return self._replace(noise_multiplier=sigma, lattice=None)
+
+  def without_noise_of(self, colluding: float) -> 'Round':
+    """Returns the round if a share of the participants, in [0, 1), leaves out its noise.
+
+    Variances of noise shares add up, of the `1 - colluding` that are left. Integer noise
+    comes in whole shares, which stay as they are, as the encoding does.
+    """
+    if self.lattice is None:
+      return self._replace(noise_multiplier=self.noise_multiplier * math.sqrt(1 - colluding))
+    before = self.lattice.min_reporting
+    # A share of 0.1 of 170 is 17: not one more for the rounding of floats.
+    left = math.floor(before * (1 - colluding) + 1e-9)
+    sigma = self.noise_multiplier * math.sqrt(left / before)
+    if not left:
+      return self._replace(noise_multiplier=sigma)
+    # Neither the variance of a share nor the scale of the lattice moves with both of these.
+    lattice = dataclasses.replace(self.lattice, noise_multiplier=sigma, min_reporting=left)
+    return self._replace(noise_multiplier=sigma, lattice=lattice)
 
   def without_truncation(self) -> 'Round':
     """Returns the round with seats for all clients that may be sampled."""
@@ -153,24 +183,20 @@ def epsilon(
   Raises:
     ValueError: If there is no such accounting, or it does not cover the noise of a round.
   """
-  if accounting not in ACCOUNTINGS:
-    raise ValueError(
-        f'`accounting` must be one of {list(ACCOUNTINGS)}. Found'
-        f' {accounting!r}.'
-    )
+  named(accounting)
   rounds = [(one, num) for one, num in rounds if num]
   if not rounds:
     return 0.0
   if any(not one.noise_multiplier for one, _ in rounds):
     return math.inf
+  for one, _ in rounds:
+    if not one.can_account(accounting):
+      raise ValueError(
+          f'`accounting`={accounting!r} takes Gaussian noise. Found'
+          f' {one.lattice.kind!r} of variance {one.lattice.share_variance:.3g} a share;'
+          ' choose one by Renyi DP.'
+      )
   if by_privacy_loss(accounting):
-    for one, _ in rounds:
-      if not one.can_account(accounting):
-        raise ValueError(
-            f'`accounting`={accounting!r} takes Gaussian noise. Found'
-            f' {one.lattice.kind!r} of variance {one.lattice.share_variance:.3g} a share;'
-            ' choose one by Renyi DP.'
-        )
     if accounting == 'fixed_pld_lower':
       return lower_bound.fixed(
           [(one.noise_multiplier, one.sampling_rate, num) for one, num in rounds], delta

@@ -42,10 +42,10 @@ def epsilon_of_one_release(
 ) -> Audit:
   """Bounds epsilon by independent releases with a canary and without.
 
-  The attack is a threshold on the canary's score.
+  The attack is a threshold on one of the canary's scores.
 
-  A fifth of the scores choose the threshold; from the rest come Clopper-Pearson bounds of
-  the attack's true and false positive rates, and with (epsilon, delta)-DP
+  A fifth of the releases choose score and threshold; from the rest come Clopper-Pearson bounds
+  of the attack's true and false positive rates, and with (epsilon, delta)-DP
   true <= e^epsilon false + delta (Jagielski, Ullman, Oprea 2020).
 
   >>> rng = np.random.default_rng(0)
@@ -54,30 +54,35 @@ def epsilon_of_one_release(
   True
 
   Args:
-    present: Scores with the canary, float[num]; larger where it shows more.
-    absent: Scores without it, float[num].
+    present: Scores with the canary, float[num], or several of each release, float[num, scores];
+      larger where it shows more.
+    absent: Scores without it, likewise.
     delta: delta of the claim, in [0, 1).
     confidence: Probability that epsilon is at least the bound.
 
   Returns:
     The bound, 0 at least.
   """
+  present, absent = (s.reshape(len(s), -1) for s in (present, absent))
   pilot, held = zip(*(np.split(s, [int(_PILOT * len(s))]) for s in (present, absent)))
   each = (1 - confidence) / 2
 
-  def bound(threshold, scores):
-    true, false = (np.count_nonzero(s >= threshold) for s in scores)
+  def bound(attack, scores):
+    column, threshold = attack
+    true, false = (np.count_nonzero(s[:, column] >= threshold) for s in scores)
     low = stats.beta.ppf(each, true, len(scores[0]) - true + 1) if true else 0.0
     rest = len(scores[1]) - false
     high = stats.beta.ppf(1 - each, false + 1, rest) if rest else 1.0
     return math.log((low - delta) / high) if low > delta else 0.0
 
-  thresholds = np.quantile(np.concatenate(pilot), np.linspace(0.5, 0.9995, 400))
-  threshold = max(thresholds, key=lambda t: bound(t, pilot))
+  thresholds = np.quantile(np.concatenate(pilot), np.linspace(0.5, 0.9995, 400), axis=0)
+  attacks = [(column, t) for column in range(present.shape[1]) for t in thresholds[:, column]]
+  attack = max(attacks, key=lambda attack: bound(attack, pilot))
+  name = 'score' if present.shape[1] == 1 else f'score {attack[0] + 1}'
   return Audit(
-      max(0.0, bound(threshold, held)),
-      f'{len(present):,} releases with a canary and {len(absent):,} without; score from'
-      f' {threshold:.3g} on; Clopper-Pearson',
+      max(0.0, bound(attack, held)),
+      f'{len(present):,} releases with a canary and {len(absent):,} without; {name} from'
+      f' {attack[1]:.3g} on; Clopper-Pearson',
   )
 
 

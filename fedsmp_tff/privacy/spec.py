@@ -193,8 +193,12 @@ class PrivacySpec:
     return [*self.evaluation.releases(evaluations), own]
 
   def holds(self, accounting: str) -> bool:
-    """Whether an accounting is a guarantee for this sampling and noise."""
-    how = accounting_lib.ACCOUNTINGS[accounting]
+    """Whether an accounting is a guarantee for this sampling and noise.
+
+    Raises:
+      ValueError: If there is no such accounting.
+    """
+    how = accounting_lib.named(accounting)
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
     if self.evaluation is not None and not self.evaluation.holds(accounting):
@@ -287,12 +291,16 @@ class PrivacySpec:
 
     Args:
       epsilon: The target for all rounds and evaluations, positive.
-      accounting: A key of `accounting.ACCOUNTINGS`; None: the claim's.
+      accounting: A key of `accounting.ACCOUNTINGS`; None: the claim of the result.
 
     Raises:
       ValueError: If a number is out of its range, `accounting` is a lower bound, no
         sigma up to 10^4 will do, or evaluations alone spend more.
     """
+    if accounting is None and self.lattice is not None:
+      # The claim depends on sigma: losses account for integer noise that is large enough.
+      by_renyi = f'{self.sampling}_rdp'
+      accounting = self.calibrated(epsilon, by_renyi).claim
     accounting = self._target(epsilon, accounting)
     alone = self.epsilon(accounting, rounds=0)
     if alone >= epsilon:
@@ -300,11 +308,14 @@ class PrivacySpec:
           f'Evaluations alone spend epsilon = {alone:.4g} of {epsilon}; raise'
           ' `evaluation_noise_multiplier`, or evaluate fewer times.'
       )
+    low, high = map(math.log, _SIGMA_RANGE)
 
     def spent(log_sigma):
-      return self.with_noise_multiplier(math.exp(log_sigma)).epsilon(accounting)
+      one = self.with_noise_multiplier(math.exp(log_sigma))
+      if log_sigma < high and not one.round.can_account(accounting):
+        return math.inf  # Too little noise for losses.
+      return one.epsilon(accounting)
 
-    low, high = map(math.log, _SIGMA_RANGE)
     if accounting_lib.by_privacy_loss(accounting):
       # From an accounting that takes less time; far from its sigma a grid of losses is huge.
       near, by = self, f'{accounting_lib.ACCOUNTINGS[accounting].sampling}_rdp'
@@ -365,8 +376,7 @@ class PrivacySpec:
     accounting = accounting or self.claim
     if not 0 < epsilon < math.inf:
       raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
-    how = accounting_lib.ACCOUNTINGS.get(accounting)
-    if how is not None and not how.guarantees:
+    if not accounting_lib.named(accounting).guarantees:
       raise ValueError(
           f'`accounting`={accounting!r} is a lower bound of epsilon; noise that reaches'
           ' a target by it guarantees nothing. Choose another.'

@@ -34,6 +34,8 @@ class Table:
   note: str = ''
 
 
+# Marks an accuracy that no epsilon covers.
+_OUTSIDE = '†'
 _HEADER = (
     'algorithm', 'p', 'sigma', 'paper (best, %)', 'ours: best (%)', 'difference',
     'ours: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
@@ -69,9 +71,8 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
           ' The paper\'s accounting is of the hypothetical number of clients that the paper'
           ' assumes, the sound figure of those in the data.'
       )
-    note += _seeded_text(
-        g for g in groups if any(_reproduces(g, row) for row in of_table)
-    )
+    of_this = [g for g in groups if any(_reproduces(g, row) for row in of_table)]
+    note += _seeded_text(of_this) + _outside_text(of_this)
     if number == 7:
       note += (
           ' The paper\'s header (p = 0.05 to 0.8) does not fit its Table 2; p is as it must be'
@@ -109,7 +110,7 @@ def other_runs(groups: Sequence[results.Group]) -> list[Table]:
     lines.append([
         group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
         _text(group.noise_multiplier, '{:.3g}'), f'{unfinished}{run.rounds}', *_measured(shown),
-        *(_accuracy(*shown.mean_and_std(name)) for name in run_tables.AVERAGES),
+        *(_accuracy_of(shown, name) for name in run_tables.AVERAGES),
         ', '.join(one for one in own if one not in shared),
     ])
   header = (
@@ -118,7 +119,7 @@ def other_runs(groups: Sequence[results.Group]) -> list[Table]:
       'final, exponential average (%)', 'final, second half\'s mean (%)', 'with',
   )
   note = f'All with {", ".join(shared)}.' if shared else ''
-  note = (note + _seeded_text(others)).strip()
+  note = (note + _seeded_text(others) + _outside_text(others)).strip()
   title = 'Runs that no row of the paper is about, and unfinished ones'
   return [Table(title, header, lines, note)]
 
@@ -131,6 +132,16 @@ def _seeded_text(groups: Iterable[results.Group]) -> str:
     return ''
   which = 'Every private run' if seeded == len(runs) else f'{seeded} of {len(runs)} private runs'
   return f' {which} had a seed: epsilon would be valid with fresh noise.'
+
+
+def _outside_text(groups: Iterable[results.Group]) -> str:
+  """A sentence on accuracies that no epsilon covers; '' without them."""
+  if not any(group.outside_guarantee for group in groups):
+    return ''
+  return (
+      f' Accuracies with {_OUTSIDE} are exact functions of clients\' own examples, OUTSIDE'
+      ' (epsilon, delta).'
+  )
 
 
 def times(groups: Sequence[results.Group]) -> list[Table]:
@@ -169,8 +180,8 @@ def _beside(row: paper_tables.Row, group: results.Group, differences: str) -> li
 def _measured(group: results.Group) -> list[str]:
   """Best and final accuracy, seeds, epsilon in two accountings, uplink."""
   return [
-      _accuracy(*group.mean_and_std('best')),
-      _accuracy(*group.mean_and_std('final')),
+      _accuracy_of(group, 'best'),
+      _accuracy_of(group, 'final'),
       str(len(group.runs)),
       _text(group.last('epsilon_paper'), '{:.3g}'),
       _text(group.last('epsilon'), '{:.3g}'),
@@ -221,6 +232,12 @@ def _flag_text(value) -> str:
   if value is None:
     return 'default'
   return ','.join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _accuracy_of(group: results.Group, name: str) -> str:
+  """Mean and standard deviation of an accuracy, with its mark."""
+  text = _accuracy(*group.mean_and_std(name))
+  return f'{text} {_OUTSIDE}' if text and group.outside_guarantee else text
 
 
 def _accuracy(mean: float, std: Optional[float]) -> str:

@@ -107,6 +107,12 @@ class Group:
     privacy = self.config['privacy']
     return privacy['noise_multiplier'] if privacy else None
 
+  @property
+  def outside_guarantee(self) -> bool:
+    """Whether these are private runs whose accuracy is an exact function of clients' examples."""
+    of_clients = any(run.config.get('test_outside_guarantee') for run in self.runs)
+    return of_clients and bool(self.config['privacy'])
+
   @functools.cached_property
   def complete(self) -> Optional['Group']:
     """The runs that have all rounds; None if there is none."""

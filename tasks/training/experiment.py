@@ -173,7 +173,7 @@ class Experiment:
 
     `epsilon` is valid for the data's clients; `epsilon_hypothetical` is what as many
     clients as --population says would get; `epsilon_paper` is the paper's figure at that
-    number. `evaluations` None: all that are planned.
+    number, of Gaussian noise alone. `evaluations` None: all that are planned.
     """
     if not self.private:
       return {}
@@ -181,7 +181,8 @@ class Experiment:
     if self.hypothetical is not None:
       found['epsilon_hypothetical'] = self.hypothetical.epsilon(None, rounds, evaluations)
     claimed = self.hypothetical or self.spec
-    found['epsilon_paper'] = claimed.epsilon('paper', rounds, evaluations)
+    if all(one.can_account('paper') for one, _ in claimed.releases()):
+      found['epsilon_paper'] = claimed.epsilon('paper', rounds, evaluations)
     return found
 
   def as_dict(self) -> dict[str, Any]:

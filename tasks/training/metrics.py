@@ -157,6 +157,7 @@ class MetricsWriter(loop.Reporter):
     """What the run came to, for summary.json."""
     return {
         'rounds': self._rounds,
+        'test_outside_guarantee': self._experiment.data.test_outside_guarantee,
         'best_test_accuracy': self._best_accuracy,
         'best_round': self._best_round,
         'final_test_accuracy': self._accuracy,

@@ -290,10 +290,11 @@ def privacy_lines(
   if spec.epsilon(None, rounds, evaluations) > MEANINGFUL_EPSILON:
     lines.append(f'  epsilon above {MEANINGFUL_EPSILON} promises little')
   claimed = hypothetical or spec
-  line(
-      claimed, 'paper',
-      'to compare' + (f', for n = {claimed.population:,}' if hypothetical else ''),
-  )
+  if all(one.can_account('paper') for one, _ in claimed.releases()):
+    line(
+        claimed, 'paper',
+        'to compare' + (f', for n = {claimed.population:,}' if hypothetical else ''),
+    )
   text = (
       '  All take for granted: a client is one unit of privacy; participants are honest,'
       f' and at least {spec.min_reporting} of {spec.seats} report and add their noise in'

@@ -1,7 +1,9 @@
 """Tests of the command `python -m tasks.account`."""
 
+import math
 import re
 
+import dp_accounting
 import pytest
 
 from fedsmp_tff.privacy import accounting
@@ -116,6 +118,39 @@ class TestExecution:
     )
     assert '--colluding must be' in sentence
 
+  @pytest.mark.parametrize('kind', ['discrete_gaussian', 'skellam'])
+  def test_colluding_seats_take_integer_noise_away(self, kind, capsys):
+    # Twelve bits, so that rounding lengthens vectors and the scale matters.
+    _, out, _ = _run(
+        capsys, '--noise_multiplier=1.4', '--rounds=180', '--seats=170', f'--noise={kind}',
+        '--num_values=2000', '--bits=12', '--colluding=0.1',
+    )
+    found = re.findall(r'epsilon = (\S+) if 10 % of the seats leave out their noise', out)
+    # 153 of 170 shares, as they were, beside the longest vector of integers there is.
+    seats, k, sigma = 170, 2000, 1.4
+    scale = (2**11 - 1) / (6 * math.hypot(100 / math.sqrt(k), sigma))
+    longest = scale**2 + k / 4 + scale + math.sqrt(k) / 2
+    left = 153 * (sigma * scale) ** 2 / seats
+    event = dp_accounting.SelfComposedDpEvent(
+        dp_accounting.PoissonSampledDpEvent(
+            100 / 6000, dp_accounting.GaussianDpEvent(math.sqrt(left / longest))
+        ), 180,
+    )
+    # Orders of integers are all that Renyi DP of integer noise has.
+    accountants = {'poisson_rdp': dp_accounting.rdp.RdpAccountant(list(range(2, 64)))}
+    if kind == 'discrete_gaussian':
+      accountants = {'poisson_pld': dp_accounting.pld.PLDAccountant(), **accountants}
+    expected = [
+        accountant.compose(event).get_epsilon(6000**-1.1) for accountant in accountants.values()
+    ]
+    # Beside it: Skellam noise's own terms and the rounding's variance of 3, 1e-3 at most.
+    assert [float(one) for one in found] == pytest.approx(expected, rel=2e-3)
+    # All but a share: nothing is shown.
+    one = spec_lib.PrivacySpec(
+        6000, 2, 1, 1.4, 1.0, 1e-3, seats=4, noise=kind, num_values=k
+    ).round
+    assert accounting.epsilon([(one.without_noise_of(0.8), 1)], 'poisson_rdp', 1e-3) == math.inf
+
   def test_seats_and_integers(self, capsys):
     _, out, _ = _run(
         capsys, '--noise_multiplier=1.4', '--rounds=180', '--seats=170', '--noise=skellam',
@@ -151,7 +186,7 @@ class TestLedger:
     for i, (rounds, options) in enumerate(specs):
       path = tmp_path / str(i)
       path.mkdir()
-      spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, **options)
+      spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, **{'delta': 6000**-1.1, **options})
       with ledger_lib.Ledger(
           path / 'privacy_ledger.jsonl', spec, str(i), seed=dict(enumerate(seeds)).get(i),
           data=dict(enumerate(data)).get(i, ''),
@@ -174,6 +209,22 @@ class TestLedger:
     assert 'paper' not in out  # It knows nothing of 150 seats.
     status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
     assert status == 0 and 'at delta = 0.001' in out
+
+  def test_runs_are_composed_at_the_smallest_delta(self, tmp_path, capsys):
+    one, other = self._runs(tmp_path, (10, dict(delta=1e-3)), (10, dict(delta=1e-5)))
+    _, out, _ = self._account(capsys, f'--ledger={one}', str(other))
+    spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 1e-5)
+    assert 'at delta = 1e-05:' in out
+    assert f'Quote epsilon = {spec.epsilon(rounds=20):.4g}, by poisson_pld' in out
+
+  @pytest.mark.parametrize('kind', ['gaussian', 'skellam'])
+  def test_colluding_seats_of_ledgers(self, kind, tmp_path, capsys):
+    integers = {} if kind == 'gaussian' else dict(noise=kind, num_values=100)
+    (one,) = self._runs(tmp_path, (10, integers))
+    _, out, _ = self._account(capsys, f'--ledger={one}', '--colluding=0.5')
+    spec = spec_lib.PrivacySpec(6000, 100, 10, 1.4 / 2**0.5, 1.0, 6000**-1.1, **integers)
+    found = re.findall(r'epsilon = (\S+) if 50 % of the seats leave out their noise', out)
+    assert float(found[-1]) == pytest.approx(spec.epsilon('poisson_rdp'), rel=1e-3)
 
   def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
     one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))

@@ -1,7 +1,9 @@
 """Tests of `python -m tasks.report`: the paper beside ours, as text, pictures and a page."""
 
 import csv
+import html
 import html.parser
+import json
 
 import matplotlib.image
 import numpy as np
@@ -78,6 +80,31 @@ class TestExecution:
         ' public_clients = default',
         '1 rounds, not 180, sigma = 1.45',
     ]
+
+  def test_accuracy_on_clients_own_examples_is_marked(self, tmp_path, as_the_paper):
+    runs = tmp_path / 'runs'
+    accuracies = {'own': 0.8, 'others': 0.7, 'not_private': 0.9}
+    for name, accuracy in accuracies.items():
+      private = {} if name == 'not_private' else dict(as_the_paper, clip=0.5 + accuracy)
+      if name == 'not_private':
+        private = dict(algorithm='fedavg_topk', clients_per_round=50)
+      run = _write(runs, name, [0.1, accuracy], **private)
+      config = json.loads((run / 'config.json').read_text())
+      config['test_outside_guarantee'] = name != 'others'
+      (run / 'config.json').write_text(json.dumps(config))
+    output = tmp_path / 'out'
+    assert report.main(['report', str(runs), f'--output={output}']) == 0
+    cells = _cells(output)
+    ours = [row for row in cells['Table 1: Fashion-MNIST'] if row['seeds']]
+    assert {row['ours: final (%)'] for row in ours} == {'80.00 †', '70.00'}
+    assert {row['ours: best (%)'] for row in ours} == {'80.00 †', '70.00'}
+    (other,) = next(some for title, some in cells.items() if title.startswith('Runs that no row'))
+    assert other['final (%)'] == '90.00'  # Nothing of it is inside.
+    sentence = 'exact functions of clients\' own examples, OUTSIDE (epsilon, delta)'
+    for name in ('report.md', 'report.html'):
+      text = html.unescape((output / name).read_text())
+      # Tables 1 and 5 have the run.
+      assert text.count(sentence) == 2 and '80.00 †' in text
 
   def test_unfinished_runs_and_those_of_no_row(self, tmp_path):
     _write(tmp_path / 'runs', 'a', [0.1, 0.8], rounds=7)

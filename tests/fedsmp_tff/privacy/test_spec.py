@@ -152,6 +152,12 @@ class TestPrivacySpec:
       spec.dp_event()
 
 
+def test_default_delta_is_the_papers():
+  # Section 5 of the paper, n = 6000: 7e-5, not 1/n.
+  assert spec_lib.default_delta(6000) == pytest.approx(6.98e-5, rel=1e-3)
+  assert spec_lib.default_delta(1) == 0.5
+
+
 class TestCalibration:
 
   @pytest.mark.parametrize(
@@ -169,6 +175,28 @@ class TestCalibration:
   def test_calibration_refuses_a_lower_bound(self):
     with pytest.raises(ValueError, match="'fixed_pld_lower' is a lower bound"):
       _spec().calibrated(1.0, 'fixed_pld_lower')
+
+  @pytest.mark.parametrize('kind', ['discrete_gaussian', 'skellam'])
+  def test_integer_noise_is_calibrated_by_the_accounting_that_is_quoted(self, kind):
+    # As tasks.run has it before sigma is known.
+    spec = spec_lib.PrivacySpec(
+        50, 50, 10, 0.0, 1.0, 1e-3, sampling='fixed', noise=kind, num_values=100
+    )
+    found = spec.calibrated(2.0)
+    assert found.claim == ('fixed_pld' if kind == 'discrete_gaussian' else 'fixed_rdp')
+    assert 1.999 < found.epsilon() <= 2
+    by_renyi = spec.calibrated(2.0, 'fixed_rdp').noise_multiplier
+    assert (found.noise_multiplier < by_renyi) == (kind == 'discrete_gaussian')
+
+  def test_an_accounting_that_does_not_exist_or_fit_is_a_value_error(self):
+    spec = spec_lib.PrivacySpec(50, 50, 10, 1.0, 1.0, 1e-3, noise='skellam', num_values=100)
+    for ask in (spec.holds, spec.epsilon, lambda name: spec.calibrated(1.0, name)):
+      with pytest.raises(ValueError, match="must be one of .* Found 'pld'"):
+        ask('pld')
+    for ask in (spec.epsilon, lambda name: spec.calibrated(1.0, name)):
+      for name in ('paper', 'poisson_pld'):
+        with pytest.raises(ValueError, match="Found 'skellam'"):
+          ask(name)
 
   @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])
   def test_calibration_refuses_targets(self, target):

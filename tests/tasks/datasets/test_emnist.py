@@ -76,6 +76,8 @@ class TestExecution:
       ]) == 0
       config = json.loads((out / 'config.json').read_text())
       del config['run_id'], config['flags'], config['task_flags']
+      summary = json.loads((out / 'summary.json').read_text())
+      assert summary['test_outside_guarantee'] == config['test_outside_guarantee']
       plan, _ = capsys.readouterr().out.split('output: ', 1)
       return config, plan
 
