@@ -56,8 +56,8 @@ _LENGTH = 1e3
 _RELEASE_PARTICIPANTS, _RELEASE_VALUES = 4, 8
 _RELEASES_AT_ONCE = 1000
 _RATIO = 0.5
-# Rounds before the one that is audited, where releases make factors or a guess: by then estimates
-# of energies differ by more than the noise in them.
+# Rounds before the one that is audited, where releases make factors or a guess: in the first one
+# all factors are 1 and the guess is 0.
 _ROUNDS_BEFORE = 20
 
 _option = options_lib.option

@@ -102,7 +102,7 @@ class TestExecution:
         '--releases=2000', shaping,
     )
     assert status == 0 and 'the claim stands' in out
-    # 0.37 to 0.7 of 1.478, the exact epsilon, with so few releases.
+    # The canary is found: of 1.478, the exact epsilon, so few releases show a part.
     assert float(re.search(r'audited +epsilon > (\S+)', out)[1]) > 0.3 * 1.478
 
   @pytest.mark.parametrize('shaping', _SHAPINGS)
