@@ -1,6 +1,7 @@
 """The update on public data by which the server ranks coordinates (Algorithm 1, SelectTopk)."""
 
 from collections.abc import Callable
+import functools
 from typing import Any, Union
 
 import tensorflow as tf
@@ -37,19 +38,27 @@ class PublicUpdate:
         a training.
       public: What to train on, and how.
     """
+    self._model = model
+    self._weights_type = weights_type
+    self._initial_hparams = initial_hparams
     self._public = public
-    weights = tff.types.type_to_tf_tensor_specs(weights_type)
-    flattener = flattening.Flattener(weights_type.trainable)
-    examples = tf.nest.map_structure(
-        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), public.examples
-    )
+
+  @functools.cached_property
+  def _train(self):
+    # One trace for all trainings of the three computations that choose: their longest part. TFF
+    # takes Keras models within such a computation alone, so that it can't be made before.
+    flattener = flattening.Flattener(self._weights_type.trainable)
+    weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
     hparams = tf.nest.map_structure(
-        lambda h: tf.TensorSpec(h.shape, h.dtype), initial_hparams(weights.trainable)
+        lambda h: tf.TensorSpec(h.shape, h.dtype), self._initial_hparams(weights.trainable)
+    )
+    examples = tf.nest.map_structure(
+        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), self._public.examples
     )
 
     def train(weights, hparams, clipping_norm, examples, seed):
       update = flattener.flatten(
-          public.training.train(model, weights, examples, hparams, seed)
+          self._public.training.train(self._model, weights, examples, hparams, seed)
       )
       # A mean of updates as they are is the largest's: of ten pseudo-clients of Shakespeare's
       # first round it holds 6 % of the energy of the clients' mean, of clipped ones 83 %.
@@ -57,14 +66,9 @@ class PublicUpdate:
       factor = tf.where(norm > clipping_norm, clipping_norm / norm, 1.0)
       return update * tf.cast(factor, update.dtype)
 
-    # One trace for all trainings of the three computations that choose: their longest part.
-    self._train = shared_calls.function(
-        train,
-        (
-            weights, hparams, tf.TensorSpec([], tf.float64), examples,
-            tf.TensorSpec([2], tf.int64),
-        ),
-    )
+    c = tf.TensorSpec([], tf.float64)
+    seed = tf.TensorSpec([2], tf.int64)
+    return shared_calls.function(train, (weights, hparams, c, examples, seed))
 
   def __call__(
       self,

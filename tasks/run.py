@@ -70,8 +70,8 @@ def _main(
 
 if __name__ == '__main__':
   exit_status = main(sys.argv)
-  if exit_status > 128:
-    # Clients of a round that was abandoned may still run; Python would wait for them.
-    sys.stdout.flush()
-    os._exit(exit_status)
-  sys.exit(exit_status)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  # All is closed by now. Python would wait for clients of a round that was abandoned, and delete
+  # TFF's context after the modules that this needs, with a traceback beside Ray.
+  os._exit(exit_status)

@@ -224,7 +224,9 @@ def _own_settings(group: results.Group) -> list[str]:
   return [
       f'{name} = {_flag_text(config["flags"].get(name))}'
       for name, value in dataclasses.asdict(defaults).items()
-      if name not in (*results.NOT_COMPARED, 'task_flags') and config['flags'].get(name) != value
+      # A flag that did not exist when a run was made is not compared.
+      if name not in (*results.NOT_COMPARED, 'task_flags')
+      and config['flags'].get(name, value) != value
   ]
 
 

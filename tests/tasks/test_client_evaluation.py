@@ -6,6 +6,10 @@ import numpy as np
 
 from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import account
+from tasks.config import settings
+from tasks.config import task_flags
+from tasks.training import experiment
+from tasks.training import seeds
 from tests.support import commands
 
 
@@ -49,6 +53,17 @@ class TestExecution:
     assert commands.story(tmp_path / 'one') == commands.story(tmp_path / 'again')
     one, without = (np.load(tmp_path / n / 'weights.npz') for n in ('one', 'without'))
     assert all((one[n] == without[n]).all() for n in one)
+
+  def test_its_draws_are_others_than_those_of_training(self, data_dir, tmp_path):
+    arguments = commands.tiny(data_dir, tmp_path / 'run', '--client_evaluation=private')
+    run_settings, *_ = settings.parse(arguments[1:])
+    task_flags.use(run_settings.task_flags)
+    run = experiment.Experiment.build(run_settings, seeds.make(3, None))
+    training = run.spec.sampler(run.seeds.sampling)
+    evaluation = run.client_evaluation(lambda client: None).sampler
+    alike = [np.array_equal(training.sample(t), evaluation.sample(t)) for t in range(20)]
+    # 12 clients, each with probability 1/4 in both draws: alike with (1/16 + 9/16)^12 = 0.4 %.
+    assert sum(alike) <= 2
 
   def test_what_is_refused(self, data_dir, tmp_path, capsys):
     for flags, sentence in (

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
+from tasks import errors
 from tasks.config import settings
 from tasks.training import builders
 from tasks.training import plan
@@ -70,6 +71,7 @@ class TestComputation:
 
     class data:  # All that is asked of it.
       public = (np.zeros([3, 2]), np.zeros(3))
+      public_client_examples = 2
 
     assert sparsifier('--algorithm=fedsmp_released', '--explore=0.3') == (
         fedsmp_tff.ReleasedTopK(num=7, explore=0.3)
@@ -78,6 +80,17 @@ class TestComputation:
     assert isinstance(hybrid, fedsmp_tff.HybridTopK) and hybrid.released_weight == 0.25
     assert sparsifier('--released_weight=0').released_weight == 0
     assert type(sparsifier()) is fedsmp_tff.TopK
+    # Of two examples each there is one pseudo-client, where two would be the default.
+    assert [
+        sparsifier(*flags).public_clients
+        for flags in ((), ('--public_clients=0',), ('--public_steps=3',))
+    ] == [1, None, None]
+    both = sparsifier('--public_clients=3', '--public_client_examples=1')
+    assert (both.public_clients, both.public_client_examples) == (3, 1)
+    with pytest.raises(errors.InputError, match='--public_clients=2 of 2 .*there are 3; lower it'):
+      sparsifier('--public_clients=2')
+    assert sparsifier('--public_update=ahead', '--mask_rounds=4').mask_rounds == 4
+    assert sparsifier('--public_update=ahead').ahead and not sparsifier().ahead
 
   def test_c_falls_as_the_learning_rate(self):
     share = _clipping_schedule(
