@@ -3,8 +3,9 @@
 Parts (`--part=` chooses some; all by default):
 
   fashion_mnist  a round of 100 clients of real images, with RandK(0.005) in this
-                 process and on TFF's worker, with TopK(0.005), whose training on 1,000 public
-                 images is as much work again as all clients', and stock:
+                 process and on TFF's worker, with TopK(0.005) by pseudo-clients (now, one
+                 round ahead, held for 5 rounds) and as in the paper, whose training on 1,000
+                 public images is as much work again as all clients', and stock:
                  `build_unweighted_fed_avg`, TFF's own Keras model of the same CNN, and
                  `tff.learning.dp_aggregator`, on a worker with TFF's own settings
   shakespeare    the same for a round of 10 roles and the character LSTM
@@ -15,11 +16,13 @@ Parts (`--part=` chooses some; all by default):
                  its own: time a client, peak memory
   workers        1 and 2 workers, in this process and on Ray, whose own processes
                  would slow the other parts down
+  one_processor  the part fashion_mnist on one processor alone, as by `taskset`
   start          seconds from a command, `--task=shakespeare --p=0.05`, to its help, its plan and
                  the end of its first round, in processes of their own
 
 Contenders alternate, so that a busy machine slows all of them; the first round of
-each, which builds graphs, is left out. Seconds are medians of `--repeats`.
+each, which builds graphs, is left out. Seconds are medians of `--repeats`. A busy machine bends
+ratios all the same: load and the speed of a matrix product are printed before and after.
 """
 
 import os
@@ -30,6 +33,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # pylint: disable=g-import-not-at-top
 from collections.abc import Callable, Sequence
 import dataclasses
+import functools
 import json
 import pathlib
 import resource
@@ -53,14 +57,20 @@ from tasks.config import task_flags
 from tasks.datasets import fashion_mnist
 from tasks.datasets import shakespeare
 from tasks.datasets import task as task_lib
+from tasks.training import builders
 from tasks.training import contenders
 from tasks.training import run_tables
 from tasks.training import tables
 
 _PARTS = (
-    'fashion_mnist', 'shakespeare', 'aggregator', 'large', 'clients', 'workers', 'start'
+    'fashion_mnist', 'shakespeare', 'aggregator', 'large', 'clients', 'workers',
+    'one_processor', 'start',
 )
 _PUBLIC = 1000
+# Rounds that a held mask serves: of so many measured rounds one makes a mask.
+_HELD = 5
+# The load average of an idle machine is below it.
+_QUIET_LOAD = 0.5
 _SECONDS_BETWEEN_LOOKS = 0.1
 _DIM, _LARGE_DIM, _AGGREGATED = 1_663_370, 50_000_000, 20
 
@@ -127,11 +137,13 @@ def _table(title: str, seconds: dict[str, list[float]], base: str) -> dict[str, 
   """Prints medians, and each as a share of `base`'s; returns the measurements."""
   medians = {name: float(np.median(times)) for name, times in seconds.items()}
   print(f'\n{title}')
-  print(f'{"":22}{"median s":>10}{"min s":>10}{"max s":>10}{"x faster":>10}')
+  print(
+      f'{"":22}{"median s":>10}{"mean s":>10}{"min s":>10}{"max s":>10}{"x faster":>10}'
+  )
   for name, times in seconds.items():
     print(
-        f'{name:22}{medians[name]:10.3f}{min(times):10.3f}{max(times):10.3f}'
-        f'{medians[base] / medians[name]:10.2f}',
+        f'{name:22}{medians[name]:10.3f}{np.mean(times):10.3f}{min(times):10.3f}'
+        f'{max(times):10.3f}{medians[base] / medians[name]:10.2f}',
         flush=True,
     )
   return {'seconds': seconds, 'medians': medians}
@@ -148,10 +160,36 @@ def _peak_gflops() -> float:
   return best
 
 
+def _busyness(when: str) -> dict[str, float]:
+  """Prints and returns what shows whether others use this machine."""
+  load, peak = os.getloadavg()[0], _peak_gflops()
+  note = '' if load < _QUIET_LOAD or when != 'before' else ': NOT QUIET, ratios may be bent'
+  print(
+      f'{when}: load average {load:.2f}, matrix product {peak:.0f} GFLOP/s{note}', flush=True
+  )
+  return {'load_average': load, 'peak_gflops': peak}
+
+
+def _one_processor_part(repeats: int) -> None:
+  """The part fashion_mnist in a process that may use one processor."""
+  print('\non one processor:', flush=True)
+  command_line = [sys.executable, '-m', 'tasks.benchmark', '--part=fashion_mnist']
+  first = min(os.sched_getaffinity(0))
+  subprocess.run(
+      [*command_line, f'--repeats={repeats}'], check=True,
+      preexec_fn=lambda: os.sched_setaffinity(0, {first}),
+  )
+
+
 def _task_part(task: task_lib.Task, num_clients: int, repeats: int) -> dict[str, Any]:
   data = task.load(0, _PUBLIC)
   randk = fedsmp_tff.RandK(contenders.RATIO)
-  topk = fedsmp_tff.TopK(contenders.RATIO, public_examples=data.public)
+  topk = functools.partial(
+      fedsmp_tff.TopK, contenders.RATIO, public_examples=data.public,
+      public_clients=builders.default_public_clients(num_clients),
+      public_client_examples=data.public_client_examples,
+  )
+  paper = fedsmp_tff.TopK(contenders.RATIO, public_examples=data.public)
   with (
       runtime.tff_context(max_concurrent_calls=-1, threads_per_call=0) as stock,
       runtime.tff_context() as worker,
@@ -161,7 +199,10 @@ def _task_part(task: task_lib.Task, num_clients: int, repeats: int) -> dict[str,
     for name, context, sparsifier in (
         ('randk, local', local, randk),
         ('randk, tff', worker, randk),
-        ('topk, local', local, topk),
+        ('topk, local', local, topk()),
+        ('topk ahead, local', local, topk(ahead=True)),
+        (f'topk held {_HELD}, local', local, topk(mask_rounds=_HELD)),
+        ('topk of paper, local', local, paper),
     ):
       contests[name] = _rounds(
           context, contenders.ours(task, data, num_clients, sparsifier)
@@ -335,15 +376,27 @@ def _main(options: Options) -> None:
       'large': lambda: _large_part(repeats),
       'clients': lambda: _clients_part(repeats),
       'workers': lambda: _workers_part(repeats),
+      'one_processor': lambda: _one_processor_part(repeats),
       'start': lambda: _start_part(repeats),
       'one_size': lambda: _one_size_part(options.size, repeats),
   }
-  found = {'processors': os.cpu_count()}
-  for part in dict.fromkeys(options.part):
+  chosen = list(dict.fromkeys(options.part))
+  found = {'processors': len(os.sched_getaffinity(0))}
+  of_one_size = chosen == ['one_size']  # Its parent reads its output.
+  if not of_one_size:
+    found['before'] = _busyness('before')
+  for part in chosen:
     found[part] = parts[part]()
-    if options.json:
-      with open(options.json, 'w', encoding='utf-8') as file:
-        json.dump(found, file, indent=2)
+    _write(options.json, found)
+  if not of_one_size:
+    found['after'] = _busyness('after')
+    _write(options.json, found)
+
+
+def _write(path: Optional[str], found: dict[str, Any]) -> None:
+  if path:
+    with open(path, 'w', encoding='utf-8') as file:
+      json.dump(found, file, indent=2)
 
 
 if __name__ == '__main__':
