@@ -230,4 +230,4 @@ def _say(
 
 
 if __name__ == '__main__':
-  sys.exit(main(sys.argv))
+  command.end(main(sys.argv))

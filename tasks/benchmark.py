@@ -112,4 +112,4 @@ def _write(path: Optional[str], found: dict[str, Any]) -> None:
 
 
 if __name__ == '__main__':
-  sys.exit(main(sys.argv))
+  command.end(main(sys.argv))

@@ -69,9 +69,4 @@ def _main(
 
 
 if __name__ == '__main__':
-  exit_status = main(sys.argv)
-  sys.stdout.flush()
-  sys.stderr.flush()
-  # All is closed by now. Python would wait for clients of a round that was abandoned, and delete
-  # TFF's context after the modules that this needs, with a traceback beside Ray.
-  os._exit(exit_status)
+  command.end(main(sys.argv))

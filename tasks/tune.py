@@ -240,4 +240,4 @@ def _of_the_paper(task: str, kind: str, p: float) -> str:
 
 
 if __name__ == '__main__':
-  sys.exit(main(sys.argv))
+  command.end(main(sys.argv))

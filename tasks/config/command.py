@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import os
 import sys
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 from absl import flags
 from absl import logging
@@ -115,6 +116,17 @@ class Command:
       status, text = getattr(error, 'status', 1), error
     print(f'{self.name}: {text}', file=sys.stderr)
     return status
+
+
+def end(status: int) -> NoReturn:
+  """Ends the process with an exit status, for a command that may have run TFF.
+
+  All is closed by then. Python would wait for clients of a round that was abandoned, and delete
+  TFF's context after the modules that this needs, with a traceback.
+  """
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(status)
 
 
 def _flagfile_of(error: Exception, made: flags.FlagValues, arguments: Sequence[str]) -> str:

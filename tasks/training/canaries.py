@@ -192,6 +192,11 @@ class AuditedRound:
         self._round.report(update, state, randomness.fold_in(seed, i))
         for i, update in enumerate(updates)
     ]
+    return self._finished(reports, state)
+
+  def _finished(
+      self, reports: Sequence[Any], state: state_lib.FedSmpState
+  ) -> tuple[tf.Tensor, state_lib.FedSmpState]:
     update, state, _ = self._round.finish(self._round.sum(reports), state)
     return update, self._round.choose(state)
 
@@ -225,18 +230,31 @@ class AuditedRound:
 
   @tf.function  # Its arguments are tensors: it is traced once for all canaries.
   def _some_scores(self, update, direction, base, start) -> tf.Tensor:
-    updates = [update] + [tf.zeros([self.choice.dim])] * (self._spec.seats - 1)
+    seats = self._spec.seats
+    updates = tf.stack([update] + [tf.zeros([self.choice.dim])] * (seats - 1))
 
-    def one(number):
-      mean, state = self._next(self._state, updates, randomness.fold_in(base, number))
+    def report(number):
+      seed = randomness.fold_in(base, start + number // seats)
+      return self._round.report(
+          updates[number % seats], self._state, randomness.fold_in(seed, number % seats)
+      )
+
+    def score(reports):
+      reports = [tf.nest.map_structure(lambda t, i=i: t[i], reports) for i in range(seats)]
+      mean, state = self._finished(reports, self._state)
       released = self.choice.shaped(mean) * self._spec.clients_per_round
       along = [tf.reduce_sum(released * direction) / self._spec.clipping_norm]
       if self._state.memory:
         along += self._leanings(state.choice, direction)
       return tf.stack(along)
 
-    numbers = start + tf.range(_RELEASES_AT_ONCE, dtype=tf.int64)
-    return tf.map_fn(one, numbers, fn_output_signature=tf.float64)
+    # One by one the reports, whose noise is a thousand small operations, take 1.7 ms a release.
+    numbers = tf.range(_RELEASES_AT_ONCE * seats, dtype=tf.int64)
+    reports = tf.nest.map_structure(
+        lambda t: tf.reshape(t, [_RELEASES_AT_ONCE, seats, *t.shape[1:]]),
+        tf.vectorized_map(report, numbers, warn=False),
+    )
+    return tf.map_fn(score, reports, fn_output_signature=tf.float64)
 
   def _leanings(self, choice: state_lib.Choice, direction: tf.Tensor) -> list[tf.Tensor]:
     """How far the next round's coordinates, factors and guess lean towards a direction."""
