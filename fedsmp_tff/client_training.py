@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -158,6 +159,57 @@ class LocalTraining:
         parallel_iterations=1,
     )
     return tf.nest.map_structure(tf.subtract, weights.trainable, trained)
+
+
+class TracedTraining:
+  """`LocalTraining.train`, traced once for all graphs that call it.
+
+  Clients and the server's pseudo-clients train alike. A trace of the paper's RNN takes 1.5 s.
+  """
+
+  def __init__(
+      self,
+      training: LocalTraining,
+      model: tff.learning.models.FunctionalModel,
+      weights_type: tff.Type,
+  ):
+    """Initializes.
+
+    Args:
+      training: How to train.
+      model: The model.
+      weights_type: The TFF type of its `ModelWeights`.
+    """
+    self._training = training
+    self._model = model
+    self._weights_type = weights_type
+
+  @functools.cached_property
+  def specs(self) -> tuple[Any, ...]:
+    """The `tf.TensorSpec`s of weights, examples, hyperparameters and seed."""
+    weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
+    hparams = tf.nest.map_structure(
+        lambda h: tf.TensorSpec(h.shape, h.dtype),
+        self._training.initial_hparams(weights.trainable),
+    )
+    examples = tf.nest.map_structure(
+        lambda s: tf.TensorSpec([None, *s.shape], s.dtype), element_spec(self._model)
+    )
+    return weights, examples, hparams, tf.TensorSpec([2], tf.int64)
+
+  @functools.cached_property
+  def _traced(self):
+    # TFF takes Keras models within a computation of its own alone: not before the first call.
+    return tf.function(
+        lambda *tensors: self._training.train(
+            self._model, *tf.nest.pack_sequence_as(self.specs, tensors)
+        ),
+        autograph=False,
+    ).get_concrete_function(*tf.nest.flatten(self.specs))
+
+  def __call__(self, weights: Any, examples: Any, hparams: Any, seed: tf.Tensor) -> Any:
+    """As `LocalTraining.train`."""
+    return self._traced(*tf.nest.flatten((weights, examples, hparams, seed)))
 
 
 def examples_of(dataset: tf.data.Dataset) -> Any:

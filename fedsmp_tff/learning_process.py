@@ -193,13 +193,15 @@ class _Algorithm1:
     self._flattener = flattening.Flattener(self.weights_type.trainable)
     self.round = aggregator.round(self._flattener.shapes)
     self.data_type = data_type_of(model, tagged=seed is not None)
+    self._train = client_training.TracedTraining(training, model, self.weights_type)
     public = aggregator.sparsifier.public_training(training)
     self._ahead = public is not None and public.ahead
     self._public_update = None
     if public is not None:
-      self._public_update = public_update.PublicUpdate(
-          model, self.weights_type, training.initial_hparams, public
-      )
+      train = self._train
+      if public.training != training:
+        train = client_training.TracedTraining(public.training, model, self.weights_type)
+      self._public_update = public_update.PublicUpdate(train, public, self._flattener)
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     weights = _initial_weights(self._model)
@@ -222,8 +224,7 @@ class _Algorithm1:
     """ClientUpdate and DP-spar: trains, then makes the report."""
     weights, hparams, state = message
     client_seed, examples = seed_and_examples(self._seed, data, state)
-    update = self._training.train(
-        self._model,
+    update = self._train(
         weights,
         client_training.examples_of(examples),
         hparams,

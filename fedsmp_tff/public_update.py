@@ -1,12 +1,11 @@
 """The update on public data by which the server ranks coordinates (Algorithm 1, SelectTopk)."""
 
-from collections.abc import Callable
 import functools
 from typing import Any, Union
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from fedsmp_tff import client_training
 from fedsmp_tff import constants
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
@@ -23,43 +22,24 @@ class PublicUpdate:
   """
 
   def __init__(
-      self,
-      model: tff.learning.models.FunctionalModel,
-      weights_type: tff.Type,
-      initial_hparams: Callable[[Any], Any],
-      public: sparsifiers.PublicTraining,
+      self, train: client_training.TracedTraining, public: sparsifiers.PublicTraining,
+      flattener: flattening.Flattener,
   ):
     """Initializes.
 
     Args:
-      model: The model.
-      weights_type: The TFF type of its `ModelWeights`.
-      initial_hparams: Maps the trainable weights' `tf.TensorSpec`s to the hyperparameters of
-        a training.
-      public: What to train on, and how.
+      train: How to train.
+      public: What to train on.
+      flattener: Of the trainable weights.
     """
-    self._model = model
-    self._weights_type = weights_type
-    self._initial_hparams = initial_hparams
+    self._trained = train
     self._public = public
+    self._flattener = flattener
 
   @functools.cached_property
   def _train(self):
-    # One trace for all trainings of the three computations that choose: their longest part. TFF
-    # takes Keras models within such a computation alone, so that it can't be made before.
-    flattener = flattening.Flattener(self._weights_type.trainable)
-    weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
-    hparams = tf.nest.map_structure(
-        lambda h: tf.TensorSpec(h.shape, h.dtype), self._initial_hparams(weights.trainable)
-    )
-    examples = tf.nest.map_structure(
-        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), self._public.examples
-    )
-
-    def train(weights, hparams, clipping_norm, examples, seed):
-      update = flattener.flatten(
-          self._public.training.train(self._model, weights, examples, hparams, seed)
-      )
+    def train(weights, examples, hparams, seed, clipping_norm):
+      update = self._flattener.flatten(self._trained(weights, examples, hparams, seed))
       # A mean of updates as they are is the largest's: of ten pseudo-clients of Shakespeare's
       # first round it holds 6 % of the energy of the clients' mean, of clipped ones 83 %.
       norm = tf.norm(tf.cast(update, tf.float64))
@@ -67,8 +47,7 @@ class PublicUpdate:
       return update * tf.cast(factor, update.dtype)
 
     c = tf.TensorSpec([], tf.float64)
-    seed = tf.TensorSpec([2], tf.int64)
-    return shared_calls.function(train, (weights, hparams, c, examples, seed))
+    return shared_calls.function(train, (*self._trained.specs, c))
 
   def __call__(
       self,
@@ -94,7 +73,7 @@ class PublicUpdate:
         # A training without examples takes no step.
         rows = rows[: tf.where(due, tf.size(rows), 0)]
       own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
-      updates.append(self._train(weights, hparams, clipping_norm, own, own_seed))
+      updates.append(self._train(weights, own, hparams, own_seed, clipping_norm))
     return tf.add_n(updates) / len(updates) if len(updates) > 1 else updates[0]
 
   def _shares(self, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:

@@ -142,8 +142,9 @@ def _carried(graph_def, outputs, before: set[str], fed: set[str]) -> list[str]:
 
 
 def _call_graph(call, is_common: Sequence[bool], library) -> graphs.Graph:
-  """A graph of one call, its own inputs first."""
-  graph_def = tf.compat.v1.GraphDef(library=library)
+  """A graph of one call, its own inputs first: the same bytes whichever graph has the call."""
+  graph_def = tf.compat.v1.GraphDef()
+  graph_def.library.function.extend(_functions_of(call, library))
   node = graph_def.node.add()
   node.CopyFrom(call)
   node.name = 'call'
@@ -156,5 +157,20 @@ def _call_graph(call, is_common: Sequence[bool], library) -> graphs.Graph:
   node.input.extend(names)
   order = sorted(range(len(names)), key=lambda i: is_common[i])
   return graphs.Graph(
-      graph_def.SerializeToString(), tuple(f'{names[i]}:0' for i in order), ('call:0',)
+      graph_def.SerializeToString(deterministic=True),
+      tuple(f'{names[i]}:0' for i in order),
+      ('call:0',),
   )
+
+
+def _functions_of(call, library) -> list[Any]:
+  """The functions that a call needs, in the order of their names."""
+  functions = {f.signature.name: f for f in library.function}
+  found, waiting = {}, [call]
+  while waiting:
+    for value in waiting.pop().attr.values():
+      for name in (value.func.name, *(f.name for f in value.list.func)):
+        if name in functions and name not in found:
+          found[name] = functions[name]
+          waiting += functions[name].node_def
+  return [found[name] for name in sorted(found)]

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import client_training
+from fedsmp_tff import flattening
 from fedsmp_tff import public_update
 from fedsmp_tff import sparsifiers
 from tests.support import linear_runs
@@ -26,11 +28,13 @@ def _model_and_weights():
 def _update(seed, due=True, clip=np.inf, **options):
   model, weights = _model_and_weights()
   training = linear_runs.training()
+  weights_type = tff.types.tensorflow_to_type(
+      tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)
+  )
   update = public_update.PublicUpdate(
-      model,
-      tff.types.tensorflow_to_type(tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)),
-      training.initial_hparams,
+      client_training.TracedTraining(training, model, weights_type),
       sparsifiers.PublicTraining(linear_runs.PUBLIC, training, **options),
+      flattening.Flattener(weights_type.trainable),
   )
   hparams = training.initial_hparams(weights.trainable)
   clip = tf.constant(clip, tf.float64)
