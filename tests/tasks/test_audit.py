@@ -95,8 +95,9 @@ class TestExecution:
     assert float(re.search(r'audited +epsilon > (\S+)', out)[1]) > 0.3
 
   @pytest.mark.parametrize('shaping', _SHAPINGS)
-  @pytest.mark.parametrize('kind', _INTEGERS)
-  def test_a_release_of_integers_that_past_ones_shape_stands(self, kind, shaping, capsys):
+  def test_a_release_of_integers_that_past_ones_shape_stands(self, shaping, capsys):
+    # The kind that a whole run with this shaping does not have, below.
+    kind = _INTEGERS[(_SHAPINGS.index(shaping) + 1) % 2]
     status, out, _ = _run(
         capsys, '--part=release', f'--noise={kind}', '--delta=1e-2', '--seed=1',
         '--releases=2000', shaping,

@@ -397,11 +397,11 @@ class TestExecution:
     assert 'Round 1 does not begin' in capsys.readouterr().err
 
   def test_a_hypothetical_population_is_called_so(self, data_dir, tmp_path, capsys):
-    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--population=1000000'))
+    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--population=1000'))
     printed = capsys.readouterr().out
     printed = ' '.join(printed.split())
-    assert 'HYPOTHETICAL, for n = 1,000,000 clients, not for the 12 in these data' in printed
-    spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 10**-6.6)
+    assert 'HYPOTHETICAL, for n = 1,000 clients, not for the 12 in these data' in printed
+    spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 1000**-1.1)
     assert f'epsilon = {spec.epsilon():.4g}: VALID for this run' in printed
     row = commands.rows(tmp_path / 'a' / 'metrics.csv')[-1]
     assert float(row['epsilon']) > 3 * float(row['epsilon_hypothetical'])
