@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import dataclasses
-import functools
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -183,33 +182,38 @@ class TracedTraining:
     self._training = training
     self._model = model
     self._weights_type = weights_type
+    self._traces = {}
 
-  @functools.cached_property
-  def specs(self) -> tuple[Any, ...]:
-    """The `tf.TensorSpec`s of weights, examples, hyperparameters and seed."""
+  def specs(self, examples: Any) -> tuple[Any, ...]:
+    """Returns the `tf.TensorSpec`s of weights, examples, hyperparameters and seed.
+
+    Args:
+      examples: A structure `(x, y)` of arrays or tensors: any number of such examples.
+    """
     weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
     hparams = tf.nest.map_structure(
         lambda h: tf.TensorSpec(h.shape, h.dtype),
         self._training.initial_hparams(weights.trainable),
     )
     examples = tf.nest.map_structure(
-        lambda s: tf.TensorSpec([None, *s.shape], s.dtype), element_spec(self._model)
+        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), examples
     )
     return weights, examples, hparams, tf.TensorSpec([2], tf.int64)
 
-  @functools.cached_property
-  def _traced(self):
-    # TFF takes Keras models within a computation of its own alone: not before the first call.
-    return tf.function(
-        lambda *tensors: self._training.train(
-            self._model, *tf.nest.pack_sequence_as(self.specs, tensors)
-        ),
-        autograph=False,
-    ).get_concrete_function(*tf.nest.flatten(self.specs))
-
   def __call__(self, weights: Any, examples: Any, hparams: Any, seed: tf.Tensor) -> Any:
     """As `LocalTraining.train`."""
-    return self._traced(*tf.nest.flatten((weights, examples, hparams, seed)))
+    specs = self.specs(examples)
+    # Public examples may have other dtypes than clients', such as labels int64 for int32.
+    kind = tuple(tf.nest.flatten(specs[1]))
+    # TFF takes Keras models within a computation of its own alone: not before the first call.
+    if kind not in self._traces:
+      self._traces[kind] = tf.function(
+          lambda *tensors: self._training.train(
+              self._model, *tf.nest.pack_sequence_as(specs, tensors)
+          ),
+          autograph=False,
+      ).get_concrete_function(*tf.nest.flatten(specs))
+    return self._traces[kind](*tf.nest.flatten((weights, examples, hparams, seed)))
 
 
 def examples_of(dataset: tf.data.Dataset) -> Any:

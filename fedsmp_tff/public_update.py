@@ -47,7 +47,7 @@ class PublicUpdate:
       return update * tf.cast(factor, update.dtype)
 
     c = tf.TensorSpec([], tf.float64)
-    return shared_calls.function(train, (*self._trained.specs, c))
+    return shared_calls.function(train, (*self._trained.specs(self._public.examples), c))
 
   def __call__(
       self,

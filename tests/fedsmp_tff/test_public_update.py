@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import fedsmp_tff
 from fedsmp_tff import client_training
 from fedsmp_tff import flattening
 from fedsmp_tff import public_update
@@ -94,3 +95,36 @@ class TestExecution:
     )
     np.testing.assert_array_equal(kept, np.zeros(linear_runs.DIM))
     np.testing.assert_array_equal(made, _update([1, 2], **options))
+
+  def test_public_labels_may_have_another_dtype_than_clients(self):
+    @tf.function
+    def predict(weights, x, training):
+      del training
+      return tf.matmul(x, weights[0][0])
+
+    def loss(logits, labels, sample_weight=None):
+      del sample_weight
+      return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=((np.eye(4, 3, dtype=np.float32),), ()),
+        predict_on_batch_fn=predict,
+        loss_fn=loss,
+        input_spec=(tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)),
+    )
+    x, labels = linear_runs.PUBLIC[0], np.arange(_NUM) % 3
+    chosen = []
+    for dtype in (np.int32, np.int64):  # NumPy's own integers are the latter.
+      process = fedsmp_tff.build_fed_smp(
+          model,
+          linear_runs.training(),
+          fedsmp_tff.FedSmpFactory(
+              fedsmp_tff.TopK(0.5, public_examples=(x, labels.astype(dtype))),
+              fedsmp_tff.Mechanism(2, clipping_norm=1.0, noise_multiplier=1.0),
+          ),
+      )
+      clients = [tf.data.Dataset.from_tensor_slices((x, labels.astype(np.int32)))] * 2
+      state = process.next(process.initialize(), clients).state
+      chosen.append(process.initialize().aggregator.choice.coordinates)
+      assert state.aggregator.round_num == 1
+    np.testing.assert_array_equal(*chosen)
