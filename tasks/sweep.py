@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
 import fcntl
-import json
 import pathlib
 import shlex
 import signal
 import subprocess
 import sys
-from typing import Any, BinaryIO, Optional
+from typing import BinaryIO, Optional
 
 import tqdm
 
@@ -26,6 +25,7 @@ from tasks.config import command
 from tasks.config import grids
 from tasks.config import options as options_lib
 from tasks.training import resuming
+from tasks.training import run_directory
 
 _RUN = ('-m', 'tasks.run')
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -115,8 +115,8 @@ class Sweep:
   def is_done(self, cell: grids.Cell) -> bool:
     """Whether its run, with these flags, has all of its rounds."""
     full = self._full(cell)
-    config = _read_json(self._root / cell.name / 'config.json')
-    summary = _read_json(self._root / cell.name / 'summary.json')
+    config = run_directory.read_json(self._root / cell.name / run_directory.CONFIG)
+    summary = run_directory.read_json(self._root / cell.name / run_directory.SUMMARY)
     return (
         not resuming.differing(config.get('flags', {}), full.identity)
         and summary.get('rounds') == full.settings.rounds
@@ -129,7 +129,7 @@ class Sweep:
     with self.locked(cell) as lock:
       if lock is None:
         return 'going on'
-    return 'begun' if (self._root / cell.name / 'config.json').exists() else 'to do'
+    return 'begun' if (self._root / cell.name / run_directory.CONFIG).exists() else 'to do'
 
   @contextlib.contextmanager
   def locked(self, cell: grids.Cell) -> Iterator[Optional[BinaryIO]]:
@@ -320,15 +320,6 @@ def _say(bar: tqdm.tqdm, text: str) -> None:
     print(text, flush=True)
   else:
     bar.write(text)
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  """What a JSON file holds; nothing if it is missing or can't be read."""
-  try:
-    content = json.loads(path.read_text(encoding='utf-8'))
-  except (OSError, ValueError):
-    return {}
-  return content if isinstance(content, dict) else {}
 
 
 if __name__ == '__main__':

@@ -163,6 +163,17 @@ class Round(NamedTuple):
     return self._replace(seats=self.population)
 
 
+def can_account(rounds: Sequence[tuple[Round, int]], accounting: str) -> bool:
+  """Whether an accounting is for the noise of all rounds, each with its number."""
+  return all(one.can_account(accounting) for one, _ in rounds)
+
+
+def tightest(sampling_name: str, rounds: Sequence[tuple[Round, int]]) -> str:
+  """Returns the tightest of `ACCOUNTINGS` for a sampling and the noise of all rounds."""
+  by_loss = f'{sampling_name}_pld'
+  return by_loss if can_account(rounds, by_loss) else f'{sampling_name}_rdp'
+
+
 def epsilon(
     rounds: Sequence[tuple[Round, int]], accounting: str, delta: float
 ) -> float:

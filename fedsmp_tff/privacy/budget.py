@@ -50,9 +50,7 @@ class EpsilonBudget:
     self.epsilon = epsilon
     self._spec = spec
     self._before = list(before)
-    by_loss = f'{spec.sampling}_pld'
-    can = all(one.can_account(by_loss) for one, _ in (*spec.releases(), *before))
-    self._accounting = by_loss if can else f'{spec.sampling}_rdp'
+    self._accounting = accounting.tightest(spec.sampling, (*spec.releases(), *before))
     # Pairs of rounds and evaluations that were tried. Epsilon grows with both numbers.
     self._allowed, self._refused = [], []
 

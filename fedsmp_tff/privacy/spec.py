@@ -174,9 +174,7 @@ class PrivacySpec:
   @property
   def claim(self) -> str:
     """The tightest of `accounting.ACCOUNTINGS` that holds for this sampling and noise."""
-    by_loss = f'{self.sampling}_pld'
-    can = all(one.can_account(by_loss) for one, _ in self.releases())
-    return by_loss if can else f'{self.sampling}_rdp'
+    return accounting_lib.tightest(self.sampling, self.releases())
 
   def releases(
       self, rounds: Optional[int] = None, evaluations: Optional[int] = None

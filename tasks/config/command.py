@@ -12,6 +12,8 @@ from absl import logging
 from tasks import errors
 from tasks.config import options
 
+_HELP = frozenset(['--help', '-h', '-help', '--helpfull', '--helpshort'])
+
 
 def read(made: flags.FlagValues, arguments: Sequence[str], program: str) -> list[str]:
   """Parses a command line into flags; returns the arguments that are no flags.
@@ -106,7 +108,7 @@ class Command:
     """
     logging.set_verbosity(logging.ERROR)
     try:
-      if any(argument in ('--help', '-h', '-help', '--helpfull', '--helpshort') for argument in argv[1:]):
+      if not _HELP.isdisjoint(argv[1:]):
         print(self.help_text())
         return 0
       return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0

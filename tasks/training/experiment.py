@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import communication
 from fedsmp_tff import fed_smp
+from fedsmp_tff.privacy import accounting
 from fedsmp_tff.program import client_evaluation as client_evaluation_lib
 from tasks import datasets
 from tasks import errors
@@ -181,7 +182,7 @@ class Experiment:
     if self.hypothetical is not None:
       found['epsilon_hypothetical'] = self.hypothetical.epsilon(None, rounds, evaluations)
     claimed = self.hypothetical or self.spec
-    if all(one.can_account('paper') for one, _ in claimed.releases()):
+    if accounting.can_account(claimed.releases(), 'paper'):
       found['epsilon_paper'] = claimed.epsilon('paper', rounds, evaluations)
     return found
 

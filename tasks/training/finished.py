@@ -1,6 +1,5 @@
 """Runs that are over: the same command again says so in a second, without TensorFlow or data."""
 
-import json
 import pathlib
 from typing import Any, Optional
 
@@ -26,7 +25,9 @@ def text(
   if output.output_dir is None or output.overwrite:
     return None
   path = pathlib.Path(output.output_dir)
-  config, summary = map(_content, (path / run_directory.CONFIG, path / run_directory.SUMMARY))
+  config, summary = (
+      run_directory.read_json(path / name) for name in (run_directory.CONFIG, run_directory.SUMMARY)
+  )
   if summary.get('rounds') != settings.rounds or 'flags' not in config:
     return None
   resuming.check_identity(path, config, settings_lib.identity(settings))
@@ -44,15 +45,6 @@ def text(
         f' ({summary["verdict"]})'
     )
   return '\n'.join([*lines, f'  the rest is in {path / run_directory.SUMMARY}'])
-
-
-def _content(path: pathlib.Path) -> dict[str, Any]:
-  """A JSON object; empty if there is none."""
-  try:
-    found = json.loads(path.read_text(encoding='utf-8'))
-  except (OSError, ValueError):
-    return {}
-  return found if isinstance(found, dict) else {}
 
 
 def _whole(path: pathlib.Path, rounds: int) -> bool:

@@ -290,7 +290,7 @@ def privacy_lines(
   if spec.epsilon(None, rounds, evaluations) > MEANINGFUL_EPSILON:
     lines.append(f'  epsilon above {MEANINGFUL_EPSILON} promises little')
   claimed = hypothetical or spec
-  if all(one.can_account('paper') for one, _ in claimed.releases()):
+  if accounting.can_account(claimed.releases(), 'paper'):
     line(
         claimed, 'paper',
         'to compare' + (f', for n = {claimed.population:,}' if hypothetical else ''),

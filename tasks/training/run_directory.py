@@ -236,6 +236,15 @@ class RunDirectory:
         unfinished.unlink(missing_ok=True)
 
 
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """What a JSON file of a run holds; nothing if it is missing, can't be read or is no object."""
+  try:
+    content = json.loads(path.read_text(encoding='utf-8'))
+  except (OSError, ValueError):
+    return {}
+  return content if isinstance(content, dict) else {}
+
+
 def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
   """The privacy ledgers of a run's directory: of runs that were overwritten, then its own."""
   own = pathlib.Path(run_dir) / LEDGER
