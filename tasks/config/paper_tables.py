@@ -13,6 +13,12 @@ from tasks import errors
 _FILE = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper' / 'tables.csv'
 # Algorithm 1 samples a fixed number of clients, and the paper's code was PyTorch.
 _AS_THE_PAPER = ('--sampling=fixed', '--initializer=torch')
+# Speeches padded to sequences of 80 characters, and the padding counted: a model that always says
+# 'space' then has 36.1 %, and the paper's worst cell is 36.41 % +- 0.15.
+_SHAKESPEARE = (
+    '--shakespeare_test=per_client', '--shakespeare_snippets=speech',
+    '--shakespeare_padding=counted',
+)
 # From this table on, rows differ in epsilon too.
 _FIRST_OVER_EPSILON = 4
 # What each table is about.
@@ -142,7 +148,7 @@ def flags_of(row: Row) -> tuple[str, ...]:
   """
   flags = [f'--task={row.task}', *_AS_THE_PAPER, f'--algorithm={row.algorithm}']
   if row.task == 'shakespeare':
-    flags.append('--shakespeare_test=per_client')
+    flags += _SHAKESPEARE
   if row.p < 1:
     flags.append(f'--p={row.p:g}')
   if row.algorithm.endswith('topk'):

@@ -31,12 +31,15 @@ class Algorithm:
   Attributes:
     sparsifier: 'randk', 'topk', 'released' or None for all coordinates.
     private: Whether clients clip and add noise.
+    federated: Whether there are rounds; if not, there are no clients.
   """
 
   sparsifier: Optional[str]
   private: bool
+  federated: bool = True
 
 
+PUBLIC_ONLY = 'public_only'
 ALGORITHMS = {
     'fedsmp_topk': Algorithm('topk', True),
     'fedsmp_randk': Algorithm('randk', True),
@@ -45,7 +48,10 @@ ALGORITHMS = {
     'fedavg': Algorithm(None, False),
     'fedavg_randk': Algorithm('randk', False),
     'fedavg_topk': Algorithm('topk', False),
+    PUBLIC_ONLY: Algorithm(None, False, federated=False),
 }
+# The value of --warm_start that is no file.
+PUBLIC = 'public'
 # Names in `fedsmp_tff` and in `tff.learning.optimizers`, which take seconds to import.
 FILTERS = {'momentum': 'Momentum', 'low_pass': 'LowPass', 'shrinkage': 'Shrinkage'}
 OPTIMIZERS = {
@@ -56,7 +62,7 @@ _RUN = 'What to run'
 _PRIVACY = 'Privacy'
 _TRAINING = 'Training'
 _POST_PROCESSING = 'Post-processing of releases (none changes epsilon)'
-PUBLIC_DATA = 'Public data (only for *_topk)'
+PUBLIC_DATA = 'Public data'
 _EVALUATION = 'Evaluation'
 _OUTPUT = 'Output and interruption'
 # By default; each costs about as much as a round.
@@ -70,6 +76,11 @@ def _when_algorithm(is_meant: Callable[[Algorithm], bool]) -> options.Condition:
 _SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier is not None)
 _TOPK = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'topk')
 _RELEASED = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'released')
+# What a run has public examples for.
+_WITH_PUBLIC = options.Condition(
+    f'{_TOPK.text} or --warm_start is set',
+    lambda chosen: _TOPK.met(chosen) or chosen['warm_start'] is not None,
+)
 _PRIVATE = _when_algorithm(lambda algorithm: algorithm.private)
 _ON_CLIENTS = options.when('client_evaluation', 'private')
 
@@ -81,14 +92,23 @@ def _of_tasks(field: str) -> str:
   return f'default by task: {", ".join(values)}'
 
 
-def _task_option(field: str, text: str, **facts: Any) -> Any:
-  """An option that is the task's paper setting of this name where it is not given."""
-  return _option(
-      None,
-      f'{text} ({_of_tasks(field)}).',
-      fill=lambda chosen: getattr(datasets.TASKS[chosen['task']].settings, field),
-      **facts,
-  )
+def _task_option(
+    field: str, text: str, without_rounds: Optional[int] = None, **facts: Any
+) -> Any:
+  """An option that is the task's paper setting of this name where it is not given.
+
+  Args:
+    field: The setting.
+    text: What it is.
+    without_rounds: What an algorithm without rounds has instead; None: the same.
+    **facts: As `options.option`'s.
+  """
+  def fill(chosen):
+    if without_rounds is not None and not ALGORITHMS[chosen['algorithm']].federated:
+      return without_rounds
+    return getattr(datasets.TASKS[chosen['task']].settings, field)
+
+  return _option(None, f'{text} ({_of_tasks(field)}).', fill=fill, **facts)
 
 
 def _best_ratio(chosen: Mapping[str, Any]) -> float:
@@ -121,7 +141,8 @@ class RunSettings:
       'fedsmp_topk',
       "Which of the paper's systems. fedsmp_*: k shared coordinates, clipped and noised;"
       ' dp_fedavg: the same on all coordinates; fedavg*: without privacy. Not in the paper:'
-      ' fedsmp_released, the top k of past releases, without public data.',
+      ' fedsmp_released, the top k of past releases, without public data; public_only, the model'
+      ' trained on the public examples alone, without clients.',
       group=_RUN, values=list(ALGORITHMS),
   )
   p: Optional[float] = _option(
@@ -140,9 +161,11 @@ class RunSettings:
       'Rounds that one set of k coordinates serves. 1: a set for each round, as in the paper.',
       group=_RUN, at_least=1, only=_SPARSE,
   )
-  rounds: int = _task_option('rounds', 'Rounds T', group=_RUN, at_least=1, compared=False)
+  rounds: int = _task_option(
+      'rounds', 'Rounds T', group=_RUN, at_least=0, compared=False, without_rounds=0
+  )
   clients_per_round: int = _task_option(
-      'clients_per_round', 'Clients r in every round', group=_RUN, at_least=1
+      'clients_per_round', 'Clients r in every round', group=_RUN, at_least=1, without_rounds=1
   )
   seed: Optional[int] = _option(
       None,
@@ -348,9 +371,17 @@ class RunSettings:
       ' to the final weights (default: 0.95).',
       group=_POST_PROCESSING, at_least=0, below=1,
   )
+  warm_start: Optional[str] = _option(
+      None,
+      f'Initial weights. {PUBLIC}: those of {PUBLIC_ONLY}, trained on the public examples; else'
+      ' the weights.npz of another run: epsilon is this run\'s alone unless that one was'
+      f' {PUBLIC_ONLY} on the same public examples (default: random ones).',
+      group=PUBLIC_DATA,
+      fill=lambda chosen: None if ALGORITHMS[chosen['algorithm']].federated else PUBLIC,
+  )
   public_examples: Optional[int] = _task_option(
       'public_examples', 'Examples on the server, of people or of a pool that no client has',
-      group=PUBLIC_DATA, at_least=1, only=_TOPK,
+      group=PUBLIC_DATA, at_least=1, only=_WITH_PUBLIC,
   )
   public_epochs: Optional[int] = _option(
       None,
@@ -576,6 +607,7 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
   task = parsed['task'].value
   own = task_flags_lib.of_task(task, parsed) if task is not None else {}
   settings = options.make(RunSettings, parsed, task_flags=own)
+  _check_rounds(settings, parsed)
   clients, population = settings.clients_per_round, settings.population
   if population is not None and clients > population:
     raise errors.InputError(
@@ -583,3 +615,23 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
         ' raise the population.'
     )
   return settings
+
+
+# What --algorithm=public_only takes, beside the task's own flags.
+_OF_PUBLIC_ONLY = (
+    'task', 'algorithm', 'seed', 'initializer', 'public_examples', 'held_out', 'sampling',
+    'rounds_per_evaluation', 'eval_examples',
+)
+
+
+def _check_rounds(settings: RunSettings, parsed: flags.FlagValues) -> None:
+  if ALGORITHMS[settings.algorithm].federated:
+    if settings.rounds < 1:
+      raise errors.InputError(f'--rounds must be an integer >= 1; got {settings.rounds}.')
+    return
+  for name in options.options_of(RunSettings):
+    if parsed[name].present and name not in _OF_PUBLIC_ONLY:
+      raise errors.InputError(
+          f'--{name} has no effect with --algorithm={settings.algorithm}, which trains on no'
+          f' client; drop --{name}.'
+      )

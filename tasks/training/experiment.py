@@ -20,6 +20,7 @@ from tasks.datasets import task as task_lib
 from tasks.training import builders
 from tasks.training import cadence as cadence_lib
 from tasks.training import seeds as seeds_lib
+from tasks.training import warm_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Experiment:
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
     hypothetical: The specification for --population, if that differs.
+    warm_start_origin: Whose data the initial weights follow from, as a phrase; None: nobody's, or
+      public ones.
   """
 
   settings: settings_lib.RunSettings
@@ -45,6 +48,7 @@ class Experiment:
   round: fed_smp.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
   hypothetical: Optional[fedsmp_tff.PrivacySpec]
+  warm_start_origin: Optional[str] = None
 
   @classmethod
   def build(
@@ -58,6 +62,8 @@ class Experiment:
     task = datasets.TASKS[settings.task]
     _check_clients(settings, task.num_clients())
     model = builders.model(settings, seeds)
+    private = settings_lib.ALGORITHMS[settings.algorithm].private
+    warm_start.check(settings.warm_start, model, private)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
     dim = sum(int(np.prod(shape)) for shape in shapes)
     _check_kept(settings, dim)
@@ -72,7 +78,8 @@ class Experiment:
     spec, hypothetical = specs or builders.specs(settings, len(data.clients), num_kept)
     aggregator = builders.aggregator(settings, spec, builders.sparsifier(settings, data))
     return cls(
-        settings, seeds, data, model, aggregator, aggregator.round(shapes), spec, hypothetical
+        settings, seeds, data, model, aggregator, aggregator.round(shapes), spec, hypothetical,
+        warm_start.origin(settings.warm_start, data),
     )
 
   @property
@@ -121,15 +128,28 @@ class Experiment:
   @property
   def verdict(self) -> str:
     """Whether epsilon is a guarantee, for every output."""
+    alone = ' for this run alone' if self.warm_start_origin is not None else ''
     if self.settings.seed is not None:
-      return 'would be valid with fresh noise'
-    return 'valid'
+      return f'would be valid{alone} with fresh noise'
+    return f'valid{alone}'
 
   @property
   def measurements(self) -> list[str]:
     """The names of the aggregator's measurements that outputs have."""
     hidden = ('participants',) if self.settings.participants == 'hidden' else ()
     return [name for name in self.round.measurements if name not in hidden]
+
+  def with_initial_weights(
+      self, weights: tff.learning.models.ModelWeights
+  ) -> 'Experiment':
+    """Returns the run with other initial weights."""
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=(weights.trainable, weights.non_trainable),
+        predict_on_batch_fn=tf.function(self.model.predict_on_batch, autograph=False),
+        loss_fn=self.model.loss,
+        input_spec=self.model.input_spec,
+    )
+    return dataclasses.replace(self, model=model)
 
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
@@ -195,6 +215,7 @@ class Experiment:
         'num_kept': self.round.num_kept,
         'num_clients': self.num_clients,
         **self.data.as_dict(),
+        'warm_start_origin': self.warm_start_origin,
         'bits': channel.bits,
         'encoding_step': channel.step,
         'value_bound': channel.value_bound,

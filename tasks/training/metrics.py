@@ -8,7 +8,9 @@ import numpy as np
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import client_evaluation
 from fedsmp_tff.program import loop
+from tasks import datasets
 from tasks.training import averages as averages_lib
+from tasks.training import evaluation as evaluation_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import run_tables
 
@@ -44,7 +46,7 @@ class MetricsWriter(loop.Reporter):
     measured = evaluations.pop(averages_lib.LAST, None)
     self._average_accuracies = {name: e.accuracy for name, e in evaluations.items()}
     if measured is not None:
-      self._loss, self._accuracy = measured
+      self._loss, self._accuracy = measured.loss, measured.accuracy
       # Written so that the first, which follows a NaN, is the best.
       if not self._accuracy <= self._best_accuracy:
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
@@ -62,6 +64,7 @@ class MetricsWriter(loop.Reporter):
         'test_loss': measured and measured.loss,
         'test_accuracy': measured and measured.accuracy,
         'best_test_accuracy': self._best_accuracy,
+        **self._of_padding(measured),
         **{
             f'test_accuracy_{name}': self._average_accuracies.get(name)
             for name in averages_lib.NAMES
@@ -75,6 +78,15 @@ class MetricsWriter(loop.Reporter):
             for name in self._experiment.measurements
         },
     })
+
+  def _of_padding(self, measured: Optional[evaluation_lib.Evaluation]) -> dict[str, Any]:
+    """Accuracy without padding and with it, whichever `test_accuracy` is."""
+    if datasets.TASKS[self._experiment.settings.task].is_padding is None:
+      return {}
+    return {
+        'test_accuracy_masked': measured and measured.accuracy_masked,
+        'test_accuracy_counted': measured and measured.accuracy_counted,
+    }
 
   def _of_clients(self, report: loop.RoundReport) -> dict[str, Any]:
     """The release of an evaluation on clients; blank where there was none."""

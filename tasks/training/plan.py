@@ -4,6 +4,7 @@ import math
 import textwrap
 from typing import Optional
 
+from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import noise
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
@@ -26,18 +27,22 @@ def text(experiment: experiment_lib.Experiment) -> str:
       ('task', datasets.TASKS[s.task].title),
       ('data', experiment.data.text()),
       ('model', _model_text(experiment)),
-      ('kept', _kept_text(experiment)),
-      ('round', _round_text(experiment)),
-      ('traffic', _traffic_text(experiment)),
-      ('encoding', _encoding_text(experiment)),
-      ('mechanism', _mechanism_text(experiment)),
-      *([('server', post)] if post else []),
-      ('accuracy', _accuracy_text(experiment)),
-      ('metrics', _metrics_text(experiment)),
-      *([('clients', on_clients)] if (on_clients := _on_clients_text(experiment)) else []),
-      ('randomness', experiment.randomness),
-      ('simulated', _simulated_text(experiment)),
+      *([('start', start)] if (start := _start_text(experiment)) else []),
   ]
+  if settings_lib.ALGORITHMS[s.algorithm].federated:
+    rows += [
+        ('kept', _kept_text(experiment)),
+        ('round', _round_text(experiment)),
+        ('traffic', _traffic_text(experiment)),
+        ('encoding', _encoding_text(experiment)),
+        ('mechanism', _mechanism_text(experiment)),
+        *([('server', post)] if post else []),
+        ('accuracy', _accuracy_text(experiment)),
+        ('metrics', _metrics_text(experiment)),
+        *([('clients', on_clients)] if (on_clients := _on_clients_text(experiment)) else []),
+        ('randomness', experiment.randomness),
+        ('simulated', _simulated_text(experiment)),
+    ]
   lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
   lines += [_wrapped(f'  {name:<10} {text}', 13) for name, text in rows]
   if experiment.private:
@@ -64,6 +69,21 @@ def warnings(experiment: experiment_lib.Experiment) -> list[str]:
 def _model_text(experiment: experiment_lib.Experiment) -> str:
   whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[experiment.settings.initializer]
   return f'd = {experiment.dim:,} parameters, from {whose} default initial weights'
+
+
+def _start_text(experiment: experiment_lib.Experiment) -> Optional[str]:
+  """Describes the initial weights of --warm_start and what epsilon takes for granted of them."""
+  source = experiment.settings.warm_start
+  if source is None:
+    return None
+  if source == settings_lib.PUBLIC:
+    return (
+        f'warm: first the server trains on the {len(experiment.data.public[0]):,} public examples'
+        ' (Adam; the rate and the number of passes by a fifth of them). No client\'s data:'
+        ' epsilon is unchanged'
+    )
+  whose = experiment.warm_start_origin or 'of public_only on the same public examples: epsilon is unchanged'
+  return f'warm: the weights in {source}, {whose}'
 
 
 def _kept_text(experiment: experiment_lib.Experiment) -> str:
@@ -94,20 +114,21 @@ def _round_text(experiment: experiment_lib.Experiment) -> str:
       f' {s.learning_rate} x {s.learning_rate_decay} every'
       f' {s.learning_rate_decay_rounds} rounds'
   )
-  if experiment.data.public is not None:
-    text += f'; on the public examples {_public_text(experiment, length)}'
+  public = experiment.aggregator.sparsifier.public_training(builders.local_training(s))
+  if public is not None:
+    text += f'; on the public examples {_public_text(s, public, length)}'
   if s.server_learning_rate != 1:
     text += f'; server\'s rate {s.server_learning_rate:g}'
   return text
 
 
-def _public_text(experiment: experiment_lib.Experiment, length: str) -> str:
-  s = experiment.settings
+def _public_text(
+    s: settings_lib.RunSettings, public: sparsifiers.PublicTraining, length: str
+) -> str:
   if s.public_epochs:
     length = f'{s.public_epochs} epochs'
   if s.public_steps:
     length = f'{s.public_steps} steps'
-  public = experiment.aggregator.sparsifier.public_training(builders.local_training(s))
   if public.clients is not None:
     length = f'the mean of {public.clients} pseudo-clients of {public.client_examples}, {length}'
   if public.ahead:
@@ -316,6 +337,8 @@ def privacy_lines(
 
 
 def _verdict_text(experiment: experiment_lib.Experiment) -> str:
+  if experiment.warm_start_origin is not None:
+    return f'{experiment.verdict.upper()}; the initial weights are {experiment.warm_start_origin}'
   if experiment.settings.seed is None:
     return "VALID for this run's sampling and noise"
   return f'{experiment.verdict.upper()}; with --seed, whoever knows the seed can remove the noise'

@@ -1,6 +1,7 @@
 """What a run says while it goes on, and when it ends: files, a bar or lines, a summary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import math
 import sys
 import threading
@@ -125,6 +126,26 @@ class Progress(loop.Reporter):
     if self._bar.disable:
       self._thread.join()
     self._bar.close()
+
+
+@contextlib.contextmanager
+def beating(title: str, seconds_per_line: float) -> Iterator[None]:
+  """In this block, prints what takes the time and for how long, every `seconds_per_line`."""
+  done, begun = threading.Event(), time.monotonic()
+
+  def beat():
+    while not done.wait(seconds_per_line):
+      elapsed = tqdm.tqdm.format_interval(time.monotonic() - begun)
+      print(f'{title}: {elapsed} so far', file=sys.stderr, flush=True)
+
+  print(title, file=sys.stderr, flush=True)
+  thread = threading.Thread(target=beat, daemon=True, name='beating')
+  thread.start()
+  try:
+    yield
+  finally:
+    done.set()
+    thread.join()
 
 
 def summary_text(

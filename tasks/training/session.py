@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import pathlib
 import sys
 import time
 
@@ -12,6 +13,7 @@ from fedsmp_tff import runtime
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
+from tasks import datasets
 from tasks import errors
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
@@ -19,10 +21,13 @@ from tasks.config import task_flags
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
 from tasks.training import plan
+from tasks.training import progress
+from tasks.training import public_model
 from tasks.training import resuming
 from tasks.training import run_directory
 from tasks.training import seeds as seeds_lib
 from tasks.training import train
+from tasks.training import warm_start
 
 # What ends a run with a sentence and exit status 1, or their attribute `status`.
 FAILURES = (
@@ -87,6 +92,8 @@ def _run(
       if resumed and checkpoints.empty():
         out.tables.resume_without_checkpoint(out.checkpoints)
       resuming.keep_data_digest(out.checkpoints, experiment.data)
+      if checkpoints.empty():
+        experiment = _with_warm_start(experiment, output.seconds_per_line)
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(
@@ -107,6 +114,29 @@ def _run(
   if stopped_by is not None:
     raise stopped_by
   return 0
+
+
+def _with_warm_start(
+    experiment: experiment_lib.Experiment, seconds_per_line: float
+) -> experiment_lib.Experiment:
+  """Returns the run with the initial weights that --warm_start asks for."""
+  source = experiment.settings.warm_start
+  if source is None:
+    return experiment
+  if source != settings_lib.PUBLIC:
+    return experiment.with_initial_weights(
+        warm_start.read(pathlib.Path(source), experiment.model)
+    )
+  title = f'training on the {len(experiment.data.public[0]):,} public examples'
+  with progress.beating(title, seconds_per_line):
+    found = public_model.train(
+        experiment.model,
+        datasets.TASKS[experiment.settings.task].is_scored,
+        experiment.data.public,
+        experiment.seeds.partition,
+    )
+  print(f'initial weights: trained on the public examples: {found.text()}\n', flush=True)
+  return experiment.with_initial_weights(found.weights)
 
 
 def _default_output_dir(settings: settings_lib.RunSettings) -> str:

@@ -62,7 +62,8 @@ def train(
 
 def _averages(experiment: experiment_lib.Experiment) -> averages_lib.Averages:
   settings, test = experiment.settings, experiment.data.test
-  measure = evaluation.build(experiment.model, datasets.TASKS[settings.task].is_scored)
+  task = datasets.TASKS[settings.task]
+  measure = evaluation.build(experiment.model, task.is_scored, task.is_padding)
   whole = evaluation.shards_of(test)
   cadence = experiment.cadence
   part = evaluation.shards_of(test, cadence.eval_examples, experiment.seeds.evaluation)

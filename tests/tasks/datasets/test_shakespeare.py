@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from tasks import datasets
 from tasks import errors
 from tasks.datasets import shakespeare
+from tasks.models import initializers
 from tests.support import small_data
 
 _SNIPPETS = {
@@ -75,9 +76,17 @@ class TestExecution:
     x, y = shakespeare.to_sequences([])
     assert x.shape == y.shape == (0, 80)
 
-  def test_padding_does_not_count(self):
-    scored = shakespeare.TASK.is_scored(tf.constant([[5, 0, 89, 0]]))
-    assert scored.numpy().tolist() == [[True, False, True, False]]
+  @pytest.mark.parametrize('padding', ['masked', 'counted'])
+  def test_padding_counts_if_asked(self, padding, set_flags):
+    set_flags(f'--shakespeare_padding={padding}')
+    labels = np.array([[5, 0, 89, 0]], np.int32)
+    counts = np.array([[True, padding == 'counted', True, padding == 'counted']])
+    assert shakespeare.TASK.is_scored(tf.constant(labels)).numpy().tolist() == counts.tolist()
+    set_flags('--shakespeare_lstm_units=3', f'--shakespeare_padding={padding}')
+    model = shakespeare.TASK.build_model(initializers.KerasInitializer(0))
+    logits = np.random.default_rng(0).normal(size=(1, 4, 90)).astype(np.float32)
+    losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    assert float(model.loss(logits, labels)) == pytest.approx(losses[counts].mean(), rel=1e-5)
 
   @pytest.mark.parametrize('name', list(datasets.TASKS))
   def test_labels_are_scored_one_by_one_in_a_graph_too(self, name):
@@ -183,6 +192,29 @@ class TestExecution:
     assert data.test_owners.ids == {'othello/IAGO', 'othello/DUKE'}
     expected = shakespeare.to_sequences([b'I am not\nAgain.', b'what I am.'])
     np.testing.assert_array_equal(data.test[1], expected[1])
+
+  def test_snippets_are_speeches(self, play, set_flags):
+    set_flags('--shakespeare_snippets=speech')
+    data = shakespeare.TASK.load(0, 0)
+    assert data.client_ids == ('hamlet/KING',) and 'two speeches' in data.source
+    # A direction does not end a speech, a heading does.
+    expected = shakespeare.to_sequences([b'One.\nTwo.\nThree.', b'Four.\nFive.'])
+    np.testing.assert_array_equal(data.clients[0][0], expected[0])
+    set_flags('--shakespeare_snippets=speech', '--shakespeare_test=per_client')
+    data = shakespeare.TASK.load(0, 0)
+    assert data.client_ids == ('hamlet/KING', 'othello/IAGO')
+    expected = shakespeare.to_sequences([b'Four.\nFive.', b'Again.'])
+    np.testing.assert_array_equal(data.test[0], expected[0])
+
+  @pytest.mark.parametrize('snippets, padding', [('role', 0.058), ('speech', 0.24)])
+  def test_share_of_padding(self, snippets, padding, set_flags):
+    set_flags(f'--shakespeare_snippets={snippets}', '--shakespeare_test=per_client')
+    labels = shakespeare.TASK.load(0, 0).test[1]
+    assert np.mean(labels == 0) == pytest.approx(padding, abs=0.01)
+    # What a model has that always says 'space', where it may say 'padding' after the end too.
+    space = np.bincount(labels[labels > 0]).argmax()
+    constant = np.mean((labels == space) | (labels == 0))
+    assert constant == pytest.approx({'role': 0.212, 'speech': 0.361}[snippets], abs=0.001)
 
   def test_each_role_has_lines_on_both_sides(self, play, set_flags):
     set_flags('--shakespeare_test=per_client')

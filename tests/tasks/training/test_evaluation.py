@@ -44,6 +44,17 @@ class TestExecution:
     agrees = np.argmax(logits, axis=1) == y
     assert got.accuracy == pytest.approx(np.mean(agrees[scored]))
 
+  def test_padding_counts_in_one_of_two_accuracies(self):
+    model, weights = _model_and_weights()
+    x, y = _examples()
+    is_padding = lambda labels: tf.less(labels, 4)  # noqa: E731
+    measure = evaluation.build(model, lambda labels: labels >= 4, is_padding)
+    got = measure(weights, evaluation.shards_of((x, y)))
+    agrees = np.argmax(model.predict_on_batch(model.initial_weights, x).numpy(), axis=1) == y
+    assert got.accuracy == got.accuracy_masked == pytest.approx(np.mean(agrees[y >= 4]))
+    assert got.accuracy_counted == pytest.approx(np.mean(agrees))
+    assert got.accuracy_counted != pytest.approx(got.accuracy_masked, rel=1e-3)
+
   def test_shards_of_some_examples(self):
     x, y = _examples()
 

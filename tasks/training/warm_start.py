@@ -1,0 +1,112 @@
+"""Files of initial weights (--warm_start), and whose data they follow from.
+
+Privacy: a start that follows from public data is post-processing of nothing: every round releases
+what it did before, from other weights, so epsilon is unchanged. A start that follows from clients'
+data is a release of its own, and epsilon covers it only together with the run that made it.
+"""
+
+import pathlib
+from typing import Any, Optional
+import zipfile
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import errors
+from tasks.config import settings as settings_lib
+from tasks.datasets import task as task_lib
+from tasks.training import run_directory
+
+
+def check(
+    source: Optional[str], model: tff.learning.models.FunctionalModel, private: bool
+) -> None:
+  """Checks --warm_start as far as that needs no data.
+
+  Args:
+    source: --warm_start.
+    model: The model.
+    private: Whether the run claims an epsilon.
+
+  Raises:
+    InputError: If the file can't be the model's weights, or no claim can be made from them on.
+  """
+  if source in (None, settings_lib.PUBLIC):
+    return
+  path = pathlib.Path(source)
+  read(path, model)
+  config = _config_beside(path)
+  algorithm = config.get('algorithm')
+  if private and not config.get('privacy') and algorithm not in (None, settings_lib.PUBLIC_ONLY):
+    raise errors.InputError(
+        f'--warm_start={path} is of a run of {algorithm}, without privacy: no epsilon covers its'
+        f' clients; name the weights of a private run, or {settings_lib.PUBLIC}.'
+    )
+
+
+def origin(source: Optional[str], data: task_lib.TaskData) -> Optional[str]:
+  """Returns whose data the initial weights follow from, as a phrase; None: no client's.
+
+  Args:
+    source: --warm_start.
+    data: The run's data.
+  """
+  if source in (None, settings_lib.PUBLIC):
+    return None
+  path = pathlib.Path(source)
+  config = _config_beside(path)
+  algorithm = config.get('algorithm')
+  if algorithm is None:
+    return 'of unknown origin: epsilon takes for granted that they follow from no client\'s data'
+  if algorithm == settings_lib.PUBLIC_ONLY:
+    if data.public is not None and config.get('public_digest') == data.public_digest():
+      return None
+    return (
+        'trained on other public examples than this run\'s: epsilon takes for granted that those'
+        ' are no client\'s here (the same --seed, --public_examples and --held_out see to it)'
+    )
+  if config.get('privacy') is not None:
+    return (
+        f'of a private run of {algorithm}: python -m tasks.account --ledger={path.parent} DIRECTORY'
+        ' composes that run and this one'
+    )
+  return f'of a run of {algorithm}, without privacy'
+
+
+def _config_beside(path: pathlib.Path) -> dict[str, Any]:
+  """What the config.json of the run holds whose weights a file has; nothing if there is none."""
+  return run_directory.read_json(path.parent / run_directory.CONFIG)
+
+
+def read(path: pathlib.Path, model: tff.learning.models.FunctionalModel) -> Any:
+  """Returns the weights in a file, as `ModelWeights` of the model.
+
+  Args:
+    path: A run's weights.npz.
+    model: The model.
+
+  Raises:
+    InputError: If it can't be read, or has other shapes.
+  """
+  def refused(problem):
+    return errors.InputError(
+        f'--warm_start={path} {problem}; name the weights.npz of a run with the same model, or'
+        f' {settings_lib.PUBLIC}.'
+    )
+
+  try:
+    with np.load(path) as file:
+      arrays = dict(file)
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    raise refused(f'can\'t be read ({getattr(error, "strerror", None) or error})') from None
+  parts = []
+  for kind, expected in zip(('trainable', 'non_trainable'), model.initial_weights):
+    flat = tf.nest.flatten(expected)
+    own = [arrays.get(f'{kind}_{position}') for position in range(len(flat))]
+    if any(array is None or array.shape != np.shape(w) for array, w in zip(own, flat)):
+      raise refused('does not hold weights of this model\'s shapes')
+    if not all(np.isfinite(array).all() for array in own):
+      raise refused('holds weights that are not finite')
+    parts.append(tf.nest.pack_sequence_as(expected, own))
+  return tff.learning.models.ModelWeights(*parts)
