@@ -3,7 +3,8 @@
 A grid is text. `#` begins a comment, `all:` a line of flags that every run has; each other line
 is one run, or several: `--p={0.1,0.2}` stands for both, as in a shell, and several braces for
 every combination. Blank lines part it into paragraphs: with several seeds, all of them are
-run of one paragraph, seed by seed, before the next begins.
+run of one paragraph, seed by seed, before the next begins. A comment after a run is its title:
+figures of the grids `ladder/TASK` show it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,14 +33,16 @@ class Cell:
 
   Attributes:
     flags: Its flags, as tasks.run takes them, each once.
+    title: A few words on it; '' for none.
   """
 
   flags: tuple[str, ...]
+  title: str = dataclasses.field(default='', compare=False)
 
   @classmethod
-  def of(cls, flags: Iterable[str]) -> 'Cell':
+  def of(cls, flags: Iterable[str], title: str = '') -> 'Cell':
     """A run with these flags, of which a later one takes the place of an earlier one."""
-    return cls(tuple({flag.partition('=')[0]: flag for flag in flags}.values()))
+    return cls(tuple({flag.partition('=')[0]: flag for flag in flags}.values()), title)
 
   @property
   def name(self) -> str:
@@ -147,7 +150,8 @@ def _parse(path: pathlib.Path) -> list[list[Cell]]:
     if begins:
       common = flags
       continue
-    for cell in map(Cell.of, _combinations((*common, *flags))):
+    title = line.partition(' #')[2].strip()
+    for cell in (Cell.of(some, title) for some in _combinations((*common, *flags))):
       if cell.name not in seen:
         seen.add(cell.name)
         paragraphs[-1].append(cell)

@@ -617,7 +617,8 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
   return settings
 
 
-# What --algorithm=public_only takes, beside the task's own flags.
+# What --algorithm=public_only takes, beside the task's own flags and --rounds=0; some have no
+# effect, which lets grids have them for all of their runs.
 _OF_PUBLIC_ONLY = (
     'task', 'algorithm', 'seed', 'initializer', 'public_examples', 'held_out', 'sampling',
     'rounds_per_evaluation', 'eval_examples',
@@ -630,6 +631,8 @@ def _check_rounds(settings: RunSettings, parsed: flags.FlagValues) -> None:
       raise errors.InputError(f'--rounds must be an integer >= 1; got {settings.rounds}.')
     return
   for name in options.options_of(RunSettings):
+    if name == 'rounds' and not settings.rounds:
+      continue
     if parsed[name].present and name not in _OF_PUBLIC_ONLY:
       raise errors.InputError(
           f'--{name} has no effect with --algorithm={settings.algorithm}, which trains on no'

@@ -64,6 +64,7 @@ class Panel:
     log_x: Whether x is drawn on a logarithmic scale.
     log_y: The same of y.
     bottom: Where the y axis begins; None: where the curves do.
+    ticks: Texts at y = 0, -1, -2 and so on, from the top down; None: numbers.
   """
 
   title: str
@@ -73,6 +74,7 @@ class Panel:
   log_x: bool = False
   bottom: Optional[float] = None
   log_y: bool = False
+  ticks: Optional[Sequence[str]] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +136,8 @@ def save_png(figure: Figure, path: os.PathLike[str]) -> None:
       _label_few_decades(axes)
     if panel.log_y:
       axes.set_yscale('log')
+    if panel.ticks is not None:
+      axes.set_yticks([-i for i in range(len(panel.ticks))], panel.ticks)
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
     if panel.bottom is not None:
@@ -203,6 +207,11 @@ def html(figure: Figure) -> str:
         title_text=panel.y_label, autorangeoptions_minallowed=panel.bottom,
         type='log' if panel.log_y else 'linear', **place,
     )
+    if panel.ticks is not None:
+      drawn.update_yaxes(
+          tickvals=[-i for i in range(len(panel.ticks))], ticktext=list(panel.ticks),
+          automargin=True, **place,
+      )
   drawn.update_layout(
       title=figure.title, template='plotly_white', hovermode='closest',
       height=120 + 380 * rows, legend={'orientation': 'h', 'y': -0.2 / rows},

@@ -7,14 +7,17 @@ from typing import Optional
 import numpy as np
 
 from tasks import datasets
+from tasks.config import grids
 from tasks.config import options
 from tasks.config import paper_tables
 from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import results
 
-# With more curves than this in Figure 2, only those that the paper draws.
-_MOST_CURVES = 8
+# With more curves than this, a figure leaves some out, and says so.
+_MOST_CURVES = 6
+# A curve over p has at least so many.
+_FEWEST_RATIOS = 3
 _PERCENT_BELOW = 25
 _ACCURACY = 'accuracy (%)'
 _BEST = 'best accuracy (%)'
@@ -30,8 +33,29 @@ _IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
 # A color for each system, so that figures agree; further curves of one take the next free.
 _ORDER = (
     'fedsmp_topk', 'fedsmp_randk', 'dp_fedavg', 'fedavg', 'fedavg_topk', 'fedavg_randk',
-    'fedsmp_released',
+    'fedsmp_released', settings_lib.PUBLIC_ONLY,
 )
+_TITLES = {
+    'fedsmp_topk': 'Fed-SMP top-k', 'fedsmp_randk': 'Fed-SMP rand-k',
+    'fedsmp_released': 'Fed-SMP past releases', 'dp_fedavg': 'DP-FedAvg', 'fedavg': 'FedAvg',
+    'fedavg_topk': 'FedAvg top-k', 'fedavg_randk': 'FedAvg rand-k',
+    settings_lib.PUBLIC_ONLY: 'public data alone',
+}
+# What a person calls a flag with a value; others are 'flag = value'.
+_WORDS = {
+    'warm_start': lambda value: 'warm start',
+    'clip': lambda value: f'C = {value:g}',
+    'clients_per_round': lambda value: f'r = {value}',
+    'sampling': lambda value: {'poisson': 'Poisson sampling', 'fixed': 'fixed cohorts'}[value],
+    'server_learning_rate': lambda value: f'server rate {value:g}',
+    'server_schedule': lambda value: 'falling server rate',
+    'clip_schedule': lambda value: 'falling C',
+    'mask_rounds': lambda value: 'new masks' if value == 1 else f'masks held {value} rounds',
+    'public_clients': lambda value: f'{value} pseudo-clients' if value else 'one public training',
+    'public_update': lambda value: 'masks made ahead' if value == 'ahead' else 'masks in time',
+    'released_weight': lambda value: f'past releases {value:g}',
+    'initializer': lambda value: f"{value}'s initial weights",
+}
 
 
 def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
@@ -41,12 +65,14 @@ def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
     groups: One or more groups of runs of one task.
 
   Returns:
-    Figure 2; Figure 3 and the trade-off between privacy and accuracy, if a system has
-    complete runs at two p; and private systems over p, if two have.
+    The ladder, if the steps of the task's were run; Figure 2; Figure 3 and the trade-off between
+    privacy and accuracy, if a system has complete runs at three p; and private systems over p, if
+    two have.
   """
   task = groups[0].config['task']
   complete = [group.complete for group in groups if group.complete]
   found = [
+      _ladder(task, complete),
       _over_rounds(task, groups),
       _over_p(task, complete),
       _trade_off(task, complete),
@@ -57,7 +83,7 @@ def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
 
 def label(group: results.Group) -> str:
   """A few words on what a group is."""
-  text = group.config['algorithm']
+  text = _TITLES[group.config['algorithm']]
   if group.p < 1:
     text += f', p = {group.p:.3g}'
   if group.noise_multiplier is not None:
@@ -65,18 +91,63 @@ def label(group: results.Group) -> str:
   return text
 
 
+def _ladder(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
+  """Final accuracy, a step after the other, of the runs that the grid ladder/TASK lists."""
+  name = f'ladder/{task}'
+  if name not in grids.names():
+    return None
+  titles, accuracies, spreads = [], [], []
+  for paragraph in grids.read(name):
+    for cell in paragraph:
+      alike = [group for group in groups if _is_of(group, cell)]
+      if alike:
+        mean, std = alike[0].mean_and_std('final')
+        titles.append(f'{cell.title}: {mean:.1f} %')
+        accuracies.append(mean)
+        spreads.append(std or 0.0)
+  if len(titles) < _FEWEST_RATIOS:
+    return None
+  curve = drawing.Curve(
+      '', np.array(accuracies), -np.arange(len(titles), dtype=float), None, 0, 'points'
+  )
+  panel = drawing.Panel('', 'final accuracy (%)', '', [curve], ticks=titles)
+  return _figure(task, 'ladder', 'from FedAvg to privacy, a step at a time', [panel])
+
+
+def _is_of(group: results.Group, cell: grids.Cell) -> bool:
+  """Whether a group's runs have a cell's flags, whatever their seed."""
+  theirs, ours = cell.identity, group.config['flags']
+  return all(
+      ours.get(name, value) == value for name, value in theirs.items() if name != 'seed'
+  )
+
+
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
   """Figure 2: accuracy over rounds and over the uplink."""
-  if len(groups) > _MOST_CURVES:
-    groups = [group for group in groups if _is_drawn_by_the_paper(group)] or sorted(
-        groups, key=lambda group: group.mean_and_std('final')[0]
-    )[-_MOST_CURVES:]
+  title = 'accuracy over rounds and uplink'
+  num = len(groups)
+  if num > _MOST_CURVES:
+    drawn = [group for group in groups if _is_drawn_by_the_paper(group)]
+    which = 'the paper\'s own'
+    if not 0 < len(drawn) <= _MOST_CURVES:
+      drawn = sorted(groups, key=lambda group: group.mean_and_std('final')[0])[-_MOST_CURVES:]
+      which = 'the most accurate'
+    groups = drawn
+    title += f'; {which} {len(groups)} of {num} settings'
   groups = sorted(groups, key=lambda group: _ORDER.index(group.config['algorithm']))
+  last_round = max(group.runs[0].columns['round'][-1] for group in groups)
   by_round, by_uplink, lasts = [], [], []
   for group, name, color in zip(groups, _labels(groups), _colors(groups)):
     rounds, accuracy, spread = group.curve('test_accuracy')
     _, uplink, _ = group.curve('uplink_megabytes')
     lasts.append(100 * accuracy[-1])
+    if not rounds[-1]:  # Without rounds it is a level.
+      level = np.full(2, 100 * accuracy[-1])
+      name += f': {level[0]:.1f} %'
+      by_round.append(
+          drawing.Curve(name, np.array([0, last_round]), level, None, color, 'reference')
+      )
+      continue
     # As in the tables: the mean of each run's best.
     name += f': best {group.mean_and_std("best")[0]:.1f} %'
     by_round.append(drawing.Curve(name, rounds, 100 * accuracy, 100 * spread, color))
@@ -91,7 +162,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
   bottom = max(0.0, min(lasts) - _PERCENT_BELOW)
   return drawing.Figure(
       f'{task}_rounds',
-      f'{datasets.TASKS[task].title}: accuracy over rounds and uplink',
+      f'{datasets.TASKS[task].title}: {title}',
       [
           drawing.Panel('', 'round', _ACCURACY, by_round, bottom=bottom),
           drawing.Panel(
@@ -117,7 +188,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
       ]
       found = _over_several_p(some)
       for i, (text, alike) in enumerate(found.items()):
-        name = f'{algorithm}; at p = 1 {at_one}{text}'
+        name = f'{_TITLES[algorithm]}; at p = 1 {_TITLES[at_one]}{text}'
         losses.append(_points(name, alike, 'final_loss', color + 2 * i))
         accuracies.append(_points(name, alike, 'best', color + 2 * i))
       if found:
@@ -169,7 +240,9 @@ def _systems(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Fig
     firsts = [alike[0] for alike in found]
     names = _differing(firsts, _NOT_ALONG_A_CURVE)
     curves = [
-        _points(first.config['algorithm'] + _values(first, names), alike, 'final', color)
+        _points(
+            _TITLES[first.config['algorithm']] + _values(first, names), alike, 'final', color
+        )
         for first, alike, color in zip(firsts, found, _colors(firsts))
     ]
     title = f'sigma = {sigma:.3g}'
@@ -189,7 +262,7 @@ def _figure(
 
 
 def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:
-  """Groups at two p or more that are alike in all other flags, by what tells them apart.
+  """Groups at three p or more that are alike in all other flags, by what tells them apart.
 
   Those at p = 1 end each curve that they are like but in how coordinates are chosen.
   """
@@ -205,7 +278,7 @@ def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.G
       curve.append(group)
     if not alike:
       curves.append([group])
-  found = [curve for curve in curves if len({g.p for g in curve}) > 1]
+  found = [curve for curve in curves if len({g.p for g in curve}) >= _FEWEST_RATIOS]
   firsts = [alike[0] for alike in found]
   names = _differing(firsts, _NOT_ALONG_A_CURVE)
   return {_values(first, names): alike for first, alike in zip(firsts, found)}
@@ -282,11 +355,13 @@ def _differing(groups: Sequence[results.Group], left_out: Sequence[str]) -> set[
 
 
 def _values(group: results.Group, names: Iterable[str]) -> str:
-  """', flag = value' for each of these flags that is set."""
+  """', WORDS' for each of these flags that is set, as `_WORDS` has them."""
   flags = group.config['flags']
-  return ''.join(
-      f', {name} = {flags[name]}' for name in sorted(names) if flags.get(name) is not None
-  )
+  parts = [
+      _WORDS[name](flags[name]) if name in _WORDS else f'{name} = {flags[name]}'
+      for name in sorted(names) if flags.get(name) is not None
+  ]
+  return ''.join(f', {part}' for part in parts)
 
 
 def _colors(groups: Sequence[results.Group]) -> list[int]:

@@ -39,7 +39,8 @@ _OUTSIDE = '†'
 _HEADER = (
     'algorithm', 'p', 'sigma', 'paper (best, %)', 'ours: best (%)', 'difference',
     'ours: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
-    'epsilon, sound', 'uplink, paper (MB)', 'uplink (MB)', 'differs from the paper in',
+    'epsilon, sound', 'uplink, paper (MB)', 'uplink (MB)', 'final, padding masked (%)',
+    'differs from the paper in',
 )
 
 
@@ -59,7 +60,7 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
           for group in ours
       ] or [[
           *theirs, _accuracy(row.accuracy, row.std), 'not run', '', '', '',
-          _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '',
+          _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '', '',
       ]]
     title = f'Table {number}: {title}'
     if not num_run:
@@ -78,7 +79,7 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
           ' The paper\'s header (p = 0.05 to 0.8) does not fit its Table 2; p is as it must be'
           ' for the row of epsilon = 1.01.'
       )
-    found.append(Table(title, _HEADER, lines, note))
+    found.append(_without_padding(Table(title, _HEADER, lines, note)))
   if not_run:
     found.append(Table('Not run', (), (), '; '.join(not_run) + '.'))
   return found
@@ -110,18 +111,29 @@ def other_runs(groups: Sequence[results.Group]) -> list[Table]:
     lines.append([
         group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
         _text(group.noise_multiplier, '{:.3g}'), f'{unfinished}{run.rounds}', *_measured(shown),
-        *(_accuracy_of(shown, name) for name in run_tables.AVERAGES),
+        *(_accuracy_of(shown, name) for name in (*run_tables.AVERAGES, 'masked', 'counted')),
         ', '.join(one for one in own if one not in shared),
     ])
   header = (
       'task', 'algorithm', 'p', 'sigma', 'rounds', 'best (%)', 'final (%)', 'seeds',
       'epsilon, paper\'s accounting', 'epsilon, sound', 'uplink (MB)',
-      'final, exponential average (%)', 'final, second half\'s mean (%)', 'with',
+      'final, exponential average (%)', 'final, second half\'s mean (%)',
+      'final, padding masked (%)', 'final, padding counted (%)', 'with',
   )
   note = f'All with {", ".join(shared)}.' if shared else ''
   note = (note + _seeded_text(others) + _outside_text(others)).strip()
   title = 'Runs that no row of the paper is about, and unfinished ones'
-  return [Table(title, header, lines, note)]
+  return [_without_padding(Table(title, header, lines, note))]
+
+
+def _without_padding(table: Table) -> Table:
+  """Returns a table without the columns on padding, where nothing has any."""
+  kept = [
+      i for i, name in enumerate(table.header)
+      if 'padding' not in name or any(row[i] for row in table.rows)
+  ]
+  rows = [[row[i] for i in kept] for row in table.rows]
+  return dataclasses.replace(table, header=[table.header[i] for i in kept], rows=rows)
 
 
 def _seeded_text(groups: Iterable[results.Group]) -> str:
@@ -160,7 +172,10 @@ def times(groups: Sequence[results.Group]) -> list[Table]:
 
 def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
   config = group.config
-  # What is measured on examples held out is beside no test accuracy.
+  # A shorter run is not the paper's, and what is measured on examples held out is beside no test
+  # accuracy.
+  if group.runs[0].rounds < _identity(row)['rounds']:
+    return False
   return not config['flags'].get('held_out') and row.is_of(
       config['task'], config['algorithm'], group.p, group.noise_multiplier
   )
@@ -173,7 +188,7 @@ def _beside(row: paper_tables.Row, group: results.Group, differences: str) -> li
   return [
       _accuracy(row.accuracy, row.std), best, f'{difference:+.2f}', final, seeds,
       _text(row.epsilon), epsilon_paper, epsilon, _text(row.uplink_megabytes), uplink,
-      differences,
+      _accuracy_of(group, 'masked'), differences,
   ]
 
 

@@ -25,6 +25,8 @@ NOT_COMPARED = tuple(
     if not option.compared
 )
 _AVERAGES = tuple(f'test_accuracy_{name}' for name in run_tables.AVERAGES)
+# Of a task whose examples are padded: accuracy without padding, and with it.
+PADDING = ('test_accuracy_masked', 'test_accuracy_counted')
 _EPSILONS = ('epsilon', 'epsilon_hypothetical', 'epsilon_paper')
 
 
@@ -71,6 +73,16 @@ class Run:
   def tail(self) -> float:
     """The last accuracy of the mean over the second half, in percent; NaN if not measured."""
     return 100 * (self.last('test_accuracy_tail') or math.nan)
+
+  @property
+  def masked(self) -> float:
+    """The last accuracy without padding, in percent; NaN of a task without any."""
+    return 100 * (self.last(PADDING[0]) or math.nan)
+
+  @property
+  def counted(self) -> float:
+    """The last accuracy with padding as a label, in percent; NaN of a task without any."""
+    return 100 * (self.last(PADDING[1]) or math.nan)
 
   @property
   def final_loss(self) -> float:
@@ -189,7 +201,7 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
       return None
     columns = {
         name: np.array([float(row[name] or math.nan) for row in rows])
-        for name in (*_ALWAYS, *_AVERAGES, *_EPSILONS)
+        for name in (*_ALWAYS, *_AVERAGES, *PADDING, *_EPSILONS)
         if name in _ALWAYS or name in rows[0]
     }
     seconds = sum(

@@ -12,10 +12,17 @@ _DIM = 1_663_370
 def write(
     path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, **flags
 ):
-  """A run of Fashion-MNIST whose accuracy after round i is `accuracies[i]` (None: not taken)."""
+  """A run of Fashion-MNIST whose accuracy after round i is `accuracies[i]` (None: not taken).
+
+  `rounds` 'all': of the paper's 180 rounds, of which the last has the last of `accuracies`.
+  """
+  if rounds == 'all':
+    accuracies = [*accuracies[:-1], *[None] * (181 - len(accuracies)), accuracies[-1]]
+    rounds = 180
   rounds = max(len(accuracies) - 1, 1) if rounds is None else rounds
   arguments = [
-      '--task=fashion_mnist', f'--algorithm={algorithm}', f'--rounds={rounds}', f'--seed={seed}',
+      '--task=fashion_mnist', f'--algorithm={algorithm}', f'--seed={seed}',
+      *([f'--rounds={rounds}'] if algorithm != 'public_only' else []),
       *(f'--{name}={value}' for name, value in flags.items()),
   ]
   if algorithm.endswith(('topk', 'randk', 'released')):
@@ -29,12 +36,15 @@ def write(
       dim=_DIM,
       num_kept=round(p * _DIM),
       privacy=(
-          {'noise_multiplier': settings.noise_multiplier} if settings.clip is not None else None
+          # What an --epsilon would make of it is another's to test.
+          {'noise_multiplier': 1.085 if settings.epsilon else settings.noise_multiplier}
+          if settings.clip is not None
+          else None
       ),
   )
   path.mkdir(parents=True)
   (path / 'config.json').write_text(json.dumps(config))
-  _write_csv(
+  write_csv(
       path / 'metrics.csv',
       [
           {
@@ -47,7 +57,7 @@ def write(
           for i, accuracy in enumerate(accuracies)
       ],
   )
-  _write_csv(
+  write_csv(
       path / 'timings.csv',
       [
           {'round': i, 'round_seconds': 1.0, 'evaluation_seconds': 0.5}
@@ -57,7 +67,8 @@ def write(
   return path
 
 
-def _write_csv(path, rows):
+def write_csv(path, rows):
+  """Writes dictionaries as a table."""
   with open(path, 'w', encoding='utf-8', newline='') as file:
     if rows:
       writer = csv.DictWriter(file, list(rows[0]))

@@ -68,17 +68,18 @@ class TestExecution:
     assert '82.00 ± 1.41' in text and 'Table 9' in text
 
   def test_what_differs_from_the_paper_is_said(self, tmp_path, as_the_paper):
-    _write(tmp_path / 'runs', 'a', [0.1, 0.8], seed=1, clip=0.5, sampling='poisson')
-    _write(tmp_path / 'runs', 'b', [0.1, 0.7], seed=1, noise_multiplier=1.45, **as_the_paper)
+    runs = tmp_path / 'runs'
+    _write(runs, 'a', [0.1, 0.8], rounds='all', clip=0.5, sampling='poisson')
+    _write(runs, 'b', [0.1, 0.7], rounds='all', noise_multiplier=1.45, **as_the_paper)
     output = tmp_path / 'out'
     assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
     ours = [
         row for row in _cells(output)['Table 1: Fashion-MNIST'] if row['seeds']
     ]
     assert [row['differs from the paper in'] for row in ours] == [
-        '1 rounds, not 180, clip = 0.5, sampling = poisson, initializer = keras,'
+        'clip = 0.5, sampling = poisson, initializer = keras,'
         ' public_clients = default',
-        '1 rounds, not 180, sigma = 1.45',
+        'sigma = 1.45',
     ]
 
   def test_accuracy_on_clients_own_examples_is_marked(self, tmp_path, as_the_paper):
@@ -88,7 +89,7 @@ class TestExecution:
       private = {} if name == 'not_private' else dict(as_the_paper, clip=0.5 + accuracy)
       if name == 'not_private':
         private = dict(algorithm='fedavg_topk', clients_per_round=50)
-      run = _write(runs, name, [0.1, accuracy], **private)
+      run = _write(runs, name, [0.1, accuracy], rounds='all', **private)
       config = json.loads((run / 'config.json').read_text())
       config['test_outside_guarantee'] = name != 'others'
       (run / 'config.json').write_text(json.dumps(config))
@@ -121,10 +122,42 @@ class TestExecution:
     assert len(cells['The runs']) == 2
     would = 'Every private run had a seed: epsilon would be valid with fresh noise.'
     assert (output / 'report.md').read_text().count(would) == 1
-    # At a round that both have, both are complete.
+    # At a round that both have, both are complete; shorter than the paper's, neither is a row.
     argv = ['report', str(tmp_path / 'runs'), f'--output={output}', '--rounds=1']
     assert report.main(argv) == 0
-    assert any(row['seeds'] for row in _cells(output)['Table 1: Fashion-MNIST'])
+    cells = _cells(output)
+    rows = next(some for title, some in cells.items() if title.startswith('Runs that no row'))
+    assert [row['rounds'] for row in rows] == ['1', '1']
+    assert 'Table 1: Fashion-MNIST' not in cells
+
+  def test_padding_has_columns_where_there_is_some(self, tmp_path):
+    runs = tmp_path / 'runs'
+    for name, accuracies in (('a', [0.1, 0.6]), ('b', [0.1, 0.4])):
+      run = _write(runs, name, accuracies, seed=ord(name))
+      assert report.main(['report', str(run), f'--output={tmp_path / "out"}']) == 0
+      assert 'padding masked' not in (tmp_path / 'out' / 'cells.csv').read_text()
+      rows = commands.rows(run / 'metrics.csv')
+      for row, accuracy in zip(rows, accuracies):
+        row |= {'test_accuracy_masked': accuracy / 2, 'test_accuracy_counted': accuracy}
+      runs_on_disk.write_csv(run / 'metrics.csv', rows)
+    assert report.main(['report', str(runs), f'--output={tmp_path / "out"}']) == 0
+    (row,) = next(
+        some for title, some in _cells(tmp_path / 'out').items() if title.startswith('Runs that')
+    )
+    assert row['final, padding masked (%)'] == '25.00 ± 7.07'
+    assert row['final, padding counted (%)'] == '50.00 ± 14.14'
+
+  def test_public_data_alone_is_a_row(self, tmp_path):
+    _write(tmp_path / 'runs', 'a', [0.84], algorithm='public_only')
+    _write(tmp_path / 'runs', 'b', [0.1, 0.4])
+    output = tmp_path / 'out'
+    assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
+    rows = next(
+        some for title, some in _cells(output).items() if title.startswith('Runs that no row')
+    )
+    row = rows[0]
+    assert (row['algorithm'], row['rounds'], row['final (%)']) == ('public_only', '0', '84.00')
+    assert row['uplink (MB)'] == '0' and row['epsilon, sound'] == ''
 
   def test_what_all_share_is_said_once(self, tmp_path):
     shared = {'held_out': 16, 'clip_schedule': 'learning_rate'}
@@ -141,7 +174,7 @@ class TestExecution:
 
   def test_pictures_and_a_page_that_needs_no_other_file(self, tmp_path):
     for algorithm in ('fedsmp_topk', 'fedavg_topk'):
-      for p in (0.005, 0.1):
+      for p in (0.005, 0.1, 0.4):
         _write(tmp_path / 'runs', f'{algorithm}{p}', [0.1, p], algorithm=algorithm, p=p)
     output = tmp_path / 'out'
     assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
@@ -166,12 +199,14 @@ class TestExecution:
     assert commands.main(commands.tiny(data_dir, run_dir, '--algorithm=dp_fedavg')) == 0
     output = tmp_path / 'out'
     assert report.main(['report', str(run_dir), f'--output={output}']) == 0
-    (row,) = (r for r in _cells(output)['Table 1: Fashion-MNIST'] if r['seeds'])
+    (row,) = next(
+        some for title, some in _cells(output).items() if title.startswith('Runs that no row')
+    )
     last = commands.rows(run_dir / 'metrics.csv')[-1]
-    assert row['ours: final (%)'] == f'{100 * float(last["test_accuracy"]):.2f}'
+    assert row['final (%)'] == f'{100 * float(last["test_accuracy"]):.2f}'
     assert row['epsilon, sound'] == f'{float(last["epsilon"]):.3g}'
     assert row["epsilon, paper's accounting"] == f'{float(last["epsilon_paper"]):.3g}'
-    assert 'clients_per_round = 3' in row['differs from the paper in']
+    assert 'clients_per_round = 3' in row['with']
     assert 'had a seed' not in (output / 'report.md').read_text()
 
   def test_one_sentence_and_status_2(self, tmp_path, capsys):

@@ -6,6 +6,7 @@ from matplotlib import image
 import pytest
 
 from tasks import errors
+from tasks.config import grids
 from tasks.reporting import drawing
 from tasks.reporting import figures
 from tasks.reporting import results
@@ -39,7 +40,7 @@ class TestComputation:
     (figure,) = found  # One p only: nothing to draw over it.
     by_round, by_uplink = figure.panels
     assert [curve.label for curve in by_round.curves] == [
-        'fedsmp_topk, p = 0.005, sigma = 1.4: best 70.0 %', 'fedavg: best 50.0 %'
+        'Fed-SMP top-k, p = 0.005, sigma = 1.4: best 70.0 %', 'FedAvg: best 50.0 %'
     ]
     one, other = by_round.curves
     assert one.x.tolist() == [0, 1] and one.y == pytest.approx([10, 70])
@@ -53,14 +54,62 @@ class TestComputation:
     many = [dict(accuracies=[0.1, 0.5], p=p) for p in (0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8)]
     many += [dict(accuracies=[0.1, 0.5], p=p, algorithm='fedsmp_randk') for p in (0.1, 0.4)]
     many += [dict(accuracies=[0.1, 0.5], algorithm=name) for name in ('dp_fedavg', 'fedavg')]
-    labels = [
-        curve.label.split(':')[0]
-        for curve in _figure(figures.of_task(groups(*many)), 'rounds').panels[0].curves
+    figure = _figure(figures.of_task(groups(*many)), 'rounds')
+    assert [curve.label.split(':')[0] for curve in figure.panels[0].curves] == [
+        'Fed-SMP top-k, p = 0.005, sigma = 1.4', 'Fed-SMP rand-k, p = 0.4, sigma = 1.4',
+        'DP-FedAvg, sigma = 1.4', 'FedAvg',
     ]
+    assert figure.title.endswith("; the paper's own 4 of 11 settings")
+
+  def test_with_many_other_runs_the_most_accurate(self, groups):
+    many = [dict(accuracies=[0.1, 0.01 * i], clip=0.1 * i) for i in range(1, 10)]
+    figure = figures.of_task(groups(*many))[0]
+    assert sorted(curve.y[-1] for curve in figure.panels[0].curves) == pytest.approx(
+        [4, 5, 6, 7, 8, 9]
+    )
+    assert figure.title.endswith('; the most accurate 6 of 9 settings')
+    # No color is another curve's.
+    assert len({curve.color for curve in figure.panels[0].curves}) == 6
+
+  def test_public_data_alone_is_a_level(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.84], algorithm='public_only'), dict(accuracies=[0.1, 0.5, 0.6]),
+    ))
+    by_round, by_uplink = found[0].panels
+    level = by_round.curves[-1]
+    assert level.label == 'public data alone: 84.0 %' and level.style == 'reference'
+    assert level.x.tolist() == [0, 2] and level.y.tolist() == [84, 84]
+    assert len(by_uplink.curves) == 1  # It sends nothing.
+
+  def test_words_of_people_for_flags(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5]),
+        dict(accuracies=[0.1, 0.5], warm_start='public', server_schedule='linear', mask_rounds=5),
+    ))
+    labels = [curve.label.split(':')[0] for curve in found[0].panels[0].curves]
     assert labels == [
-        'fedsmp_topk, p = 0.005, sigma = 1.4', 'fedsmp_randk, p = 0.4, sigma = 1.4',
-        'dp_fedavg, sigma = 1.4', 'fedavg',
+        'Fed-SMP top-k, p = 0.005, sigma = 1.4, new masks',
+        'Fed-SMP top-k, p = 0.005, sigma = 1.4, masks held 5 rounds, falling server rate,'
+        ' warm start',
     ]
+
+  def test_the_ladder_has_the_steps_that_were_run_in_their_order(self, groups):
+    cells = [cell for part in grids.read('ladder/fashion_mnist') for cell in part]
+    assert all(cell.title for cell in cells) and len({cell.title for cell in cells}) == len(cells)
+    runs = []
+    for accuracy, cell in ((0.7, cells[3]), (0.5, cells[4]), (0.8, cells[0])):
+      flags = dict(flag.lstrip('-').split('=') for flag in cell.flags)
+      del flags['--task'.lstrip('-')]
+      rounds = int(flags.pop('rounds', 1))
+      accuracies = [None] * rounds + [accuracy]
+      runs.append(dict(flags, accuracies=accuracies, p=float(flags.pop('p', 1))))
+    figure = _figure(figures.of_task(groups(*runs)), 'ladder')
+    (panel,) = figure.panels
+    assert list(panel.ticks) == [
+        f'{cells[i].title}: {accuracy:.1f} %' for i, accuracy in ((0, 80), (3, 70), (4, 50))
+    ]
+    assert panel.curves[0].x == pytest.approx([80, 70, 50])
+    assert panel.curves[0].y.tolist() == [0, -1, -2]
 
   def test_runs_that_differ_in_a_flag_are_told_apart(self, groups):
     found = figures.of_task(groups(
@@ -68,7 +117,7 @@ class TestComputation:
     ))
     labels = [curve.label for curve in found[0].panels[0].curves]
     assert [label.split(', ')[-1] for label in labels] == [
-        'clip = 1.0: best 50.0 %', 'clip = 0.5: best 50.0 %'
+        'C = 1: best 50.0 %', 'C = 0.5: best 50.0 %'
     ]
     assert len({curve.color for curve in found[0].panels[0].curves}) == 2
 
@@ -94,7 +143,7 @@ class TestComputation:
   def test_trade_off_has_a_curve_for_each_sigma(self, groups):
     found = figures.of_task(groups(*[
         dict(accuracies=[0.1, 0.5], p=p, noise_multiplier=sigma, algorithm='fedsmp_randk')
-        for sigma in (1.0, 2.5) for p in (0.005, 0.1)
+        for sigma in (1.0, 2.5) for p in (0.005, 0.1, 0.4)
     ]))
     (panel,) = _figure(found, 'trade_off').panels
     assert [curve.label for curve in panel.curves] == [
@@ -107,7 +156,7 @@ class TestComputation:
   def test_private_systems_beside_each_other(self, groups):
     runs = [
         dict(accuracies=[0.1, 0.9, p], p=p, algorithm=algorithm)
-        for algorithm in ('fedsmp_released', 'fedsmp_randk') for p in (0.005, 0.1)
+        for algorithm in ('fedsmp_released', 'fedsmp_randk') for p in (0.005, 0.1, 0.4)
     ]
     runs += [
         dict(accuracies=[0.1, 0.9, 0.7], algorithm='dp_fedavg', clip=clip) for clip in (0.4, 1.0)
@@ -119,10 +168,10 @@ class TestComputation:
     assert panel.title == 'sigma = 1.4'
     labels = [curve.label.split(';')[0] for curve in panel.curves]
     assert labels == [
-        'fedsmp_randk, clip = 1.0', 'fedsmp_released, clip = 1.0',
-        'dp_fedavg, clip = 0.4', 'dp_fedavg, clip = 1.0',
+        'Fed-SMP rand-k, C = 1', 'Fed-SMP past releases, C = 1',
+        'DP-FedAvg, C = 0.4', 'DP-FedAvg, C = 1',
     ]
-    assert [curve.y.tolist() for curve in panel.curves] == [[0.5, 10], [0.5, 10], [70], [70]]
+    assert [curve.y.tolist() for curve in panel.curves] == [[0.5, 10, 40], [0.5, 10, 40], [70], [70]]
     assert len({curve.color for curve in panel.curves}) == 4
 
   def test_a_curve_over_p_is_of_one_setting(self, groups):
@@ -137,12 +186,12 @@ class TestComputation:
 
   def test_two_settings_are_two_curves_over_p(self, groups):
     found = figures.of_task(groups(*[
-        dict(accuracies=[0.1, clip], p=p, clip=clip) for clip in (0.4, 1.0) for p in (0.005, 0.1)
+        dict(accuracies=[0.1, clip], p=p, clip=clip) for clip in (0.4, 1.0) for p in (0.005, 0.1, 0.4)
     ]))
     _, accuracy = _figure(found, 'ratio').panels
-    assert [curve.y.tolist() for curve in accuracy.curves[:2]] == [[40, 40], [100, 100]]
+    assert [curve.y.tolist() for curve in accuracy.curves[:2]] == [[40, 40, 40], [100, 100, 100]]
     assert [curve.label.split(', ')[-1] for curve in accuracy.curves[:2]] == [
-        'clip = 0.4; 1 rounds', 'clip = 1.0; 1 rounds'
+        'C = 0.4; 1 rounds', 'C = 1; 1 rounds'
     ]
     assert accuracy.curves[0].color != accuracy.curves[1].color
 
@@ -175,7 +224,8 @@ class TestExecution:
 
   def test_no_label_or_title_is_cut(self, groups, tmp_path):
     long = {'clip_schedule': 'learning_rate', 'public_steps': 10, 'released_weight': 0.5,
-            'server_learning_rate': 2.0, 'server_filter': 'low_pass', 'precondition': 0.5}
+            'server_learning_rate': 2.0, 'warm_start': 'public', 'mask_rounds': 5,
+            'server_filter': 'low_pass', 'precondition': 0.5}
     (figure,) = figures.of_task(groups(
         dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.6], **long)
     ))

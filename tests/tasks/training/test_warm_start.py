@@ -1,0 +1,143 @@
+"""Tests of files of initial weights, and of what a claim from them on rests on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.support import commands
+
+
+def _run(data_dir, out, *arguments):
+  return commands.main(commands.tiny(data_dir, out, '--seed=1', *arguments))
+
+
+def _public_only(data_dir, out, *arguments):
+  arguments = commands.tiny(data_dir, out, '--algorithm=public_only', '--seed=1', *arguments)
+  given = ('--clients_per_round', '--rounds=', '--local_epochs', '--batch_size')
+  return commands.main([a for a in arguments if not a.startswith(given)])
+
+
+@pytest.fixture
+def public(data_dir, tmp_path):
+  out = tmp_path / 'public'
+  assert _public_only(data_dir, out, '--public_examples=20') == 0
+  return out
+
+
+def _json(path):
+  return json.loads(path.read_text())
+
+
+class TestExecution:
+
+  def test_public_only_has_no_rounds_and_no_clients(self, public, data_dir, capsys):
+    summary = _json(public / 'summary.json')
+    assert summary['rounds'] == 0 and 'epsilon' not in summary
+    assert summary['uplink_megabytes'] == 0
+    (row,) = commands.rows(public / 'metrics.csv')
+    assert float(row['test_accuracy']) == summary['final_test_accuracy']
+    # Again: nothing to do.
+    assert _public_only(data_dir, public, '--public_examples=20') == 0
+    assert 'it is finished' in capsys.readouterr().out
+
+  def test_the_same_start_from_public_and_from_its_file(self, public, data_dir, tmp_path, capsys):
+    capsys.readouterr()
+    for source in ('public', public / 'weights.npz'):
+      out = tmp_path / f'{len(str(source))}'
+      arguments = ('--algorithm=dp_fedavg', '--public_examples=20', f'--warm_start={source}')
+      assert _run(data_dir, out, *arguments) == 0
+      printed = ' '.join(capsys.readouterr().out.split())
+      assert 'epsilon is unchanged' in printed
+      # The first row is of the initial weights.
+      first = commands.rows(out / 'metrics.csv')[0]
+      assert float(first['test_accuracy']) == _json(public / 'summary.json')['final_test_accuracy']
+      assert _json(out / 'summary.json')['verdict'] == 'would be valid with fresh noise'
+      assert _json(out / 'config.json')['warm_start_origin'] is None
+    stories = [commands.story(path) for path in tmp_path.iterdir() if path.name.isdigit()]
+    assert len(stories) == 2 and stories[0] == stories[1]
+
+  def test_public_examples_that_may_be_clients_are_an_assumption(
+      self, public, data_dir, tmp_path, capsys
+  ):
+    # Another seed cuts the pool in another way: a public image may now be a client's.
+    arguments = commands.tiny(
+        data_dir, tmp_path / 'run', '--seed=2', '--algorithm=dp_fedavg', '--public_examples=20',
+        f'--warm_start={public / "weights.npz"}',
+    )
+    assert commands.main(arguments) == 0
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert 'epsilon takes for granted that those are no client\'s here' in printed
+    summary = _json(tmp_path / 'run' / 'summary.json')
+    assert summary['verdict'] == 'would be valid for this run alone with fresh noise'
+
+  def test_a_private_run_s_weights_are_composed(self, data_dir, tmp_path, capsys):
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    assert _run(data_dir, first, '--algorithm=dp_fedavg') == 0
+    arguments = ('--algorithm=dp_fedavg', f'--warm_start={first / "weights.npz"}')
+    assert _run(data_dir, second, *arguments, '--public_examples=20') == 0
+    printed = capsys.readouterr().out
+    assert 'VALID FOR THIS RUN ALONE' in printed
+    # A path has no place where a line may break.
+    assert f'--ledger={first}' in ''.join(printed.split())
+
+  def test_unknown_weights_are_an_assumption(self, public, data_dir, tmp_path, capsys):
+    file = tmp_path / 'mine.npz'
+    file.write_bytes((public / 'weights.npz').read_bytes())
+    arguments = ('--algorithm=dp_fedavg', f'--warm_start={file}', '--public_examples=20')
+    assert _run(data_dir, tmp_path / 'run', *arguments) == 0
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert 'takes for granted that they follow from no client\'s data' in printed
+
+  def test_a_run_that_resumes_does_not_train_again(self, public, data_dir, tmp_path, capsys):
+    out = tmp_path / 'run'
+    arguments = ('--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public')
+    assert _run(data_dir, out, *arguments) == 0
+    capsys.readouterr()
+    (out / 'summary.json').unlink()
+    assert _run(data_dir, out, *arguments) == 0
+    assert 'initial weights: trained' not in capsys.readouterr().out
+
+  def test_what_can_t_start_a_run_is_refused_with_one_sentence(
+      self, public, data_dir, tmp_path, capsys
+  ):
+    plain = tmp_path / 'plain'
+    assert _run(data_dir, plain, '--algorithm=fedavg', '--rounds=1') == 0
+    capsys.readouterr()
+    nan = tmp_path / 'nan.npz'
+    with np.load(public / 'weights.npz') as file:
+      np.savez(nan, **{name: array * np.nan for name, array in file.items()})
+    text = tmp_path / 'text.npz'
+    text.write_text('weights')
+    for path, problem in (
+        (plain / 'weights.npz', 'is of a run of fedavg, without privacy: no epsilon covers'),
+        (tmp_path / 'none.npz', "can't be read (No such file or directory)"),
+        (text, "can't be read"),
+        (nan, 'holds weights that are not finite'),
+    ):
+      arguments = commands.tiny(
+          data_dir, tmp_path / 'refused', '--algorithm=dp_fedavg', '--public_examples=20',
+          f'--warm_start={path}',
+      )
+      said = commands.say(capsys, *arguments[1:])
+      assert f'--warm_start={path} {problem}' in said and '; name the weights' in said
+    arguments = commands.tiny(
+        data_dir, tmp_path / 'refused', '--algorithm=dp_fedavg', '--public_examples=20',
+        f'--warm_start={public / "weights.npz"}', '--fashion_mnist_dense_units=5',
+    )
+    assert "does not hold weights of this model's shapes" in commands.say(capsys, *arguments[1:])
+    # Without a claim, any weights will do.
+    arguments = ('--algorithm=fedavg', f'--warm_start={plain / "weights.npz"}')
+    assert _run(data_dir, tmp_path / 'fine', *arguments, '--public_examples=20') == 0
+
+  @pytest.mark.parametrize('flag', ['--rounds=3', '--momentum=0.5', '--clients_per_round=2'])
+  def test_public_only_refuses_what_has_no_effect(self, flag, data_dir, tmp_path, capsys):
+    said = commands.say(
+        capsys, '--task=fashion_mnist', '--algorithm=public_only',
+        f'--fashion_mnist_dir={data_dir}', flag,
+    )
+    name = flag.split('=')[0]
+    assert said == (
+        f'tasks.run: {name} has no effect with --algorithm=public_only, which trains on no client;'
+        f' drop {name}.\n'
+    )
