@@ -271,7 +271,7 @@ _ABOUT = (
     'Best is the best test accuracy over rounds, as the paper reports; final is that of the last'
     ' round, which a user of the model gets. Means over seeds ± sample standard deviation.'
     ' "epsilon, sound" is by an accounting that is valid for how the run sampled its clients; with'
-    ' a seed it would be valid with fresh noise (see the README);'
+    ' a seed it would be valid with fresh noise;'
     ' "paper\'s accounting" is Renyi DP of Poisson sampling, whatever the run did. Losses are of'
     ' the test set, where the paper\'s Figure 3 has those of training.'
 )

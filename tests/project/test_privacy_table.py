@@ -39,11 +39,15 @@ def runs(tmp_path_factory):
       '--client_metrics=exact', '--dropout=0.1', '--clip_quantile=0.5', '--population=1000',
       '--rounds=2', '--client_evaluation=private',
   )
-  one, other = tmp_path_factory.mktemp('one'), tmp_path_factory.mktemp('other')
+  one, other, padded = (tmp_path_factory.mktemp(name) for name in ('one', 'other', 'padded'))
   assert commands.main(commands.tiny(data_dir, one, '--rounds=2')) == 0
   assert commands.main(commands.tiny(data_dir, one, *everything, '--overwrite')) == 0
   assert commands.main(commands.tiny(data_dir, other, '--rounds=2', '--participants=hidden')) == 0
-  return one, other
+  assert commands.main([
+      'run', '--task=shakespeare', '--algorithm=fedavg', '--shakespeare_lstm_units=2',
+      '--clients_per_round=1', '--local_steps=1', '--rounds=1', f'--output_dir={padded}',
+  ]) == 0
+  return one, other, padded
 
 
 def test_every_file_is_marked_and_no_other(runs):
@@ -72,7 +76,7 @@ def test_what_is_not_inside_is_what_is_known_to_be(runs):
   found = {name for table in tables for name, mark in table.items() if mark != 'inside'}
   assert found == _OUTSIDE_OR_SECRET
   # By default neither the exact sums nor the count of participants if it is to be hidden.
-  _, other = runs
+  _, other, _ = runs
   columns = set(commands.rows(other / 'metrics.csv')[0])
   assert columns & _OUTSIDE_OR_SECRET == {'released'}
 

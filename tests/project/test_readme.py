@@ -31,9 +31,10 @@ def test_the_snippets_run_and_release_no_client_metric(path):
     if names.get('process') not in (None, *checked):
       leaks.check_nothing_else_leaves_clients(names['process'], names['output'].metrics)
       checked.append(names['process'])
-  if path.name == 'README.md':
-    assert len(checked) == 3
-    assert names['output'].metrics['aggregator']['participants'] == 10
+  expected = {'README.md': (1, 26), 'composing.md': (3, 10)}
+  num_processes, participants = expected[path.name]
+  assert len(checked) == num_processes
+  assert names['output'].metrics['aggregator']['participants'] == participants
 
 
 def test_every_stock_process_of_the_documents_has_the_metrics_aggregator():
@@ -63,14 +64,21 @@ def test_its_flags_exist(capsys):
   of_run = _help_flags(capsys, 'run')
   # Of these, what every run takes, too.
   takes = {'sweep': of_run, 'tune': of_run}
-  found = re.findall(r'tasks\.([a-z]+) ([^`\n]*--[^`\n]*)', _README)
+  text = '\n'.join(path.read_text(encoding='utf-8') for path in _DOCUMENTS)
+  found = re.findall(r'tasks\.([a-z]+) ([^`\n]*--[^`\n]*)', text)
   assert {'run', 'sweep', 'report', 'tune', 'account', 'benchmark'} <= {c for c, _ in found}
+  helps = {command: _help_flags(capsys, command) for command in {c for c, _ in found}}
   for command, line in found:
-    known = _help_flags(capsys, command) | takes.get(command, set())
+    known = helps[command] | takes.get(command, set())
     for flag in re.findall(r'--([a-z_]+)', line):
       assert flag in known, line
 
 
 def test_its_pictures_and_files_exist():
-  for target in re.findall(r'\]\(([^)#:]+)\)', _README):
-    assert (_ROOT / target).exists(), target
+  for path in _DOCUMENTS:
+    for target in re.findall(r'\]\(([^)#:]+)[^):]*\)', path.read_text(encoding='utf-8')):
+      assert (path.parent / target).exists(), (path, target)
+
+
+def test_the_readme_fits_on_three_screens():
+  assert len(_README.encode()) < 10_000

@@ -104,4 +104,4 @@ def test_an_installed_copy_runs_the_readmes_example(wheel, tmp_path):
   printed = _run(
       sys.executable, 'example.py', cwd=elsewhere, PYTHONPATH=str(site)
   ).splitlines()
-  assert printed[-2:] == [str(site / 'fedsmp_tff' / '__init__.py'), '10']
+  assert printed[-2:] == [str(site / 'fedsmp_tff' / '__init__.py'), '26']
