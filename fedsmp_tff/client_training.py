@@ -19,7 +19,7 @@ class LocalTraining:
 
   Each pass visits the examples in a new random order, in batches of
   `batch_size` (the last one may be smaller). The optimizer's state, momentum
-  included, starts anew in every call: section 5 of the paper.
+  included, is zero at the start of every call: section 5 of the paper.
 
   Attributes:
     optimizer: The optimizer of the steps.

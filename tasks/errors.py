@@ -1,4 +1,4 @@
-"""What a command says, in one sentence and without a traceback, when it can't go on."""
+"""What a command says, in one sentence and without a traceback, when it can't continue."""
 
 from collections.abc import Iterable, Iterator
 import contextlib
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class InputError(Exception):
-  """A flag, a value or a file that the user can mend; the text says how."""
+  """A flag, a value or a file that the user can correct; the text states how."""
 
 
 class RunError(Exception):
-  """A run that had begun can't go on; the text says why, and how it can."""
+  """A run that has begun can't continue; the text says why, and how it can."""
 
 
 def as_flags(error: ValueError, names: Iterable[str]) -> InputError:

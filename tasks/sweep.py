@@ -57,7 +57,7 @@ class Options:
   )
   print: bool = options_lib.option(False, 'Prints the command lines, and runs nothing.')
   status: bool = options_lib.option(
-      False, 'Prints which runs are done, going on, begun or to do, and runs nothing.'
+      False, 'Prints which runs are done, running, begun or to do, and runs nothing.'
   )
 
 
@@ -123,12 +123,12 @@ class Sweep:
     )
 
   def status(self, cell: grids.Cell) -> str:
-    """'done', 'going on', 'begun' or 'to do'."""
+    """Returns 'done', 'running', 'begun' or 'to do'."""
     if self.is_done(cell):
       return 'done'
     with self.locked(cell) as lock:
       if lock is None:
-        return 'going on'
+        return 'running'
     return 'begun' if (self._root / cell.name / run_directory.CONFIG).exists() else 'to do'
 
   @contextlib.contextmanager
@@ -218,14 +218,14 @@ def _print(lines: Iterable[str]) -> int:
 
 def _run(sweep: Sweep) -> int:
   """Runs what is not done; returns the exit status."""
-  counts = {'done': 0, 'done before': 0, 'going on elsewhere': 0}
+  counts = {'done': 0, 'done before': 0, 'running elsewhere': 0}
   failed = {}
   bar = tqdm.tqdm(total=len(sweep.cells), unit='run', dynamic_ncols=True, disable=None)
   with bar, _Signals() as signals:
     for number, cell in enumerate(sweep.cells, 1):
       with sweep.locked(cell) as lock:
         if lock is None:
-          counts['going on elsewhere'] += 1
+          counts['running elsewhere'] += 1
         # Looked at behind the lock: another sweep may just have ended it.
         elif sweep.is_done(cell):
           counts['done before'] += 1
@@ -241,7 +241,7 @@ def _run(sweep: Sweep) -> int:
             counts['done'] += 1
       if signals.number is not None:
         name = signal.Signals(signals.number).name
-        _say(bar, f'ended by {name}; the same command goes on from here.')
+        _say(bar, f'ended by {name}; the same command resumes it.')
         return 128 + signals.number
       bar.update()
   print(', '.join(f'{count} {what}' for what, count in counts.items() if count or what == 'done'))
@@ -251,7 +251,7 @@ def _run(sweep: Sweep) -> int:
 
 
 class _Signals:
-  """Hands SIGTERM and SIGINT on to the run that is going on, which ends in its own way.
+  """Hands SIGTERM and SIGINT on to the run in flight, which ends in its own way.
 
   Attributes:
     number: The first signal that came; None if none did.

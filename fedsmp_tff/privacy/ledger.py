@@ -284,7 +284,7 @@ class Ledger:
     except OSError as error:
       raise LedgerError(
           f'{self._path} can\'t be written ({error.strerror}), and no round begins'
-          ' without it; make room or give access there, and go on.'
+          ' without it; make room or give access there, and run the same command again.'
       ) from None
 
 

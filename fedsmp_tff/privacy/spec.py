@@ -173,7 +173,7 @@ class PrivacySpec:
 
   @property
   def claim(self) -> str:
-    """The tightest of `accounting.ACCOUNTINGS` that holds for this sampling and noise."""
+    """The tightest of `accounting.ACCOUNTINGS` that is valid for this sampling and noise."""
     return accounting_lib.tightest(self.sampling, self.releases())
 
   def releases(

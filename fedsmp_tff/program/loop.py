@@ -85,7 +85,7 @@ def run(
 
   A round that is run again with fresh noise gets a new draw of clients: two releases on one draw
   are not two independent rounds. With a ledger the number of a draw is never used twice; without
-  one, a sampler without a seed draws anew after a restart. A sampler with a seed and no ledger
+  one, a sampler without a seed makes new draws after a restart. A sampler with a seed and no ledger
   repeats its draws: for simulation, where the noise follows from a seed too.
 
   Args:

@@ -57,7 +57,7 @@ def _build_model(
     )
   if initializer.name != 'keras':
     raise errors.InputError(
-        f'--initializer={initializer.name} is of no use with --emnist_model='
+        f'--initializer={initializer.name} has no effect with --emnist_model='
         f'{_MODEL.value}, which is TFF\'s Keras model; remove one of the two.'
     )
   library = tff.simulation.baselines.emnist.emnist_models

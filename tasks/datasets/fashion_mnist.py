@@ -73,12 +73,12 @@ def _read_images(part: str) -> task_lib.Examples:
   if len(images) != len(labels) or images.shape[1:] != _IMAGE_SHAPE[:2]:
     raise errors.InputError(
         f'{labels_file} has {len(labels)} labels for images of shape'
-        f' {images.shape}; get both files anew from the same source.'
+        f' {images.shape}; download both files again, from the same source.'
     )
   try:
     task_lib.check_labels(labels, 0, _NUM_CLASSES - 1)
   except ValueError as error:
-    raise errors.InputError(f'{labels_file}: {error}; get it anew.') from None
+    raise errors.InputError(f'{labels_file}: {error}; download it again.') from None
   return images[..., np.newaxis], labels.astype(np.int32)
 
 
@@ -95,7 +95,7 @@ def _read_idx(path: pathlib.Path, num_dimensions: int) -> np.ndarray:
     ) from None
   except (OSError, EOFError, zlib.error) as error:
     raise errors.InputError(
-        f'{path} can\'t be read as a gzip file ({error}); get it anew.'
+        f'{path} can\'t be read as a gzip file ({error}); download it again.'
     ) from None
   header = 4 * (1 + num_dimensions)
   magic = bytes([0, 0, _IDX_UNSIGNED_BYTES, num_dimensions])
@@ -105,7 +105,7 @@ def _read_idx(path: pathlib.Path, num_dimensions: int) -> np.ndarray:
   if content[:4] != magic or len(content) != header + math.prod(shape):
     raise errors.InputError(
         f'{path} is not an IDX file of {num_dimensions}-dimensional bytes, or is'
-        ' cut short; get it anew.'
+        ' cut short; download it again.'
     )
   return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 

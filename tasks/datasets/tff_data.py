@@ -29,7 +29,7 @@ def loading(
     yield
   except (OSError, sqlite3.Error, _FormatError, _ClientError, tf.errors.OpError) as error:
     remedy = (
-        'delete it, so that it is downloaded anew'
+        'delete it, so that it is downloaded again'
         if path.exists()
         else f'download {filename}.lzma of TFF\'s public data sets'
         f' (tff-datasets-public), unpack it to that path, or name its directory'

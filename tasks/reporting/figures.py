@@ -262,7 +262,7 @@ def _figure(
 
 
 def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:
-  """Groups at three p or more that are alike in all other flags, by what tells them apart.
+  """Groups at three p or more that are alike in all other flags, by what distinguishes them.
 
   Those at p = 1 end each curve that they are like but in how coordinates are chosen.
   """

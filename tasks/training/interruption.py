@@ -27,9 +27,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-  """Ends a command when it is told to: at once, or within `rounds` when it suits.
+  """Ends a command on a signal: at once, or within `rounds` when it suits.
 
-  A thread hears of the signals, since Python tells the main one only between two
+  A thread waits for the signals, since Python informs the main thread only between two
   bytecodes, and an operation of TensorFlow can take seconds.
   """
 

@@ -158,7 +158,7 @@ class MetricsWriter(loop.Reporter):
       )
     again = self._tables.resume(rounds_done, state['tables'])
     total = self._experiment.settings.rounds
-    print(f'goes on after round {rounds_done} of {total}', flush=True)
+    print(f'resuming after round {rounds_done} of {total}', flush=True)
     if again:
       text = f'  rounds run again, since the checkpoint is older: {again}'
       if self._experiment.private and self._experiment.settings.seed is None:

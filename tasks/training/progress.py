@@ -1,4 +1,4 @@
-"""What a run says while it goes on, and when it ends: files, a bar or lines, a summary."""
+"""What a run prints while it runs, and when it ends: files, a bar or lines, a summary."""
 
 from collections.abc import Callable, Iterator
 import contextlib

@@ -41,8 +41,8 @@ def check_identity(path: Any, config: dict[str, Any], flags: dict[str, Any]) -> 
   if differ:
     raise errors.InputError(
         f'--output_dir={path} holds a run with {_command_line(theirs, differ)}, not'
-        f' {_command_line(flags, differ)}; give it the same flags to go on, name'
-        ' another directory, or begin anew with --overwrite.'
+        f' {_command_line(flags, differ)}; give it the same flags to resume it, name'
+        ' another directory, or start over with --overwrite.'
     )
 
 
@@ -70,7 +70,7 @@ def check_data(
     config: What its config.json holds.
     data: The data now.
   """
-  remedy = 'name another directory, or begin anew with --overwrite.'
+  remedy = 'name another directory, or start over with --overwrite.'
   kept = checkpoints / _DATA_DIGEST
   try:
     content = json.loads(kept.read_text(encoding='utf-8'))
@@ -88,7 +88,7 @@ def check_data(
   if not same:
     raise errors.InputError(
         f'--output_dir={path} holds a run that began with other data'
-        f' ({config["data_source"]}); put those back, {remedy}'
+        f' ({config["data_source"]}); restore that data, {remedy}'
     )
 
 
@@ -128,7 +128,7 @@ def _digest(data: task_lib.TaskData, key: bytes) -> str:
 
 
 def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
-  """What may change while a run goes on, and with it the last bits of floats."""
+  """What may change before a run resumes, and with it the last bits of floats."""
   return {
       'runtime': dataclasses.asdict(place),
       'versions': {p: importlib.metadata.version(p) for p in _PACKAGES},

@@ -213,8 +213,8 @@ class RunDirectory:
       reason = str(error)
     raise errors.InputError(
         f'--output_dir={self.path} holds a run whose {CONFIG} can\'t be read'
-        f' ({reason}), so that it can\'t go on; put it back, name another directory,'
-        ' or begin anew with --overwrite.'
+        f' ({reason}), so that it can\'t be resumed; restore it from a backup, name another directory,'
+        ' or start over with --overwrite.'
     )
 
   def _write_json(self, name: str, content: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ class RunTables:
           self._add_events(step, {n: float(v) for n, v in row.items() if v})
     except tables.DamagedError as error:
       raise errors.InputError(
-          f'{error}; put it back, or begin anew with --overwrite.'
+          f'{error}; restore it from a backup, or start over with --overwrite.'
       ) from None
     return again
 
@@ -74,7 +74,7 @@ class RunTables:
     if table.num_rounds():
       raise errors.InputError(
           f'{table.path} has rows of {table.num_rounds()} rounds, but'
-          f' {checkpoints} holds no checkpoint; put them back, or begin anew with'
+          f' {checkpoints} holds no checkpoint; restore them from a backup, or start over with'
           ' --overwrite.'
       )
     with writing(self._directory):
@@ -136,7 +136,7 @@ def writing(path: pathlib.Path) -> Iterator[None]:
   except OSError as error:
     raise errors.RunError(
         f'{path} can\'t be written ({library_errors.reason(error)}); make room or give access'
-        ' there, and run the same command again, which goes on after the last checkpoint.'
+        ' there, and run the same command again, which resumes after the last checkpoint.'
     ) from None
 
 

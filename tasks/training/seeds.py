@@ -28,7 +28,7 @@ class Seeds(NamedTuple):
   process: Optional[int]
 
   def public(self) -> dict[str, int]:
-    """Those that protect nobody, for config.json: the same when the run goes on."""
+    """Those that protect nobody, for config.json: the same when the run resumes."""
     return {n: v for n, v in self._asdict().items() if n not in _SECRET}
 
 
@@ -37,7 +37,7 @@ def make(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
 
   Args:
     seed: The run's; None: from the operating system's entropy.
-    config: What config.json holds, if the run goes on.
+    config: What config.json holds, if the run resumes.
   """
   if seed is None and config is not None:
     return Seeds(**config['seeds'], **dict.fromkeys(_SECRET))

@@ -106,8 +106,8 @@ def _run(
         )
   if isinstance(stopped_by, interruption_lib.Interrupted):
     print(
-        f'tasks.run: {stopped_by}; the same command with --output_dir={out.path} goes'
-        ' on.',
+        f'tasks.run: {stopped_by}; the same command with --output_dir={out.path} resumes'
+        ' it.',
         file=sys.stderr,
     )
     return stopped_by.status

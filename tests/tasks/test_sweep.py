@@ -166,4 +166,4 @@ class TestExecution:
     assert _rounds(second) == [*range(15)]
     assert (first / 'summary.json').stat() == summary
     log = (tmp_path / 'runs' / 'logs' / f'{second.name}.log').read_text()
-    assert log.count('goes on after round') == 2
+    assert log.count('resuming after round') == 2

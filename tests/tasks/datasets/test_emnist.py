@@ -18,7 +18,7 @@ class TestComputation:
   def test_tffs_models_are_keras(self, set_flags):
     set_flags('--emnist_model=tff_2nn')
     with pytest.raises(
-        errors.InputError, match='--initializer=torch is of no use with --emnist_model=tff_2nn'
+        errors.InputError, match='--initializer=torch has no effect with --emnist_model=tff_2nn'
     ):
       emnist.TASK.build_model(initializers.TorchInitializer(0))
 

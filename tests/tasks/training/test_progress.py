@@ -1,4 +1,4 @@
-"""Tests of what a run says while it goes on, in a process of its own whose output is no terminal."""
+"""Tests of what a run prints while it runs, in a process of its own whose output is no terminal."""
 
 import re
 import time

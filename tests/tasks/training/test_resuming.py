@@ -1,4 +1,4 @@
-"""Tests of runs that end before their end, in every way, and go on."""
+"""Tests of runs that end before their end, in every way, and resume."""
 
 import glob
 import json
@@ -122,8 +122,8 @@ class TestGoingOn:
     assert commands.main(arguments) == 143
     assert commands.main(arguments) == 0
     printed = capsys.readouterr().out
-    assert 'goes on after round 1 of 4' in printed
-    assert 'goes on after round 3 of 4' in printed
+    assert 'resuming after round 1 of 4' in printed
+    assert 'resuming after round 3 of 4' in printed
     _assert_equal(tmp_path / 'b', tmp_path / 'a')
     _no_leftovers(tmp_path / 'b')
 
@@ -138,7 +138,7 @@ class TestGoingOn:
       file.write(b'4,2.5')  # A row that was being written.
     assert commands.main(arguments) == 0
     printed = capsys.readouterr().out
-    assert 'goes on after round 1 of 3' in printed and 'run again' in printed
+    assert 'resuming after round 1 of 3' in printed and 'run again' in printed
     assert 'counts them again' not in printed
     _assert_equal(out, tmp_path / 'b')
 
@@ -219,7 +219,7 @@ class TestGoingOn:
         f'--fashion_mnist_dir={data_dir.with_name("moved")}'
     ]
     assert commands.main([*moved, '--workers=1', '--rounds_per_checkpoint=2']) == 0
-    assert 'goes on after round 2' in capsys.readouterr().out
+    assert 'resuming after round 2' in capsys.readouterr().out
 
   def test_other_data_are_refused(self, finished, data_dir, capsys):
     out, arguments = finished
@@ -255,12 +255,12 @@ class TestGoingOn:
     path.unlink()
     assert f'{path} is missing' in commands.say(capsys, *arguments[1:])
 
-  def test_overwrite_begins_anew(self, finished, capsys):
+  def test_overwrite_starts_over(self, finished, capsys):
     out, arguments = finished
     (out / 'mine.txt').write_text('kept')
     changed = [*arguments, '--rounds=1', '--overwrite']
     assert commands.main(changed) == 0
-    assert 'goes on' not in capsys.readouterr().out
+    assert 'resuming' not in capsys.readouterr().out
     assert len(commands.rows(out / 'metrics.csv')) == 2
     assert {step for step, _ in _events(out)} == {0, 1}
     assert (out / 'mine.txt').read_text() == 'kept'
@@ -412,7 +412,7 @@ class TestFullDisk:
     command = commands.command(arguments)
     printed, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
-    assert 'goes on after round' in printed
+    assert 'resuming after round' in printed
     # The other ran in this process, whose floats may have other last bits.
     assert len(commands.rows(out / 'metrics.csv')) == 7
     assert _events(out).keys() == _events(whole).keys()
@@ -434,7 +434,7 @@ class TestSignals:
     printed, err = command.communicate(timeout=60)
     assert command.returncode == status and 'Traceback' not in err
     assert f'{signal.Signals(number).name}: the round in flight has 20 s' in err
-    assert 'goes on' in err
+    assert 'resumes it' in err
     rounds = json.loads((out / 'summary.json').read_text())['rounds']
     assert rounds >= 3 and len(commands.rows(out / 'metrics.csv')) == rounds + 1
     assert f'{rounds} of 100000 rounds done' in printed
@@ -606,7 +606,7 @@ class TestChaos:
       # Rounds whose row is there were released; those that an earlier process had
       # released after its last checkpoint were released too.
       rows = len(_lines(out)) - 2
-      went_on = re.search(r'goes on after round (\d+) of', printed)
+      went_on = re.search(r'resuming after round (\d+) of', printed)
       released += rows - (int(went_on[1]) if went_on else 0)
       record = ledger_lib.read(out / 'privacy_ledger.jsonl')
       print(f'kill {kill}: rows {rows}, released {released}, counted {record.rounds_charged}')

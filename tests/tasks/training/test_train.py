@@ -59,7 +59,7 @@ class TestCadence:
         whole, parts, ignore=shutil.ignore_patterns('round_[56]', 'summary.json', 'weights*')
     )
     assert self._run(data_dir, parts, '--local_epochs=8') == 0
-    assert 'goes on after round 4 of 6' in capsys.readouterr().out
+    assert 'resuming after round 4 of 6' in capsys.readouterr().out
     assert commands.story(parts) == commands.story(whole)
 
   def test_short_run_measures_no_averages(self, data_dir, tmp_path, capsys):
