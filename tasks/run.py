@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 
 if __name__ == '__main__':
   # While packages are imported, Ctrl-C ends without a traceback.
@@ -20,7 +21,9 @@ if _platform.problem():
 from tasks.config import command
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
+from tasks.config import task_flags
 from tasks.training import finished
+from tasks.training import specs
 
 
 def _failures() -> tuple[type[BaseException], ...]:
@@ -62,9 +65,13 @@ def _main(
   if said is not None:
     print(said)
     return 0
+  task_flags.use(settings.task_flags)
+  accounting = threading.Thread(target=specs.account_ahead, args=(settings,), daemon=True)
+  accounting.start()
   # TensorFlow, which takes seconds: only now that the flags are right and there is work to do.
   from tasks.training import session
 
+  accounting.join()
   return session.run(settings, place, output)
 
 

@@ -127,7 +127,7 @@ class RunSettings:
   """Everything that defines a run: the flags' values, filled in from the task.
 
   `clip`, `noise_multiplier` and `population` are None without privacy. What else is None
-  follows from the data (see `builders.specs`) or is off.
+  follows from the data (see `specs.build`) or is off.
 
   Attributes:
     task_flags: The values of the task's own flags, by name.
@@ -478,6 +478,10 @@ class OutputSettings:
   overwrite: bool = _option(
       False,
       'Removes the run in --output_dir, except for its privacy ledger, and starts over.',
+      group=_OUTPUT,
+  )
+  dry_run: bool = _option(
+      False, 'Prints the plan and what the run would spend, writes nothing, and ends.',
       group=_OUTPUT,
   )
   rounds_per_checkpoint: Optional[int] = _option(

@@ -106,7 +106,7 @@ def other_runs(groups: Sequence[results.Group]) -> list[Table]:
   lines = []
   for group, own in zip(others, settings):
     run = group.runs[0]
-    unfinished = '' if group.complete else f'{run.columns["round"][-1]:.0f} of '
+    unfinished = '' if group.complete else f'{run.rounds_done} of '
     shown = group.complete or group
     lines.append([
         group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
@@ -161,7 +161,7 @@ def times(groups: Sequence[results.Group]) -> list[Table]:
   lines = [
       [
           str(run.path), run.config['task'], figures.label(group), str(run.config['seed']),
-          f'{run.columns["round"][-1]:.0f}', _text(run.seconds and run.seconds / 60, '{:.0f}'),
+          str(run.rounds_done), _text(run.seconds and run.seconds / 60, '{:.0f}'),
       ]
       for group in groups
       for run in group.runs

@@ -13,6 +13,7 @@ import numpy as np
 from tasks import errors
 from tasks.config import options
 from tasks.config import settings
+from tasks.training import run_directory
 from tasks.training import run_tables
 from tasks.training import tables
 
@@ -28,6 +29,8 @@ _AVERAGES = tuple(f'test_accuracy_{name}' for name in run_tables.AVERAGES)
 # Of a task whose examples are padded: accuracy without padding, and with it.
 PADDING = ('test_accuracy_masked', 'test_accuracy_counted')
 _EPSILONS = ('epsilon', 'epsilon_hypothetical', 'epsilon_paper')
+# What a run that was interrupted has spent and sent since the last measurement too.
+_AT_END = (*_EPSILONS, 'uplink_megabytes')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Run:
     path: Its directory.
     config: What its config.json holds.
     columns: Columns of metrics.csv, float[rows], in the rows where accuracy is measured.
+    rounds_done: The rounds that it has, measured or not.
+    at_end: What it has spent and sent after them, by column; without what is not known.
     rounds: Its length, or the round at which it is cut for this report.
     seconds: What its rounds took until there, measurements of accuracy included; None if
       that is not known.
@@ -46,13 +51,15 @@ class Run:
   path: pathlib.Path
   config: dict[str, Any]
   columns: dict[str, np.ndarray]
+  rounds_done: int
+  at_end: dict[str, float]
   rounds: int
   seconds: Optional[float]
 
   @property
   def complete(self) -> bool:
     """Whether it has all of these rounds."""
-    return bool(self.columns['round'][-1] >= self.rounds)
+    return self.rounds_done >= self.rounds
 
   @property
   def best(self) -> float:
@@ -89,7 +96,12 @@ class Run:
     return float(self.columns['test_loss'][-1])
 
   def last(self, column: str) -> Optional[float]:
-    """A column's value in the last row; None if the run has no such column."""
+    """A column's value after the last round; None if that is not known, or it has no such column.
+
+    An accuracy is the last one that was measured.
+    """
+    if column in _AT_END:
+      return self.at_end.get(column)
     return float(self.columns[column][-1]) if column in self.columns else None
 
 
@@ -193,12 +205,14 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
     length = min(config['rounds'], rounds or config['rounds'])
     for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm'):
       config[name]
-    rows = [
-        row for row in tables.Table(directory / METRICS).rows()
-        if row['test_accuracy'] and int(row['round']) <= length
+    found = [
+        row for row in tables.Table(directory / METRICS).rows() if int(row['round']) <= length
     ]
+    rows = [row for row in found if row['test_accuracy']]
     if not rows:
       return None
+    rounds_done = int(found[-1]['round'])
+    at_end = _at_end(found[-1], run_directory.read_json(directory / run_directory.SUMMARY))
     columns = {
         name: np.array([float(row[name] or math.nan) for row in rows])
         for name in (*_ALWAYS, *_AVERAGES, *PADDING, *_EPSILONS)
@@ -214,7 +228,15 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
         f'{directory} can\'t be read as a run ({type(error).__name__}: {error});'
         ' name the --output_dir of a run.'
     ) from None
-  return Run(directory, config, columns, length, seconds or None)
+  return Run(directory, config, columns, rounds_done, at_end, length, seconds or None)
+
+
+def _at_end(row: dict[str, str], summary: dict[str, Any]) -> dict[str, float]:
+  """What was spent and sent after a row's round, which may not have measured it."""
+  values = {name: row[name] for name in _AT_END if row.get(name)}
+  if summary.get('rounds') == int(row['round']):
+    values = {name: summary[name] for name in _AT_END if name in summary} | values
+  return {name: float(value) for name, value in values.items()}
 
 
 def group(runs: Sequence[Run]) -> list[Group]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import dataclasses
-import math
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -10,15 +9,11 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import client_training
-from fedsmp_tff import private_evaluation
-from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.post_processing import averaging
 from fedsmp_tff.post_processing import base
 from fedsmp_tff.privacy import spec as spec_lib
-from fedsmp_tff.program import client_evaluation
 from tasks import datasets
 from tasks import errors
-from tasks.config import options
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
@@ -157,114 +152,6 @@ def local_training(
   )
 
 
-def specs(
-    settings: settings_lib.RunSettings, num_clients: int, num_kept: int
-) -> tuple[spec_lib.PrivacySpec, Optional[spec_lib.PrivacySpec]]:
-  """Returns what a run samples, adds and claims.
-
-  Args:
-    settings: The run's settings.
-    num_clients: The number of clients in the data.
-    num_kept: k.
-
-  Returns:
-    The specification for the data's clients, from which sampler, noise and epsilon come;
-    and one for --population, if that differs, for a HYPOTHETICAL epsilon. Without
-    privacy, they neither clip nor add noise.
-
-  Raises:
-    InputError: If a flag is out of range, or no noise reaches --epsilon.
-  """
-  s = settings
-  private = s.clip is not None
-  population = s.population or num_clients
-  try:
-    real = spec_lib.PrivacySpec(
-        population=num_clients,
-        clients_per_round=s.clients_per_round,
-        rounds=max(s.rounds, 1),  # Without clients there are none.
-        noise_multiplier=s.noise_multiplier or 0.0,
-        clipping_norm=s.clip if private else math.inf,
-        delta=spec_lib.default_delta(population) if s.delta is None else s.delta,
-        sampling=s.sampling,
-        seats=s.seats,
-        min_reporting=s.min_reporting,
-        noise=s.noise if private else noise_lib.GAUSSIAN,
-        bits=s.bits,
-        rotate=s.rotate,
-        num_values=(
-            # The vote of adaptive clipping is one more value.
-            num_kept + (s.clip_quantile is not None)
-            if private and s.noise != noise_lib.GAUSSIAN
-            else None
-        ),
-    )
-    if s.min_reporting is None:
-      real = _sized_for_dropout(real, s.dropout)
-    name = s.accounting and (
-        'paper' if s.accounting == 'paper' else f'{s.sampling}_{s.accounting}'
-    )
-    evaluation = _evaluation_spec(settings, real, population, name)
-    claimed = _of_population(dataclasses.replace(real, evaluation=evaluation), population)
-    real = dataclasses.replace(real, evaluation=evaluation)
-    if s.epsilon is not None:
-      claimed = claimed.calibrated(s.epsilon, name)
-      real = real.with_noise_multiplier(claimed.noise_multiplier)
-    if private:
-      claimed.epsilon(rounds=1)  # Raises what it can't account for.
-  except ValueError as error:
-    raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
-  return real, claimed if population != num_clients else None
-
-
-def _evaluation_spec(
-    settings: settings_lib.RunSettings,
-    spec: spec_lib.PrivacySpec,
-    population: int,
-    accounting: Optional[str],
-) -> Optional[spec_lib.PrivacySpec]:
-  """Returns what evaluations on clients sample and add; None if there are none.
-
-  Args:
-    settings: The run's settings.
-    spec: That of its rounds.
-    population: The number of clients that --epsilon is about.
-    accounting: How --epsilon is measured; None: by the claim.
-  """
-  s = settings
-  if s.client_evaluation == 'none':
-    return None
-  num = client_evaluation.num_evaluations(s.rounds, s.rounds_per_client_evaluation)
-  sigma = s.evaluation_noise_multiplier
-  if sigma is None and s.epsilon is not None:
-    together = dataclasses.replace(_of_population(spec, population), rounds=s.rounds + num)
-    sigma = together.calibrated(s.epsilon, accounting).noise_multiplier
-  return _sized_for_dropout(
-      dataclasses.replace(
-          spec,
-          clients_per_round=s.evaluation_clients_per_round,
-          rounds=num,
-          noise_multiplier=spec.noise_multiplier if sigma is None else sigma,
-          clipping_norm=1.0,
-          seats=None,
-          min_reporting=None,
-          num_values=None if spec.num_values is None else private_evaluation.NUM_VALUES,
-      ),
-      s.dropout,
-  )
-
-
-def _sized_for_dropout(spec: spec_lib.PrivacySpec, dropout: float) -> spec_lib.PrivacySpec:
-  if not dropout:
-    return spec
-  return dataclasses.replace(spec, min_reporting=_expected_to_report(spec.seats, dropout))
-
-
-def _of_population(spec: spec_lib.PrivacySpec, population: int) -> spec_lib.PrivacySpec:
-  evaluation = spec.evaluation and _of_population(spec.evaluation, population)
-  return dataclasses.replace(spec, population=population, evaluation=evaluation)
-
-
 def post_processing(settings: settings_lib.RunSettings) -> list[base.PostProcessing]:
   """Returns what shapes values before the clip and filters releases."""
   members = []
@@ -322,9 +209,3 @@ def server_filter(settings: settings_lib.RunSettings) -> base.Filter:
 def _given(**options: Any) -> dict[str, Any]:
   """Returns the options that are set; the library has the defaults of the others."""
   return {name: value for name, value in options.items() if value is not None}
-
-
-def _expected_to_report(seats: int, dropout: float) -> int:
-  """The number below which reports fall with probability 3e-5."""
-  expected = seats * (1 - dropout)
-  return max(1, math.floor(expected - 4 * math.sqrt(expected * dropout)))

@@ -20,6 +20,7 @@ from tasks.datasets import task as task_lib
 from tasks.training import builders
 from tasks.training import cadence as cadence_lib
 from tasks.training import seeds as seeds_lib
+from tasks.training import specs as specs_lib
 from tasks.training import warm_start
 
 
@@ -70,12 +71,12 @@ class Experiment:
     num_kept = builders.num_kept(settings, dim)
     specs = None
     if task.num_clients() is not None:
-      specs = builders.specs(settings, task.num_clients(), num_kept)
+      specs = specs_lib.build(settings, task.num_clients(), num_kept)
     data = task.load(
         seeds.partition, settings.public_examples or 0, settings.held_out or 0
     )
     _check_clients(settings, len(data.clients))
-    spec, hypothetical = specs or builders.specs(settings, len(data.clients), num_kept)
+    spec, hypothetical = specs or specs_lib.build(settings, len(data.clients), num_kept)
     aggregator = builders.aggregator(settings, spec, builders.sparsifier(settings, data))
     return cls(
         settings, seeds, data, model, aggregator, aggregator.round(shapes), spec, hypothetical,

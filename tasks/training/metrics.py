@@ -174,6 +174,8 @@ class MetricsWriter(loop.Reporter):
         'best_round': self._best_round,
         'final_test_accuracy': self._accuracy,
         'final_test_loss': self._loss,
+        # Of a run that was interrupted, an earlier round than the last.
+        'measured_round': self._tables.measured_round(),
         **{
             f'final_test_accuracy_{name}': accuracy
             for name, accuracy in self._average_accuracies.items()

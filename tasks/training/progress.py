@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import psutil
 import tqdm
 
 from fedsmp_tff.program import loop
@@ -154,11 +155,12 @@ def summary_text(
   """What a run came to in `seconds`, for people."""
   rounds = summary['rounds']
   lines = [f'\n{rounds} of {experiment.settings.rounds} rounds done']
-  minutes = tqdm.tqdm.format_interval(seconds)
+  minutes, with_start = map(tqdm.tqdm.format_interval, (seconds, seconds_since_start()))
+  measured = summary['measured_round']
+  last = 'final' if measured == rounds else f'not measured after round {measured}, there'
   lines += [
       f'  accuracy   best {100 * summary["best_test_accuracy"]:.2f} % (round'
-      f' {summary["best_round"]}), final'
-      f' {100 * summary["final_test_accuracy"]:.2f} %',
+      f' {summary["best_round"]}), {last} {100 * summary["final_test_accuracy"]:.2f} %',
       *[
           f'             {100 * summary[name]:.2f} % of the weights\' {text}'
           for name, text in (
@@ -178,7 +180,7 @@ def summary_text(
           else []
       ),
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
-      f'  time       {minutes}',
+      f'  time       {minutes} of rounds and measurements; this process {with_start}',
   ]
   if experiment.private:
     lines += [
@@ -189,6 +191,11 @@ def summary_text(
         ),
     ]
   return '\n'.join(lines)
+
+
+def seconds_since_start() -> float:
+  """Returns the seconds since this process began, imports included."""
+  return time.time() - psutil.Process().create_time()
 
 
 def _accuracy_text(accuracy: float, stddev: float) -> str:

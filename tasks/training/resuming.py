@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import importlib.metadata
 import json
 import os
 import pathlib
 import secrets
+import subprocess
+import sys
 import typing
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
+import fedsmp_tff
 from tasks import errors
 from tasks.config import options
 from tasks.config import runtime as runtime_lib
@@ -146,7 +150,33 @@ def config(
       'flags': settings_lib.identity(experiment.settings),
       'seeds': experiment.seeds.public(),
       'run_id': secrets.token_hex(8),
+      'record': record(),
   }
+
+
+def record() -> dict[str, Any]:
+  """Returns by what, when and on what a run began, for config.json."""
+  return {
+      'fedsmp_tff': fedsmp_tff.__version__,
+      'git_commit': _git('rev-parse', 'HEAD'),
+      # None outside a clone.
+      'git_clean': None if (changed := _git('status', '--porcelain')) is None else not changed,
+      'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
+      'command': ['python', '-m', 'tasks.run', *sys.argv[1:]],
+      'processors': len(os.sched_getaffinity(0)),
+  }
+
+
+def _git(*arguments: str) -> Optional[str]:
+  """Returns what git prints in this package's directory; None without git or outside a clone."""
+  try:
+    done = subprocess.run(
+        ['git', *arguments], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True,
+        check=False, timeout=10,
+    )
+  except (OSError, subprocess.TimeoutExpired):
+    return None
+  return done.stdout.strip() if done.returncode == 0 else None
 
 
 def changes(config: dict[str, Any], now: dict[str, Any]) -> list[str]:

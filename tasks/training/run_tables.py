@@ -99,6 +99,11 @@ class RunTables:
     with writing(self._directory):
       self._tables[_TIMINGS].add(row)
 
+  def measured_round(self) -> int:
+    """The last round after which accuracy was measured; 0 before the first."""
+    rows = self._tables[METRICS].rows()
+    return max((int(row['round']) for row in rows if row['test_accuracy']), default=0)
+
   def seconds(self) -> float:
     """The time that all rounds took, those of earlier processes included."""
     return sum(

@@ -80,6 +80,8 @@ def _run(
     for warning in plan.warnings(experiment):
       print(f'tasks.run: {warning}', file=sys.stderr)
     print(plan.text(experiment), flush=True)
+    if output.dry_run:
+      return 0
     print(f'\noutput: {out.path}\n', flush=True)
     if not resumed:
       out.begin(resuming.config(experiment, place))

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+import fedsmp_tff
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
@@ -240,7 +241,10 @@ class TestComputation:
 
 class TestExecution:
 
-  @pytest.mark.parametrize('algorithm', settings.ALGORITHMS)
+  # Without rounds there is another: tests/tasks/training/test_warm_start.py.
+  @pytest.mark.parametrize(
+      'algorithm', [name for name, found in settings.ALGORITHMS.items() if found.federated]
+  )
   def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
     status = commands.main(
@@ -278,6 +282,11 @@ class TestExecution:
     assert summary['final_test_accuracy'] == float(rows[-1]['test_accuracy'])
     config = json.loads((out / 'config.json').read_text())
     assert config['dim'] == commands.DIM and config['algorithm'] == algorithm
+    record = config['record']
+    assert record['fedsmp_tff'] == fedsmp_tff.__version__ and record['processors'] >= 1
+    assert record['command'][:3] == ['python', '-m', 'tasks.run']
+    assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00', record['date'])
+    assert record['git_commit'] is None or re.fullmatch('[0-9a-f]{40}', record['git_commit'])
     kept = commands.DIM if algorithm in ('fedavg', 'dp_fedavg') else config['num_kept']
     assert summary['uplink_megabytes'] == pytest.approx(
         4 * kept * 3 * 3 / 12 / 1e6
@@ -286,6 +295,14 @@ class TestExecution:
       assert sum(weights[name].size for name in weights) == commands.DIM
     assert list(out.glob('events.out.tfevents.*'))
     assert len(commands.rows(out / 'timings.csv')) == 4
+
+  def test_a_dry_run_prints_the_plan_and_writes_nothing(self, data_dir, tmp_path, capsys):
+    out = tmp_path / 'run'
+    assert commands.main(commands.tiny(data_dir, out, '--dry_run')) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith('fedsmp_topk on fashion_mnist, 3 rounds')
+    assert 'privacy spent by 3 rounds' in printed and 'round 0/3' not in printed
+    assert not out.exists()
 
   def test_one_seed_one_story(self, data_dir, tmp_path):
     stories = []

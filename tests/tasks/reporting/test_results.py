@@ -1,10 +1,13 @@
 """Tests of runs read from their files, and put together over seeds."""
 
+import json
+
 import numpy as np
 import pytest
 
 from tasks import errors
 from tasks.reporting import results
+from tests.support import commands
 from tests.support import runs_on_disk
 
 
@@ -24,6 +27,23 @@ class TestExecution:
     assert (run.rounds, run.best, run.final, run.complete) == (2, 60, 50, True)
     assert run.last('epsilon') == pytest.approx(0.2)
     assert results.read(path, rounds=9).rounds == 3
+
+  def test_interrupted_between_measurements(self, tmp_path):
+    path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, None, None], rounds=5)
+    rows = commands.rows(path / 'metrics.csv')
+    for row in rows[1:]:
+      row |= {'epsilon': '', 'epsilon_paper': ''}  # As a run leaves them.
+    runs_on_disk.write_csv(path / 'metrics.csv', rows)
+    run = results.read(path)
+    # What was spent is in no row: never less than it was, so that it is unknown.
+    assert (run.rounds_done, run.complete, run.final) == (2, False, 10)
+    assert run.last('epsilon') is None
+    assert run.last('uplink_megabytes') == pytest.approx(float(rows[-1]['uplink_megabytes']))
+    summary = {'rounds': 2, 'epsilon': 48.27, 'epsilon_paper': 50.0}
+    (path / 'summary.json').write_text(json.dumps(summary))
+    assert results.read(path).last('epsilon') == 48.27
+    # At an earlier round the summary is of another.
+    assert results.read(path, rounds=1).last('epsilon') is None
 
   def test_unfinished(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6], rounds=5)
