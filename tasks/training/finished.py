@@ -47,16 +47,36 @@ def text(
   return '\n'.join([*lines, f'  the rest is in {path / run_directory.SUMMARY}'])
 
 
+def cleaned_mark(path: pathlib.Path) -> pathlib.Path:
+  """The file that marks a finished run whose checkpoints were removed on purpose."""
+  return path / run_directory.CHECKPOINTS / 'cleaned'
+
+
+def is_cleaned(path: pathlib.Path) -> bool:
+  """Whether the checkpoints of the run in a directory were removed on purpose."""
+  return cleaned_mark(path).exists()
+
+
+def mark_cleaned(path: pathlib.Path) -> None:
+  """Marks a finished run whose checkpoints are about to be removed."""
+  cleaned_mark(path).touch()
+
+
 def _whole(path: pathlib.Path, rounds: int) -> bool:
   """Whether all files are there, and unchanged since the summary, which is the last of them."""
   checkpoints = path / run_directory.CHECKPOINTS
+  cleaned = is_cleaned(path)
   parts = [
       path / run_directory.CONFIG, path / run_directory.WEIGHTS, checkpoints,
       *run_tables.RunTables(path).paths(),
-      *checkpoints.rglob('*'),
+      *([] if cleaned else checkpoints.rglob('*')),
   ]
-  if not (checkpoints / f'round_{rounds}').exists() or not all(p.exists() for p in parts):
+  if not (cleaned or (checkpoints / f'round_{rounds}').exists()):
     return False
+  if not all(part.exists() for part in parts):
+    return False
+  if cleaned:
+    parts.remove(checkpoints)
   end = (path / run_directory.SUMMARY).stat().st_mtime_ns
   return all(part.stat().st_mtime_ns <= end for part in parts)
 

@@ -23,7 +23,7 @@ from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
-CHECKPOINTS, _LOCK = 'checkpoints', '.lock'
+CHECKPOINTS, LOCK = 'checkpoints', '.lock'
 
 
 class RunDirectory:
@@ -57,7 +57,7 @@ class RunDirectory:
     with errors.writing_to('output_dir', path):
       self._made = not self.path.exists()
       self.path.mkdir(parents=True, exist_ok=True)
-      self._lock = open(self.path / _LOCK, 'a+', encoding='utf-8')
+      self._lock = open(self.path / LOCK, 'a+', encoding='utf-8')
     self._take_lock()
     try:
       self.config = None if overwrite else self._read_config()
@@ -128,7 +128,7 @@ class RunDirectory:
     self.tables.close()
     if self._made and not self._begun:
       with contextlib.suppress(OSError):
-        (self.path / _LOCK).unlink()
+        (self.path / LOCK).unlink()
         self.path.rmdir()
     self._lock.close()
 

@@ -21,7 +21,9 @@ def _run(module, *flags):
   return done.returncode, done.stdout, said
 
 
-@pytest.mark.parametrize('name', ['account', 'audit', 'benchmark', 'report', 'run', 'sweep', 'tune'])
+@pytest.mark.parametrize(
+    'name', ['account', 'audit', 'benchmark', 'report', 'run', 'runs', 'sweep', 'tune']
+)
 class TestEveryCommand:
 
   @pytest.mark.parametrize('flag', ['--help', '--helpfull'])
