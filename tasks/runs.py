@@ -1,6 +1,7 @@
 """`python -m tasks.runs`: lists runs, compares two, and removes checkpoints of finished runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import dataclasses
 import fcntl
 import pathlib
@@ -41,7 +42,8 @@ _COMMAND = command.Command(
         'usage: python -m tasks.runs [DIRECTORIES...] [flags]',
         '',
         'Lists the runs in and below the directories (default: runs) with task, system, epsilon for',
-        'the clients in the data, last measured accuracy, rounds, state and size. For instance:',
+        'the clients in the data (*: of this run alone, whose initial weights may have cost privacy),',
+        'last measured accuracy, rounds, state and size. For instance:',
         '  python -m tasks.runs runs/sweep',
         '  python -m tasks.runs --compare runs/A runs/B',
         '  python -m tasks.runs --clean runs/sweep',
@@ -110,8 +112,13 @@ class Entry:
         int(rows[-1]['round']) if rows else 0,
         float(measured[-1]) if measured else None,
         state,
-        sum(file.stat().st_size for file in path.rglob('*') if file.is_file()),
+        _size(path),
     )
+
+  @property
+  def mark(self) -> str:
+    """A star if epsilon is of this run alone: its initial weights may have cost privacy."""
+    return '*' if self.config.get('warm_start_origin') else ''
 
   @property
   def epsilon(self) -> Optional[float]:
@@ -122,9 +129,15 @@ class Entry:
   def clean(self) -> int:
     """Removes the checkpoints; returns the bytes that this frees."""
     checkpoints = self.path / run_directory.CHECKPOINTS
-    if not checkpoints.exists() or finished.is_cleaned(self.path):
-      return 0
-    size = sum(file.stat().st_size for file in checkpoints.rglob('*') if file.is_file())
+    with _locked(self.path) as locked:
+      # Behind the lock, since a process may have begun there; and by all of its files.
+      whole = locked and finished.is_whole(self.path, self.config['rounds'])
+      if not whole or not checkpoints.exists() or finished.is_cleaned(self.path):
+        return 0
+      return self._remove(checkpoints)
+
+  def _remove(self, checkpoints: pathlib.Path) -> int:
+    size = _size(checkpoints)
     # First the mark: without it, a run whose checkpoints are missing is damaged.
     finished.mark_cleaned(self.path)
     for path in checkpoints.iterdir():
@@ -142,7 +155,7 @@ def _row(run: Entry) -> tuple[str, ...]:
   return (
       str(run.path), config.get('task', '?'), config.get('algorithm', '?'),
       '' if ratio in (None, 1) else f'{ratio:.3g}',
-      '' if run.epsilon is None else f'{run.epsilon:.4g}',
+      '' if run.epsilon is None else f'{run.epsilon:.4g}{run.mark}',
       '' if run.accuracy is None else f'{100 * run.accuracy:.2f}',
       f'{run.rounds_done} of {config.get("rounds", "?")}', run.state, _megabytes(run.size),
   )
@@ -175,6 +188,28 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _megabytes(size: int) -> str:
   return f'{size / 1e6:.1f}'
+
+
+def _size(path: pathlib.Path) -> int:
+  """The bytes of all files below a directory."""
+  size = 0
+  for file in path.rglob('*'):
+    with contextlib.suppress(OSError):  # A process that runs there may remove it.
+      size += file.stat().st_size if file.is_file() else 0
+  return size
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[bool]:
+  """Keeps processes from a run's directory; whether that was possible."""
+  try:
+    with open(path / run_directory.LOCK, 'ab') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      yield True
+      return
+  except BlockingIOError:
+    pass
+  yield False
 
 
 def _in_use(path: pathlib.Path) -> bool:

@@ -24,7 +24,8 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
   `energies.Energies.estimate`. In the first round all of the k explore.
 
   It needs nothing but the aggregator's own state, so that it works in any process that
-  takes an aggregator. Compare TP-TopK (arXiv 2606.04375), which takes the last round's.
+  takes an aggregator. Compare TP-TopK (arXiv 2606.04375), for record-level privacy: it chooses
+  one support after a warm-up, and keeps it.
 
   Privacy: the coordinates are a function of past releases and of public randomness, so
   they are public before the round begins (`base.PostProcessing`).

@@ -605,6 +605,27 @@ def identity(settings: RunSettings) -> dict[str, Any]:
   return json.loads(json.dumps({n: v for n, v in values.items() if not n.endswith('_dir')}))
 
 
+def completed(identity: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns an identity with the flags that it lacks, since it was made before they were.
+
+  Args:
+    identity: As `identity` returned it then.
+  """
+  known = {name: one.default for name, one in options.options_of(RunSettings).items()}
+  del known['epsilon_budget']
+  task = identity.get('task')
+  own = task_flags_lib.names(task) if task is not None else []
+  known |= {name: flags.FLAGS[name].default for name in own if not name.endswith('_dir')}
+  known |= identity
+  # Two that did then what is not their default now.
+  if 'mask_rounds' not in identity:
+    known['mask_rounds'] = 1
+  others = (known['public_epochs'], known['public_steps'])
+  if 'public_clients' not in identity and _TOPK.met(known) and others == (None, None):
+    known['public_clients'] = 0
+  return known
+
+
 def _new_flags(tables: Sequence[type]) -> flags.FlagValues:
   made = options.new_flags(*tables)
   task_flags_lib.define(made)
@@ -646,6 +667,12 @@ def _check_rounds(settings: RunSettings, parsed: flags.FlagValues) -> None:
     if settings.rounds < 1:
       raise errors.InputError(f'--rounds must be an integer >= 1; got {settings.rounds}.')
     return
+  for name in ('row', 'recipe'):
+    if parsed[name].value is not None:
+      raise errors.InputError(
+          f'--{name}={parsed[name].value} is for rounds, which --algorithm={settings.algorithm} has'
+          f' none of; drop --{name}.'
+      )
   for name in options.options_of(RunSettings):
     if name == 'rounds' and not settings.rounds:
       continue

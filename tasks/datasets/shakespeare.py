@@ -306,4 +306,5 @@ TASK = task_lib.Task(
     load=_load,
     is_padding=_is_padding,
     padding_counts=lambda: _PADDING.value == _COUNTED,
+    loads_alone=lambda: _DATA.value == 'bundled',
 )

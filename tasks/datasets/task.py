@@ -192,6 +192,7 @@ class Task:
     is_padding: Maps a tensor of labels to which of them fill up an example, bool of the same
       shape; None: none do.
     padding_counts: Whether padding counts as a label to predict.
+    loads_alone: Whether `load` needs no TensorFlow.
   """
 
   name: str
@@ -202,6 +203,7 @@ class Task:
   num_clients: Callable[[], Optional[int]] = lambda: None
   is_padding: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
   padding_counts: Callable[[], bool] = lambda: False
+  loads_alone: Callable[[], bool] = lambda: False
 
   def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
     """Returns which labels count for loss and accuracy, bool of the same shape."""

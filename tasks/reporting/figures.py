@@ -26,8 +26,8 @@ _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
 _NOT_ALONG_A_CURVE = (*results.NOT_COMPARED, 'algorithm')
 _OF_A_CHOICE = tuple(
     name for name, option in options.options_of(settings_lib.RunSettings).items()
-    if option.group == settings_lib.PUBLIC_DATA
-)
+    if option.group == settings_lib.PUBLIC_DATA and name != 'warm_start'
+) + ('mask_rounds',)
 # What a label has anyway, and seeds.
 _IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
 # A color for each system, so that figures agree; further curves of one take the next free.
@@ -43,7 +43,9 @@ _TITLES = {
 }
 # What a person calls a flag with a value; others are 'flag = value'.
 _WORDS = {
-    'warm_start': lambda value: 'warm start',
+    'warm_start': lambda value: (
+        'warm start' if value == settings_lib.PUBLIC else "from another run's weights"
+    ),
     'clip': lambda value: f'C = {value:g}',
     'clients_per_round': lambda value: f'r = {value}',
     'sampling': lambda value: {'poisson': 'Poisson sampling', 'fixed': 'fixed cohorts'}[value],
@@ -116,10 +118,10 @@ def _ladder(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
 
 def _is_of(group: results.Group, cell: grids.Cell) -> bool:
   """Whether a group's runs have a cell's flags, whatever their seed."""
-  theirs, ours = cell.identity, group.config['flags']
-  return all(
-      ours.get(name, value) == value for name, value in theirs.items() if name != 'seed'
-  )
+  theirs, ours = settings_lib.completed(cell.identity), group.config['flags']
+  # Not a run that the report cuts.
+  whole = all(run.rounds == theirs['rounds'] for run in group.runs)
+  return whole and all(ours.get(name) == value for name, value in theirs.items() if name != 'seed')
 
 
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
@@ -141,7 +143,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
     rounds, accuracy, spread = group.curve('test_accuracy')
     _, uplink, _ = group.curve('uplink_megabytes')
     lasts.append(100 * accuracy[-1])
-    if not rounds[-1]:  # Without rounds it is a level.
+    if not group.config['rounds']:  # Without rounds it is a level.
       level = np.full(2, 100 * accuracy[-1])
       name += f': {level[0]:.1f} %'
       by_round.append(
@@ -213,7 +215,8 @@ def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.F
       found = _over_several_p(of_sigma)
       for i, (text, alike) in enumerate(found.items()):
         epsilon = alike[0].last('epsilon')
-        name = f'sigma = {sigma:.3g}, epsilon = {epsilon:.3g}{text}'
+        spent = 'not known' if epsilon is None else f'{epsilon:.3g}'
+        name = f'sigma = {sigma:.3g}, epsilon = {spent}{text}'
         curves.append(_points(name, alike, 'best', color + i * len(sigmas)))
       if found:
         curves += _papers(task, (f'fedsmp_{kind}',), sigma, color)

@@ -34,8 +34,8 @@ class Table:
   note: str = ''
 
 
-# Marks an accuracy that no epsilon covers.
-_OUTSIDE = '†'
+# Marks an accuracy that no epsilon covers, and an epsilon that does not cover the initial weights.
+_OUTSIDE, _ALONE = '†', ' ‡'
 _HEADER = (
     'algorithm', 'p', 'sigma', 'paper (best, %)', 'ours: best (%)', 'difference',
     'ours: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
@@ -147,10 +147,16 @@ def _seeded_text(groups: Iterable[results.Group]) -> str:
 
 
 def _outside_text(groups: Iterable[results.Group]) -> str:
-  """A sentence on accuracies that no epsilon covers; '' without them."""
+  """Sentences on accuracies that no epsilon covers, and on initial weights; '' without them."""
+  groups, text = list(groups), ''
+  if any(group.alone for group in groups):
+    text = (
+        f' Epsilon with{_ALONE} is of the run alone: its initial weights may have cost privacy'
+        ' (config.json, warm_start_origin).'
+    )
   if not any(group.outside_guarantee for group in groups):
-    return ''
-  return (
+    return text
+  return text + (
       f' Accuracies with {_OUTSIDE} are exact functions of clients\' own examples, OUTSIDE'
       ' (epsilon, delta).'
   )
@@ -199,7 +205,7 @@ def _measured(group: results.Group) -> list[str]:
       _accuracy_of(group, 'final'),
       str(len(group.runs)),
       _text(group.last('epsilon_paper'), '{:.3g}'),
-      _text(group.last('epsilon'), '{:.3g}'),
+      _text(group.last('epsilon'), '{:.3g}') + (_ALONE if group.alone else ''),
       _text(group.last('uplink_megabytes'), '{:.3g}'),
   ]
 

@@ -137,6 +137,11 @@ class Group:
     of_clients = any(run.config.get('test_outside_guarantee') for run in self.runs)
     return of_clients and bool(self.config['privacy'])
 
+  @property
+  def alone(self) -> bool:
+    """Whether epsilon leaves out what the initial weights may have cost."""
+    return any(run.config.get('warm_start_origin') for run in self.runs)
+
   @functools.cached_property
   def complete(self) -> Optional['Group']:
     """The runs that have all rounds; None if there is none."""
@@ -203,6 +208,7 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
   try:
     config = json.loads((directory / CONFIG).read_text(encoding='utf-8'))
     length = min(config['rounds'], rounds or config['rounds'])
+    config['flags'] = settings.completed(config['flags'])
     for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm'):
       config[name]
     found = [

@@ -53,9 +53,17 @@ class Experiment:
 
   @classmethod
   def build(
-      cls, settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
+      cls,
+      settings: settings_lib.RunSettings,
+      seeds: seeds_lib.Seeds,
+      config: Optional[dict[str, Any]] = None,
   ) -> 'Experiment':
     """Loads the data and makes the rest; what can be checked before the data is.
+
+    Args:
+      settings: The run's settings.
+      seeds: The run's seeds.
+      config: What config.json holds, if the run resumes: what it began with stays so.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
@@ -64,7 +72,8 @@ class Experiment:
     _check_clients(settings, task.num_clients())
     model = builders.model(settings, seeds)
     private = settings_lib.ALGORITHMS[settings.algorithm].private
-    warm_start.check(settings.warm_start, model, private)
+    if config is None:
+      warm_start.check(settings.warm_start, model, private)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
     dim = sum(int(np.prod(shape)) for shape in shapes)
     _check_kept(settings, dim)
@@ -80,7 +89,11 @@ class Experiment:
     aggregator = builders.aggregator(settings, spec, builders.sparsifier(settings, data))
     return cls(
         settings, seeds, data, model, aggregator, aggregator.round(shapes), spec, hypothetical,
-        warm_start.origin(settings.warm_start, data),
+        (
+            warm_start.origin(settings.warm_start, data)
+            if config is None
+            else config.get('warm_start_origin')
+        ),
     )
 
   @property

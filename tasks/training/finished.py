@@ -32,7 +32,7 @@ def text(
     return None
   resuming.check_identity(path, config, settings_lib.identity(settings))
   # What is missing, damaged or changed is for a run that resumes to see.
-  if not _whole(path, settings.rounds) or not _ledger_agrees(path, summary):
+  if not is_whole(path, settings.rounds) or not _ledger_agrees(path, summary):
     return None
   lines = [
       f'{path} holds this run, and it is finished: {settings.rounds} rounds, accuracy best'
@@ -62,7 +62,7 @@ def mark_cleaned(path: pathlib.Path) -> None:
   cleaned_mark(path).touch()
 
 
-def _whole(path: pathlib.Path, rounds: int) -> bool:
+def is_whole(path: pathlib.Path, rounds: int) -> bool:
   """Whether all files are there, and unchanged since the summary, which is the last of them."""
   checkpoints = path / run_directory.CHECKPOINTS
   cleaned = is_cleaned(path)
@@ -76,7 +76,7 @@ def _whole(path: pathlib.Path, rounds: int) -> bool:
   if not all(part.exists() for part in parts):
     return False
   if cleaned:
-    parts.remove(checkpoints)
+    return True  # Nothing is left to resume from: a copy, whose times are others, is finished too.
   end = (path / run_directory.SUMMARY).stat().st_mtime_ns
   return all(part.stat().st_mtime_ns <= end for part in parts)
 

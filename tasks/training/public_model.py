@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 from fedsmp_tff import client_training
 from fedsmp_tff import constants
 from fedsmp_tff import randomness
+from tasks import errors
 from tasks.datasets import task as task_lib
 
 # The rates that are tried, each for at most so many passes.
@@ -65,6 +66,10 @@ class _Curves(NamedTuple):
     """Returns the rate and the pass of the best accuracy; among equals, of the least loss."""
     # A training that diverged has losses that are no numbers.
     measured = np.isfinite(self.losses)
+    if not measured.any():
+      raise errors.RunError(
+          'the training on public examples has no finite loss at any rate; look at the examples.'
+      )
     accuracies = np.where(measured, self.accuracies, -1.0)
     losses = np.where(accuracies == accuracies.max(), self.losses, np.inf)
     rate, epoch = np.unravel_index(np.nanargmin(losses), losses.shape)

@@ -25,6 +25,8 @@ from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 
 if typing.TYPE_CHECKING:
+  import tensorflow_federated as tff
+
   from tasks.training import experiment as experiment_lib
 
 # In the directory of checkpoints.
@@ -55,12 +57,32 @@ def differing(theirs: dict[str, Any], flags: dict[str, Any]) -> list[str]:
 
   A flag that is missing has its default: runs were made before some flags existed.
   """
-  known = options.options_of(settings_lib.RunSettings)
+  theirs, flags = settings_lib.completed(theirs), settings_lib.completed(flags)
+  return sorted(n for n in {*theirs, *flags} if theirs.get(n) != flags.get(n))
 
-  def value(values, name):
-    return values.get(name, known[name].default if name in known else None)
 
-  return sorted(n for n in {*theirs, *flags} if value(theirs, n) != value(flags, n))
+def check_start(
+    path: Any, config: dict[str, Any], start: Optional[tff.learning.models.ModelWeights]
+) -> None:
+  """Raises `InputError` if --warm_start is not the file that a run without checkpoints began with.
+
+  Args:
+    path: The run's directory.
+    config: What its config.json holds.
+    start: The weights of the file now; None without a file.
+  """
+  if start is not None and _digest_of_weights(start) != config.get('warm_start_digest'):
+    raise errors.InputError(
+        f'--output_dir={path} holds a run that began with other weights in'
+        f' --warm_start={config.get("warm_start")}; restore that file, name another directory, or'
+        ' start over with --overwrite.'
+    )
+
+
+def _digest_of_weights(weights: tff.learning.models.ModelWeights) -> str:
+  from tasks.training import warm_start  # pylint: disable=g-import-not-at-top  (TensorFlow)
+
+  return warm_start.digest(weights)
 
 
 def check_data(
@@ -140,9 +162,17 @@ def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
 
 
 def config(
-    experiment: experiment_lib.Experiment, place: runtime_lib.RuntimeSettings
+    experiment: experiment_lib.Experiment,
+    place: runtime_lib.RuntimeSettings,
+    start: Optional[tff.learning.models.ModelWeights] = None,
 ) -> dict[str, Any]:
-  """Returns what config.json of a run that begins has."""
+  """Returns what config.json of a run that begins has.
+
+  Args:
+    experiment: The run.
+    place: Where it runs.
+    start: The initial weights, if they are those of a file.
+  """
   return {
       **dataclasses.asdict(experiment.settings),
       **experiment.as_dict(),
@@ -150,6 +180,7 @@ def config(
       'flags': settings_lib.identity(experiment.settings),
       'seeds': experiment.seeds.public(),
       'run_id': secrets.token_hex(8),
+      'warm_start_digest': None if start is None else _digest_of_weights(start),
       'record': record(),
   }
 

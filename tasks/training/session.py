@@ -8,6 +8,9 @@ import os
 import pathlib
 import sys
 import time
+from typing import Optional
+
+import tensorflow_federated as tff
 
 from fedsmp_tff import runtime
 from fedsmp_tff.privacy import budget as budget_lib
@@ -72,7 +75,7 @@ def _run(
     if out.config is not None:
       resuming.check_identity(out.path, out.config, settings_lib.identity(settings))
     experiment = experiment_lib.Experiment.build(
-        settings, seeds_lib.make(settings.seed, out.config)
+        settings, seeds_lib.make(settings.seed, out.config), out.config
     )
     resumed = out.config is not None
     if resumed:
@@ -83,8 +86,10 @@ def _run(
     if output.dry_run:
       return 0
     print(f'\noutput: {out.path}\n', flush=True)
+    # Before --overwrite removes what may be the file.
+    start = None if resumed else _weights_of_file(experiment)
     if not resumed:
-      out.begin(resuming.config(experiment, place))
+      out.begin(resuming.config(experiment, place, start))
     for change in resuming.changes(out.config, resuming.surroundings(place)):
       print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
     run_id = out.config['run_id']
@@ -95,7 +100,10 @@ def _run(
         out.tables.resume_without_checkpoint(out.checkpoints)
       resuming.keep_data_digest(out.checkpoints, experiment.data)
       if checkpoints.empty():
-        experiment = _with_warm_start(experiment, output.seconds_per_line)
+        if resumed:
+          start = _weights_of_file(experiment)
+          resuming.check_start(out.path, out.config, start)
+        experiment = _with_warm_start(experiment, start, output.seconds_per_line)
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(
@@ -118,17 +126,32 @@ def _run(
   return 0
 
 
-def _with_warm_start(
-    experiment: experiment_lib.Experiment, seconds_per_line: float
-) -> experiment_lib.Experiment:
-  """Returns the run with the initial weights that --warm_start asks for."""
+def _weights_of_file(
+    experiment: experiment_lib.Experiment,
+) -> Optional[tff.learning.models.ModelWeights]:
+  """The weights that --warm_start names; None if it names no file."""
   source = experiment.settings.warm_start
-  if source is None:
+  if source in (None, settings_lib.PUBLIC):
+    return None
+  return warm_start.read(pathlib.Path(source), experiment.model)
+
+
+def _with_warm_start(
+    experiment: experiment_lib.Experiment,
+    weights: Optional[tff.learning.models.ModelWeights],
+    seconds_per_line: float,
+) -> experiment_lib.Experiment:
+  """Returns the run with the initial weights that --warm_start asks for.
+
+  Args:
+    experiment: The run.
+    weights: Those of the file that it names.
+    seconds_per_line: The most seconds from one line about a training to the next.
+  """
+  if experiment.settings.warm_start is None:
     return experiment
-  if source != settings_lib.PUBLIC:
-    return experiment.with_initial_weights(
-        warm_start.read(pathlib.Path(source), experiment.model)
-    )
+  if weights is not None:
+    return experiment.with_initial_weights(weights)
   title = f'training on the {len(experiment.data.public[0]):,} public examples'
   with progress.beating(title, seconds_per_line):
     found = public_model.train(

@@ -5,6 +5,7 @@ what it did before, from other weights, so epsilon is unchanged. A start that fo
 data is a release of its own, and epsilon covers it only together with the run that made it.
 """
 
+import hashlib
 import pathlib
 from typing import Any, Optional
 import zipfile
@@ -57,6 +58,9 @@ def origin(source: Optional[str], data: task_lib.TaskData) -> Optional[str]:
   path = pathlib.Path(source)
   config = _config_beside(path)
   algorithm = config.get('algorithm')
+  before = config.get('warm_start_origin')
+  if before is not None:
+    return f'of a run of {algorithm}, whose own initial weights are {before}'
   if algorithm is None:
     return 'of unknown origin: epsilon takes for granted that they follow from no client\'s data'
   if algorithm == settings_lib.PUBLIC_ONLY:
@@ -76,6 +80,10 @@ def origin(source: Optional[str], data: task_lib.TaskData) -> Optional[str]:
 
 def _config_beside(path: pathlib.Path) -> dict[str, Any]:
   """What the config.json of the run holds whose weights a file has; nothing if there is none."""
+  # A link may lead into another run's directory, and a file of another name be anybody's.
+  path = path.resolve()
+  if not path.match('weights*.npz'):
+    return {}
   return run_directory.read_json(path.parent / run_directory.CONFIG)
 
 
@@ -98,15 +106,29 @@ def read(path: pathlib.Path, model: tff.learning.models.FunctionalModel) -> Any:
   try:
     with np.load(path) as file:
       arrays = dict(file)
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+  # TypeError: a file of one array.
+  except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
     raise refused(f'can\'t be read ({getattr(error, "strerror", None) or error})') from None
   parts = []
   for kind, expected in zip(('trainable', 'non_trainable'), model.initial_weights):
     flat = tf.nest.flatten(expected)
     own = [arrays.get(f'{kind}_{position}') for position in range(len(flat))]
-    if any(array is None or array.shape != np.shape(w) for array, w in zip(own, flat)):
-      raise refused('does not hold weights of this model\'s shapes')
+    if not all(map(_alike, own, flat)):
+      raise refused('does not hold weights of this model\'s shapes and types')
     if not all(np.isfinite(array).all() for array in own):
       raise refused('holds weights that are not finite')
     parts.append(tf.nest.pack_sequence_as(expected, own))
   return tff.learning.models.ModelWeights(*parts)
+
+
+def digest(weights: tff.learning.models.ModelWeights) -> str:
+  """Returns a digest of weights, by which a run that resumes recognizes its start."""
+  found = hashlib.blake2b(digest_size=16)
+  for array in tf.nest.flatten((weights.trainable, weights.non_trainable)):
+    found.update(np.ascontiguousarray(array))
+  return found.hexdigest()
+
+
+def _alike(array: Optional[np.ndarray], weight: Any) -> bool:
+  weight = np.asarray(weight)
+  return array is not None and (array.shape, array.dtype) == (weight.shape, weight.dtype)
