@@ -57,8 +57,9 @@ def differing(theirs: dict[str, Any], flags: dict[str, Any]) -> list[str]:
 
   A flag that is missing has its default: runs were made before some flags existed.
   """
+  names = {*theirs, *flags}
   theirs, flags = settings_lib.completed(theirs), settings_lib.completed(flags)
-  return sorted(n for n in {*theirs, *flags} if theirs.get(n) != flags.get(n))
+  return sorted(name for name in names if theirs.get(name) != flags.get(name))
 
 
 def check_start(

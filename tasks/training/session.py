@@ -78,16 +78,19 @@ def _run(
         settings, seeds_lib.make(settings.seed, out.config), out.config
     )
     resumed = out.config is not None
+    start = None
+    if not resumed or not any(out.checkpoints.glob('round_*')):
+      # Before --overwrite removes what may be the file.
+      start = _weights_of_file(experiment)
     if resumed:
       resuming.check_data(out.path, out.checkpoints, out.config, experiment.data)
+      resuming.check_start(out.path, out.config, start)
     for warning in plan.warnings(experiment):
       print(f'tasks.run: {warning}', file=sys.stderr)
     print(plan.text(experiment), flush=True)
     if output.dry_run:
       return 0
     print(f'\noutput: {out.path}\n', flush=True)
-    # Before --overwrite removes what may be the file.
-    start = None if resumed else _weights_of_file(experiment)
     if not resumed:
       out.begin(resuming.config(experiment, place, start))
     for change in resuming.changes(out.config, resuming.surroundings(place)):
@@ -100,9 +103,6 @@ def _run(
         out.tables.resume_without_checkpoint(out.checkpoints)
       resuming.keep_data_digest(out.checkpoints, experiment.data)
       if checkpoints.empty():
-        if resumed:
-          start = _weights_of_file(experiment)
-          resuming.check_start(out.path, out.config, start)
         experiment = _with_warm_start(experiment, start, output.seconds_per_line)
       ledger = contextlib.nullcontext()
       if experiment.private:
@@ -150,7 +150,7 @@ def _with_warm_start(
   """
   if experiment.settings.warm_start is None:
     return experiment
-  if weights is not None:
+  if experiment.settings.warm_start != settings_lib.PUBLIC:
     return experiment.with_initial_weights(weights)
   title = f'training on the {len(experiment.data.public[0]):,} public examples'
   with progress.beating(title, seconds_per_line):

@@ -75,7 +75,8 @@ class TestExecution:
           f'--emnist_test={whose}', f'--emnist_cache_dir={cache}', f'--output_dir={out}',
       ]) == 0
       config = json.loads((out / 'config.json').read_text())
-      del config['run_id'], config['flags'], config['task_flags']
+      for name in ('run_id', 'flags', 'task_flags', 'record'):  # Of the command, not of data.
+        del config[name]
       summary = json.loads((out / 'summary.json').read_text())
       assert summary['test_outside_guarantee'] == config['test_outside_guarantee']
       plan, _ = capsys.readouterr().out.split('output: ', 1)

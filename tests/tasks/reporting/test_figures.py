@@ -84,13 +84,12 @@ class TestComputation:
   def test_words_of_people_for_flags(self, groups):
     found = figures.of_task(groups(
         dict(accuracies=[0.1, 0.5]),
-        dict(accuracies=[0.1, 0.5], warm_start='public', server_schedule='linear', mask_rounds=5),
+        dict(accuracies=[0.1, 0.5], warm_start='public', server_schedule='linear', mask_rounds=1),
     ))
     labels = [curve.label.split(':')[0] for curve in found[0].panels[0].curves]
     assert labels == [
-        'Fed-SMP top-k, p = 0.005, sigma = 1.4, new masks',
-        'Fed-SMP top-k, p = 0.005, sigma = 1.4, masks held 5 rounds, falling server rate,'
-        ' warm start',
+        'Fed-SMP top-k, p = 0.005, sigma = 1.4, masks held 5 rounds',
+        'Fed-SMP top-k, p = 0.005, sigma = 1.4, new masks, falling server rate, warm start',
     ]
 
   def test_the_ladder_has_the_steps_that_were_run_in_their_order(self, groups):
@@ -224,7 +223,7 @@ class TestExecution:
 
   def test_no_label_or_title_is_cut(self, groups, tmp_path):
     long = {'clip_schedule': 'learning_rate', 'public_steps': 10, 'released_weight': 0.5,
-            'server_learning_rate': 2.0, 'warm_start': 'public', 'mask_rounds': 5,
+            'server_learning_rate': 2.0, 'warm_start': 'public', 'mask_rounds': 7,
             'server_filter': 'low_pass', 'precondition': 0.5}
     (figure,) = figures.of_task(groups(
         dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.6], **long)

@@ -1,10 +1,12 @@
 """Tests of files of initial weights, and of what a claim from them on rests on."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
+from tasks.training import warm_start
 from tests.support import commands
 
 
@@ -81,6 +83,51 @@ class TestExecution:
     # A path has no place where a line may break.
     assert f'--ledger={first}' in ''.join(printed.split())
 
+  def test_an_origin_goes_along_a_chain_and_stays_when_a_run_resumes(
+      self, data_dir, tmp_path, capsys
+  ):
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    assert _run(data_dir, first, '--algorithm=dp_fedavg', '--rounds=1') == 0
+    source = first / 'weights.npz'
+    arguments = ('--algorithm=dp_fedavg', '--public_examples=20', f'--warm_start={source}')
+    assert _run(data_dir, second, *arguments) == 0
+    origin = _json(second / 'config.json')['warm_start_origin']
+    assert 'a private run of dp_fedavg' in origin
+    # The file is gone, or another run's: what the run began with stays what it was.
+    source.unlink()
+    (first / 'config.json').write_text('{"algorithm": "public_only"}')
+    (second / 'summary.json').unlink()
+    assert _run(data_dir, second, *arguments) == 0
+    assert _json(second / 'summary.json')['verdict'] == (
+        'would be valid for this run alone with fresh noise'
+    )
+    third = warm_start.origin(str(second / 'weights.npz'), None)
+    assert third == f'of a run of dp_fedavg, whose own initial weights are {origin}'
+    # A link to them is not another file.
+    link = tmp_path / 'public' / 'weights.npz'
+    link.parent.mkdir()
+    (link.parent / 'config.json').write_text('{"algorithm": "public_only"}')
+    link.symlink_to(second / 'weights.npz')
+    assert warm_start.origin(str(link), None) == third
+
+  def test_a_run_without_a_checkpoint_begins_with_the_same_file_again(
+      self, public, data_dir, tmp_path, capsys
+  ):
+    out, file = tmp_path / 'run', tmp_path / 'weights.npz'
+    file.write_bytes((public / 'weights.npz').read_bytes())
+    arguments = ('--algorithm=dp_fedavg', '--public_examples=20', f'--warm_start={file}')
+    assert _run(data_dir, out, *arguments) == 0
+    for name in ('checkpoints', 'metrics.csv', 'timings.csv', 'privacy_ledger.jsonl'):
+      path = out / name
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (out / 'summary.json').unlink()
+    with np.load(public / 'weights.npz') as weights:
+      np.savez(file, **{name: array + 1 for name, array in weights.items()})
+    given = commands.tiny(data_dir, out, '--seed=1', *arguments)
+    capsys.readouterr()
+    said = commands.say(capsys, *given[1:])
+    assert 'holds a run that began with other weights in --warm_start=' in said
+
   def test_unknown_weights_are_an_assumption(self, public, data_dir, tmp_path, capsys):
     file = tmp_path / 'mine.npz'
     file.write_bytes((public / 'weights.npz').read_bytes())
@@ -107,12 +154,17 @@ class TestExecution:
     nan = tmp_path / 'nan.npz'
     with np.load(public / 'weights.npz') as file:
       np.savez(nan, **{name: array * np.nan for name, array in file.items()})
-    text = tmp_path / 'text.npz'
+    text, array, double = (tmp_path / name for name in ('text.npz', 'array.npy', 'double.npz'))
     text.write_text('weights')
+    np.save(array, np.ones(3))
+    with np.load(public / 'weights.npz') as file:
+      np.savez(double, **{name: weight.astype(np.float64) for name, weight in file.items()})
     for path, problem in (
         (plain / 'weights.npz', 'is of a run of fedavg, without privacy: no epsilon covers'),
         (tmp_path / 'none.npz', "can't be read (No such file or directory)"),
         (text, "can't be read"),
+        (array, "can't be read"),
+        (double, "does not hold weights of this model's shapes and types"),
         (nan, 'holds weights that are not finite'),
     ):
       arguments = commands.tiny(
@@ -125,7 +177,7 @@ class TestExecution:
         data_dir, tmp_path / 'refused', '--algorithm=dp_fedavg', '--public_examples=20',
         f'--warm_start={public / "weights.npz"}', '--fashion_mnist_dense_units=5',
     )
-    assert "does not hold weights of this model's shapes" in commands.say(capsys, *arguments[1:])
+    assert "does not hold weights of this model's shapes and types" in commands.say(capsys, *arguments[1:])
     # Without a claim, any weights will do.
     arguments = ('--algorithm=fedavg', f'--warm_start={plain / "weights.npz"}')
     assert _run(data_dir, tmp_path / 'fine', *arguments, '--public_examples=20') == 0
