@@ -8,7 +8,7 @@ ARGS ?=
 .PHONY: run test lint lock
 
 run: $(INSTALLED)
-	$(VENV)/bin/python -m tasks.run --task=shakespeare --p=0.05 $(ARGS)
+	$(VENV)/bin/python -m tasks.run --task=shakespeare $(ARGS)
 
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
@@ -21,12 +21,18 @@ lint: $(INSTALLED)
 	fi
 
 $(INSTALLED): requirements.txt
+	@test -n "$(PYTHON)" || { \
+	  echo "make: no python3.11 is on the PATH; install Python 3.11, or name one: make PYTHON=FILE" >&2; \
+	  exit 2; }
+	@test ! -L $(VENV) || { \
+	  echo "make: $(VENV) is a link, and set-up would empty the directory behind it; remove the link" >&2; \
+	  exit 2; }
 	$(PYTHON) fedsmp_tff/_platform.py
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --no-deps -r requirements.txt
 	touch $@
 
-# Makes requirements.txt anew from requirements.in and overrides.txt; needs uv.
+# Makes requirements.txt from requirements.in and overrides.txt; needs uv.
 lock:
 	uv pip compile --python-version 3.11 --overrides overrides.txt \
 	  --no-emit-index-url --no-header --upgrade requirements.in -o requirements.txt

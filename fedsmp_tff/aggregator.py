@@ -129,15 +129,28 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
         self.sparsifier, self.mechanism, shapes, self._post_processing, self._make_channel
     )
 
-  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+  def create(
+      self, value_type: tff.Type, weight_type: Optional[tff.Type] = None
+  ) -> tff.templates.AggregationProcess:
     """See `tff.aggregators.UnweightedAggregationFactory.create`.
+
+    Args:
+      value_type: The type of a client's value.
+      weight_type: Refused: it is here for builders that do not check that their aggregator is
+        a weighted one, such as `tff.learning.algorithms.build_fed_sgd`.
 
     Raises:
       TypeError: If `value_type` is not a structure of float32 and float64 tensors
-        of known shapes.
+        of known shapes, or there are weights.
       ValueError: If the sparsifier needs the model's weights (`TopK`), or can't
         keep as many coordinates as it was asked to.
     """
+    if weight_type is not None:
+      raise TypeError(
+          'FedSmpFactory has no weights: a client that counts more could move the sum by more'
+          ' than the clip allows. Pass `tff.aggregators.as_weighted_aggregator(factory)`, which'
+          f' counts all clients alike. Found weights of type {weight_type}.'
+      )
     flattener = flattening.Flattener(value_type)
     round_ = self.round(flattener.shapes)
 

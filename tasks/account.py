@@ -1,16 +1,21 @@
 """`python -m tasks.account`: epsilon under every accounting side by side, or what reaches one."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
 import os
 import pathlib
 import sys
-from typing import Optional
+import typing
+from typing import Any, Optional
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
+import numpy as np
+
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import ledger as ledger_lib
@@ -21,6 +26,9 @@ from tasks import errors
 from tasks.config import command
 from tasks.config import options as options_lib
 from tasks.training import run_directory
+
+if typing.TYPE_CHECKING:
+  from tasks.reporting import drawing
 
 _SEEDED = 'SEEDED: would be valid with fresh noise, simulation only'
 # What takes numbers; the ledgers have their own.
@@ -160,7 +168,7 @@ def _account(options: Options) -> None:
             [(spec.round.without_noise_of(options.colluding), spec.rounds)], name, spec.delta
         )
         for name in found
-        if options.colluding is not None and spec.holds(name)
+        if options.colluding is not None and spec.is_valid(name)
     }
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
@@ -170,7 +178,7 @@ def _account(options: Options) -> None:
   )
   # All that are valid are true at once: the best of them is the one to quote.
   best = max if options.epsilon is not None and options.rounds is None else min
-  quoted = best((name for name in found if spec.holds(name)), key=lambda name: found[name])
+  quoted = best((name for name in found if spec.is_valid(name)), key=lambda name: found[name])
   print(
       f'Quote {_answer_text(found[quoted], options)}, by {quoted}: the best that is valid for'
       f' {spec.sampling} sampling{_seats_text(spec)}.'
@@ -197,8 +205,11 @@ def _account(options: Options) -> None:
 
 def _account_for(run_dirs: list[str], options: Options) -> None:
   """Prints what the runs in these directories have spent together."""
-  runs, seen = [], set()
+  runs, seen, configs = [], set(), {}
   for run_dir in run_dirs:
+    configs[run_dir] = run_directory.read_json(
+        pathlib.Path(run_dir) / run_directory.CONFIG
+    )
     paths = run_directory.ledgers(run_dir)
     if not paths:
       raise errors.InputError(
@@ -210,13 +221,13 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
     seen.add(paths[0].resolve())
     records = [ledger_lib.read(path) for path in paths]
     for kind in ('rounds', 'evaluations'):
-      told, charged = (
+      recorded, charged = (
           run_directory.charged(run_dir, f'{kind}_charged'),
           getattr(records[-1], f'{kind}_charged'),
       )
-      if charged < told:
+      if charged < recorded:
         raise ledger_lib.LedgerError(
-            f'{paths[-1]} is truncated: {charged} {kind}, but {run_dir}/metrics.csv has {told};'
+            f'{paths[-1]} is truncated: {charged} {kind}, but {run_dir}/metrics.csv has {recorded};'
             ' restore it from a backup.'
         )
     runs += zip(paths, records)
@@ -241,7 +252,7 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
   delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
   counted = [release for _, record in runs for release in record.charged]
   less = [(one.without_noise_of(options.colluding or 0), num) for one, num in counted]
-  valid = [name for name in accounting.ACCOUNTINGS if all(spec.holds(name) for spec in specs)]
+  valid = [name for name in accounting.ACCOUNTINGS if all(spec.is_valid(name) for spec in specs)]
   verdict = 'VALID'
   if any(record.seeded for _, record in runs):
     verdict = 'WOULD BE VALID WITH FRESH NOISE'
@@ -251,8 +262,11 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
     print(
         'These runs are on different data'
         f' ({", ".join(sorted(name or "unnamed" for name in names))}): composing them assumes the'
-        ' same people.'
+        ' same people, each a single client in each run.'
     )
+  if starts := _starts_not_covered(configs, {record.run for _, record in runs}):
+    print('\n'.join(starts))
+    verdict = verdict.replace('VALID', 'VALID FOR THESE RUNS ALONE')
   try:
     found = {name: accounting.epsilon(counted, name, delta) for name in valid}
     colluding = {
@@ -263,8 +277,9 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
   quoted = min(found, key=found.get)
-  if verdict == 'VALID':
-    print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below.')
+  if not any(record.seeded for _, record in runs):
+    alone = ', and say that it leaves out the initial weights' if starts else ''
+    print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below{alone}.')
   else:
     print('Quote none: the noise of a seeded run can be removed.')
   for name, epsilon in found.items():
@@ -279,6 +294,21 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
       'Counted: every round that was begun, also if it was lost, and again if it was run'
       ' again with other noise.'
   )
+
+
+def _starts_not_covered(configs: dict[str, dict[str, Any]], runs: set[str]) -> list[str]:
+  """Returns a sentence for each run whose initial weights follow from data that no ledger here covers.
+
+  Args:
+    configs: What the config.json of each run's directory holds.
+    runs: The `run_id` of each ledger.
+  """
+  return [
+      f'{run_dir}: the initial weights are {config["warm_start_origin"]}.'
+      for run_dir, config in configs.items()
+      if config.get('warm_start_origin') is not None
+      and not (config.get('warm_start_runs') and runs.issuperset(config['warm_start_runs']))
+  ]
 
 
 def _evaluations_text(record: ledger_lib.Record) -> str:
@@ -360,16 +390,21 @@ def _answer_text(answer: float, options: Options) -> str:
 
 def _line(name: str, spec: spec_lib.PrivacySpec, answer: float, options: Options) -> str:
   how = accounting.ACCOUNTINGS[name]
-  if how.sampling != spec.sampling:
-    verdict = 'not for this sampling'
-  elif spec.holds(name):
-    verdict = 'VALID' if answer < math.inf else 'shows nothing here'
-  elif not how.guarantees:
-    verdict = 'lower bound'
-  else:
-    verdict = 'not valid for --seats'
   text = _answer_text(answer, options)
-  return f'{text:<20} {verdict:<24} {name}: {how.title};\n{"":46}{how.assumption}'
+  return (
+      f'{text:<20} {_verdict(name, spec, answer):<24} {name}: {how.title};\n'
+      f'{"":46}{how.assumption}'
+  )
+
+
+def _verdict(name: str, spec: spec_lib.PrivacySpec, answer: float) -> str:
+  """What an accounting's answer is worth for this run."""
+  how = accounting.ACCOUNTINGS[name]
+  if how.sampling != spec.sampling:
+    return 'not for this sampling'
+  if spec.is_valid(name):
+    return 'VALID' if answer < math.inf else 'shows nothing here'
+  return 'not valid for --seats' if how.guarantees else 'lower bound'
 
 
 def _seats_text(spec: spec_lib.PrivacySpec) -> str:
@@ -394,33 +429,41 @@ def _theorem_text(spec: spec_lib.PrivacySpec) -> str:
 
 def _plot(spec: spec_lib.PrivacySpec, path: str) -> None:
   # Not needed by who asks for numbers.
-  import matplotlib  # pylint: disable=g-import-not-at-top
+  from tasks.reporting import drawing  # pylint: disable=g-import-not-at-top
 
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
+  try:
+    drawing.save_png(_figure(spec), path)
+  except errors.InputError as error:
+    raise errors.InputError(f'--plot={error}') from None
+  print(f'wrote {path}')
+
+
+def _figure(spec: spec_lib.PrivacySpec) -> drawing.Figure:
+  """Epsilon over rounds, a curve for each accounting."""
+  from tasks.reporting import drawing  # pylint: disable=g-import-not-at-top
 
   steps = min(spec.rounds, 25)
   rounds = sorted({math.ceil(spec.rounds * (i + 1) / steps) for i in range(steps)})
-  figure, axes = pyplot.subplots(figsize=(7, 4), layout='constrained')
-  for name, how in accounting.ACCOUNTINGS.items():
+  curves = []
+  for color, (name, how) in enumerate(accounting.ACCOUNTINGS.items()):
     if not spec.round.can_account(name):
       continue
-    axes.plot(
-        rounds,
-        [spec.epsilon(name, t) for t in rounds],
-        '-' if how.sampling == spec.sampling else ':',
-        label=f'{name}' + ('' if how.sampling == spec.sampling else ' (not valid)'),
+    epsilons = [spec.epsilon(name, t) for t in rounds]
+    curves.append(
+        drawing.Curve(
+            f'{_verdict(name, spec, epsilons[-1])}: {how.title}',
+            np.array(rounds), np.array(epsilons), color=color,
+            style='line' if spec.is_valid(name) else 'reference',
+        )
     )
-  axes.set(xlabel='rounds', ylabel='epsilon', ylim=(0, None))
-  axes.grid(alpha=0.3)
-  axes.legend()
-  try:
-    figure.savefig(path, dpi=120)
-  except (OSError, ValueError) as error:
-    raise errors.InputError(
-        f'--plot={path} can\'t be written ({error}); name a .png file that can.'
-    ) from None
-  print(f'wrote {path}')
+  title = f'Epsilon: sigma = {spec.noise_multiplier:g}, delta = {spec.delta:.4g}'
+  rounds_of = (
+      f'rounds of r = {spec.clients_per_round:,} of n = {spec.population:,} clients\n'
+      f'({spec.sampling} sampling{_seats_text(spec)}, {spec.noise} noise)'
+  )
+  return drawing.Figure(
+      'epsilon', title, [drawing.Panel('', rounds_of, 'epsilon', curves, bottom=0)]
+  )
 
 
 if __name__ == '__main__':

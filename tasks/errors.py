@@ -1,4 +1,4 @@
-"""What a command says, in one sentence and without a traceback, when it can't continue."""
+"""Defines the errors that a command prints in one sentence, without a traceback."""
 
 from collections.abc import Iterable, Iterator
 import contextlib

@@ -92,7 +92,7 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
       writer = csv.writer(file)
       for table in tables:
         writer.writerow(['table', *table.header])
-        writer.writerows([table.title, *row] for row in table.rows)
+        writer.writerows([table.title, *row] for row in (*table.rows, *table.not_run))
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """`python -m tasks.run --task=TASK`: trains with Fed-SMP or a sibling, and says what it spent."""
 
+import functools
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ if _platform.problem():
 
 # pylint: disable=g-import-not-at-top
 from tasks.config import command
+from tasks.config import recipes
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
@@ -38,15 +40,16 @@ _COMMAND = command.Command(
         'usage: python -m tasks.run --task=TASK [flags]',
         '',
         'Trains a model with Fed-SMP or a system to compare it with, prints the plan and',
-        'the privacy spent, and writes the run to --output_dir. For instance:',
+        'the privacy spent, and writes the run to --output_dir. Flags that are not given are',
+        "those of --recipe=best, where the task has it; --recipe=paper has the paper's. For instance:",
         '  python -m tasks.run --task=shakespeare --p=0.05',
         '  python -m tasks.run --task=fashion_mnist --algorithm=fedsmp_randk --p=0.4 --seed=1',
         '',
         'A flag that has no effect with the task or the algorithm is an error. The same command',
         'with the same --output_dir resumes a run, however it ended.',
-        *settings_lib.help_lines(),
     ),
-    parse=settings_lib.parse,
+    flag_help=settings_lib.help_lines,
+    parse=functools.partial(settings_lib.parse, default_recipe=recipes.BEST),
     failures=_failures,
 )
 
@@ -61,10 +64,12 @@ def _main(
     place: runtime_lib.RuntimeSettings,
     output: settings_lib.OutputSettings,
 ) -> int:
-  said = finished.text(settings, output)
-  if said is not None:
-    print(said)
+  result = finished.text(settings, output)
+  if result is not None:
+    print(result)
     return 0
+  if 'tensorflow' not in sys.modules:  # Its import takes 10 s and more when files are not in memory.
+    print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
   task_flags.use(settings.task_flags)
   accounting = threading.Thread(target=specs.account_ahead, args=(settings,), daemon=True)
   accounting.start()

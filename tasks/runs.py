@@ -1,11 +1,8 @@
 """`python -m tasks.runs`: lists runs, compares two, and removes checkpoints of finished runs."""
 
-from collections.abc import Iterator, Sequence
-import contextlib
+from collections.abc import Sequence
 import dataclasses
-import fcntl
 import pathlib
-import shutil
 import sys
 from typing import Any, Optional
 
@@ -67,7 +64,7 @@ def _main(options: Options, directories: list[str]) -> None:
     return
   if options.clean:
     done = [run for run in runs if run.state == _FINISHED]
-    freed = sum(run.clean() for run in done)
+    freed = sum(finished.clean(run.path) for run in done)
     print(f'removed the checkpoints of {len(done)} finished runs: {_megabytes(freed)} MB')
     return
   print('\n'.join(_table([_HEADER, *map(_row, runs)])))
@@ -83,6 +80,8 @@ class Entry:
     summary: What its summary.json holds; nothing before its end.
     rounds_done: The rounds in its table.
     accuracy: The last accuracy that was measured; None if there is none.
+    epsilon: Epsilon for the clients in the data after these rounds; None without privacy, and
+      before the first row.
     state: 'finished', 'running' or 'begun'.
     size: Bytes of all its files.
   """
@@ -92,6 +91,7 @@ class Entry:
   summary: dict[str, Any]
   rounds_done: int
   accuracy: Optional[float]
+  epsilon: Optional[float]
   state: str
   size: int
 
@@ -103,7 +103,7 @@ class Entry:
     rows = list(tables.Table(path / run_tables.METRICS).rows())
     measured = [row['test_accuracy'] for row in rows if row.get('test_accuracy')]
     state = _BEGUN
-    if _in_use(path):
+    if run_directory.in_use(path):
       state = _RUNNING
     elif summary and summary.get('rounds') == config.get('rounds'):
       state = _FINISHED
@@ -111,39 +111,15 @@ class Entry:
         path, config, summary,
         int(rows[-1]['round']) if rows else 0,
         float(measured[-1]) if measured else None,
+        float(rows[-1]['epsilon']) if rows and rows[-1].get('epsilon') else None,
         state,
-        _size(path),
+        finished.size_of(path),
     )
 
   @property
   def mark(self) -> str:
     """A star if epsilon is of this run alone: its initial weights may have cost privacy."""
     return '*' if self.config.get('warm_start_origin') else ''
-
-  @property
-  def epsilon(self) -> Optional[float]:
-    """Epsilon of the clients in the data at the end; None without privacy, or before it."""
-    value = self.summary.get('epsilon')
-    return None if value is None else float(value)
-
-  def clean(self) -> int:
-    """Removes the checkpoints; returns the bytes that this frees."""
-    checkpoints = self.path / run_directory.CHECKPOINTS
-    with _locked(self.path) as locked:
-      # Behind the lock, since a process may have begun there; and by all of its files.
-      whole = locked and finished.is_whole(self.path, self.config['rounds'])
-      if not whole or not checkpoints.exists() or finished.is_cleaned(self.path):
-        return 0
-      return self._remove(checkpoints)
-
-  def _remove(self, checkpoints: pathlib.Path) -> int:
-    size = _size(checkpoints)
-    # First the mark: without it, a run whose checkpoints are missing is damaged.
-    finished.mark_cleaned(self.path)
-    for path in checkpoints.iterdir():
-      if path != finished.cleaned_mark(self.path):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return size
 
 
 _HEADER = ('run', 'task', 'system', 'p', 'epsilon', 'accuracy, %', 'rounds', 'state', 'MB')
@@ -172,7 +148,7 @@ def _comparison(one: Entry, other: Entry) -> list[str]:
   ]
   lines += [(f'--{name}', *(str(some.get(name)) for some in flags)) for name in sorted(names)]
   records = [run.config.get('record', {}) for run in (one, other)]
-  for name in ('fedsmp_tff', 'git_commit', 'processors'):
+  for name in ('fedsmp_tff', 'git_commit', 'processors', 'seconds'):
     if records[0].get(name) != records[1].get(name):
       lines.append((name, *(str(record.get(name)) for record in records)))
   return _table(lines)
@@ -188,40 +164,6 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _megabytes(size: int) -> str:
   return f'{size / 1e6:.1f}'
-
-
-def _size(path: pathlib.Path) -> int:
-  """The bytes of all files below a directory."""
-  size = 0
-  for file in path.rglob('*'):
-    with contextlib.suppress(OSError):  # A process that runs there may remove it.
-      size += file.stat().st_size if file.is_file() else 0
-  return size
-
-
-@contextlib.contextmanager
-def _locked(path: pathlib.Path) -> Iterator[bool]:
-  """Keeps processes from a run's directory; whether that was possible."""
-  try:
-    with open(path / run_directory.LOCK, 'ab') as lock:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      yield True
-      return
-  except BlockingIOError:
-    pass
-  yield False
-
-
-def _in_use(path: pathlib.Path) -> bool:
-  """Whether a process runs there."""
-  try:
-    with open(path / run_directory.LOCK, 'rb') as lock:
-      fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  except OSError:
-    pass
-  return False
 
 
 if __name__ == '__main__':

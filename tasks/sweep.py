@@ -15,6 +15,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from typing import BinaryIO, Optional
 
 import tqdm
@@ -24,10 +25,13 @@ from tasks import errors
 from tasks.config import command
 from tasks.config import grids
 from tasks.config import options as options_lib
+from tasks.config import recipes
+from tasks.training import finished
 from tasks.training import resuming
 from tasks.training import run_directory
 
 _RUN = ('-m', 'tasks.run')
+_PRESETS = ('recipe=', 'row=', 'config=')
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOG_TAIL_BYTES = 4096
 _LOCKS, _LOGS = '.locks', 'logs'
@@ -58,6 +62,15 @@ class Options:
   print: bool = options_lib.option(False, 'Prints the command lines, and runs nothing.')
   status: bool = options_lib.option(
       False, 'Prints which runs are done, running, begun or to do, and runs nothing.'
+  )
+  keep_checkpoints: bool = options_lib.option(
+      False,
+      'Keeps the checkpoints of finished runs, most of their size. Without them a finished run is'
+      ' still recognized as finished; weights, tables and ledgers stay.',
+  )
+  seconds_per_line: float = options_lib.option(
+      60.0, 'Without a terminal, seconds from one line on the progress of a run to the next.',
+      above=0,
   )
 
 
@@ -107,16 +120,24 @@ class Sweep:
             f'the run with {" ".join(cell.flags)}: {error}'
         ) from None
 
+  def directory(self, cell: grids.Cell) -> pathlib.Path:
+    """Where a cell's run has its files."""
+    return self._root / cell.name
+
   def command(self, cell: grids.Cell) -> list[str]:
     """The arguments of Python that run a cell."""
-    directory = f'--output_dir={self._root / cell.name}'
-    return [*_RUN, *self._full(cell).flags, directory]
+    directory = f'--output_dir={self.directory(cell)}'
+    cell_flags = self._full(cell).flags
+    # A grid lists all that is not a flag's own default.
+    if not any(flag.lstrip('-').startswith(_PRESETS) for flag in cell_flags):
+      cell_flags = (*cell_flags, f'--recipe={recipes.NONE}')
+    return [*_RUN, *cell_flags, directory]
 
   def is_done(self, cell: grids.Cell) -> bool:
     """Whether its run, with these flags, has all of its rounds."""
     full = self._full(cell)
-    config = run_directory.read_json(self._root / cell.name / run_directory.CONFIG)
-    summary = run_directory.read_json(self._root / cell.name / run_directory.SUMMARY)
+    config = run_directory.read_json(self.directory(cell) / run_directory.CONFIG)
+    summary = run_directory.read_json(self.directory(cell) / run_directory.SUMMARY)
     return (
         not resuming.differing(config.get('flags', {}), full.identity)
         and summary.get('rounds') == full.settings.rounds
@@ -129,7 +150,7 @@ class Sweep:
     with self.locked(cell) as lock:
       if lock is None:
         return 'running'
-    return 'begun' if (self._root / cell.name / run_directory.CONFIG).exists() else 'to do'
+    return 'begun' if (self.directory(cell) / run_directory.CONFIG).exists() else 'to do'
 
   @contextlib.contextmanager
   def locked(self, cell: grids.Cell) -> Iterator[Optional[BinaryIO]]:
@@ -148,10 +169,11 @@ class Sweep:
         )
       yield lock
 
-  def start(self, cell: grids.Cell, lock: BinaryIO) -> tuple[subprocess.Popen, pathlib.Path]:
+  def start(self, cell: grids.Cell, lock: BinaryIO) -> tuple[subprocess.Popen, '_Log']:
     """Starts a cell's run; returns its process and its log."""
     log = pathlib.Path(_LOGS, f'{cell.name}.log')
     with self._open(log) as output:
+      begin = output.tell()
       process = subprocess.Popen(
           [sys.executable, *self.command(cell)],
           stdin=subprocess.DEVNULL,
@@ -162,7 +184,7 @@ class Sweep:
           start_new_session=True,
           preexec_fn=lambda: processes.end_with_parent(signal.SIGTERM),
       )
-    return process, self._root / log
+    return process, _Log(self._root / log, begin)
 
   def _open(self, path: pathlib.Path) -> BinaryIO:
     """Opens a file below the directory, to append to."""
@@ -202,7 +224,7 @@ def _main(options: Options, extra: Sequence[str]) -> int:
     return _print(
         f'{number:4d} {sweep.status(cell):8s} {cell.name}' for number, cell in enumerate(cells)
     )
-  return _run(sweep)
+  return _run(sweep, options.seconds_per_line, options.keep_checkpoints)
 
 
 def _print(lines: Iterable[str]) -> int:
@@ -216,7 +238,7 @@ def _print(lines: Iterable[str]) -> int:
   return 0
 
 
-def _run(sweep: Sweep) -> int:
+def _run(sweep: Sweep, seconds_per_line: float, keep_checkpoints: bool) -> int:
   """Runs what is not done; returns the exit status."""
   counts = {'done': 0, 'done before': 0, 'running elsewhere': 0}
   failed = {}
@@ -230,15 +252,18 @@ def _run(sweep: Sweep) -> int:
         elif sweep.is_done(cell):
           counts['done before'] += 1
         else:
-          _say(bar, f'[{number}/{len(sweep.cells)}] {cell.name}')
+          place = f'[{number}/{len(sweep.cells)}]'
+          _say(bar, f'{place} {cell.name}')
           process, log = sweep.start(cell, lock)
           with signals.handed_to(process):
-            status = _wait(process, log, bar, cell)
+            status = _wait(process, log, bar, place, seconds_per_line)
           if status and signals.number is None:
-            failed[cell.name] = log
+            failed[cell.name] = log.path
             _say(bar, f'FAILED: {_failure(status, log)}')
           elif not status:
             counts['done'] += 1
+            if not keep_checkpoints:
+              finished.clean(sweep.directory(cell))
       if signals.number is not None:
         name = signal.Signals(signals.number).name
         _say(bar, f'ended by {name}; the same command resumes it.')
@@ -290,29 +315,59 @@ class _Signals:
       self._child.send_signal(number)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Log:
+  """What one process of a run has printed.
+
+  Attributes:
+    path: The file, which has what earlier processes printed too.
+    begin: Where this process begins.
+  """
+
+  path: pathlib.Path
+  begin: int
+
+  def last_lines(self) -> list[str]:
+    """The last lines that are not empty."""
+    with open(self.path, 'rb') as file:
+      file.seek(max(self.begin, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+      lines = file.read().decode(errors='replace').splitlines()
+    return [line for line in lines if line.strip()]
+
+  def progress(self) -> str:
+    """How far the run is, as it prints itself."""
+    rounds = [line for line in self.last_lines() if line.startswith('round ')]
+    return rounds[-1] if rounds else 'starting'
+
+
 def _wait(
-    process: subprocess.Popen, log: pathlib.Path, bar: tqdm.tqdm, cell: grids.Cell
+    process: subprocess.Popen, log: _Log, bar: tqdm.tqdm, place: str, seconds_per_line: float
 ) -> int:
-  """Waits for a run, and shows how far it is; returns its exit status."""
+  """Waits for a run, and shows how far it is; returns its exit status.
+
+  Args:
+    process: The run.
+    log: What it prints.
+    bar: Shows its progress on a terminal; else a line does.
+    place: Its number among the runs.
+    seconds_per_line: Seconds from one such line to the next.
+  """
+  next_line = time.monotonic() + seconds_per_line
   while True:
     with contextlib.suppress(subprocess.TimeoutExpired):
-      return process.wait(_SECONDS_BETWEEN_LOOKS)
+      return process.wait(min(_SECONDS_BETWEEN_LOOKS, seconds_per_line))
     if not bar.disable:
-      rounds = [line for line in _last_lines(log) if line.startswith('round ')]
-      bar.set_postfix_str(f'{cell.name}: {rounds[-1] if rounds else "begins"}')
+      bar.set_postfix_str(f'{place} {log.progress()}')
+    elif time.monotonic() >= next_line:
+      next_line = time.monotonic() + seconds_per_line
+      _say(bar, f'{place} {log.progress()}')
 
 
-def _last_lines(log: pathlib.Path) -> list[str]:
-  with open(log, 'rb') as file:
-    file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-    return file.read().decode(errors='replace').splitlines()
-
-
-def _failure(status: int, log: pathlib.Path) -> str:
-  """Why a run has failed, as it said itself if it did."""
-  said = [line for line in _last_lines(log) if line.strip()]
+def _failure(status: int, log: _Log) -> str:
+  """Why a run has failed, in its own last line if it printed one."""
+  lines = log.last_lines()
   how = f'killed by {signal.Signals(-status).name}' if status < 0 else f'exit status {status}'
-  return f'{how}: {said[-1] if said else "it said nothing"}'
+  return f'{how}: {lines[-1] if lines else "no output"}'
 
 
 def _say(bar: tqdm.tqdm, text: str) -> None:

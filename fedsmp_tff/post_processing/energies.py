@@ -11,7 +11,7 @@ from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.post_processing import base
 
 _FITS = 3
-# No group of coordinates is given up for what noise may have said of it.
+# No group of coordinates is given up for what may be noise alone.
 _LEAST = 1 / 50
 
 
@@ -40,11 +40,11 @@ class Energies(NamedTuple):
     A released value's square less the noise's variance is an unbiased estimate of the
     square of the value without noise; it may be negative.
     """
-    said = tf.cast(release.values**2 - release.stddev**2, tf.float32)
+    squares = tf.cast(release.values**2 - release.stddev**2, tf.float32)
     where = release.coordinates[:, tf.newaxis]
     return Energies(
-        tf.tensor_scatter_nd_add(decay * self.total, where, said),
-        tf.tensor_scatter_nd_add(decay * self.visits, where, tf.ones_like(said)),
+        tf.tensor_scatter_nd_add(decay * self.total, where, squares),
+        tf.tensor_scatter_nd_add(decay * self.visits, where, tf.ones_like(squares)),
         decay * self.noise + tf.cast(tf.reduce_sum(release.stddev**2), tf.float32),
     )
 

@@ -19,7 +19,7 @@ how clients are sampled and on the adjacency, the meaning of 'one client more or
 Poisson sampling of Gaussian noise dp-accounting's, with a fixed number of clients Wang, Balle,
 Kasiviswanathan (2019), Theorem 9, at noise multiplier sigma / 2, since replacing a client moves
 a sum by up to 2 C and dp-accounting takes the multiplier relative to that. With integer noise
-(`lattice`) they hold too, by `rdp`; PLD holds for discrete Gaussian noise
+(`lattice`) they are valid too, by `rdp`; PLD is valid for discrete Gaussian noise
 (`discrete_gaussian`), not for Skellam noise. `paper` is the paper's own
 accounting (Renyi DP, conversion of Lemma 2), which reproduces its tables.
 """

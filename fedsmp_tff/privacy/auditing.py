@@ -123,8 +123,8 @@ def epsilon_of_one_run(
     inverse = _inverse_of_trade_off(spec.with_noise_multiplier(sigma))
     return any(_refuted(inverse, num, *g, significance) for g in guesses)
 
-  told = ', '.join(f'{right:,} of {made:,}' for made, right in guesses)
-  how = f'{num:,} canaries, right guesses {told}; f-DP in one run'
+  counts = ', '.join(f'{right:,} of {made:,}' for made, right in guesses)
+  how = f'{num:,} canaries, right guesses {counts}; f-DP in one run'
   high = spec.noise_multiplier * _MOST_NOISE
   if not refuted(high):
     return Audit(0.0, how)

@@ -190,7 +190,7 @@ class PrivacySpec:
       return [own]
     return [*self.evaluation.releases(evaluations), own]
 
-  def holds(self, accounting: str) -> bool:
+  def is_valid(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise.
 
     Raises:
@@ -199,7 +199,7 @@ class PrivacySpec:
     how = accounting_lib.named(accounting)
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
-    if self.evaluation is not None and not self.evaluation.holds(accounting):
+    if self.evaluation is not None and not self.evaluation.is_valid(accounting):
       return False
     return (
         how.sampling == self.sampling

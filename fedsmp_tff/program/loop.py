@@ -5,6 +5,7 @@ import dataclasses
 import time
 from typing import Any, Optional
 
+import grpc
 import numpy as np
 import tensorflow_federated as tff
 
@@ -115,7 +116,12 @@ def run(
   Raises:
     CheckpointError: If a checkpoint can't be read or written.
     LedgerError: If the ledger is not the one that the checkpoint knows.
+    RuntimeError: If the current TFF context has no secure sums.
+    ValueError: If there is a ledger, and the process adds something of clients outside of secure
+      aggregation, which the ledger's epsilon does not cover.
   """
+  if ledger is not None:
+    _check_sums_are_secure(process)
 
   def program_state(rounds_done, state):
     return checkpoints_lib.ProgramState(
@@ -181,7 +187,7 @@ def run(
       start = time.monotonic()
       draw = round_num if ledger is None else ledger.begin(round_num)
       cohort = [client_data(int(i)) for i in sampler.sample(draw)]
-      output = process.next(state, cohort)
+      output = _next(process, state, cohort)
       state = output.state
       reported, refused = report(
           round_num + 1, output.metrics, time.monotonic() - start
@@ -197,6 +203,32 @@ def run(
     if checkpoints is not None and reported is not None:
       checkpoints.save(reported)
   return process.get_model_weights(reported.process), stopped_by
+
+
+def _check_sums_are_secure(process: tff.learning.templates.LearningProcess) -> None:
+  """Raises ValueError if a process adds anything of clients outside of secure aggregation."""
+  try:
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  except AssertionError as error:
+    raise ValueError(
+        '`process` adds something of clients outside of secure aggregation, exactly, which the'
+        " epsilon of `ledger` does not cover. Give a process of TFF's"
+        ' `metrics_aggregator=fedsmp_tff.no_client_metrics`, and a `FedSmpFactory` for all of its'
+        " aggregators (docs/composing.md, 'What keeps the guarantee'); or run it without `ledger`."
+    ) from error
+
+
+def _next(process: tff.learning.templates.LearningProcess, state: Any, cohort: list[Any]) -> Any:
+  """Runs `process.next`; names the remedy where TFF's default context can't."""
+  try:
+    return process.next(state, cohort)
+  except grpc.RpcError as error:
+    if 'Cannot embed a federated value' not in str(error):
+      raise
+    raise RuntimeError(
+        "TFF's default context has no secure sums; call `fedsmp_tff.runtime.set_local_context()`,"
+        ' or another of `fedsmp_tff.runtime`, before anything runs.'
+    ) from error
 
 
 def every(

@@ -1,4 +1,4 @@
-"""What a worker does with a batch of units: it checks and adds their integers; needs NumPy alone.
+"""Checks and adds the integers of a batch of units in a worker; needs NumPy alone.
 
 A worker on another machine runs this module, as `graphs`, sent to it with its work.
 """

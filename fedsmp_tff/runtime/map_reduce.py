@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import flattening
 from fedsmp_tff.runtime import batches
+from fedsmp_tff.runtime import checks
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import server_graph
 from fedsmp_tff.runtime import values
@@ -30,8 +31,11 @@ class NoMapReduceFormError(TypeError):
   """The computation can't run in this context."""
 
 
-class MapReduceContext(tff.framework.SyncContext):
+class MapReduceContext(tff.program.FederatedContext):
   """Runs computations whose clients' part is one graph, as in a federated learning round.
+
+  It is a context for programs (`tff.learning.programs.train_model`), too, whose values are there
+  at once: `invoke` returns them, not references to them.
 
   These are: `tff.tensorflow.computation`s; computations on the server; and
   those that broadcast, map clients, aggregate, securely or not, and end on the
@@ -220,9 +224,10 @@ class _Round:
           sum_.add(total, value)
           for sum_, total, value in zip(sums, totals, results[self._num_plain :])
       ]
-    outputs = self._update.finish(
-        workers, [*state, *self._report(*plain), *totals], beside
-    )
+    with checks.sentence_first():
+      outputs = self._update.finish(
+          workers, [*state, *self._report(*plain), *totals], beside
+      )
     return values.value_of(outputs[len(state) :], self._type.result)
 
 

@@ -20,6 +20,7 @@ import grpc
 import portpicker
 import tensorflow_federated as tff
 
+from fedsmp_tff.runtime import checks
 from fedsmp_tff.runtime import processes
 
 # A model and its public data travel as one message; the protocol's own limit.
@@ -103,6 +104,14 @@ class _Worker:
       self._process.wait()
 
 
+class _Context(tff.framework.SyncExecutionContext, tff.program.FederatedContext):
+  """A context for programs (`tff.learning.programs`), too, whose values are there at once."""
+
+  def invoke(self, comp, arg):
+    with checks.sentence_first():
+      return super().invoke(comp, arg)
+
+
 def _compile(computation):
   return tff.backends.native.desugar_and_transform_to_native(
       tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
@@ -113,7 +122,7 @@ def _create(
     max_concurrent_calls: Optional[int], threads_per_call: int
 ) -> tuple[tff.framework.SyncExecutionContext, _Worker]:
   worker = _Worker(max_concurrent_calls, threads_per_call)
-  context = tff.framework.SyncExecutionContext(
+  context = _Context(
       executor_fn=tff.framework.ResourceManagingExecutorFactory(
           worker.executor
       ),

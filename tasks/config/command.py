@@ -1,6 +1,7 @@
 """The frame of every command: its help, its flags, its errors and its exit status."""
 
 from collections.abc import Callable, Sequence
+import contextlib
 import dataclasses
 import os
 import sys
@@ -12,7 +13,10 @@ from absl import logging
 from tasks import errors
 from tasks.config import options
 
-_HELP = frozenset(['--help', '-h', '-help', '--helpfull', '--helpshort'])
+_FULL_HELP = frozenset(['--helpfull', '-helpfull'])
+_HELP = frozenset(['--help', '-h', '-help', '--helpshort']) | _FULL_HELP
+# Begins the names of the modules that TensorFlow's AutoGraph writes, one a function.
+_GENERATED = '__autograph_generated_file'
 
 
 def read(made: flags.FlagValues, arguments: Sequence[str], program: str) -> list[str]:
@@ -74,6 +78,8 @@ class Command:
     name: The module that runs it, such as 'tasks.run'.
     usage: The lines of its help that precede its flags.
     tables: The dataclasses of its own options.
+    flag_help: Returns the lines of help on its flags, on all (--helpfull) or on the common ones
+      (--help); None: on all of its tables, for both.
     parse: Parses a command line, as `parse` does; what it returns are the arguments of the
       function that `main` calls.
     failures: Returns the exceptions that mean exit status 1, or their attribute `status` if
@@ -83,6 +89,7 @@ class Command:
   name: str
   usage: Sequence[str]
   tables: Sequence[type] = ()
+  flag_help: Optional[Callable[[bool], Sequence[str]]] = None
   parse: Callable[..., Sequence[Any]] = parse
   failures: Callable[[], tuple[type[BaseException], ...]] = tuple
 
@@ -91,9 +98,12 @@ class Command:
     """How a user calls it."""
     return f'python -m {self.name}'
 
-  def help_text(self) -> str:
-    """Its usage, then every flag with its meaning and default."""
-    lines = options.help_lines(options.new_flags(*self.tables), *self.tables)
+  def help_text(self, full: bool) -> str:
+    """Its usage, then flags with their meanings and defaults: all of them, or the common ones."""
+    if self.flag_help is not None:
+      lines = self.flag_help(full)
+    else:
+      lines = options.help_lines(options.new_flags(*self.tables), *self.tables)
     return '\n'.join([*self.usage, *lines])
 
   def main(self, argv: Sequence[str], run: Callable[..., Optional[int]]) -> int:
@@ -109,15 +119,30 @@ class Command:
     logging.set_verbosity(logging.ERROR)
     try:
       if not _HELP.isdisjoint(argv[1:]):
-        print(self.help_text())
+        print(self.help_text(full=not _FULL_HELP.isdisjoint(argv[1:])))
         return 0
       return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
+    except BrokenPipeError:  # As by `| head`; what is still to be flushed goes nowhere.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      return 1
     except errors.InputError as error:
       status, text = 2, error
     except self.failures() as error:
       status, text = getattr(error, 'status', 1), error
     print(f'{self.name}: {text}', file=sys.stderr)
     return status
+
+
+def remove_generated_files() -> None:
+  """Removes the source files that AutoGraph wrote for this process into the temporary directory.
+
+  It removes them itself only where Python runs the functions of `atexit`.
+  """
+  for name, module in [*sys.modules.items()]:
+    if name.startswith(_GENERATED):
+      for path in (module.__file__, module.__cached__):
+        with contextlib.suppress(OSError):
+          os.remove(path)
 
 
 def end(status: int) -> NoReturn:
@@ -128,6 +153,7 @@ def end(status: int) -> NoReturn:
   """
   sys.stdout.flush()
   sys.stderr.flush()
+  remove_generated_files()
   os._exit(status)
 
 

@@ -59,6 +59,7 @@ class Option:
     help: Its meaning and unit.
     group: The title that `help_lines` lists it under; '' for none.
     values: The texts that it accepts; empty for all.
+    other_values: What else it accepts, beside `values`, for its help; '' for nothing.
     repeated: Whether giving it several times makes a list.
     required: Whether it must be given.
     at_least: The smallest value.
@@ -70,12 +71,14 @@ class Option:
     fill: Makes the value where none is given, from all values by name, unless `only` or
       `excludes` forbids one; None leaves the default.
     compared: Whether two runs that differ in it count as different in reports.
+    common: Whether the short page of help lists it.
   """
 
   default: Any
   help: str
   group: str = ''
   values: Sequence[str] = ()
+  other_values: str = ''
   repeated: bool = False
   required: bool = False
   at_least: Optional[float] = None
@@ -86,6 +89,7 @@ class Option:
   excludes: Sequence[str] = ()
   fill: Optional[Callable[[Mapping[str, Any]], Any]] = None
   compared: bool = True
+  common: bool = False
 
   def allows(self, value: float) -> bool:
     """Whether a number is finite and in range."""
@@ -161,16 +165,32 @@ def make(table: type[_Table], parsed: flags.FlagValues, **others: Any) -> _Table
       excludes another that is set.
   """
   known = options_of(table)
-  values = {name: parsed[name].value for name in known}
   for name, one in known.items():
-    if one.required and values[name] is None:
+    if one.required and parsed[name].value is None:
       choices = f' to one of {", ".join(one.values)}' if one.values else ''
       raise errors.InputError(f'--{name} is not set; set it{choices}.')
+  values = values_of(table, parsed)
+  check(table, values, {name for name in known if parsed[name].present})
+  return table(**values, **others)
+
+
+def values_of(table: type, parsed: flags.FlagValues) -> dict[str, Any]:
+  """The values of a dataclass's options by name, filled in where one is not set; not checked."""
+  known = options_of(table)
+  values = {name: parsed[name].value for name in known}
+  if any(one.required and values[name] is None for name, one in known.items()):
+    return values  # Others are filled in from what is missing.
   for name, one in known.items():
     if values[name] is None and one.fill is not None and one.open_to(values):
       values[name] = one.fill(values)
-  check(table, values, {name for name in known if parsed[name].present})
-  return table(**values, **others)
+  return values
+
+
+def flag_of(name: str, value: Any) -> str:
+  """A value as a flag of a command line."""
+  if isinstance(value, bool):
+    return f'--{name}' if value else f'--no{name}'
+  return f'--{name}={_text(value)}'
 
 
 def check(table: type, values: Mapping[str, Any], given: Iterable[str]) -> None:
@@ -205,6 +225,17 @@ def check(table: type, values: Mapping[str, Any], given: Iterable[str]) -> None:
       if kinds[name] is float and not one.bounded_above:
         kind = 'a finite number'
       raise errors.InputError(f'--{name} must be {kind}{one.range_text}; got {value}.')
+
+
+def common_help_lines(parsed: flags.FlagValues, *tables: type) -> list[str]:
+  """The help of the common options of these dataclasses."""
+  texts = [
+      help_of(parsed[name])
+      for table in tables
+      for name, one in options_of(table).items()
+      if one.common
+  ]
+  return ['', 'The flags that most runs need:', *texts, '', 'All flags: --helpfull']
 
 
 def help_lines(parsed: flags.FlagValues, *tables: type) -> list[str]:
@@ -253,11 +284,15 @@ def _define(made: flags.FlagValues, name: str, kind: Any, one: Option) -> None:
     define = flags.DEFINE_integer
   elif kind is float:
     define = flags.DEFINE_float
-  elif one.values:
+  elif one.values and not one.other_values:
     define = flags.DEFINE_multi_enum if one.repeated else flags.DEFINE_enum
   elif kind is str:
     define = flags.DEFINE_string
   else:
     define = flags.DEFINE_multi_string if one.repeated else flags.DEFINE_list
-  choices = {'enum_values': list(one.values)} if one.values else {}
-  define(name, one.default, help=one.help, flag_values=made, **choices)
+  choices, text = {}, one.help
+  if one.other_values:
+    text = f'<{"|".join((*one.values, one.other_values))}>: {one.help}'
+  elif one.values:
+    choices = {'enum_values': list(one.values)}
+  define(name, one.default, help=text, flag_values=made, **choices)

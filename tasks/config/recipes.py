@@ -1,10 +1,19 @@
-"""Recipes: named sets of tuned flags for a task, as files."""
+"""Recipes: named sets of tuned flags for a task, as files.
 
+A file's flags before the first --algorithm are for every system, those after an --algorithm for that
+system alone. Without an explicit --algorithm the first in the file runs.
+"""
+
+from collections.abc import Iterable
 import pathlib
+from typing import Optional
 
 from tasks import errors
 
 _DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'recipes'
+_ALGORITHM = '--algorithm='
+# What tasks.run takes where no preset is named and the task has such a recipe; and the name of none.
+BEST, PAPER, NONE = 'best', 'paper', 'none'
 
 
 def file_of(task: str, name: str) -> pathlib.Path:
@@ -13,9 +22,38 @@ def file_of(task: str, name: str) -> pathlib.Path:
   Raises:
     InputError: If the task has no recipe of that name.
   """
-  path = _DIRECTORY / task / f'{name}.flags'
-  known = sorted(file.stem for file in path.parent.glob('*.flags'))
+  known = names(task)
   if name not in known:
-    remedy = f'choose {" or ".join(known)}' if known else 'it has none: drop the flag'
+    remedy = f'choose {", ".join(known)} or {NONE}' if known else 'it has none: drop the flag'
     raise errors.InputError(f'--recipe={name} is not a recipe of --task={task}; {remedy}.')
-  return path
+  return _DIRECTORY / task / f'{name}.flags'
+
+
+def names(task: str) -> list[str]:
+  """The recipes of a task."""
+  return sorted(file.stem for file in (_DIRECTORY / task).glob('*.flags'))
+
+
+def of_algorithm(lines: Iterable[str], algorithm: Optional[str]) -> list[str]:
+  """The flags of a recipe that are for a system.
+
+  For example:
+
+  >>> lines = ['--epsilon=8', '--algorithm=fedsmp_topk', '--p=0.01', '--algorithm=dp_fedavg']
+  >>> of_algorithm(lines, None)
+  ['--epsilon=8', '--algorithm=fedsmp_topk', '--p=0.01']
+  >>> of_algorithm(lines, 'fedavg')
+  ['--epsilon=8']
+
+  Args:
+    lines: All flags of the recipe.
+    algorithm: The system; None: the first that the recipe names.
+  """
+  found, of = [], None
+  for line in lines:
+    if line.startswith(_ALGORITHM):
+      of = line.removeprefix(_ALGORITHM)
+      algorithm = algorithm or of
+    if of in (None, algorithm):
+      found.append(line)
+  return found

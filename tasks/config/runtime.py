@@ -1,4 +1,4 @@
-"""Where rounds run: the options, and the TFF context that they mean."""
+"""Defines the options on where rounds run, and sets the TFF context that they ask for."""
 
 from collections.abc import Iterator
 import contextlib

@@ -1,9 +1,12 @@
-"""What a run is: every option of `tasks.run` once, and the settings that a command line makes."""
+"""Defines every option of `tasks.run` once, and parses a command line into settings."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
 import dataclasses
 import json
 import math
+import pathlib
+import re
 from typing import Any, Optional
 
 from absl import flags
@@ -50,6 +53,8 @@ ALGORITHMS = {
     'fedavg_topk': Algorithm('topk', False),
     PUBLIC_ONLY: Algorithm(None, False, federated=False),
 }
+# A training on public examples holds a fifth of them back.
+FEWEST_TO_TRAIN_ON = 5
 # The value of --warm_start that is no file.
 PUBLIC = 'public'
 # Names in `fedsmp_tff` and in `tff.learning.optimizers`, which take seconds to import.
@@ -141,11 +146,14 @@ class RunSettings:
 
   Attributes:
     task_flags: The values of the task's own flags, by name.
+    recipe: The --recipe that some of the values are from; None for none.
   """
 
   task: str = _option(
-      None, "What to train: data, model and the paper's settings.",
-      group=_RUN, values=list(datasets.TASKS), required=True,
+      None,
+      "What to train: data, model and the paper's settings; or a module with a task of your own"
+      ' (docs/own_task.py is a template).',
+      group=_RUN, common=True, values=list(datasets.TASKS), other_values='MODULE', required=True,
   )
   algorithm: str = _option(
       'fedsmp_topk',
@@ -153,13 +161,13 @@ class RunSettings:
       ' dp_fedavg: the same on all coordinates; fedavg*: without privacy. Not in the paper:'
       ' fedsmp_released, the top k of past releases, without public data; public_only, the model'
       ' trained on the public examples alone, without clients.',
-      group=_RUN, values=list(ALGORITHMS),
+      group=_RUN, common=True, values=list(ALGORITHMS),
   )
   p: Optional[float] = _option(
       None,
       'Compression ratio in (0, 1]: k = max(1, round(p d)) of d coordinates are kept. Top-k:'
       f' {_of_tasks("topk_ratio")}. Rand-k: {_of_tasks("randk_ratio")}.',
-      group=_RUN, above=0, at_most=1, only=_SPARSE, excludes=('k',), fill=_best_ratio,
+      group=_RUN, common=True, above=0, at_most=1, only=_SPARSE, excludes=('k',), fill=_best_ratio,
       compared=False,
   )
   k: Optional[int] = _option(
@@ -173,16 +181,17 @@ class RunSettings:
       group=_RUN, at_least=1, only=_SPARSE, fill=_mask_rounds,
   )
   rounds: int = _task_option(
-      'rounds', 'Rounds T', group=_RUN, at_least=0, compared=False, without_rounds=0
+      'rounds', 'Rounds T', group=_RUN, common=True, at_least=0, compared=False, without_rounds=0
   )
   clients_per_round: int = _task_option(
-      'clients_per_round', 'Clients r in every round', group=_RUN, at_least=1, without_rounds=1
+      'clients_per_round', 'Clients r in every round',
+      group=_RUN, common=True, at_least=1, without_rounds=1,
   )
   seed: Optional[int] = _option(
       None,
       'Fixes partition, initial weights, sampling, masks, shuffling and, FOR SIMULATION ONLY,'
       ' the noise: who knows the seed can remove it (default: none, everything is fresh).',
-      group=_RUN, at_least=0, at_most=2**63 - 1, compared=False,
+      group=_RUN, common=True, at_least=0, at_most=2**63 - 1, compared=False,
   )
   noise_multiplier: Optional[float] = _task_option(
       'noise_multiplier',
@@ -192,7 +201,7 @@ class RunSettings:
   )
   clip: Optional[float] = _task_option(
       'clipping_norm', "Clipping norm C, L2, of a client's k values",
-      group=_PRIVACY, above=0, only=_PRIVATE,
+      group=_PRIVACY, common=True, above=0, only=_PRIVATE,
   )
   population: Optional[int] = _option(
       None,
@@ -236,7 +245,7 @@ class RunSettings:
       None,
       'Instead of --noise_multiplier: the smallest sigma that spends at most this epsilon over'
       ' all rounds, by --accounting.',
-      group=_PRIVACY, above=0, only=_PRIVATE, compared=False,
+      group=_PRIVACY, common=True, above=0, only=_PRIVATE, compared=False,
   )
   epsilon_budget: Optional[float] = _option(
       None,
@@ -472,6 +481,8 @@ class RunSettings:
       group=_EVALUATION, at_least=0, only=_ON_CLIENTS,
   )
   task_flags: dict[str, Any] = dataclasses.field(kw_only=True)
+  # A name for what the others are: not part of what defines a run.
+  recipe: Optional[str] = dataclasses.field(default=None, kw_only=True, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -483,7 +494,7 @@ class OutputSettings:
       'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz (and those'
       ' of averages), privacy_ledger.jsonl, checkpoints and TensorBoard events (default:'
       ' runs/TASK-ALGORITHM-TIME). A run with the same flags that is there is resumed.',
-      group=_OUTPUT,
+      group=_OUTPUT, common=True,
   )
   overwrite: bool = _option(
       False,
@@ -492,6 +503,13 @@ class OutputSettings:
   )
   dry_run: bool = _option(
       False, 'Prints the plan and what the run would spend, writes nothing, and ends.',
+      group=_OUTPUT,
+  )
+  release_manager: Optional[str] = _option(
+      None,
+      'MODULE:FUNCTION: a function without arguments that returns a tff.program.ReleaseManager,'
+      ' which receives each row of metrics.csv with its round as the key: for MLflow, W&B and the'
+      ' like (default: none).',
       group=_OUTPUT,
   )
   rounds_per_checkpoint: Optional[int] = _option(
@@ -527,17 +545,27 @@ class _Presets:
   recipe: Optional[str] = _option(
       None,
       'A named set of tuned flags for the task (tasks/experiments/recipes/TASK/NAME.flags);'
-      ' flags given explicitly override it. best: the most accuracy for an --epsilon.',
-      group=_RUN,
+      ' flags given explicitly override it. best, the default of tasks.run where the task has it:'
+      " the most accuracy at a valid epsilon; paper: the paper's setting; none: the defaults that"
+      " this help names. --dry_run prints what a run takes.",
+      group=_RUN, common=True,
+  )
+  config: Optional[str] = _option(
+      None,
+      'The directory of a run, or its config.json: sets the flags of that run; flags given'
+      ' explicitly override it.',
+      group=_RUN, excludes=('row', 'recipe'),
   )
 
 
 _TABLES = (RunSettings, _Presets, runtime_lib.RuntimeSettings, OutputSettings)
 
 
-def help_lines() -> list[str]:
-  """The help of all flags of a run, by group."""
+def help_lines(full: bool) -> list[str]:
+  """The help of the flags of a run: of all, by group, or of the common ones."""
   made = _new_flags(_TABLES)
+  if not full:
+    return options.common_help_lines(made, *_TABLES)
   lines = options.help_lines(made, *_TABLES)
   for task in datasets.TASKS:
     own = (options.help_of(made[name]) for name in task_flags_lib.names(task))
@@ -546,7 +574,10 @@ def help_lines() -> list[str]:
 
 
 def parse(
-    arguments: Sequence[str], *tables: type, program: str = _PROGRAM
+    arguments: Sequence[str],
+    *tables: type,
+    program: str = _PROGRAM,
+    default_recipe: Optional[str] = None,
 ) -> tuple[RunSettings, runtime_lib.RuntimeSettings, OutputSettings, *tuple[Any, ...]]:
   """Parses the flags of a run; changes nothing, and depends on nothing but its arguments.
 
@@ -554,6 +585,8 @@ def parse(
     arguments: Flags as tasks.run takes them.
     *tables: Dataclasses of further options that the command line may have.
     program: The command that prints help.
+    default_recipe: The recipe where no preset is named, the task has this recipe, and the system
+      trains on clients.
 
   Returns:
     A run's settings, where it runs, its output, and an instance of each further dataclass.
@@ -563,34 +596,86 @@ def parse(
       effect.
   """
   parsed = _read(arguments, tables, program)
-  if parsed['row'].value is not None:
-    row = paper_tables.named(parsed['row'].value)
-    arguments = [*_that_yield(paper_tables.flags_of(row), parsed), *arguments]
-    parsed = _read(arguments, tables, program)
-  task, recipe = parsed['task'].value, parsed['recipe'].value
-  if recipe is not None and task is not None:
-    file = f'--flagfile={recipes.file_of(task, recipe)}'
-    own = parsed.read_flags_from_files([file])
-    parsed = _read([*_that_yield(own, parsed), *arguments], tables, program)
+  names = options.make(_Presets, parsed)
+  if names.config is not None:
+    arguments = _preceded_by(_flags_of_run(names.config), arguments, tables, program)
+  if names.row is not None:
+    row = paper_tables.flags_of(paper_tables.named(names.row))
+    arguments = _preceded_by(row, arguments, tables, program)
+  given = _read(arguments, tables, program)
+  task, recipe = given['task'].value, names.recipe
+  if names == _Presets() and default_recipe in recipes.names(task or ''):
+    recipe = default_recipe if ALGORITHMS[given['algorithm'].value].federated else None
+  if recipe in (None, recipes.NONE) or task is None:
+    recipe = None
+  else:
+    lines = parsed.read_flags_from_files([f'--flagfile={recipes.file_of(task, recipe)}'])
+    algorithm = given['algorithm'].value if given['algorithm'].present else None
+    lines = recipes.of_algorithm(lines, algorithm)
+    arguments = _preceded_by(lines, arguments, tables, program)
+  parsed = _read(arguments, tables, program)
   others = (runtime_lib.RuntimeSettings, OutputSettings, *tables)
-  return _run_settings(parsed), *(options.make(table, parsed) for table in others)
+  settings = dataclasses.replace(_run_settings(parsed), recipe=recipe)
+  return settings, *(options.make(table, parsed) for table in others)
 
 
-def _that_yield(preset: Iterable[str], given: flags.FlagValues) -> list[str]:
-  """The flags of a preset without those that an explicit flag excludes.
+def _preceded_by(
+    preset: Iterable[str], arguments: Sequence[str], tables: Sequence[type], program: str
+) -> list[str]:
+  """A command line that begins with the flags of a preset.
 
-  Those that are left come before explicit flags, which win over them by coming later.
+  Explicit flags win over them by coming later. Left out is what an explicit flag excludes, or
+  leaves without effect.
   """
   known = options.options_of(RunSettings)
+  given = {name for name in known if _read(arguments, tables, program)[name].present}
+  names = {flag: flag.lstrip('-').partition('=')[0] for flag in preset}
+  own = {flag: name for flag, name in names.items() if name in known and name not in given}
 
   def excluded(name):
-    return any(
-        given[other].present and (other in known[name].excludes or name in one.excludes)
-        for other, one in known.items()
-    )
+    return any(other in known[name].excludes or name in known[other].excludes for other in given)
 
-  names = {flag: flag.lstrip('-').partition('=')[0] for flag in preset}
-  return [flag for flag, name in names.items() if name not in known or not excluded(name)]
+  dropped = {flag for flag, name in own.items() if excluded(name)}
+  while True:
+    merged = [*(flag for flag in preset if flag not in dropped), *arguments]
+    values = options.values_of(RunSettings, _read(merged, tables, program))
+    idle = {
+        flag
+        for flag, name in own.items()
+        if known[name].only is not None and not known[name].only.met(values)
+    }
+    if idle <= dropped:
+      return merged
+    dropped |= idle
+
+
+def _flags_of_run(path: str) -> list[str]:
+  """The flags that make a run again, without those at their defaults.
+
+  Args:
+    path: The run's directory, or its config.json.
+
+  Raises:
+    InputError: If there is no such file, or it is not that of a run.
+  """
+  file = pathlib.Path(path)
+  if file.is_dir():
+    file /= 'config.json'
+  try:
+    found = json.loads(file.read_text(encoding='utf-8'))['flags']
+    basis = [f'--task={found["task"]}', f'--algorithm={found["algorithm"]}']
+  except (OSError, ValueError, KeyError, TypeError):
+    raise errors.InputError(
+        f"--config={path} is not a run's config.json, or a directory that has one; name one."
+    ) from None
+  found, line = completed(found), basis
+  while True:  # What is set changes what other flags are by default.
+    made = identity(_run_settings(_read(line, (), _PROGRAM)))
+    missing = {n: v for n, v in found.items() if v is not None and v != made.get(n)}
+    more = [options.flag_of(name, value) for name, value in missing.items()]
+    if not set(more) - set(line):
+      return line
+    line = [*line, *more]
 
 
 def identity(settings: RunSettings) -> dict[str, Any]:
@@ -601,7 +686,7 @@ def identity(settings: RunSettings) -> dict[str, Any]:
   """
   values = dataclasses.asdict(settings)
   values |= values.pop('task_flags')
-  del values['epsilon_budget']
+  del values['epsilon_budget'], values['recipe']
   return json.loads(json.dumps({n: v for n, v in values.items() if not n.endswith('_dir')}))
 
 
@@ -633,6 +718,12 @@ def _new_flags(tables: Sequence[type]) -> flags.FlagValues:
 
 
 def _read(arguments: Sequence[str], tables: Sequence[type], program: str) -> flags.FlagValues:
+  # A task of a module is imported here, since its flags must be known before they are read.
+  line = ''
+  with contextlib.suppress(flags.Error):  # A --flagfile that is missing is refused below.
+    line = ' '.join(flags.FlagValues().read_flags_from_files(arguments))
+  for task in re.findall(r'(?:^|\s)--?task[= ](\S+)', line):
+    datasets.TASKS[task]  # pylint: disable=pointless-statement
   made = _new_flags([*_TABLES, *tables])
   command.refuse(command.read(made, arguments, program), program)
   return made
@@ -645,6 +736,11 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
   if settings.mask_rounds is None:  # All coordinates, every round.
     settings = dataclasses.replace(settings, mask_rounds=1)
   _check_rounds(settings, parsed)
+  if settings.warm_start == PUBLIC and settings.public_examples < FEWEST_TO_TRAIN_ON:
+    raise errors.InputError(
+        f'--public_examples={settings.public_examples} is too few to train on: a fifth of them'
+        f' chooses how; set {FEWEST_TO_TRAIN_ON} or more.'
+    )
   clients, population = settings.clients_per_round, settings.population
   if population is not None and clients > population:
     raise errors.InputError(
@@ -668,7 +764,7 @@ def _check_rounds(settings: RunSettings, parsed: flags.FlagValues) -> None:
       raise errors.InputError(f'--rounds must be an integer >= 1; got {settings.rounds}.')
     return
   for name in ('row', 'recipe'):
-    if parsed[name].value is not None:
+    if parsed[name].value not in (None, recipes.NONE):
       raise errors.InputError(
           f'--{name}={parsed[name].value} is for rounds, which --algorithm={settings.algorithm} has'
           f' none of; drop --{name}.'

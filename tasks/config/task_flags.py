@@ -17,7 +17,8 @@ from tasks import errors
 
 def names(task: str) -> list[str]:
   """The names of a task's own flags, sorted."""
-  return sorted(name for name in flags.FLAGS if name.startswith(f'{task}_'))
+  prefix = f'{datasets.TASKS[task].name}_'
+  return sorted(name for name in flags.FLAGS if name.startswith(prefix))
 
 
 def define(made: flags.FlagValues) -> None:

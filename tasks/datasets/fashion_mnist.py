@@ -56,6 +56,12 @@ def _build_model(
   )
 
 
+def _weight_names() -> list[str]:
+  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
+
+  return cnn.weight_names(len(task_lib.sizes(_FILTERS)), len(task_lib.sizes(_DENSE_UNITS)))
+
+
 def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
   x, y = _read_images('train')
   return task_lib.cut_pool(
@@ -132,4 +138,9 @@ TASK = task_lib.Task(
     build_model=_build_model,
     load=_load,
     num_clients=lambda: _CLIENTS.value,
+    weight_names=_weight_names,
+    class_names=(
+        'T-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
+        'ankle boot',
+    ),
 )

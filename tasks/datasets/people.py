@@ -126,7 +126,7 @@ def divide(
   drawn, aside = [], [apart]
   for num in (num_public, num_held_out):
     taken = _take(groups, spare, num, num_public, num_held_out)
-    drawn.append(_draw(groups, taken, num, rng))
+    drawn.append(_draw(groups, taken, num, rng) if num else (None, None))
     aside.append(taken)
   gone = {name for names in aside for name in names}
   clients = [
@@ -139,7 +139,7 @@ def divide(
         f'{source}: too few {groups.noun} to set some aside and to have others as clients; get the'
         ' whole data set, or set smaller numbers.'
     )
-  public, held_out = drawn
+  (public, public_people), (held_out, _) = drawn
   if num_held_out:
     source = f'{source}; {num_held_out:,} examples HELD OUT in place of the test set'
     test, owners = held_out, _owners(groups, aside[2])
@@ -159,8 +159,11 @@ def divide(
       client_ids=tuple(person.name for person in clients),
       test_owners=owners,
       public_owners=_owners(groups, aside[1]) if num_public else None,
+      public_people=public_people,
       public_client_examples=_typical_size(groups, aside[1]) if num_public else None,
       held_out=bool(num_held_out),
+      # Of names that are set aside alone: one of all clients' names would depend on each client.
+      split_digest=task_lib.digest_of_split(per_client, *map(sorted, aside)),
   )
 
 
@@ -191,12 +194,13 @@ def _take(
 
 def _draw(
     groups: Groups, names: Sequence[str], num: int, rng: np.random.Generator
-) -> task_lib.Examples | None:
-  if not num:
-    return None
-  x, y = concatenated([person.examples for person in _members(groups, names)])
+) -> tuple[task_lib.Examples, np.ndarray]:
+  """Draws examples of groups; returns them and a number for whose each is, int64[num]."""
+  parts = [person.examples for person in _members(groups, names)]
+  x, y = concatenated(parts)
+  people = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
   chosen = np.sort(rng.choice(len(x), num, replace=False))
-  return x[chosen], y[chosen]
+  return (x[chosen], y[chosen]), people[chosen]
 
 
 def _owners(groups: Groups, names: Sequence[str]) -> task_lib.Owners:

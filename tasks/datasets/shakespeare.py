@@ -113,6 +113,12 @@ def _build_model(
   )
 
 
+def _weight_names() -> list[str]:
+  from tasks.models import rnn  # pylint: disable=g-import-not-at-top
+
+  return rnn.weight_names(len(task_lib.sizes(_LSTM_UNITS)))
+
+
 def _is_padding(labels: tf.Tensor) -> tf.Tensor:
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
@@ -304,6 +310,7 @@ TASK = task_lib.Task(
     ),
     build_model=_build_model,
     load=_load,
+    weight_names=_weight_names,
     is_padding=_is_padding,
     padding_counts=lambda: _PADDING.value == _COUNTED,
     loads_alone=lambda: _DATA.value == 'bundled',

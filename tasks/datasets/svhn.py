@@ -52,6 +52,12 @@ def _build_model(
   )
 
 
+def _weight_names() -> list[str]:
+  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
+
+  return cnn.weight_names(len(task_lib.sizes(_FILTERS)), len(task_lib.sizes(_DENSE_UNITS)))
+
+
 def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
   if _DIR.value is None:
     raise errors.InputError(
@@ -122,4 +128,6 @@ TASK = task_lib.Task(
     build_model=_build_model,
     load=_load,
     num_clients=lambda: _CLIENTS.value,
+    weight_names=_weight_names,
+    class_names=tuple('0123456789'),
 )

@@ -1,4 +1,4 @@
-"""What a task is: data cut into clients, a model, the paper's settings, its own flags.
+"""Defines a task: data cut into clients, a model, the paper's settings, its own flags.
 
 Every command's help names tasks and their flags: so this module and those of the tasks import
 TensorFlow where they use it, when a model is built or TFF's data are read.
@@ -51,11 +51,15 @@ class TaskData:
     client_ids: Who the clients are, in the order of `clients`.
     test_owners: Whose data `test` are; None: unknown, which counts as the clients'.
     public_owners: Whose data `public` are; None without them.
+    public_people: A number for whose each public example is, int64[num]; None: nobody's, or not
+      known.
     public_client_examples: Examples of a client, by public knowledge alone; None without
       `public`.
     held_out: Whether `test` is held-out examples.
     even: Whether clients are an even cut of a pool of images, so that their sizes follow from
       public numbers. If not, sizes are exact functions of people's data.
+    split_digest: A digest of who is set aside and of how a pool is cut, of no client's data: two
+      runs on one data set have the same clients if theirs are equal. None: not known.
   """
 
   clients: Sequence[Examples]
@@ -65,9 +69,11 @@ class TaskData:
   client_ids: Sequence[str] = ()
   test_owners: Optional[Owners] = None
   public_owners: Optional[Owners] = None
+  public_people: Optional[np.ndarray] = None
   public_client_examples: Optional[int] = None
   held_out: bool = False
   even: bool = False
+  split_digest: Optional[str] = None
 
   @property
   def test_outside_guarantee(self) -> bool:
@@ -107,6 +113,7 @@ class TaskData:
         'test_outside_guarantee': self.test_outside_guarantee,
         'public_owners': self._public_text() or None,
         'public_digest': self.public_digest(),
+        'split_digest': self.split_digest,
     }
 
   def public_digest(self) -> Optional[str]:
@@ -180,7 +187,7 @@ class Task:
   """A task.
 
   Attributes:
-    name: The value of `--task`; its own flags start with it.
+    name: Its own flags start with it. The value of `--task`, unless that is a module.
     title: A few words for people.
     settings: The paper's settings.
     build_model: Makes the model; takes what draws its initial weights.
@@ -192,6 +199,9 @@ class Task:
     is_padding: Maps a tensor of labels to which of them fill up an example, bool of the same
       shape; None: none do.
     padding_counts: Whether padding counts as a label to predict.
+    class_names: Names of the labels 0, 1, ...; empty where labels are no classes.
+    weight_names: Returns the names of the model's trainable weights, in their order; None: they
+      have none.
     loads_alone: Whether `load` needs no TensorFlow.
   """
 
@@ -203,6 +213,8 @@ class Task:
   num_clients: Callable[[], Optional[int]] = lambda: None
   is_padding: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
   padding_counts: Callable[[], bool] = lambda: False
+  class_names: tuple[str, ...] = ()
+  weight_names: Optional[Callable[[], Sequence[str]]] = None
   loads_alone: Callable[[], bool] = lambda: False
 
   def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
@@ -265,7 +277,20 @@ def cut_pool(
       public_client_examples=max(1, round(len(rest) / num_clients)) if num_public else None,
       held_out=bool(num_held_out),
       even=True,
+      split_digest=digest_of_split(order.astype(np.int64), num_clients, num_public, num_held_out),
   )
+
+
+def digest_of_split(*parts: Any) -> str:
+  """Returns a digest of what divides a data set into clients and others.
+
+  Args:
+    *parts: Arrays, or what `repr` describes in full.
+  """
+  digest = hashlib.blake2b(digest_size=8)
+  for part in parts:
+    digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+  return digest.hexdigest()
 
 
 def flags_of_sizes(num_public: int, num_held_out: int) -> str:

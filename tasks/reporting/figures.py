@@ -1,6 +1,7 @@
 """The paper's figures from runs: accuracy over rounds and uplink, and all of them over p."""
 
 from collections.abc import Iterable, Sequence
+import dataclasses
 import itertools
 from typing import Optional
 
@@ -16,11 +17,15 @@ from tasks.reporting import results
 
 # With more curves than this, a figure leaves some out, and says so.
 _MOST_CURVES = 6
+# A label has more words on flags only where groups would have the same without them.
+_MOST_WORDS = 3
 # A curve over p has at least so many.
 _FEWEST_RATIOS = 3
 _PERCENT_BELOW = 25
 _ACCURACY = 'accuracy (%)'
 _BEST = 'best accuracy (%)'
+_LOSS = 'last test loss'
+_UPLINK = 'uplink a client (MB, average)'
 _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
 # What may differ between the points of a curve over p, and where p = 1 has nothing to choose.
 _NOT_ALONG_A_CURVE = (*results.NOT_COMPARED, 'algorithm')
@@ -47,11 +52,22 @@ _WORDS = {
         'warm start' if value == settings_lib.PUBLIC else "from another run's weights"
     ),
     'clip': lambda value: f'C = {value:g}',
+    'rounds': lambda value: f'{value:,} round{"s" * (value != 1)}',
     'clients_per_round': lambda value: f'r = {value}',
     'sampling': lambda value: {'poisson': 'Poisson sampling', 'fixed': 'fixed cohorts'}[value],
     'server_learning_rate': lambda value: f'server rate {value:g}',
     'server_schedule': lambda value: 'falling server rate',
     'clip_schedule': lambda value: 'falling C',
+    'local_epochs': lambda value: f'{value} local epoch{"s" * (value != 1)}',
+    'local_steps': lambda value: f'{value} local steps',
+    'public_examples': lambda value: f'{value:,} public examples',
+    'public_steps': lambda value: f'{value} public steps',
+    'learning_rate': lambda value: f"clients' rate {value:g}",
+    'explore': lambda value: f'{100 * value:g} % of coordinates random',
+    'precondition': lambda value: f'values times magnitude^-{value:g}',
+    'predict': lambda value: f'{value:g} of past releases predicted',
+    'server_filter': lambda value: f'server filter {value}',
+    'server_optimizer': lambda value: f'{value} on the server',
     'mask_rounds': lambda value: 'new masks' if value == 1 else f'masks held {value} rounds',
     'public_clients': lambda value: f'{value} pseudo-clients' if value else 'one public training',
     'public_update': lambda value: 'masks made ahead' if value == 'ahead' else 'masks in time',
@@ -67,14 +83,15 @@ def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
     groups: One or more groups of runs of one task.
 
   Returns:
-    The ladder, if the steps of the task's were run; Figure 2; Figure 3 and the trade-off between
-    privacy and accuracy, if a system has complete runs at three p; and private systems over p, if
-    two have.
+    The ladder, if the steps of the task's were run; accuracy against what it costs, of three
+    settings or more; Figure 2; Figure 3 and the trade-off between privacy and accuracy, if a
+    system has complete runs at three p; and private systems over p, if two have.
   """
   task = groups[0].config['task']
   complete = [group.complete for group in groups if group.complete]
   found = [
       _ladder(task, complete),
+      _costs(task, complete),
       _over_rounds(task, groups),
       _over_p(task, complete),
       _trade_off(task, complete),
@@ -83,37 +100,164 @@ def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
   return [figure for figure in found if figure is not None]
 
 
-def label(group: results.Group) -> str:
+def label(group: results.Group, with_p: bool = True, with_sigma: bool = True) -> str:
   """A few words on what a group is."""
   text = _TITLES[group.config['algorithm']]
-  if group.p < 1:
+  if with_p and group.p < 1:
     text += f', p = {group.p:.3g}'
-  if group.noise_multiplier is not None:
+  if with_sigma and group.noise_multiplier is not None:
     text += f', sigma = {group.noise_multiplier:.3g}'
   return text
 
 
 def _ladder(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
-  """Final accuracy, a step after the other, of the runs that the grid ladder/TASK lists."""
+  """Final accuracy of the runs that the grid ladder/TASK lists, over the seeds that all of them have.
+
+  The first paragraph's are steps, joined by a line; the others' are rivals beside them.
+  """
   name = f'ladder/{task}'
   if name not in grids.names():
     return None
-  titles, accuracies, spreads = [], [], []
-  for paragraph in grids.read(name):
-    for cell in paragraph:
-      alike = [group for group in groups if _is_of(group, cell)]
-      if alike:
-        mean, std = alike[0].mean_and_std('final')
-        titles.append(f'{cell.title}: {mean:.1f} %')
-        accuracies.append(mean)
-        spreads.append(std or 0.0)
-  if len(titles) < _FEWEST_RATIOS:
+  steps, *beside = [
+      [(cell.title, group) for cell in paragraph for group in groups if _is_of(group, cell)]
+      for paragraph in grids.read(name)
+  ]
+  beside = list(itertools.chain(*beside))
+  seeds = [{run.config['seed'] for run in group.runs} for _, group in (*steps, *beside)]
+  if len(steps) < _FEWEST_RATIOS or not (shared := set.intersection(*seeds)):
     return None
-  curve = drawing.Curve(
-      '', np.array(accuracies), -np.arange(len(titles), dtype=float), None, 0, 'points'
-  )
-  panel = drawing.Panel('', 'final accuracy (%)', '', [curve], ticks=titles)
-  return _figure(task, 'ladder', 'from FedAvg to privacy, a step at a time', [panel])
+
+  def restricted(group):
+    return results.Group(tuple(run for run in group.runs if run.config['seed'] in shared))
+
+  used = [restricted(group) for _, group in (*steps, *beside)]
+  finals = [group.mean_and_std('final') for group in used]
+  titles = [title for title, _ in (*steps, *beside)]
+  accuracies = np.array([mean for mean, _ in finals])
+  spreads = np.array([std or 0.0 for _, std in finals])
+  heights = -np.arange(len(titles), dtype=float)
+  num = len(steps)
+  curves = [
+      drawing.Curve(
+          '', accuracies[part], heights[part], style=style, x_spread=spreads[part], color=color
+      )
+      for part, style, color in ((slice(num), 'points', 0), (slice(num, None), 'marks', 1))
+      if titles[part]
+  ]
+  ticks = [f'{title}: {mean:.1f} %' for title, mean in zip(titles, accuracies)]
+  panel = drawing.Panel('', 'final accuracy (%)', '', curves, ticks=ticks)
+  gains = np.diff(accuracies[:num])
+  lowest, highest = int(np.argmin(gains)), int(np.argmax(gains))
+  parts = []
+  if gains[lowest] < 0:
+    parts.append(f'"{titles[lowest + 1]}" loses most ({-gains[lowest]:.1f} points)')
+  if gains[highest] > 0:
+    parts.append(f'"{titles[highest + 1]}" wins most ({gains[highest]:.1f})')
+  return _figure(task, 'ladder', ', '.join(parts) or 'no step changes accuracy', [panel], used)
+
+
+def _costs(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
+  """Final accuracy against the uplink, and against epsilon where runs differ in it."""
+  if len(groups) < _FEWEST_RATIOS:
+    return None
+  panels = []
+  for column, x_label in (
+      ('uplink_megabytes', _UPLINK), ('epsilon', 'epsilon (valid accounting)')
+  ):
+    points = [
+        (group, x) for group in groups if (x := group.last(column)) and np.isfinite(x)
+    ]
+    # Two points show no relation; one value, but for its last digits, is no axis.
+    if len(points) < _FEWEST_RATIOS or len({f'{x:.3g}' for _, x in points}) < 2:
+      continue
+    present = {group.config['algorithm'] for group, _ in points}
+    curves = []
+    for algorithm in sorted(_most_accurate_systems(groups) & present, key=_ORDER.index):
+      some = [(group, x) for group, x in points if group.config['algorithm'] == algorithm]
+      measured = [group.mean_and_std('final') for group, _ in some]
+      curves.append(
+          drawing.Curve(
+              _TITLES[algorithm], np.array([x for _, x in some]),
+              np.array([mean for mean, _ in measured]),
+              np.array([std or 0.0 for _, std in measured]),
+              _ORDER.index(algorithm), 'marks', names=_labels([group for group, _ in some]),
+          )
+      )
+    panels.append(drawing.Panel('', x_label, 'final accuracy (%)', curves, True))
+  if not panels:
+    return None
+  sending = [group for group in groups if group.last('uplink_megabytes')]
+  names = _labels(groups)
+  title = _ends_highest(groups, names)
+  if sending:
+    least = f'{min(group.last("uplink_megabytes") for group in sending):.3g}'
+    # Several may send the least: the most accurate of them is what it buys.
+    accuracy = max(
+        group.mean_and_std('final')[0] for group in sending
+        if f'{group.last("uplink_megabytes"):.3g}' == least
+    )
+    title += f'; the least uplink, {least} MB, buys at most {accuracy:.1f} %'
+  left_out = len({g.config['algorithm'] for g in groups}) - len(_most_accurate_systems(groups))
+  notes = [f'{left_out} less accurate systems are left out'] if left_out else []
+  notes += [
+      f'without uplink: {name}, {group.mean_and_std("final")[0]:.1f} %'
+      for group, name in zip(groups, names) if not group.last('uplink_megabytes')
+  ]
+  return _figure(task, 'costs', title, panels, groups, notes)
+
+
+def _most_accurate_systems(groups: Sequence[results.Group]) -> set[str]:
+  """The systems that a figure has room for, by the best setting of each."""
+  ends = {}
+  for group in groups:
+    end = group.mean_and_std('final')[0]
+    algorithm = group.config['algorithm']
+    ends[algorithm] = max(end, ends.get(algorithm, end))
+  return set(sorted(ends, key=ends.get)[-_MOST_CURVES:])
+
+
+def _ends_highest(groups: Sequence[results.Group], names: Sequence[str]) -> str:
+  """A sentence on which group ends with the highest accuracy, and which private one does."""
+  ends = [group.mean_and_std('final')[0] for group in groups]
+  private = [i for i, group in enumerate(groups) if group.noise_multiplier is not None]
+  best = int(np.argmax(ends))
+  several = len({len(group.runs) for group in groups}) > 1
+
+  def seeds(i):
+    # A mean over fewer seeds may be the highest by their luck.
+    num = len(groups[i].runs)
+    return f' ({num} seed{"s" * (num > 1)})' if several else ''
+
+  text = f'{names[best]} ends highest, {ends[best]:.1f} %{seeds(best)}'
+  uplink = groups[best].last('uplink_megabytes')
+  if uplink:
+    text += f' at {uplink:.3g} MB uplink a client'
+  if private and best not in private:
+    best = max(private, key=lambda i: ends[i])
+    text += f'; of private ones {names[best]}, {ends[best]:.1f} %{seeds(best)}'
+  return text
+
+
+def _conditions(groups: Sequence[results.Group]) -> list[str]:
+  """What the runs of a figure spent and share: epsilon, sigma and seeds."""
+  parts = []
+  private = [group for group in groups if group.noise_multiplier]
+  if private:
+    known = [x for group in private if (x := group.last('epsilon')) is not None]
+    how = 'valid with fresh noise' if any(g.config['seed'] is not None for g in private) else 'valid'
+    alone = ' for the rounds without their start' if any(g.alone for g in private) else ''
+    parts.append(f'epsilon ({how}{alone}): {_range(known) if known else "not known"}')
+    parts.append(f'sigma: {_range([group.noise_multiplier for group in private])}')
+  seeds = [len(group.runs) for group in groups]
+  parts.append(f'seeds a setting: {_range(seeds)}')
+  if max(seeds) > 1:
+    parts.append('bands and bars are one standard deviation')
+  return parts
+
+
+def _range(values: Sequence[float]) -> str:
+  low, high = f'{min(values):.3g}', f'{max(values):.3g}'
+  return low if low == high else f'{low} to {high}'
 
 
 def _is_of(group: results.Group, cell: grids.Cell) -> bool:
@@ -126,20 +270,22 @@ def _is_of(group: results.Group, cell: grids.Cell) -> bool:
 
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
   """Figure 2: accuracy over rounds and over the uplink."""
-  title = 'accuracy over rounds and uplink'
-  num = len(groups)
+  num, notes = len(groups), []
   if num > _MOST_CURVES:
     drawn = [group for group in groups if _is_drawn_by_the_paper(group)]
     which = 'the paper\'s own'
-    if not 0 < len(drawn) <= _MOST_CURVES:
+    # One curve compares nothing, and the paper draws no figure without a private system.
+    private = [group for group in drawn if group.noise_multiplier]
+    if not private or not 1 < len(drawn) <= _MOST_CURVES:
       drawn = sorted(groups, key=lambda group: group.mean_and_std('final')[0])[-_MOST_CURVES:]
       which = 'the most accurate'
     groups = drawn
-    title += f'; {which} {len(groups)} of {num} settings'
+    notes = [f'{which} {len(groups)} of {num} settings; {num - len(groups)} are left out']
   groups = sorted(groups, key=lambda group: _ORDER.index(group.config['algorithm']))
   last_round = max(group.runs[0].columns['round'][-1] for group in groups)
   by_round, by_uplink, lasts = [], [], []
-  for group, name, color in zip(groups, _labels(groups), _colors(groups)):
+  names = _labels(groups)
+  for group, name, color in zip(groups, names, _colors(groups)):
     rounds, accuracy, spread = group.curve('test_accuracy')
     _, uplink, _ = group.curve('uplink_megabytes')
     lasts.append(100 * accuracy[-1])
@@ -160,17 +306,14 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
             '', uplink[sent], 100 * accuracy[sent], 100 * spread[sent], color
         )
     )
-  # The first rounds are steep, and tell systems apart least.
-  bottom = max(0.0, min(lasts) - _PERCENT_BELOW)
-  return drawing.Figure(
-      f'{task}_rounds',
-      f'{datasets.TASKS[task].title}: {title}',
-      [
-          drawing.Panel('', 'round', _ACCURACY, by_round, bottom=bottom),
-          drawing.Panel(
-              '', 'uplink a client (MB, average)', _ACCURACY, by_uplink, True, bottom
-          ),
-      ],
+  # The first rounds are steep, and tell systems apart least. After a warm start they are not.
+  lowest = min(float(curve.y.min()) for curve in by_round)
+  bottom = max(0.0, min(lasts) - _PERCENT_BELOW, lowest - 1)
+  panels = [drawing.Panel('', 'round', _ACCURACY, by_round, bottom=bottom)]
+  if by_uplink:
+    panels.append(drawing.Panel('', _UPLINK, _ACCURACY, by_uplink, True, bottom))
+  return _figure(
+      task, 'rounds', _ends_highest(groups, names), panels, groups, notes
   )
 
 
@@ -197,10 +340,10 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
         accuracies += _papers(task, (algorithm, at_one), noise, color)
     if losses:
       panels += [
-          drawing.Panel(title, 'compression ratio p', 'last test loss', losses, True),
+          drawing.Panel(title, 'compression ratio p', _LOSS, losses, True),
           drawing.Panel(title, 'compression ratio p', _BEST, accuracies, True),
       ]
-  return _figure(task, 'ratio', 'over p, with noise and without', panels)
+  return _over_p_figure(task, 'ratio', panels, groups)
 
 
 def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
@@ -222,7 +365,7 @@ def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.F
         curves += _papers(task, (f'fedsmp_{kind}',), sigma, color)
     if curves:
       panels.append(drawing.Panel(title, 'compression ratio p', _BEST, curves, True))
-  return _figure(task, 'trade_off', 'privacy and accuracy over p', panels)
+  return _over_p_figure(task, 'trade_off', panels, groups)
 
 
 def _systems(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
@@ -252,16 +395,56 @@ def _systems(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Fig
     panels.append(
         drawing.Panel(title, 'compression ratio p', 'final accuracy (%)', curves, True)
     )
-  return _figure(task, 'systems', 'private systems over p', panels)
+  return _over_p_figure(task, 'systems', panels, groups)
+
+
+def _over_p_figure(
+    task: str, name: str, panels: Sequence[drawing.Panel], groups: Sequence[results.Group]
+) -> Optional[drawing.Figure]:
+  """A figure over p, titled by the highest point of ours; None without panels.
+
+  A panel has the curves that reach highest, and the paper's beside them.
+  """
+  if not panels:
+    return None
+  kept, left_out = [], 0
+  for panel in panels:
+    is_loss = panel.y_label == _LOSS
+    ranked = sorted(
+        panel.curves, key=lambda curve: min(curve.y) if is_loss else -max(curve.y)
+    )[:_MOST_CURVES]
+    left_out += len(panel.curves) - len(ranked)
+    curves = [curve for curve in panel.curves if any(curve is one for one in ranked)]
+    # Ours and the paper's share a color; no others do.
+    colors = {color: i for i, color in enumerate(dict.fromkeys(curve.color for curve in curves))}
+    if max(colors) >= drawing.NUM_COLORS:
+      curves = [dataclasses.replace(curve, color=colors[curve.color]) for curve in curves]
+    kept.append(dataclasses.replace(panel, curves=curves))
+  ends = [
+      (float(y), float(x), panel, curve)
+      for panel in kept if panel.y_label != _LOSS
+      for curve in panel.curves if curve.style != 'reference'
+      for x, y in zip(curve.x, curve.y)
+  ]
+  notes = [f'{left_out} less accurate curves are left out'] if left_out else []
+  title = 'only the paper\'s curves have room'
+  if ends:
+    y, x, panel, curve = max(ends, key=lambda end: end[0])
+    place = f'{panel.title}, {curve.label}' if panel.title else curve.label
+    title = f'{place.split("; ")[0]}, is highest at p = {x:.3g}: {y:.1f} %'
+  return _figure(task, name, title, kept, groups, notes)
 
 
 def _figure(
-    task: str, name: str, title: str, panels: Sequence[drawing.Panel]
-) -> Optional[drawing.Figure]:
-  """A figure of a task; None without panels."""
-  if not panels:
-    return None
-  return drawing.Figure(f'{task}_{name}', f'{datasets.TASKS[task].title}: {title}', panels)
+    task: str, name: str, title: str, panels: Sequence[drawing.Panel],
+    groups: Sequence[results.Group], notes: Sequence[str] = (),
+) -> drawing.Figure:
+  """A figure of a task, with what its runs share below."""
+  note = '; '.join([*notes, *_conditions(groups)])
+  return drawing.Figure(
+      f'{task}_{name}', f'{datasets.TASKS[task].title}: {title}', panels,
+      f'{note[:1].upper()}{note[1:]}.',
+  )
 
 
 def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:
@@ -293,7 +476,7 @@ def _points(
   """A curve over p with a point for each, its groups' mean."""
   rounds = sorted({run.rounds for group in groups for run in group.runs})
   if rounds != [datasets.TASKS[groups[0].config['task']].settings.rounds]:
-    name += f'; {" or ".join(f"{t:,}" for t in rounds)} rounds'
+    name += f'; {" or ".join(f"{t:,}" for t in rounds)} round{"s" * (rounds != [1])}'
   ratios = sorted({group.p for group in groups})
   means, stds = [], []
   for p in ratios:
@@ -344,8 +527,30 @@ def _labels(groups: Sequence[results.Group]) -> list[str]:
   by_system = {}
   for group in groups:
     by_system.setdefault(group.config['algorithm'], []).append(group)
-  names = set().union(*(_differing(alike, _IN_LABELS) for alike in by_system.values()))
-  return [label(group) + _values(group, names) for group in groups]
+  names = {system: _distinguishing(alike) for system, alike in by_system.items()}
+  # Where some systems begin at public weights, a reader asks which.
+  if any('warm_start' in some for some in names.values()):
+    names = {system: some | {'warm_start'} for system, some in names.items()}
+  several_p = len({f'{group.p:.3g}' for group in groups if group.p < 1}) > 1
+  sigmas = {group.noise_multiplier for group in groups if group.noise_multiplier is not None}
+  several_sigmas = len({f'{sigma:.3g}' for sigma in sigmas}) > 1
+  return [
+      label(group, several_p, several_sigmas) + _values(group, names[group.config['algorithm']])
+      for group in groups
+  ]
+
+
+def _distinguishing(groups: Sequence[results.Group]) -> set[str]:
+  """The flags in which groups of one system differ; of many, those that name each group."""
+  def num_named(names):
+    return len({(g.p, g.noise_multiplier, _values(g, names)) for g in groups})
+
+  names = _differing(groups, _IN_LABELS)
+  # The last in the alphabet are the details: a server's schedule beside its rate.
+  for name in sorted(names - {'warm_start'}, reverse=True):
+    if len(names) > _MOST_WORDS and num_named(names - {name}) == num_named(names):
+      names.remove(name)
+  return names
 
 
 def _differing(groups: Sequence[results.Group], left_out: Sequence[str]) -> set[str]:
@@ -361,8 +566,11 @@ def _values(group: results.Group, names: Iterable[str]) -> str:
   """', WORDS' for each of these flags that is set, as `_WORDS` has them."""
   flags = group.config['flags']
   parts = [
-      _WORDS[name](flags[name]) if name in _WORDS else f'{name} = {flags[name]}'
-      for name in sorted(names) if flags.get(name) is not None
+      _WORDS[name](flags[name]) if name in _WORDS else f'{name} = {results.text(flags[name])}'
+      for name in sorted(names)
+      # The name of a system without rounds implies both.
+      if flags.get(name) is not None
+      and not (group.config['rounds'] == 0 and name in ('rounds', 'warm_start'))
   ]
   return ''.join(f', {part}' for part in parts)
 

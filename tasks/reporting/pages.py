@@ -26,12 +26,15 @@ class Table:
     header: A title for each column.
     rows: Texts, as many as the header has.
     note: A sentence below; '' for none.
+    not_run: Further rows, of cells that were not run: on a page they are folded away, in Markdown
+      the note counts them.
   """
 
   title: str
   header: Sequence[str]
   rows: Sequence[Sequence[str]]
   note: str = ''
+  not_run: Sequence[Sequence[str]] = ()
 
 
 # Marks an accuracy that no epsilon covers, and an epsilon that does not cover the initial weights.
@@ -39,7 +42,7 @@ _OUTSIDE, _ALONE = '†', ' ‡'
 _HEADER = (
     'algorithm', 'p', 'sigma', 'paper (best, %)', 'ours: best (%)', 'difference',
     'ours: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
-    'epsilon, sound', 'uplink, paper (MB)', 'uplink (MB)', 'final, padding masked (%)',
+    'epsilon, valid', 'uplink, paper (MB)', 'uplink (MB)', 'final, padding masked (%)',
     'differs from the paper in',
 )
 
@@ -49,7 +52,7 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
   found, not_run = [], []
   for number, title in paper_tables.TITLES.items():
     of_table = [row for row in paper_tables.rows() if row.table == number]
-    lines, num_run, hypothetical = [], 0, False
+    lines, missing, num_run, hypothetical = [], [], 0, False
     for row in of_table:
       ours = [g for g in groups if g.complete and _reproduces(g, row)]
       num_run += bool(ours)
@@ -58,10 +61,12 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
       lines += [
           [*theirs, *_beside(row, group.complete, _differences(group, row))]
           for group in ours
-      ] or [[
-          *theirs, _accuracy(row.accuracy, row.std), 'not run', '', '', '',
-          _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '', '',
-      ]]
+      ]
+      if not ours:
+        missing.append([
+            *theirs, _accuracy(row.accuracy, row.std), 'not run', '', '', '',
+            _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '', '',
+        ])
     title = f'Table {number}: {title}'
     if not num_run:
       not_run.append(f'{title} ({len(of_table)} cells)')
@@ -70,7 +75,7 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
     if hypothetical:
       note += (
           ' The paper\'s accounting is of the hypothetical number of clients that the paper'
-          ' assumes, the sound figure of those in the data.'
+          ' assumes, the valid figure of those in the data.'
       )
     of_this = [g for g in groups if any(_reproduces(g, row) for row in of_table)]
     note += _seeded_text(of_this) + _outside_text(of_this)
@@ -79,7 +84,7 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
           ' The paper\'s header (p = 0.05 to 0.8) does not fit its Table 2; p is as it must be'
           ' for the row of epsilon = 1.01.'
       )
-    found.append(_without_padding(Table(title, _HEADER, lines, note)))
+    found.append(_without_padding(Table(title, _HEADER, lines, note, missing)))
   if not_run:
     found.append(Table('Not run', (), (), '; '.join(not_run) + '.'))
   return found
@@ -116,7 +121,7 @@ def other_runs(groups: Sequence[results.Group]) -> list[Table]:
     ])
   header = (
       'task', 'algorithm', 'p', 'sigma', 'rounds', 'best (%)', 'final (%)', 'seeds',
-      'epsilon, paper\'s accounting', 'epsilon, sound', 'uplink (MB)',
+      'epsilon, paper\'s accounting', 'epsilon, valid', 'uplink (MB)',
       'final, exponential average (%)', 'final, second half\'s mean (%)',
       'final, padding masked (%)', 'final, padding counted (%)', 'with',
   )
@@ -132,8 +137,11 @@ def _without_padding(table: Table) -> Table:
       i for i, name in enumerate(table.header)
       if 'padding' not in name or any(row[i] for row in table.rows)
   ]
-  rows = [[row[i] for i in kept] for row in table.rows]
-  return dataclasses.replace(table, header=[table.header[i] for i in kept], rows=rows)
+  rows, not_run = (
+      [[row[i] for i in kept] for row in some] for some in (table.rows, table.not_run)
+  )
+  header = [table.header[i] for i in kept]
+  return dataclasses.replace(table, header=header, rows=rows, not_run=not_run)
 
 
 def _seeded_text(groups: Iterable[results.Group]) -> str:
@@ -228,7 +236,7 @@ def _differences(group: results.Group, row: paper_tables.Row) -> str:
   ):
     parts.append(f'sigma = {group.noise_multiplier:.3g}')
   parts += [
-      f'{name} = {_flag_text(ours.get(name))}'
+      f'{name} = {results.text(ours.get(name))}'
       for name, value in theirs.items()
       # A flag that did not exist when a run was made is not compared.
       if name not in results.NOT_COMPARED and ours.get(name, value) != value
@@ -243,18 +251,12 @@ def _own_settings(group: results.Group) -> list[str]:
       [f'--task={config["task"]}', f'--algorithm={config["algorithm"]}']
   )
   return [
-      f'{name} = {_flag_text(config["flags"].get(name))}'
+      f'{name} = {results.text(config["flags"].get(name))}'
       for name, value in dataclasses.asdict(defaults).items()
       # A flag that did not exist when a run was made is not compared.
       if name not in (*results.NOT_COMPARED, 'task_flags')
       and config['flags'].get(name, value) != value
   ]
-
-
-def _flag_text(value) -> str:
-  if value is None:
-    return 'default'
-  return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _accuracy_of(group: results.Group, name: str) -> str:
@@ -276,7 +278,7 @@ def _text(value: Optional[float], form: str = '{}') -> str:
 _ABOUT = (
     'Best is the best test accuracy over rounds, as the paper reports; final is that of the last'
     ' round, which a user of the model gets. Means over seeds ± sample standard deviation.'
-    ' "epsilon, sound" is by an accounting that is valid for how the run sampled its clients; with'
+    ' "epsilon, valid" is by an accounting that is valid for how the run sampled its clients; with'
     ' a seed it would be valid with fresh noise;'
     ' "paper\'s accounting" is Renyi DP of Poisson sampling, whatever the run did. Losses are of'
     ' the test set, where the paper\'s Figure 3 has those of training.'
@@ -286,7 +288,8 @@ _ABOUT = (
 def markdown(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
   """Renders tables and figures as Markdown."""
   parts = ['# Results beside the paper\'s', _ABOUT]
-  parts += [f'![{figure.title}]({figure.name}.png)' for figure in drawn]
+  for figure in drawn:
+    parts += [f'![{figure.title}]({figure.name}.png)', *filter(None, [figure.note])]
   for table in tables:
     parts.append(f'## {table.title}')
     if table.rows:
@@ -297,33 +300,92 @@ def markdown(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
   return '\n\n'.join(parts) + '\n'
 
 
-_STYLE = (
-    'body { font: 15px/1.5 sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em }'
-    ' table { border-collapse: collapse; font-size: 13px }'
-    ' td, th { border: 1px solid #ccc; padding: 2px 6px; text-align: right }'
-    ' td:first-child, td:last-child { text-align: left }'
-    ' .wide { overflow-x: auto }'
-)
+# Nothing but a table's own box is ever wider than the screen.
+_STYLE = """
+* { box-sizing: border-box }
+body { font: 16px/1.5 sans-serif; max-width: 1200px; margin: 1em auto; padding: 0 12px;
+  overflow-wrap: anywhere }
+h1 { font-size: 1.5em } h2 { font-size: 1.15em; line-height: 1.3; margin: 1.5em 0 .5em }
+figure { margin: 0 }
+.panels { display: grid; gap: 12px; grid-template-columns: minmax(0, 1fr) }
+@media (min-width: 960px) { .columns2 { grid-template-columns: repeat(2, minmax(0, 1fr)) } }
+.panels > div { min-width: 0 }
+.legend { list-style: none; margin: .5em 0; padding: 0 }
+.legend li { padding-left: 36px; position: relative }
+.legend span { position: absolute; left: 0; top: .7em; width: 26px;
+  border-top: 3px solid currentColor }
+.legend .reference { border-top-style: dotted }
+.legend .marks { left: 8px; top: .45em; width: 10px; height: 10px; border-radius: 5px;
+  background: currentColor }
+figcaption p, details, .wide { font-size: 14px }
+.wide { overflow-x: auto; max-width: 100% }
+table { border-collapse: collapse; font-size: 13px; overflow-wrap: normal }
+td, th { border: 1px solid #ccc; padding: 2px 6px; text-align: right; white-space: nowrap }
+td:first-child, td:last-child { text-align: left; white-space: normal; min-width: 9em }
+th { padding: 0; white-space: normal; vertical-align: bottom }
+th button { font: inherit; font-weight: bold; background: none; border: 0; padding: 4px 6px;
+  cursor: pointer; width: 100%; min-height: 2.5em; color: inherit }
+th[aria-sort=ascending] button::after { content: ' \\2191' }
+th[aria-sort=descending] button::after { content: ' \\2193' }
+summary { cursor: pointer; padding: .5em 0 }
+"""
+# A click, or Enter on a header, sorts: numbers as numbers, by the first in a cell, those without
+# one last whichever the direction.
+_SORT = """
+document.querySelectorAll('th button').forEach(button => button.addEventListener('click', () => {
+  const header = button.parentElement, rows = header.closest('table').tBodies[0];
+  const sign = header.getAttribute('aria-sort') === 'descending' ? 1 : -1;
+  header.parentElement.querySelectorAll('th').forEach(th => th.removeAttribute('aria-sort'));
+  header.setAttribute('aria-sort', sign < 0 ? 'descending' : 'ascending');
+  const texts = row => row.cells[header.cellIndex].textContent.trim();
+  const isNumber = text => /^[-+]?[0-9]/.test(text);
+  const filled = [...rows.rows].map(texts).filter(text => text);
+  const numeric = filled.some(isNumber) && filled.every(
+    text => isNumber(text) || text === 'not run');
+  const isLast = text => numeric ? !isNumber(text) : !text;
+  const number = text => parseFloat(text.replaceAll(',', ''));
+  const compare = (a, b) => isLast(a) || isLast(b) ? isLast(a) - isLast(b)
+    : sign * (numeric ? number(a) - number(b) : a.localeCompare(b));
+  rows.append(...[...rows.rows].sort((a, b) => compare(texts(a), texts(b))));
+}));
+"""
 
 
 def page(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
-  """Renders tables and figures as one HTML page."""
+  """Renders tables and figures as one HTML page, for a screen of any width."""
   parts = [
       '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
+      '<meta name="viewport" content="width=device-width, initial-scale=1">',
       f'<title>Fed-SMP: results</title><style>{_STYLE}</style>',
       drawing.html_script(),
-      f'</head><body><h1>Results beside the paper\'s</h1><p>{html.escape(_ABOUT)}</p>',
+      '</head><body><h1>Results beside the paper\'s</h1>',
+      *map(drawing.html, drawn),
+      f'<details><summary>What the columns mean</summary><p>{html.escape(_ABOUT)}</p></details>',
   ]
-  parts += [drawing.html(figure) for figure in drawn]
   for table in tables:
     parts.append(f'<h2>{html.escape(table.title)}</h2>')
     if table.rows:
-      parts += ['<div class="wide"><table>', _line('th', table.header)]
-      parts += [_line('td', row) for row in table.rows]
-      parts.append('</table></div>')
+      parts.append(_html_table(table.header, table.rows))
     parts.append(f'<p>{html.escape(table.note)}</p>')
-  return '\n'.join([*parts, '</body></html>', ''])
+    if table.not_run:
+      parts += [
+          f'<details><summary>Cells that were not run: {len(table.not_run)}</summary>',
+          _html_table(table.header, table.not_run),
+          '</details>',
+      ]
+  return '\n'.join([*parts, f'<script>{_SORT}</script></body></html>', ''])
 
 
-def _line(tag: str, texts: Sequence[str]) -> str:
-  return f'<tr>{"".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)}</tr>'
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """A table that sorts, in a box of its own that scrolls."""
+  heads = ''.join(
+      f'<th scope="col"><button type="button">{html.escape(text)}</button></th>'
+      for text in header
+  )
+  lines = [
+      f'<tr>{"".join(f"<td>{html.escape(text)}</td>" for text in row)}</tr>' for row in rows
+  ]
+  return (
+      f'<div class="wide" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>\n'
+      + '\n'.join(lines) + '\n</tbody></table></div>'
+  )

@@ -1,4 +1,4 @@
-"""What finished and unfinished runs have on disk, read for reports, and put together over seeds."""
+"""Reads finished and unfinished runs from disk for reports, and groups them over seeds."""
 
 from collections.abc import Iterable, Sequence
 import dataclasses
@@ -133,9 +133,10 @@ class Group:
 
   @property
   def outside_guarantee(self) -> bool:
-    """Whether these are private runs whose accuracy is an exact function of clients' examples."""
+    """Whether an epsilon, 0 too, leaves out that accuracy is an exact function of clients' examples."""
     of_clients = any(run.config.get('test_outside_guarantee') for run in self.runs)
-    return of_clients and bool(self.config['privacy'])
+    claims = bool(self.config['privacy']) or self.config['algorithm'] == settings.PUBLIC_ONLY
+    return of_clients and claims
 
   @property
   def alone(self) -> bool:
@@ -209,6 +210,9 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
     config = json.loads((directory / CONFIG).read_text(encoding='utf-8'))
     length = min(config['rounds'], rounds or config['rounds'])
     config['flags'] = settings.completed(config['flags'])
+    if config['flags'].get('warm_start') and not config.get('warm_start_origin'):
+      # A file that public_only trained on this run's own public examples has the same weights.
+      config['flags']['warm_start'] = settings.PUBLIC
     for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm'):
       config[name]
     found = [
@@ -243,6 +247,13 @@ def _at_end(row: dict[str, str], summary: dict[str, Any]) -> dict[str, float]:
   if summary.get('rounds') == int(row['round']):
     values = {name: summary[name] for name in _AT_END if name in summary} | values
   return {name: float(value) for name, value in values.items()}
+
+
+def text(value: Any) -> str:
+  """A flag's value as it is typed."""
+  if value is None:
+    return 'default'
+  return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def group(runs: Sequence[Run]) -> list[Group]:

@@ -1,4 +1,4 @@
-"""What the benchmark compares: the same local training by stock `tff.learning` and by this project."""
+"""Builds what the benchmark compares: one local training by stock `tff.learning` and by this project."""
 
 import dataclasses
 from typing import Any

@@ -291,8 +291,8 @@ def _start_part(repeats: int) -> dict[str, list[float]]:
       begin = time.monotonic()
       with subprocess.Popen(
           [
-              *command_line, '--task=shakespeare', '--p=0.05', f'--output_dir={directory}',
-              '--grace_seconds=0',
+              *command_line, '--task=shakespeare', '--recipe=none', '--p=0.05',
+              f'--output_dir={directory}', '--grace_seconds=0',
           ],
           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
       ) as run:

@@ -37,8 +37,7 @@ class Experiment:
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
     hypothetical: The specification for --population, if that differs.
-    warm_start_origin: Whose data the initial weights follow from, as a phrase; None: nobody's, or
-      public ones.
+    warm_start_origin: Whose data the initial weights follow from; None: nobody's, or public ones.
   """
 
   settings: settings_lib.RunSettings
@@ -49,7 +48,7 @@ class Experiment:
   round: fed_smp.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
   hypothetical: Optional[fedsmp_tff.PrivacySpec]
-  warm_start_origin: Optional[str] = None
+  warm_start_origin: Optional[warm_start.Origin] = None
 
   @classmethod
   def build(
@@ -85,6 +84,7 @@ class Experiment:
         seeds.partition, settings.public_examples or 0, settings.held_out or 0
     )
     _check_clients(settings, len(data.clients))
+    _check_public(settings, data)
     spec, hypothetical = specs or specs_lib.build(settings, len(data.clients), num_kept)
     aggregator = builders.aggregator(settings, spec, builders.sparsifier(settings, data))
     return cls(
@@ -92,7 +92,7 @@ class Experiment:
         (
             warm_start.origin(settings.warm_start, data)
             if config is None
-            else config.get('warm_start_origin')
+            else warm_start.origin_of(config)
         ),
     )
 
@@ -216,14 +216,15 @@ class Experiment:
 
   def as_dict(self) -> dict[str, Any]:
     """Returns what config.json has beside the settings."""
-    channel = self.round.channel
+    channel, origin = self.round.channel, self.warm_start_origin
     epsilons = self.epsilons(self.settings.rounds)
     return {
         'dim': self.dim,
         'num_kept': self.round.num_kept,
         'num_clients': self.num_clients,
         **self.data.as_dict(),
-        'warm_start_origin': self.warm_start_origin,
+        'warm_start_origin': origin.text if origin else None,
+        'warm_start_runs': origin.runs if origin else None,
         'bits': channel.bits,
         'encoding_step': channel.step,
         'value_bound': channel.value_bound,
@@ -244,6 +245,16 @@ def with_weights(
       loss_fn=model.loss,
       input_spec=model.input_spec,
   )
+
+
+def _check_public(settings: settings_lib.RunSettings, data: task_lib.TaskData) -> None:
+  if data.public_owners is None:
+    return
+  if both := data.public_owners.ids.intersection(data.client_ids):
+    raise errors.InputError(
+        f'--task={settings.task}: {len(both):,} clients have public examples too, which no epsilon'
+        ' covers; leave them out of the clients.'
+    )
 
 
 def _check_clients(settings: settings_lib.RunSettings, num_clients: Optional[int]) -> None:

@@ -1,6 +1,10 @@
-"""Runs that are over: the same command again says so in a second, without TensorFlow or data."""
+"""Recognizes finished runs, without TensorFlow or data, and removes their checkpoints."""
 
+from collections.abc import Iterator
+import contextlib
+import fcntl
 import pathlib
+import shutil
 from typing import Any, Optional
 
 from fedsmp_tff.privacy import ledger as ledger_lib
@@ -41,7 +45,7 @@ def text(
   ]
   if 'epsilon' in summary:
     lines.append(
-        f'  epsilon = {summary["epsilon"]:.4g} by {summary["rounds_charged"]} rounds'
+        f'  epsilon = {float(summary["epsilon"]):.4g} by {summary["rounds_charged"]} rounds'
         f' ({summary["verdict"]})'
     )
   return '\n'.join([*lines, f'  the rest is in {path / run_directory.SUMMARY}'])
@@ -57,9 +61,50 @@ def is_cleaned(path: pathlib.Path) -> bool:
   return cleaned_mark(path).exists()
 
 
-def mark_cleaned(path: pathlib.Path) -> None:
-  """Marks a finished run whose checkpoints are about to be removed."""
-  cleaned_mark(path).touch()
+def clean(path: pathlib.Path) -> int:
+  """Removes the checkpoints of a finished run, most of its size.
+
+  Args:
+    path: The run's directory.
+
+  Returns:
+    The bytes that this frees: 0 where no run is finished, whole and without a process.
+  """
+  checkpoints = path / run_directory.CHECKPOINTS
+  rounds = run_directory.read_json(path / run_directory.CONFIG).get('rounds')
+  with _locked(path) as locked:
+    # Behind the lock, since a process may have begun there; and by all of its files.
+    if not locked or is_cleaned(path) or rounds is None or not is_whole(path, rounds):
+      return 0
+    size = size_of(checkpoints)
+    # First the mark: without it, a run whose checkpoints are missing is damaged.
+    cleaned_mark(path).touch()
+    for part in checkpoints.iterdir():
+      if part != cleaned_mark(path):
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
+  return size
+
+
+def size_of(path: pathlib.Path) -> int:
+  """Returns the bytes of all files below a directory."""
+  size = 0
+  for file in path.rglob('*'):
+    with contextlib.suppress(OSError):  # A process that runs there may remove it.
+      size += file.stat().st_size if file.is_file() else 0
+  return size
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[bool]:
+  """Keeps processes from a run's directory; whether that was possible."""
+  try:
+    with open(path / run_directory.LOCK, 'ab') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      yield True
+      return
+  except BlockingIOError:
+    pass
+  yield False
 
 
 def is_whole(path: pathlib.Path, rounds: int) -> bool:

@@ -8,10 +8,15 @@ import signal
 import socket
 import sys
 import threading
+from typing import NoReturn
 
 import psutil
 
+from tasks.config import command
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Before the rounds there is no work to lose: an operation of TensorFlow in flight gets no longer.
+_SECONDS_BEFORE_ROUNDS = 3.0
 
 
 class Interrupted(KeyboardInterrupt):
@@ -21,46 +26,58 @@ class Interrupted(KeyboardInterrupt):
     status: The exit status that says so: 128 + the signal's number.
   """
 
-  def __init__(self, number: int):
-    super().__init__(f'ended by {signal.Signals(number).name}')
+  def __init__(self, number: int, next_step: str = ''):
+    """Initializes.
+
+    Args:
+      number: The signal's.
+      next_step: How to resume; '' for nothing to resume.
+    """
+    super().__init__(f'ended by {signal.Signals(number).name}{next_step}')
     self.status = 128 + number
 
 
 class Interruption:
-  """Ends a command on a signal: at once, or within `rounds` when it suits.
+  """Ends a command on a signal: within `rounds` after the round in flight, elsewhere at once.
 
   A thread waits for the signals, since Python informs the main thread only between two
   bytecodes, and an operation of TensorFlow can take seconds.
+
+  Attributes:
+    next_step: How to resume, as the end of the sentence that a signal ended the command.
   """
 
   def __init__(self, grace_seconds: float):
+    self.next_step = ''
     self._grace = grace_seconds
     self._number = None
+    self._may_defer = False
     self._in_rounds = False
     self._raised = False
 
   def check(self) -> None:
-    """Raises `Interrupted` if a signal has come."""
+    """Raises `Interrupted` if a signal has come; else a round may begin."""
+    self._in_rounds = self._may_defer
     if self._number is not None:
-      raise Interrupted(self._number)
+      raise self._interrupted()
 
   @contextlib.contextmanager
   def rounds(self) -> Iterator[None]:
-    """In this block a signal is left to `check`, until the grace has passed."""
-    self._in_rounds = True
+    """In this block, from the first `check` on, a signal is left to the next, within the grace."""
+    self._may_defer = True
     try:
       yield
     finally:
-      self._in_rounds = False
+      self._may_defer = self._in_rounds = False
 
   @contextlib.contextmanager
   def handled(self) -> Iterator[None]:
     """In this block the signals are handled; only in the main thread."""
     # A shell's background job has SIGINT ignored, and stays so.
-    heard = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
+    handled_signals = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    before = {s: signal.signal(s, self._on_signal) for s in [*heard, signal.SIGALRM]}
+    before = {s: signal.signal(s, self._on_signal) for s in [*handled_signals, signal.SIGALRM]}
     wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=self._listen, args=(ours,), daemon=True)
     thread.start()
@@ -70,7 +87,7 @@ class Interruption:
     except Exception as error:
       # What is raised within a callback of C++ can come out as another error.
       if self._raised:
-        raise Interrupted(self._number) from error
+        raise self._interrupted() from error
       raise
     finally:
       signal.setitimer(signal.ITIMER_REAL, 0)
@@ -82,13 +99,16 @@ class Interruption:
       thread.join()
       ours.close()
 
+  def _interrupted(self) -> Interrupted:
+    return Interrupted(self._number, self.next_step)
+
   def _on_signal(self, number: int, unused_frame) -> None:
     if number != signal.SIGALRM:
       self._number = self._number or number
       if self._in_rounds:
         return
     self._raised = True
-    raise Interrupted(self._number)
+    raise self._interrupted()
 
   def _on_unraisable(self, unraisable) -> None:
     """Python drops what a finalizer raises: then once more, a little later."""
@@ -101,22 +121,31 @@ class Interruption:
     first = _next_signal(numbers)
     if first is None:
       return
-    if self._in_rounds:
+    if not self._in_rounds:
+      second = _next_signal(numbers, _SECONDS_BEFORE_ROUNDS)
+      if second is _LATE:
+        self._end(first, str(Interrupted(first, self.next_step)))
+    else:
       _say(
           f'{signal.Signals(first).name}: the round in flight has'
           f' {self._grace:g} s to end; a second signal ends at once.'
       )
-    second = _next_signal(numbers, self._grace)
-    if second is _LATE:
-      if self._in_rounds:
-        _say('the round in flight is abandoned.')
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
-      second = _next_signal(numbers)
+      second = _next_signal(numbers, self._grace)
+      if second is _LATE:
+        if self._in_rounds:
+          _say('the round in flight is abandoned.')
+          signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+        second = _next_signal(numbers)
     if second is not None:
-      _say(f'{signal.Signals(second).name} again: ended.')
-      _kill_children()
-      # Files are whole at any time.
-      os._exit(128 + second)
+      self._end(second, f'{signal.Signals(second).name} again: ended{self.next_step}')
+
+  def _end(self, number: int, text: str) -> NoReturn:
+    """Ends the process, whatever its main thread does."""
+    _say(text)
+    _kill_children()
+    command.remove_generated_files()
+    # Files are whole at any time.
+    os._exit(128 + number)
 
 
 _LATE = object()

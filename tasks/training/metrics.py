@@ -16,7 +16,11 @@ from tasks.training import run_tables
 
 
 class MetricsWriter(loop.Reporter):
-  """Turns round reports into the rows of metrics.csv and timings.csv."""
+  """Turns round reports into the rows of metrics.csv and timings.csv.
+
+  Attributes:
+    row: The last row of metrics.csv, by column.
+  """
 
   def __init__(
       self,
@@ -34,6 +38,7 @@ class MetricsWriter(loop.Reporter):
     self._experiment = experiment
     self._tables = tables
     self._ledger = ledger
+    self.row = {}
     self._rounds = 0
     self._average_accuracies = {}
     self._best_accuracy = self._accuracy = self._loss = math.nan
@@ -59,7 +64,7 @@ class MetricsWriter(loop.Reporter):
         'round_seconds': round(report.round_seconds, 3),
         'evaluation_seconds': round(report.evaluation_seconds, 3),
     })
-    self._tables.add_metrics({
+    self.row = {
         'round': report.rounds_done,
         'test_loss': measured and measured.loss,
         'test_accuracy': measured and measured.accuracy,
@@ -77,7 +82,8 @@ class MetricsWriter(loop.Reporter):
             name: np.asarray(public[name]).item() if public else None
             for name in self._experiment.measurements
         },
-    })
+    }
+    self._tables.add_metrics(self.row)
 
   def _of_padding(self, measured: Optional[evaluation_lib.Evaluation]) -> dict[str, Any]:
     """Accuracy without padding and with it, whichever `test_accuracy` is."""

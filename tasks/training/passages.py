@@ -9,6 +9,11 @@ import tensorflow_federated as tff
 from tasks.datasets import shakespeare
 
 
+def writes(task: str) -> bool:
+  """Whether the model of a task continues texts."""
+  return task == shakespeare.TASK.name
+
+
 def passage(
     model: tff.learning.models.FunctionalModel,
     prompt: str,

@@ -9,6 +9,7 @@ from fedsmp_tff.mechanism import noise
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
+from tasks.config import recipes
 from tasks.config import settings as settings_lib
 from tasks.training import builders
 from tasks.training import cadence as cadence_lib
@@ -24,6 +25,7 @@ def text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
   post = post_processing_text(s)
   rows = [
+      *([('setting', setting)] if (setting := _setting_text(s)) else []),
       ('task', datasets.TASKS[s.task].title),
       ('data', experiment.data.text()),
       ('model', _model_text(experiment)),
@@ -46,7 +48,7 @@ def text(experiment: experiment_lib.Experiment) -> str:
   lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
   lines += [_wrapped(f'  {name:<10} {text}', 13) for name, text in rows]
   if experiment.private:
-    lines += ['', *privacy_lines(experiment, s.rounds)]
+    lines += ['', *privacy_lines(experiment)]
   return '\n'.join(lines)
 
 
@@ -63,12 +65,35 @@ def warnings(experiment: experiment_lib.Experiment) -> list[str]:
         f'the run will spend epsilon = {spent:.4g} on the {spec.population:,} clients in the data,'
         f' above {MEANINGFUL_EPSILON}, which promises little.'
     ]
+  # Rounding aside: sigma meets --epsilon for another population or by another accounting.
+  if target is not None and spent > 1.01 * target:
+    return [
+        f'the run will spend epsilon = {spent:.4g} on the {spec.population:,} clients in the data,'
+        f' more than --epsilon={target:g}, which is met for --population or by --accounting alone.'
+    ]
   return []
 
 
+def _setting_text(settings: settings_lib.RunSettings) -> Optional[str]:
+  """Names the recipe that runs, and how to have the paper's setting."""
+  if settings.recipe is None:
+    return None
+  text = f'--recipe={settings.recipe}'
+  if settings.recipe == recipes.BEST:
+    text += (
+        ', chosen by runs on these data, which epsilon leaves out; flags given explicitly override it'
+    )
+    if recipes.PAPER in recipes.names(settings.task):
+      text += f"; --recipe={recipes.PAPER} is the paper's setting"
+  return text
+
+
 def _model_text(experiment: experiment_lib.Experiment) -> str:
+  text = f'd = {experiment.dim:,} parameters'
+  if experiment.settings.warm_start not in (None, settings_lib.PUBLIC):
+    return text
   whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[experiment.settings.initializer]
-  return f'd = {experiment.dim:,} parameters, from {whose} default initial weights'
+  return f'{text}, from {whose} default initial weights'
 
 
 def _start_text(experiment: experiment_lib.Experiment) -> Optional[str]:
@@ -77,12 +102,15 @@ def _start_text(experiment: experiment_lib.Experiment) -> Optional[str]:
   if source is None:
     return None
   if source == settings_lib.PUBLIC:
+    unknown = experiment.data.public_owners is None
     return (
-        f'warm: first the server trains on the {len(experiment.data.public[0]):,} public examples'
-        ' (Adam; the rate and the number of passes by a fifth of them). No client\'s data:'
-        ' epsilon is unchanged'
+        f'warm: first, for minutes, the server trains on the {len(experiment.data.public[0]):,} public'
+        ' examples (Adam; the rate, the number of passes and the temperature by a fifth of them).'
+        + (' Epsilon takes for granted that they are no client\'s' if unknown
+           else ' No client\'s data: epsilon is unchanged')
     )
-  whose = experiment.warm_start_origin or 'of public_only on the same public examples: epsilon is unchanged'
+  origin = experiment.warm_start_origin
+  whose = origin.text if origin else 'of public_only on the same public examples: epsilon is unchanged'
   return f'warm: the weights in {source}, {whose}'
 
 
@@ -106,7 +134,7 @@ def _kept_text(experiment: experiment_lib.Experiment) -> str:
 def _round_text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
   length = (
-      f'{s.local_epochs} epochs' if s.local_epochs else f'{s.local_steps} steps'
+      _plural(s.local_epochs, 'epoch') if s.local_epochs else _plural(s.local_steps, 'step')
   )
   text = (
       f'{_cohort_text(experiment)}; {length} of'
@@ -126,9 +154,9 @@ def _public_text(
     s: settings_lib.RunSettings, public: sparsifiers.PublicTraining, length: str
 ) -> str:
   if s.public_epochs:
-    length = f'{s.public_epochs} epochs'
+    length = _plural(s.public_epochs, 'epoch')
   if s.public_steps:
-    length = f'{s.public_steps} steps'
+    length = _plural(s.public_steps, 'step')
   if public.clients is not None:
     length = f'the mean of {public.clients} pseudo-clients of {public.client_examples}, {length}'
   if public.ahead:
@@ -277,71 +305,76 @@ def _simulated_text(experiment: experiment_lib.Experiment) -> str:
   return 'secure aggregation (sums are plain on this machine), and all clients'
 
 
-def privacy_lines(
+def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
+  """Epsilon of all rounds, for whom it is valid and what it takes for granted, as lines of text."""
+  s, spec, hypothetical = experiment.settings, experiment.spec, experiment.hypothetical
+  title, adjacency, *_ = accounting.ACCOUNTINGS[spec.claim]
+  lines = [
+      f'privacy  {spent_text(experiment, s.rounds)}',
+      f'by {title}; {adjacency}',
+  ]
+  if hypothetical is not None:
+    lines.append(hypothetical_text(experiment, s.rounds))
+  claimed = hypothetical or spec
+  if accounting.can_account(claimed.releases(), 'paper'):
+    lines.append(
+        f'to compare, in the paper\'s accounting (RDP, Poisson sampling), for n ='
+        f' {claimed.population:,}: {claimed.epsilon("paper", s.rounds):.4g}'
+    )
+  exact = 'exact arithmetic' if spec.lattice is None else 'random bits that are random'
+  lines.append(
+      f'assumes: honest participants, {spec.min_reporting} of {spec.seats} report, secret'
+      f' participation, {exact}'
+  )
+  outside = ['the choice of hyperparameters']
+  if s.client_metrics == 'exact':
+    outside.append('columns exact_* of metrics.csv')
+  if experiment.data.test_outside_guarantee:
+    outside.append("columns test_* of metrics.csv, measured on clients' own examples")
+  lines.append(f'outside: {", ".join(outside)}; docs/privacy.md has all limits')
+  return [_wrapped(lines[0], 11), *(_wrapped(f'{"":9}{line}', 11) for line in lines[1:])]
+
+
+def spent_text(
     experiment: experiment_lib.Experiment, rounds: int, evaluations: Optional[int] = None
-) -> list[str]:
-  """Epsilon of so many rounds, as it is valid and as the paper has it, as lines of text.
+) -> str:
+  """Returns epsilon of so many rounds, and whether it is valid, as one sentence.
 
   Args:
     experiment: The run.
     rounds: Number of rounds.
     evaluations: Number of evaluations on clients; None: all that are planned.
   """
-  spec, hypothetical = experiment.spec, experiment.hypothetical
-  n = f'{spec.population:,}'
-  lines = [
-      f'privacy spent by {rounds} rounds: sigma = {spec.noise_multiplier:g}, r ='
-      f' {spec.clients_per_round}, delta = {spec.delta:.3g}, n = {n}'
-  ]
-
-  def line(one, name, verdict):
-    title, assumption, *_ = accounting.ACCOUNTINGS[name]
-    epsilon = one.epsilon(name, rounds, evaluations)
-    lines.append(
-        _wrapped(f'  epsilon = {epsilon:.4g}: {verdict}; {title}; {assumption}', 4)
-    )
-
-  line(spec, spec.claim, _verdict_text(experiment))
-  if hypothetical is not None:
-    line(
-        hypothetical, spec.claim,
-        f'HYPOTHETICAL, for n = {hypothetical.population:,} clients, not for the {n} in'
-        ' these data',
-    )
-  if spec.epsilon(None, rounds, evaluations) > MEANINGFUL_EPSILON:
-    lines.append(f'  epsilon above {MEANINGFUL_EPSILON} promises little')
-  claimed = hypothetical or spec
-  if accounting.can_account(claimed.releases(), 'paper'):
-    line(
-        claimed, 'paper',
-        'to compare' + (f', for n = {claimed.population:,}' if hypothetical else ''),
-    )
+  epsilon = experiment.spec.epsilon(None, rounds, evaluations)
   text = (
-      '  All take for granted: a client is one unit of privacy; participants are honest,'
-      f' and at least {spec.min_reporting} of {spec.seats} report and add their noise in'
-      ' a round that is released; who takes part is not known to those who see the model;'
+      f'epsilon = {epsilon:.4g}, delta = {experiment.spec.delta:.3g}, n ='
+      f' {experiment.spec.population:,}, {rounds} rounds: {_verdict_text(experiment)}'
   )
-  if spec.lattice is None:
-    text += ' noise and sums are in real arithmetic.'
-  else:
-    text += (
-        ' the integers that leave a client carry the guarantee, wrap-around included, as'
-        ' far as random bits are random.'
-    )
-  text += ' The choice of hyperparameters is outside (epsilon, delta)'
-  if experiment.settings.client_metrics == 'exact':
-    text += ', and so are the columns exact_* of metrics.csv'
-  if experiment.data.test_outside_guarantee:
-    text += ', and so are the columns test_* of metrics.csv, measured on clients\' own examples'
-  return [*lines, _wrapped(text + '.', 2)]
+  if epsilon > MEANINGFUL_EPSILON:
+    text += f'; above {MEANINGFUL_EPSILON} it promises little'
+  return text
+
+
+def hypothetical_text(
+    experiment: experiment_lib.Experiment, rounds: int, evaluations: Optional[int] = None
+) -> Optional[str]:
+  """As `spent_text`, for the clients of --population; None if those are the clients in the data."""
+  hypothetical = experiment.hypothetical
+  if hypothetical is None:
+    return None
+  return (
+      f'HYPOTHETICAL: epsilon = {hypothetical.epsilon(None, rounds, evaluations):.4g} for n ='
+      f' {hypothetical.population:,} clients, not for the {experiment.spec.population:,} in these'
+      ' data'
+  )
 
 
 def _verdict_text(experiment: experiment_lib.Experiment) -> str:
   if experiment.warm_start_origin is not None:
-    return f'{experiment.verdict.upper()}; the initial weights are {experiment.warm_start_origin}'
+    return f'{experiment.verdict.upper()}; the initial weights are {experiment.warm_start_origin.text}'
   if experiment.settings.seed is None:
-    return "VALID for this run's sampling and noise"
-  return f'{experiment.verdict.upper()}; with --seed, whoever knows the seed can remove the noise'
+    return 'VALID'
+  return f'{experiment.verdict.upper()}: who knows --seed can remove the noise'
 
 
 def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
@@ -372,6 +405,10 @@ def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
   if not parts:
     return None
   return '; '.join(parts) + '. These use only released and public data: epsilon is unchanged'
+
+
+def _plural(num: int, noun: str) -> str:
+  return f'{num:,} {noun}{"s" * (num != 1)}'
 
 
 def _wrapped(text: str, indent: int) -> str:

@@ -1,4 +1,4 @@
-"""What a run prints while it runs, and when it ends: files, a bar or lines, a summary."""
+"""Prints the progress of a run, as a bar or lines, and its summary at the end."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -82,7 +82,7 @@ class Progress(loop.Reporter):
             None, report.rounds_charged, report.evaluations_charged
         )
         self._spent = f', epsilon {epsilon:.3g}'
-        if self._experiment.settings.seed is not None:
+        if self._experiment.verdict != 'valid':
           self._spent += f' {self._experiment.verdict}'
       text += self._spent
     if not self._bar.disable:
@@ -130,8 +130,14 @@ class Progress(loop.Reporter):
 
 
 @contextlib.contextmanager
-def beating(title: str, seconds_per_line: float) -> Iterator[None]:
-  """In this block, prints what takes the time and for how long, every `seconds_per_line`."""
+def beating(title: str, bound: str, seconds_per_line: float) -> Iterator[None]:
+  """In this block, prints what takes the time and for how long, every `seconds_per_line`.
+
+  Args:
+    title: What takes the time.
+    bound: How much work it is, for the first line.
+    seconds_per_line: Seconds from one line to the next.
+  """
   done, begun = threading.Event(), time.monotonic()
 
   def beat():
@@ -139,7 +145,7 @@ def beating(title: str, seconds_per_line: float) -> Iterator[None]:
       elapsed = tqdm.tqdm.format_interval(time.monotonic() - begun)
       print(f'{title}: {elapsed} so far', file=sys.stderr, flush=True)
 
-  print(title, file=sys.stderr, flush=True)
+  print(f'{title}: {bound}', file=sys.stderr, flush=True)
   thread = threading.Thread(target=beat, daemon=True, name='beating')
   thread.start()
   try:
@@ -155,7 +161,6 @@ def summary_text(
   """What a run came to in `seconds`, for people."""
   rounds = summary['rounds']
   lines = [f'\n{rounds} of {experiment.settings.rounds} rounds done']
-  minutes, with_start = map(tqdm.tqdm.format_interval, (seconds, seconds_since_start()))
   measured = summary['measured_round']
   last = 'final' if measured == rounds else f'not measured after round {measured}, there'
   lines += [
@@ -180,17 +185,24 @@ def summary_text(
           else []
       ),
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
-      f'  time       {minutes} of rounds and measurements; this process {with_start}',
+      f'  time       {duration_text(seconds_since_start())} since this command began; all rounds and'
+      f' measurements of the run took {duration_text(seconds)}',
   ]
   if experiment.private:
-    lines += [
-        f'  randomness {experiment.randomness}',
-        '',
-        *plan_lib.privacy_lines(
-            experiment, summary['rounds_charged'], summary.get('evaluations_charged')
-        ),
-    ]
+    charged = (summary['rounds_charged'], summary.get('evaluations_charged'))
+    lines.append(f'  privacy    {plan_lib.spent_text(experiment, *charged)}')
+    if (hypothetical := plan_lib.hypothetical_text(experiment, *charged)) is not None:
+      lines.append(f'             {hypothetical}')
   return '\n'.join(lines)
+
+
+def duration_text(seconds: float) -> str:
+  """A duration in two units at most, which are named: 02:34 may be minutes or hours."""
+  minutes, seconds = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f'{hours} h {minutes} min'
+  return f'{minutes} min {seconds} s' if minutes else f'{seconds} s'
 
 
 def seconds_since_start() -> float:

@@ -103,7 +103,7 @@ def check_data(
     content = json.loads(kept.read_text(encoding='utf-8'))
     same = _digest(data, bytes.fromhex(content['key'])) == content['digest']
   except FileNotFoundError:
-    if not any(checkpoints.glob('round_*')):
+    if not has_checkpoint(checkpoints):
       return  # It ended before its first checkpoint.
     raise errors.InputError(
         f'{kept} is missing, so that the run\'s data can\'t be compared; restore it, {remedy}'
@@ -117,6 +117,11 @@ def check_data(
         f'--output_dir={path} holds a run that began with other data'
         f' ({config["data_source"]}); restore that data, {remedy}'
     )
+
+
+def has_checkpoint(checkpoints: pathlib.Path) -> bool:
+  """Whether a whole checkpoint is there; a process killed while it writes leaves a part."""
+  return any(path.name.removeprefix('round_').isdigit() for path in checkpoints.glob('round_*'))
 
 
 def keep_data_digest(checkpoints: pathlib.Path, data: task_lib.TaskData) -> None:
@@ -188,11 +193,17 @@ def config(
 
 def record() -> dict[str, Any]:
   """Returns by what, when and on what a run began, for config.json."""
+  # An installed copy may lie within another project's clone, as in its .venv.
+  in_clone = _git('ls-files', '--error-unmatch', pathlib.Path(__file__).name) is not None
   return {
       'fedsmp_tff': fedsmp_tff.__version__,
-      'git_commit': _git('rev-parse', 'HEAD'),
-      # None outside a clone.
-      'git_clean': None if (changed := _git('status', '--porcelain')) is None else not changed,
+      # Both None outside a clone.
+      'git_commit': _git('rev-parse', 'HEAD') if in_clone else None,
+      'git_clean': (
+          None
+          if not in_clone or (changed := _git('status', '--porcelain')) is None
+          else not changed
+      ),
       'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
       'command': ['python', '-m', 'tasks.run', *sys.argv[1:]],
       'processors': len(os.sched_getaffinity(0)),

@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import socket
 import sys
+import time
 from typing import Any, BinaryIO, Optional
 
 import numpy as np
@@ -54,6 +55,7 @@ class RunDirectory:
     self._overwrite = overwrite
     self.tables = run_tables.RunTables(self.path)
     self._begun = False
+    self._opened_at = time.monotonic()
     with errors.writing_to('output_dir', path):
       self._made = not self.path.exists()
       self.path.mkdir(parents=True, exist_ok=True)
@@ -107,6 +109,21 @@ class RunDirectory:
       )
     return ledger
 
+  def check_clients(self, data: str) -> None:
+    """Raises `InputError` if runs that a budget must include have other clients.
+
+    Args:
+      data: The name of the data, as `ledger` takes it.
+    """
+    paths = ledgers(self.path) if self.config is None else _former_ledgers(self.path)
+    named = {ledger_lib.read(path).data or 'unnamed data' for path in paths}
+    if others := sorted(named - {data}):
+      raise errors.InputError(
+          f'--epsilon_budget can\'t include the runs that --overwrite replaces in {self.path}: they'
+          f' have other clients ({", ".join(others)}; this run: {data}), and one person may be in'
+          ' several of them; name another directory.'
+      )
+
   def _budget(self, epsilon: float, spec: spec_lib.PrivacySpec) -> budget_lib.EpsilonBudget:
     """A budget that includes what the overwritten runs have spent."""
     before = [ledger_lib.read(path) for path in _former_ledgers(self.path)]
@@ -152,6 +169,13 @@ class RunDirectory:
     self.config = config
 
   def write_summary(self, summary: dict[str, Any]) -> None:
+    """Writes summary.json, the last file of a run, and before it the duration to config.json.
+
+    The record's `seconds` add up over the processes of the run; a killed process adds none.
+    """
+    record = self.config.setdefault('record', {})
+    record['seconds'] = round(record.get('seconds', 0) + time.monotonic() - self._opened_at, 1)
+    self._write_json(CONFIG, self.config)
     self._write_json(SUMMARY, summary)
 
   def write_weights(self, weights: Any, average: Optional[str] = None) -> None:
@@ -234,6 +258,18 @@ class RunDirectory:
         os.replace(unfinished, path)
       finally:
         unfinished.unlink(missing_ok=True)
+
+
+def in_use(path: pathlib.Path) -> bool:
+  """Whether a process runs in a directory."""
+  try:
+    with open(path / LOCK, 'rb') as lock:
+      fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except OSError:
+    pass
+  return False
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

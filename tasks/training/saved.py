@@ -4,8 +4,11 @@ import os
 import pathlib
 from typing import NamedTuple
 
+import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import datasets
 from tasks import errors
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
@@ -26,6 +29,43 @@ class SavedModel(NamedTuple):
 
   settings: settings_lib.RunSettings
   model: tff.learning.models.FunctionalModel
+
+  def named_weights(self) -> dict[str, np.ndarray]:
+    """The trained weights by name, such as 'conv_1/kernel', in the order of the model."""
+    flat = [np.asarray(array) for array in tf.nest.flatten(self.model.initial_weights)]
+    names_of = datasets.TASKS[self.settings.task].weight_names
+    names = list(names_of()) if names_of is not None else []
+    names += [f'weight_{position}' for position in range(len(names), len(flat))]
+    return dict(zip(names, flat))
+
+
+class Exported(tf.Module):
+  """A model as TensorFlow alone can save, load and call it.
+
+  Attributes:
+    weights: The variables, named.
+  """
+
+  def __init__(self, saved: SavedModel):
+    """Takes a run's model; its inputs may have any number of examples."""
+    super().__init__()
+    model = saved.model
+    self.weights = [
+        tf.Variable(value, name=name) for name, value in saved.named_weights().items()
+    ]
+
+    @tf.function(input_signature=[model.input_spec[0]])
+    def logits(x):
+      weights = tf.nest.pack_sequence_as(model.initial_weights, self.weights)
+      return {'logits': model.predict_on_batch(weights, x, training=False)}
+
+    self.logits = logits
+
+  def save(self, path: os.PathLike[str]) -> None:
+    """Writes a SavedModel, whose default signature maps inputs to `logits`."""
+    # The LSTM's own gradient is for training.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(self, str(path), signatures=self.logits, options=options)
 
 
 def load(run_dir: os.PathLike[str], weights: str = run_directory.WEIGHTS) -> SavedModel:

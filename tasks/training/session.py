@@ -4,11 +4,12 @@
 """
 
 import contextlib
+import importlib
 import os
 import pathlib
 import sys
 import time
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow_federated as tff
 
@@ -21,6 +22,7 @@ from tasks import errors
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
+from tasks.training import earlier
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
 from tasks.training import plan
@@ -31,6 +33,9 @@ from tasks.training import run_directory
 from tasks.training import seeds as seeds_lib
 from tasks.training import train
 from tasks.training import warm_start
+
+# Where runs are by default.
+_RUNS = 'runs'
 
 # What ends a run with a sentence and exit status 1, or their attribute `status`.
 FAILURES = (
@@ -70,7 +75,12 @@ def _run(
     output: settings_lib.OutputSettings,
     interruption: interruption_lib.Interruption,
 ) -> int:
-  path = output.output_dir or _default_output_dir(settings)
+  manager = _release_manager(output.release_manager)
+  path = output.output_dir
+  if path is None:
+    path = _default_output_dir(settings)
+    if (of_earlier := earlier.text(settings, pathlib.Path(_RUNS))) is not None:
+      print(f'{of_earlier}\n', flush=True)
   with run_directory.RunDirectory(path, output.overwrite) as out:
     if out.config is not None:
       resuming.check_identity(out.path, out.config, settings_lib.identity(settings))
@@ -78,8 +88,13 @@ def _run(
         settings, seeds_lib.make(settings.seed, out.config), out.config
     )
     resumed = out.config is not None
+    clients = _name_of_clients(
+        settings.task, out.config if resumed else experiment.data.as_dict()
+    )
+    if settings.epsilon_budget is not None:
+      out.check_clients(clients)
     start = None
-    if not resumed or not any(out.checkpoints.glob('round_*')):
+    if not resumed or not resuming.has_checkpoint(out.checkpoints):
       # Before --overwrite removes what may be the file.
       start = _weights_of_file(experiment)
     if resumed:
@@ -90,6 +105,7 @@ def _run(
     print(plan.text(experiment), flush=True)
     if output.dry_run:
       return 0
+    interruption.next_step = f'; the same command with --output_dir={out.path} resumes it.'
     print(f'\noutput: {out.path}\n', flush=True)
     if not resumed:
       out.begin(resuming.config(experiment, place, start))
@@ -107,23 +123,23 @@ def _run(
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(
-            experiment.spec, run_id, experiment.seeds.process, settings.task,
+            experiment.spec, run_id, experiment.seeds.process, clients,
             began=not checkpoints.empty(), epsilon_budget=settings.epsilon_budget,
         )
       with ledger as ledger:
         stopped_by = train.train(
-            experiment, out, checkpoints, ledger, interruption, output.seconds_per_line
+            experiment, out, checkpoints, ledger, interruption, output.seconds_per_line, manager
         )
-  if isinstance(stopped_by, interruption_lib.Interrupted):
-    print(
-        f'tasks.run: {stopped_by}; the same command with --output_dir={out.path} resumes'
-        ' it.',
-        file=sys.stderr,
-    )
-    return stopped_by.status
   if stopped_by is not None:
     raise stopped_by
   return 0
+
+
+def _name_of_clients(task: str, config: dict[str, Any]) -> str:
+  """The name by which ledgers of the same clients, and of no others, know their data."""
+  # Runs of earlier versions have none, and their ledgers the name of the task alone.
+  digest = config.get('split_digest')
+  return task if digest is None else f'{task} divided as {digest}'
 
 
 def _weights_of_file(
@@ -153,18 +169,44 @@ def _with_warm_start(
   if experiment.settings.warm_start != settings_lib.PUBLIC:
     return experiment.with_initial_weights(weights)
   title = f'training on the {len(experiment.data.public[0]):,} public examples'
-  with progress.beating(title, seconds_per_line):
+  bound = (
+      f'{len(public_model.LEARNING_RATES)} rates, each for at most {public_model.MAX_EPOCHS} passes,'
+      ' then twice with the best of them'
+  )
+  with progress.beating(title, bound, seconds_per_line):
     found = public_model.train(
         experiment.model,
         datasets.TASKS[experiment.settings.task].is_scored,
         experiment.data.public,
         experiment.seeds.partition,
+        experiment.data.public_people,
     )
   print(f'initial weights: trained on the public examples: {found.text()}\n', flush=True)
   return experiment.with_initial_weights(found.weights)
 
 
+def _release_manager(name: Optional[str]) -> Optional[tff.program.ReleaseManager]:
+  """The release manager that --release_manager names; None if it names none."""
+  if name is None:
+    return None
+  module, _, function = name.partition(':')
+  try:
+    make = getattr(importlib.import_module(module), function)
+  except (ImportError, AttributeError, ValueError) as error:
+    raise errors.InputError(
+        f'--release_manager={name} can\'t be imported ({error}); name MODULE:FUNCTION, with MODULE'
+        ' on the Python path.'
+    ) from None
+  manager = make()
+  if not isinstance(manager, tff.program.ReleaseManager):
+    raise errors.InputError(
+        f'--release_manager={name} returned {type(manager).__name__}, which is no'
+        ' tff.program.ReleaseManager; return one.'
+    )
+  return manager
+
+
 def _default_output_dir(settings: settings_lib.RunSettings) -> str:
   now = time.strftime('%Y%m%d-%H%M%S')
   # Batch jobs that start in the same second keep apart.
-  return f'runs/{settings.task}-{settings.algorithm}-{now}-{os.getpid()}'
+  return f'{_RUNS}/{settings.task}-{settings.algorithm}-{now}-{os.getpid()}'

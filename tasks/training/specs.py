@@ -1,4 +1,4 @@
-"""What a run samples, adds and claims: its settings as a `PrivacySpec`. Without TensorFlow."""
+"""Turns a run's settings into the `PrivacySpec` that it claims. Without TensorFlow."""
 
 import dataclasses
 import math

@@ -3,15 +3,18 @@
 from typing import Optional
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from fedsmp_tff.program import loop
+from fedsmp_tff.program import releases
 from tasks import datasets
 from tasks.datasets import task as task_lib
 from tasks.training import averages as averages_lib
 from tasks.training import builders
+from tasks.training import ending
 from tasks.training import evaluation
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
@@ -27,6 +30,7 @@ def train(
     ledger: Optional[ledger_lib.Ledger],
     interruption: interruption_lib.Interruption,
     seconds_per_line: float,
+    release_manager: Optional[tff.program.ReleaseManager] = None,
 ) -> Optional[BaseException]:
   """Runs the rounds and writes their files; returns what ended the run early, if so."""
   settings = experiment.settings
@@ -35,6 +39,9 @@ def train(
   try:
     averages = _averages(experiment)
     writer = metrics.MetricsWriter(experiment, out.tables, ledger)
+    reporters = [averages, writer, progress]
+    if release_manager is not None:
+      reporters.append(releases.Releases(release_manager, lambda report: writer.row))
     with interruption.rounds():
       weights, stopped_by = loop.run(
           experiment.process(),
@@ -42,7 +49,7 @@ def train(
           experiment.spec.sampler(experiment.seeds.sampling),
           settings.rounds,
           progress.during(averages.evaluate),
-          [averages, writer, progress],
+          reporters,
           checkpoints=checkpoints,
           ledger=ledger,
           between_rounds=interruption.check,
@@ -57,6 +64,9 @@ def train(
   out.write_summary(summary)
   print(progress_lib.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
+  if stopped_by is None:
+    accuracy = summary['final_test_accuracy']
+    print(f'\n{ending.text(experiment, weights, accuracy, out.path)}', flush=True)
   return stopped_by
 
 

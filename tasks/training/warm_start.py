@@ -7,7 +7,7 @@ data is a release of its own, and epsilon covers it only together with the run t
 
 import hashlib
 import pathlib
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 import zipfile
 
 import numpy as np
@@ -39,15 +39,28 @@ def check(
   read(path, model)
   config = _config_beside(path)
   algorithm = config.get('algorithm')
-  if private and not config.get('privacy') and algorithm not in (None, settings_lib.PUBLIC_ONLY):
+  if private and not _is_private(config) and algorithm not in (None, settings_lib.PUBLIC_ONLY):
     raise errors.InputError(
         f'--warm_start={path} is of a run of {algorithm}, without privacy: no epsilon covers its'
         f' clients; name the weights of a private run, or {settings_lib.PUBLIC}.'
     )
 
 
-def origin(source: Optional[str], data: task_lib.TaskData) -> Optional[str]:
-  """Returns whose data the initial weights follow from, as a phrase; None: no client's.
+class Origin(NamedTuple):
+  """Whose data initial weights follow from.
+
+  Attributes:
+    text: Who they are, as a phrase.
+    runs: The `run_id` of each private run whose ledger, composed with that of the run that begins
+      here, covers them all; None: no ledgers do.
+  """
+
+  text: str
+  runs: Optional[tuple[str, ...]] = None
+
+
+def origin(source: Optional[str], data: task_lib.TaskData) -> Optional[Origin]:
+  """Returns whose data the initial weights follow from; None: no client's.
 
   Args:
     source: --warm_start.
@@ -57,25 +70,58 @@ def origin(source: Optional[str], data: task_lib.TaskData) -> Optional[str]:
     return None
   path = pathlib.Path(source)
   config = _config_beside(path)
+  own = _own_origin(path, config, data)
+  if (before := origin_of(config)) is None:
+    return own
+  text = f'of a run of {config.get("algorithm")}' if own is None else own.text
+  runs = None
+  if before.runs is not None and (own is None or own.runs is not None):
+    runs = (*before.runs, *(own.runs if own else ()))
+  return Origin(f'{text}; its own initial weights are {before.text}', runs)
+
+
+def origin_of(config: dict[str, Any]) -> Optional[Origin]:
+  """Returns what the config.json of a run holds of it."""
+  text, runs = config.get('warm_start_origin'), config.get('warm_start_runs')
+  return None if text is None else Origin(text, None if runs is None else tuple(runs))
+
+
+def _own_origin(
+    path: pathlib.Path, config: dict[str, Any], data: task_lib.TaskData
+) -> Optional[Origin]:
+  """As `origin`, but for what the run that left the weights began with."""
   algorithm = config.get('algorithm')
-  before = config.get('warm_start_origin')
-  if before is not None:
-    return f'of a run of {algorithm}, whose own initial weights are {before}'
   if algorithm is None:
-    return 'of unknown origin: epsilon takes for granted that they follow from no client\'s data'
+    return Origin(
+        'of unknown origin: epsilon takes for granted that they follow from no client\'s data'
+    )
   if algorithm == settings_lib.PUBLIC_ONLY:
     if data.public is not None and config.get('public_digest') == data.public_digest():
       return None
-    return (
+    return Origin(
         'trained on other public examples than this run\'s: epsilon takes for granted that those'
         ' are no client\'s here (the same --seed, --public_examples and --held_out see to it)'
     )
-  if config.get('privacy') is not None:
-    return (
-        f'of a private run of {algorithm}: python -m tasks.account --ledger={path.parent} DIRECTORY'
-        ' composes that run and this one'
+  if not _is_private(config):
+    return Origin(f'of a run of {algorithm}, without privacy')
+  if data.split_digest is None or config.get('split_digest') != data.split_digest:
+    return Origin(
+        f'of a private run of {algorithm} with other clients than this run\'s, or unknown ones:'
+        ' its public examples and its clients\' may be clients\' here, and no ledgers cover them'
     )
-  return f'of a run of {algorithm}, without privacy'
+  # A link's own directory has no ledger.
+  run_dir = (path.resolve() if path.is_symlink() else path).parent
+  seeded = '' if config.get('seed') is None else ', whose noise its --seed can remove'
+  return Origin(
+      f'of a private run of {algorithm}{seeded}: name --ledger={run_dir} beside this run\'s directory'
+      ' to python -m tasks.account, which composes them',
+      (config['run_id'],),
+  )
+
+
+def _is_private(config: dict[str, Any]) -> bool:
+  """Whether a run added noise."""
+  return bool((config.get('privacy') or {}).get('noise_multiplier'))
 
 
 def _config_beside(path: pathlib.Path) -> dict[str, Any]:

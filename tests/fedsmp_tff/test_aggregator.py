@@ -1,6 +1,8 @@
 """Tests of the aggregator: its types, what leaves a client, and what it composes with."""
 
 import collections
+import gc
+import logging
 
 import numpy as np
 import pytest
@@ -123,6 +125,33 @@ class TestComputation:
     factory = processes.factory(sparsifiers.RandK(num=one_round.DIM + 1), 3)
     with pytest.raises(ValueError, match=f'at most.*{one_round.DIM}'):
       factory.create(one_round.VECTOR)
+
+  def test_refuses_weights_with_the_way_out(self):
+    factory = processes.factory(sparsifiers.Dense(), 3)
+    with pytest.raises(TypeError, match='tff.aggregators.as_weighted_aggregator.*float32'):
+      factory.create(one_round.VECTOR, tff.TensorType(np.float32))
+
+  @pytest.mark.parametrize('min_reporting', [None, 2])
+  def test_tensorflow_prints_of_no_check_that_it_was_never_used(self, min_reporting):
+    def printed(factory):
+      records = []
+      handler = logging.Handler()
+      handler.emit = lambda record: records.append(record.getMessage())
+      tf.get_logger().addHandler(handler)
+      try:
+        process = factory.create(one_round.VECTOR)
+        assert process.next.type_signature
+        del process
+        gc.collect()
+      finally:
+        tf.get_logger().removeHandler(handler)
+      return [text for text in records if 'never used' in text]
+
+    assert not printed(
+        processes.factory(sparsifiers.RandK(num=5), 3, min_reporting=min_reporting)
+    )
+    # A check of TFF's own that is, so that this test would see one.
+    assert printed(tff.aggregators.SecureSumFactory(1.0, -1.0))
 
   @pytest.mark.parametrize('noise', ['discrete_gaussian', 'skellam'])
   def test_integers_modulo_2_to_the_b_are_all_that_leaves(self, noise):

@@ -46,7 +46,8 @@ def runs(tmp_path_factory):
   assert commands.main(commands.tiny(data_dir, other, '--rounds=2', '--participants=hidden')) == 0
   assert commands.main([
       'run', '--task=shakespeare', '--algorithm=fedavg', '--shakespeare_lstm_units=2',
-      '--clients_per_round=1', '--local_steps=1', '--rounds=1', f'--output_dir={padded}',
+      '--clients_per_round=1', '--local_steps=1', '--rounds=1', '--eval_examples=50',
+      f'--output_dir={padded}',
   ]) == 0
   assert runs_command.main(['runs', '--clean', str(other)]) == 0
   return one, other, padded

@@ -4,10 +4,12 @@ import ast
 import importlib
 import pathlib
 import re
+import shlex
 import subprocess
 
 import pytest
 
+from tasks.config import settings
 from tests.support import leaks
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -31,10 +33,11 @@ def test_the_snippets_run_and_release_no_client_metric(path):
     if names.get('process') not in (None, *checked):
       leaks.check_nothing_else_leaves_clients(names['process'], names['output'].metrics)
       checked.append(names['process'])
-  expected = {'README.md': (1, 26), 'composing.md': (3, 10)}
+  expected = {'README.md': (1, 26), 'composing.md': (3, 10), 'running.md': (0, None)}
   num_processes, participants = expected[path.name]
   assert len(checked) == num_processes
-  assert names['output'].metrics['aggregator']['participants'] == participants
+  if num_processes:
+    assert names['output'].metrics['aggregator']['participants'] == participants
 
 
 def test_every_stock_process_of_the_documents_has_the_metrics_aggregator():
@@ -56,14 +59,14 @@ def test_make_has_the_commands():
 
 def _help_flags(capsys, command):
   module = importlib.import_module(f'tasks.{command}')
-  assert module.main([command, '--help']) == 0
-  return set(re.findall(r'--([a-z_]+)', capsys.readouterr().out)) | {'help', 'flagfile'}
+  assert module.main([command, '--helpfull']) == 0
+  return set(re.findall(r'--([a-z_]+)', capsys.readouterr().out)) | {'help', 'helpfull', 'flagfile'}
 
 
 def test_its_flags_exist(capsys):
   of_run = _help_flags(capsys, 'run')
-  # Of these, what every run takes, too.
-  takes = {'sweep': of_run, 'tune': of_run}
+  # Of these, what every run takes, too; of docs/own_task.py, its own flag.
+  takes = {'run': {'two_moons_clients'}, 'sweep': of_run, 'tune': of_run}
   text = '\n'.join(path.read_text(encoding='utf-8') for path in _DOCUMENTS)
   found = re.findall(r'tasks\.([a-z]+) ([^`\n]*--[^`\n]*)', text)
   assert {'run', 'sweep', 'report', 'tune', 'account', 'benchmark'} <= {c for c, _ in found}
@@ -72,6 +75,20 @@ def test_its_flags_exist(capsys):
     known = helps[command] | takes.get(command, set())
     for flag in re.findall(r'--([a-z_]+)', line):
       assert flag in known, line
+
+
+def test_its_runs_have_flags_that_go_together():
+  found = {
+      line
+      for path in _DOCUMENTS
+      for line in re.findall(r'^python -m tasks\.run (.*)', path.read_text(encoding='utf-8'), re.M)
+      # Of a directory that a reader has, and of a task that a reader writes.
+      if '--config=' not in line and 'own_task' not in line and '--help' not in line
+  }
+  assert len(found) > 12
+  for line in found:
+    arguments = shlex.split(line, comments=True)
+    settings.parse(arguments, default_recipe='best')
 
 
 def test_its_pictures_and_files_exist():

@@ -1,5 +1,6 @@
-"""Tests that the wheel is the library alone, and that its copy runs outside the repository."""
+"""Tests that the wheel is the library and the commands, and runs outside the repository."""
 
+import functools
 import importlib.util
 import os
 import pathlib
@@ -61,14 +62,19 @@ def wheel(tmp_path_factory):
   return found
 
 
-def test_it_has_the_library_alone(wheel):
+def test_it_has_the_library_and_the_commands_with_their_data(wheel):
   with zipfile.ZipFile(wheel) as file:
     names = set(file.namelist())
-  library = {
-      str(path.relative_to(_ROOT)) for path in (_ROOT / 'fedsmp_tff').rglob('*.py')
-  } | {'fedsmp_tff/py.typed'}
-  assert {name for name in names if name.startswith('fedsmp_tff/')} == library
-  assert names - library == {
+  packages = {
+      str(path.relative_to(_ROOT))
+      for package in ('fedsmp_tff', 'tasks') for path in (_ROOT / package).rglob('*.py')
+  } | {'fedsmp_tff/py.typed'} | {
+      str(path.relative_to(_ROOT))
+      for path in (_ROOT / 'tasks' / 'experiments').rglob('*') if path.is_file()
+  }
+  assert {pathlib.Path(name).suffix for name in packages} >= {'.grid', '.flags', '.csv'}
+  assert names & packages == packages
+  assert names - packages == {
       f'{_INFO}/{name}'
       for name in ('METADATA', 'RECORD', 'WHEEL', 'top_level.txt', 'licenses/LICENSE')
   }
@@ -79,7 +85,7 @@ def test_its_metadata(wheel):
     metadata = file.read(f'{_INFO}/METADATA').decode()
   assert f'\nVersion: {fedsmp_tff.__version__}\n' in metadata
   assert '\nLicense-Expression: Apache-2.0\n' in metadata
-  assert set(re.findall(r'^Provides-Extra: (.*)$', metadata, re.MULTILINE)) == {'ray', 'tff'}
+  assert set(re.findall(r'^Provides-Extra: (.*)$', metadata, re.MULTILINE)) == {'ray', 'tasks', 'tff'}
   required = re.findall(r'^Requires-Dist: ([^;\n]*)$', metadata, re.MULTILINE)
   assert required == ['dp-accounting>=0.6', 'numpy', 'scipy']
 
@@ -87,14 +93,59 @@ def test_its_metadata(wheel):
 def test_its_extras_and_overrides_are_those_of_the_lock():
   assert sorted(_PROJECT['tool']['uv']['override-dependencies']) == _pins('overrides.txt')
   extras = _PROJECT['project']['optional-dependencies']
-  pins = {line.partition(';')[0] for lines in extras.values() for line in lines}
-  assert pins <= set(_pins('requirements.txt'))
+  needs = {line.partition(';')[0] for lines in extras.values() for line in lines}
+  assert {need for need in needs if '==' in need} <= set(_pins('requirements.txt'))
+  assert {need.partition('==')[0] for need in needs} <= {
+      re.match('[a-z0-9-]+', pin)[0] for pin in _pins('requirements.in')
+  }
 
 
-def test_an_installed_copy_runs_the_readmes_example(wheel, tmp_path):
-  site, elsewhere = tmp_path / 'site', tmp_path / 'elsewhere'
-  elsewhere.mkdir()
-  _pip('install', '--target', str(site), str(wheel), cwd=elsewhere)
+@pytest.fixture
+def site(wheel, tmp_path):
+  """A directory with the wheel installed."""
+  _pip('install', '--target', str(tmp_path / 'site'), str(wheel), cwd=tmp_path)
+  return tmp_path / 'site'
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+  path = tmp_path / 'elsewhere'
+  path.mkdir()
+  return path
+
+
+def test_an_installed_copy_runs_the_commands_with_their_data(site, elsewhere):
+  run = functools.partial(_run, sys.executable, cwd=elsewhere, PYTHONPATH=str(site))
+  assert run('-c', 'import tasks; print(tasks.__file__)') == f'{site}/tasks/__init__.py\n'
+  assert run('-m', 'tasks.run', '--help').startswith('usage: python -m tasks.run')
+  # A grid, and a recipe, are files of the package.
+  lines = run('-m', 'tasks.sweep', '--grid=paper/fashion_mnist', '--print').splitlines()
+  assert len(lines) == 300
+  refused = subprocess.run(
+      [sys.executable, '-m', 'tasks.run', '--task=fashion_mnist', '--recipe=best', '--epsilon=1',
+       f'--fashion_mnist_dir={elsewhere}'],
+      cwd=elsewhere, env={**os.environ, 'PYTHONPATH': str(site)}, capture_output=True, text=True,
+      check=False,
+  )
+  assert refused.returncode == 2 and 'Traceback' not in refused.stderr
+  # 'starting TensorFlow' comes first where that takes longer than a moment.
+  assert refused.stderr.splitlines()[-1].startswith('tasks.run: Fashion-MNIST')
+
+
+def test_an_installed_copy_does_not_take_the_commit_of_the_project_around_it(site, tmp_path):
+  _run('git', 'init', '--quiet', cwd=tmp_path)
+  names = ('-c', 'user.name=a', '-c', 'user.email=a')
+  _run('git', *names, 'commit', '--quiet', '--allow-empty', '--message=x', cwd=tmp_path)
+  printed = _run(
+      sys.executable, '-c',
+      'from tasks.training import resuming\nrecord = resuming.record()\n'
+      "print(record['git_commit'], record['git_clean'])",
+      cwd=tmp_path, PYTHONPATH=str(site),
+  )
+  assert printed == 'None None\n'
+
+
+def test_an_installed_copy_runs_the_readmes_example(site, elsewhere):
   readme = (_ROOT / 'README.md').read_text(encoding='utf-8')
   example = re.search(r'```python\n(.*?)```', readme, re.DOTALL)[1]
   (elsewhere / 'example.py').write_text(

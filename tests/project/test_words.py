@@ -34,7 +34,7 @@ def test_there_are_some():
 def test_no_text_has_the_word(word):
   paths = [
       *(_ROOT / 'tasks').rglob('*.py'), *(_ROOT / 'fedsmp_tff').rglob('*.py'),
-      _ROOT / 'README.md', *(_ROOT / 'docs').glob('*.md'),
+      _ROOT / 'README.md', *(_ROOT / 'docs').glob('*.md'), _ROOT / 'docs' / 'results' / 'README.md',
   ]
   pattern = re.compile(rf'\b{word}\b'.replace(' ', r'\s+'), re.IGNORECASE)
   found = [

@@ -13,6 +13,7 @@ from tasks import run
 
 # 5x5 convolutions of two filters: 600 parameters.
 _TINY = (
+    '--recipe=none',
     '--task=fashion_mnist', '--fashion_mnist_filters=2,2',
     '--fashion_mnist_dense_units=4', '--fashion_mnist_clients=12',
     '--clients_per_round=3', '--rounds=3', '--local_epochs=1', '--rounds_per_evaluation=1',

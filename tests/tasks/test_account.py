@@ -1,5 +1,6 @@
 """Tests of the command `python -m tasks.account`."""
 
+import json
 import math
 import re
 
@@ -71,6 +72,32 @@ class TestExecution:
     plot = tmp_path / 'epsilon.png'
     assert _run(capsys, '--noise_multiplier=1.4', '--rounds=3', f'--plot={plot}')[0] == 0
     assert plot.stat().st_size > 1000
+
+  @pytest.mark.parametrize('sampling, num_valid', [('poisson', 3), ('fixed', 2)])
+  def test_the_plot_gives_what_it_assumes_and_what_is_valid(self, sampling, num_valid):
+    spec = spec_lib.PrivacySpec(
+        population=6000, clients_per_round=100, rounds=3, noise_multiplier=1.4, clipping_norm=1.0,
+        delta=7e-5, sampling=sampling, seats=6000 if sampling == 'poisson' else None,
+    )
+    figure = account._figure(spec)
+    assert figure.title == 'Epsilon: sigma = 1.4, delta = 7e-05'
+    (panel,) = figure.panels
+    for text in ('r = 100 of n = 6,000 clients', f'{sampling} sampling', 'gaussian noise'):
+      assert text in panel.x_label
+    labels = [curve.label for curve in panel.curves]
+    assert len({*labels}) == len(accounting.ACCOUNTINGS)
+    assert not any(name in label for name in accounting.ACCOUNTINGS for label in labels
+                   if name != 'paper')
+    valid = [curve for curve in panel.curves if curve.label.startswith('VALID: ')]
+    assert len(valid) == num_valid and {curve.style for curve in valid} == {'line'}
+    others = [curve for curve in panel.curves if curve not in valid]
+    assert {curve.style for curve in others} == {'reference'}
+
+  def test_a_plot_that_cant_be_written_names_its_flag(self, capsys):
+    status, _, err = _run(
+        capsys, '--noise_multiplier=1.4', '--rounds=1', '--plot=/dev/null/x.png'
+    )
+    assert status == 2 and '--plot=/dev/null/x.png can\'t be written' in err
 
   def test_a_fixed_number_turns_what_is_valid(self, capsys):
     _, out, _ = _run(
@@ -210,6 +237,26 @@ class TestLedger:
     status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
     assert status == 0 and 'at delta = 0.001' in out
 
+  @pytest.mark.parametrize('covered_by, verdict', [
+      (['0'], 'VALID  poisson_pld'),  # The ledger of the run whose weights the other begins at.
+      (['0', 'elsewhere'], 'VALID FOR THESE RUNS ALONE'),
+      (None, 'VALID FOR THESE RUNS ALONE'),
+  ])
+  def test_a_start_that_no_ledger_covers_is_left_out(
+      self, covered_by, verdict, tmp_path, capsys
+  ):
+    one, other = self._runs(tmp_path, (100, {}), (80, {}))
+    config = {'warm_start_origin': 'of a run of clients', 'warm_start_runs': covered_by}
+    (other / 'config.json').write_text(json.dumps(config))
+    _, out, _ = self._account(capsys, f'--ledger={one}', str(other))
+    assert f'epsilon = 0.6303  {verdict}' in out, out
+    alone = 'ALONE' in verdict
+    assert (f'{other}: the initial weights are of a run of clients.' in out) == alone
+    assert ('say that it leaves out the initial weights' in out) == alone
+    # Without the first run's ledger nothing covers its clients.
+    _, out, _ = self._account(capsys, f'--ledger={other}')
+    assert 'VALID FOR THESE RUNS ALONE' in out
+
   def test_runs_are_composed_at_the_smallest_delta(self, tmp_path, capsys):
     one, other = self._runs(tmp_path, (10, dict(delta=1e-3)), (10, dict(delta=1e-5)))
     _, out, _ = self._account(capsys, f'--ledger={one}', str(other))
@@ -242,8 +289,8 @@ class TestLedger:
     one, other, same = self._runs(tmp_path, *[(2, {})] * 3, data=('emnist', 'svhn', 'emnist'))
     _, out, _ = self._account(capsys, f'--ledger={one}', str(other))
     assert (
-        'These runs are on different data (emnist, svhn): composing them assumes the same people.'
-        in out
+        'These runs are on different data (emnist, svhn): composing them assumes the same people,'
+        ' each a single client in each run.' in out
     )
     _, out, _ = self._account(capsys, f'--ledger={one}', str(same))
     assert 'different data' not in out

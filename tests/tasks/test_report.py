@@ -54,7 +54,7 @@ class TestExecution:
     assert row['ours: best (%)'] == '82.00 ± 1.41' and row['difference'] == '+1.24'
     assert row['ours: final (%)'] == '80.00 ± 0.00' and row['seeds'] == '2'
     assert row["epsilon, paper's table"] == '1.01'
-    assert row["epsilon, paper's accounting"] == '36' and row['epsilon, sound'] == '18'
+    assert row["epsilon, paper's accounting"] == '36' and row['epsilon, valid'] == '18'
     assert row['uplink, paper (MB)'] == '0.1' and row['uplink (MB)'] == '0.009'
     assert row['differs from the paper in'] == ''
     # The same runs are a cell of Table 5; the other cells are shown as not run.
@@ -156,7 +156,7 @@ class TestExecution:
     (row,) = next(
         some for title, some in _cells(output).items() if title.startswith('Runs that no row')
     )
-    assert row['epsilon, sound'] == '0.1 ‡'
+    assert row['epsilon, valid'] == '0.1 ‡'
     assert 'Epsilon with ‡ is of the run alone' in (output / 'report.md').read_text()
 
   def test_public_data_alone_is_a_row(self, tmp_path):
@@ -169,7 +169,7 @@ class TestExecution:
     )
     row = rows[0]
     assert (row['algorithm'], row['rounds'], row['final (%)']) == ('public_only', '0', '84.00')
-    assert row['uplink (MB)'] == '0' and row['epsilon, sound'] == ''
+    assert row['uplink (MB)'] == '0' and row['epsilon, valid'] == ''
 
   def test_what_all_share_is_said_once(self, tmp_path):
     shared = {'held_out': 16, 'clip_schedule': 'learning_rate'}
@@ -190,7 +190,9 @@ class TestExecution:
         _write(tmp_path / 'runs', f'{algorithm}{p}', [0.1, p], algorithm=algorithm, p=p)
     output = tmp_path / 'out'
     assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
-    names = ['fashion_mnist_ratio.png', 'fashion_mnist_rounds.png', 'fashion_mnist_trade_off.png']
+    names = [
+        f'fashion_mnist_{name}.png' for name in ('costs', 'ratio', 'rounds', 'trade_off')
+    ]
     assert sorted(path.name for path in output.glob('*.png')) == names
     for name in names:
       assert np.std(matplotlib.image.imread(output / name)) > 0.01
@@ -216,7 +218,7 @@ class TestExecution:
     )
     last = commands.rows(run_dir / 'metrics.csv')[-1]
     assert row['final (%)'] == f'{100 * float(last["test_accuracy"]):.2f}'
-    assert row['epsilon, sound'] == f'{float(last["epsilon"]):.3g}'
+    assert row['epsilon, valid'] == f'{float(last["epsilon"]):.3g}'
     assert row["epsilon, paper's accounting"] == f'{float(last["epsilon_paper"]):.3g}'
     assert 'clients_per_round = 3' in row['with']
     assert 'had a seed' not in (output / 'report.md').read_text()

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import fedsmp_tff
+from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
@@ -25,6 +26,7 @@ from tasks.config import options as options_lib
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings
 from tasks.config import task_flags
+from tasks.training import run_directory
 from tests.support import commands
 
 
@@ -92,7 +94,7 @@ class TestComputation:
           (['--epsilon=0'], r'--epsilon must be a finite number > 0; got 0\.0'),
           (['--epsilon=1', '--noise_multiplier=1'], 'exclude each other'),
           (
-              ['--accounting=paper'],
+              ['--recipe=none', '--accounting=paper'],
               '--accounting has no effect unless --epsilon is set; set it, or drop --accounting',
           ),
           (['--clip=0'], r'--clip must be a finite number > 0; got 0\.0'),
@@ -219,8 +221,18 @@ class TestComputation:
     assert '--public_examples=60' in commands.say(capsys, *tiny, '--public_examples=60')
     assert not (tmp_path / 'run').exists()
 
-  def test_help_names_every_flag_once_under_its_group(self, capsys):
+  def test_help_is_the_ten_flags_that_most_runs_need(self, capsys):
     assert commands.main(['run', '--help']) == 0
+    text = capsys.readouterr().out
+    assert re.findall(r'^  --(\w+): ', text, re.MULTILINE) == [
+        'task', 'algorithm', 'p', 'rounds', 'clients_per_round', 'seed', 'clip', 'epsilon', 'recipe',
+        'output_dir',
+    ]
+    assert text.endswith('All flags: --helpfull\n')
+    assert len(text.splitlines()) < 50
+
+  def test_help_names_every_flag_once_under_its_group(self, capsys):
+    assert commands.main(['run', '--helpfull']) == 0
     text = capsys.readouterr().out
     tables = (settings.RunSettings, settings.OutputSettings, runtime_lib.RuntimeSettings)
     found = {}
@@ -231,7 +243,7 @@ class TestComputation:
     for table in tables:
       for name, option in options_lib.options_of(table).items():
         assert found.pop(name) == option.group
-    assert found.pop('row') == found.pop('recipe') == 'What to run'
+    assert found.pop('row') == found.pop('recipe') == found.pop('config') == 'What to run'
     assert found == {
         name: f'Only for --task={task}'
         for task in datasets.TASKS for name in task_flags.names(task)
@@ -256,7 +268,9 @@ class TestExecution:
     assert status == 0
     private = settings.ALGORITHMS[algorithm].private
     assert ('NO PRIVACY' in printed) == (not private)
-    assert printed.count('privacy spent by 3 rounds') == (2 if private else 0)
+    # Once with what it takes for granted, and what was spent at the end.
+    assert printed.count('3 rounds: VALID') == (2 if private else 0)
+    assert printed.count('assumes: honest participants') == (1 if private else 0)
     rows = commands.rows(out / 'metrics.csv')
     assert [row['round'] for row in rows] == ['0', '1', '2', '3']
     # Twelve clients, and seats for all; FedAvg takes exactly three.
@@ -286,6 +300,9 @@ class TestExecution:
     assert record['fedsmp_tff'] == fedsmp_tff.__version__ and record['processors'] >= 1
     assert record['command'][:3] == ['python', '-m', 'tasks.run']
     assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00', record['date'])
+    assert record['seconds'] > sum(
+        float(row['round_seconds']) for row in commands.rows(out / 'timings.csv')
+    )
     assert record['git_commit'] is None or re.fullmatch('[0-9a-f]{40}', record['git_commit'])
     kept = commands.DIM if algorithm in ('fedavg', 'dp_fedavg') else config['num_kept']
     assert summary['uplink_megabytes'] == pytest.approx(
@@ -301,7 +318,7 @@ class TestExecution:
     assert commands.main(commands.tiny(data_dir, out, '--dry_run')) == 0
     printed = capsys.readouterr().out
     assert printed.startswith('fedsmp_topk on fashion_mnist, 3 rounds')
-    assert 'privacy spent by 3 rounds' in printed and 'round 0/3' not in printed
+    assert '3 rounds: VALID' in printed and 'round 0/3' not in printed
     assert not out.exists()
 
   def test_one_seed_one_story(self, data_dir, tmp_path):
@@ -343,9 +360,9 @@ class TestExecution:
       printed = ' '.join(captured.out.split())
       assert ('CAN REMOVE IT' in printed) == bool(arguments)
       # The plan and the summary, the lines of progress, and the files.
-      would = 'WOULD BE VALID WITH FRESH NOISE; with --seed, whoever knows the seed'
+      would = 'WOULD BE VALID WITH FRESH NOISE'
       assert printed.count(would) == (2 if arguments else 0)
-      assert printed.count(': VALID for this') == (0 if arguments else 2)
+      assert printed.count(': VALID') == (0 if arguments else 2)
       assert ('would be valid with fresh noise' in captured.err) == bool(arguments)
       verdicts.append({
           json.loads((out / file).read_text())['verdict']
@@ -378,17 +395,20 @@ class TestExecution:
 
   @pytest.mark.slow  # Privacy loss distributions at small sigma.
   def test_an_epsilon_above_10_warns_once(self, data_dir, tmp_path, capsys):
-    for name, arguments, sentence in (
-        ('a', ['--epsilon=12'], '--epsilon=12 is above 10, which promises little.'),
-        ('b', ['--noise_multiplier=0.2'], 'the run will spend epsilon = '),
+    for arguments, sentence in (
+        (['--epsilon=12'], '--epsilon=12 is above 10, which promises little.'),
+        (['--noise_multiplier=0.2', '--dry_run'], 'the run will spend epsilon = '),
         # What is met for a hypothetical population is not met for the clients in the data.
-        ('c', ['--epsilon=9', '--population=1000'], 'the run will spend epsilon = '),
-        ('d', ['--epsilon=5'], None),
+        (['--epsilon=9', '--population=20', '--dry_run'], 'the run will spend epsilon = '),
+        (['--epsilon=5', '--dry_run'], None),
     ):
-      commands.main(commands.tiny(data_dir, tmp_path / name, '--rounds=1', *arguments))
+      commands.main(commands.tiny(data_dir, tmp_path / arguments[0], '--rounds=1', *arguments))
       captured = capsys.readouterr()
       assert captured.err.count('promises little') == bool(sentence)
-      assert ('\n  epsilon above 10 promises little\n' in captured.out) == bool(sentence)
+      printed = ' '.join(captured.out.split())
+      # In the plan, and where a run has spent it.
+      expected = 2 - ('--dry_run' in arguments) if sentence else 0
+      assert printed.count('; above 10 it promises little') == expected
       if sentence:
         assert sentence in captured.err
 
@@ -408,20 +428,47 @@ class TestExecution:
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1]
     assert commands.main(commands.tiny(data_dir, out, '--epsilon_budget=1000')) == 0
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1, 2]
-    # What an overwritten run has spent counts.
-    assert commands.main(commands.tiny(data_dir, out, '--overwrite', *arguments)) == 1
-    assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == []
-    assert 'Round 1 does not begin' in capsys.readouterr().err
+    # The pool is cut in another way without a seed: a client's images are several clients' now.
+    given = commands.tiny(data_dir, out, '--overwrite', *arguments)
+    capsys.readouterr()
+    assert 'they have other clients (' in commands.say(capsys, *given[1:])
+    assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1, 2]
+    # What an overwritten run of the same clients has spent counts.
+    path, former = out / 'privacy_ledger.jsonl', out / 'privacy_ledger.1.jsonl'
+    path.rename(former)
+    with run_directory.RunDirectory(str(out), overwrite=False) as again:
+      again.check_clients(ledger_lib.read(former).data)
+      ledger = again.ledger(
+          spec, 'another', None, 'a name', began=False, epsilon_budget=spec.epsilon(rounds=2)
+      )
+      with ledger, pytest.raises(budget_lib.BudgetSpentError):
+        ledger.begin(0)
 
   def test_a_hypothetical_population_is_called_so(self, data_dir, tmp_path, capsys):
     commands.main(commands.tiny(data_dir, tmp_path / 'a', '--population=1000'))
     printed = capsys.readouterr().out
     printed = ' '.join(printed.split())
-    assert 'HYPOTHETICAL, for n = 1,000 clients, not for the 12 in these data' in printed
     spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 1000**-1.1)
-    assert f'epsilon = {spec.epsilon():.4g}: VALID for this run' in printed
+    valid = f'epsilon = {spec.epsilon():.4g}, delta = {spec.delta:.3g}, n = 12, 3 rounds: VALID'
+    large = spec_lib.PrivacySpec(1000, 3, 3, 1.4, 1.0, 1000**-1.1)
+    hypothetical = (
+        f'HYPOTHETICAL: epsilon = {large.epsilon():.4g} for n = 1,000 clients, not for the 12 in'
+        ' these data'
+    )
+    # Before the rounds and after them.
+    assert printed.count(valid) == printed.count(hypothetical) == 2
     row = commands.rows(tmp_path / 'a' / 'metrics.csv')[-1]
     assert float(row['epsilon']) > 3 * float(row['epsilon_hypothetical'])
+
+  def test_a_target_that_is_not_met_for_the_people_in_the_data_warns(
+      self, data_dir, tmp_path, capsys
+  ):
+    for flag in ('--population=24', '--population=12'):
+      arguments = ['--epsilon=1', flag, '--delta=1e-2', '--dry_run']
+      assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *arguments)) == 0
+      err = capsys.readouterr().err
+      warned = 'on the 12 clients in the data, more than --epsilon=1, which is met for' in err
+      assert warned == (flag == '--population=24'), err
 
   def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):
     for name, options in (
@@ -569,7 +616,8 @@ class TestRealData:
   def test_fashion_mnist_is_learnt(self, tmp_path):
     out = tmp_path / 'run'
     arguments = [
-        '--task=fashion_mnist', '--p=0.005', '--rounds=4', '--seed=1', '--public_examples=300'
+        '--task=fashion_mnist', '--recipe=none', '--p=0.005', '--rounds=4', '--seed=1',
+        '--public_examples=300', '--clients_per_round=30', '--noise_multiplier=0.4', '--local_epochs=4',
     ]
     assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
     rows = commands.rows(out / 'metrics.csv')
@@ -580,7 +628,10 @@ class TestRealData:
 
   def test_shakespeare_is_learnt(self, tmp_path):
     out = tmp_path / 'run'
-    arguments = ['--task=shakespeare', '--algorithm=fedavg_topk', '--rounds=4', '--public_examples=100']
+    arguments = [
+        '--task=shakespeare', '--recipe=none', '--algorithm=fedavg_topk', '--rounds=4',
+        '--public_examples=100',
+    ]
     smaller = ['--shakespeare_lstm_units=64,64', '--eval_examples=200', '--seed=1']
     assert commands.main(['run', *arguments, *smaller, f'--output_dir={out}']) == 0
     losses = [float(r['test_loss']) for r in commands.rows(out / 'metrics.csv') if r['test_loss']]

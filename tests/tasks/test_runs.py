@@ -15,7 +15,7 @@ def some(tmp_path):
   """A finished run, one that was interrupted, and one in use."""
   root = tmp_path / 'some'
   done = runs_on_disk.write(root / 'done', [0.1, 0.5])
-  summary = {'rounds': 1, 'epsilon': 0.25}
+  summary = {'rounds': 1}
   (done / 'summary.json').write_text(json.dumps(summary))
   runs_on_disk.write(root / 'cut', [0.1, 0.4, None], rounds=9, algorithm='dp_fedavg')
   used = runs_on_disk.write(root / 'used', [0.1], algorithm='fedavg')
@@ -30,8 +30,8 @@ def test_lists_runs(some, capsys):
   assert status == 0 and header[:3] == ['run', 'task', 'system']
   found = {line[0].rsplit('/', 1)[1]: line[1:-1] for line in lines}
   assert found == {
-      'done': ['fashion_mnist', 'fedsmp_topk', '0.005', '0.25', '50.00', '1', 'of', '1', 'finished'],
-      'cut': ['fashion_mnist', 'dp_fedavg', '40.00', '2', 'of', '9', 'begun'],
+      'done': ['fashion_mnist', 'fedsmp_topk', '0.005', '0.1', '50.00', '1', 'of', '1', 'finished'],
+      'cut': ['fashion_mnist', 'dp_fedavg', '0.2', '40.00', '2', 'of', '9', 'begun'],
       'used': ['fashion_mnist', 'fedavg', '10.00', '0', 'of', '1', 'running'],
   }
 

@@ -93,7 +93,8 @@ class TestComputation:
     status, out, _ = _main(capsys, grid, *where, '--', '--rounds=2')
     lines = out.splitlines()
     assert status == 0 and len(lines) == 4 and not (tmp_path / 'runs').exists()
-    assert all(line.startswith('python -m tasks.run --task=fashion_mnist') for line in lines)
+    assert all(line.startswith('python -m tasks.run --') for line in lines)
+    assert all('--task=fashion_mnist' in line and '--recipe=none' in line for line in lines)
     assert all('--rounds=2' in line and '--rounds=3' not in line for line in lines)
     assert len({line.split('--output_dir=')[1] for line in lines}) == 4
     status, out, _ = _main(capsys, grid, *where, '--index=2', '--', '--rounds=2')
@@ -107,6 +108,16 @@ class TestComputation:
         shell=True, capture_output=True, text=True, check=True,
     )
     assert len(head.stdout.splitlines()) == 1 and not head.stderr
+
+
+  def test_a_log_shows_this_process_alone(self, tmp_path):
+    path = tmp_path / 'a.log'
+    path.write_text('round 5/60: of an earlier process\n')
+    log = sweep._Log(path, path.stat().st_size)
+    assert log.progress() == 'starting' and log.last_lines() == []
+    with open(path, 'a') as file:
+      file.write(f'{"a long line " * 1000}\n\nround 6/60: this one\nnext\n\n')
+    assert log.progress() == 'round 6/60: this one' and log.last_lines()[-1] == 'next'
 
 
 @pytest.mark.slow
@@ -129,11 +140,32 @@ class TestExecution:
       else:
         assert log.count('\noutput: ') == 2 and log.count('3 of 3 rounds done') == 1
         assert _rounds(root / name) == [0, 1, 2, 3]
+        assert [path.name for path in (root / name / 'checkpoints').iterdir()] == ['cleaned']
     assert len(logs) == 3
     done = [int(out.splitlines()[-2 if 'failed' in out else -1].split()[0]) for out, _ in said]
     assert sum(done) == 2
     failed = [out for out, _ in said if 'FAILED: exit status 2: tasks.run: Fashion-M' in out]
     assert failed and sorted(one.returncode for one in both) == [int(len(failed) == 2), 1]
+
+  def test_lines_show_how_far_a_run_is(self, write_grid, tmp_path):
+    grid = write_grid('--algorithm=fedavg --rounds=60', '--algorithm=fedavg --rounds=1')
+    process = _start(
+        grid, f'--sweep_dir={tmp_path / "runs"}', '--seeds=1', '--seconds_per_line=0.5',
+        '--keep_checkpoints', '--', '--seconds_per_line=0.5',
+    )
+    out, err = process.communicate(timeout=_WAIT)
+    assert process.returncode == 0, err
+    lines = out.splitlines()
+    second = next(i for i, line in enumerate(lines) if line.startswith('[2/2] '))
+    assert re.fullmatch(r'\[1/2\] \S*fedavg\S*', lines[0]) and lines[1] == '[1/2] starting'
+    assert any(
+        re.match(r'\[1/2\] round \d+/60: .*s a round, \d\d:\d\d left$', line)
+        for line in lines[:second]
+    )
+    assert lines[second + 1] == '[2/2] starting'
+    assert not any('/60' in line for line in lines[second:])
+    assert lines[-1] == '2 done'
+    assert len(list(tmp_path.glob('runs/*/checkpoints/round_*'))) >= 2
 
   def test_interrupted_twice_and_started_again(self, write_grid, tmp_path, capsys):
     grid = write_grid(

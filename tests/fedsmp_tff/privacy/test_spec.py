@@ -71,7 +71,7 @@ class TestPrivacySpec:
     # A figure for Poisson sampling is no claim of a run with a fixed number.
     def holding(**options):
       spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
-      return [n for n in accounting.ACCOUNTINGS if spec.holds(n)]
+      return [n for n in accounting.ACCOUNTINGS if spec.is_valid(n)]
 
     assert holding() == ['poisson_pld', 'poisson_rdp']
     assert holding(seats=_N) == ['poisson_pld', 'poisson_rdp', 'paper']
@@ -135,7 +135,7 @@ class TestPrivacySpec:
       spec = spec_lib.PrivacySpec(
           _N, _R, _T, 1.4, 1.0, _DELTA, sampling, noise='discrete_gaussian', num_values=8317
       )
-      assert spec.claim == f'{sampling}_pld' and spec.holds(spec.claim)
+      assert spec.claim == f'{sampling}_pld' and spec.is_valid(spec.claim)
       assert gaussian < spec.epsilon() < 1.002 * gaussian
       assert spec.epsilon() < 0.9 * spec.epsilon(f'{sampling}_rdp')
       # Steps as coarse as the values: rounding makes clients longer.
@@ -265,7 +265,7 @@ class TestEvaluation:
   def test_the_claim_is_one_that_holds_for_both(self):
     integers = dict(noise='skellam', num_values=2, seats=150, min_reporting=None)
     spec = self._with(_spec(seats=150), **integers)
-    assert spec.claim == 'poisson_rdp' and not spec.holds('poisson_pld')
+    assert spec.claim == 'poisson_rdp' and not spec.is_valid('poisson_pld')
     assert self._with(_spec(seats=150)).claim == 'poisson_pld'
 
   def test_other_neighbours_are_refused(self):

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -216,3 +218,21 @@ class TestGoingOn(_Runs):
     assert [draw for _, draw, _ in before + after] == list(range(7))
     # The sampler is the one that began: only its state can make it so.
     assert len({state for state, _, _ in before + after}) == 1
+
+  def test_a_forgotten_context_gets_a_sentence(self):
+    # TFF's worker outlives Python, and keeps its output open: it is ended by hand.
+    code = """
+import psutil
+from tests.fedsmp_tff.program import test_loop
+try:
+  test_loop._Runs()._run([])
+except RuntimeError as error:
+  print(error, flush=True)
+for child in psutil.Process().children():
+  child.kill()
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', code], env={**os.environ, 'PYTHONPATH': os.getcwd()},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=240, check=False,
+    )
+    assert 'fedsmp_tff.runtime.set_local_context()' in done.stdout

@@ -157,5 +157,5 @@ class TestExecution:
     assert (found.epsilon, found.noise_multiplier) == (1.01, None)
 
   def test_a_recipe_may_stand_beside_it(self):
-    found = settings.parse(['--row=table_1/fedsmp_topk/0.005', '--recipe=best'])[0]
+    found = settings.parse(['--row=table_1/fedsmp_topk/0.005', '--recipe=scratch'])[0]
     assert found.p == 0.005 and found.clip_schedule is not None

@@ -20,10 +20,17 @@ def _settings(*arguments):
 class TestComputation:
 
   def test_a_recipe_that_is_not_there(self):
-    with pytest.raises(errors.InputError, match='--recipe=x is not .*fashion_mnist; choose best'):
+    with pytest.raises(errors.InputError, match='--recipe=x is not .*fashion_mnist; choose best, paper, scratch or none'):
       recipes.file_of('fashion_mnist', 'x')
-    with pytest.raises(errors.InputError, match='--task=svhn; it has none: drop the flag'):
-      recipes.file_of('svhn', 'best')
+    with pytest.raises(errors.InputError, match='--task=emnist; it has none: drop the flag'):
+      recipes.file_of('emnist', 'best')
+
+  def test_flags_after_an_algorithm_are_for_it_alone(self):
+    lines = ['--a=1', '--algorithm=x', '--b=2', '--c=3', '--algorithm=y', '--b=4']
+    assert recipes.of_algorithm(lines, None) == lines[:4]
+    assert recipes.of_algorithm(lines, 'x') == lines[:4]
+    assert recipes.of_algorithm(lines, 'y') == ['--a=1', '--algorithm=y', '--b=4']
+    assert recipes.of_algorithm(lines, 'z') == recipes.of_algorithm(['--a=1'], None) == ['--a=1']
 
   def test_a_name_is_no_path(self):
     with pytest.raises(errors.InputError, match='is not a recipe'):
@@ -38,9 +45,8 @@ class TestExecution:
   @pytest.mark.parametrize('path', _FILES, ids=lambda path: f'{path.parent.name}/{path.stem}')
   def test_it_is_the_flags_of_its_file(self, path):
     task, name = f'--task={path.parent.name}', f'--recipe={path.stem}'
-    written_out = [
-        line for line in path.read_text().splitlines() if line.startswith('--')
-    ]
+    lines = [line for line in path.read_text().splitlines() if line.startswith('--')]
+    written_out = recipes.of_algorithm(lines, None)
     assert written_out
     assert _settings(task, name) == _settings(task, *written_out)
     assert _settings(task, name) != _settings(task)
@@ -53,16 +59,66 @@ class TestExecution:
       assert (found.rounds, found.seed) == (7, 3)
       assert found.clip_schedule == _settings(task, name).clip_schedule
 
-  @pytest.mark.parametrize('explicit, name, left_out', [
-      ('--k=100', 'k', 'p'), ('--public_epochs=2', 'public_epochs', 'public_steps'),
+  @pytest.mark.parametrize('row', [
+      'table_1/fedsmp_topk/0.005', 'table_1/dp_fedavg', 'table_2/fedsmp_randk/0.4', 'table_3/fedavg',
+      'table_3/fedsmp_topk/0.05',
   ])
-  def test_what_is_given_takes_the_place_of_what_it_excludes(self, explicit, name, left_out):
-    found = _settings('--task=shakespeare', '--recipe=best', explicit)
+  def test_that_of_the_paper_is_the_setting_of_its_tables(self, row):
+    expected = _settings(f'--row={row}')
+    found = _settings(
+        f'--task={expected.task}', '--recipe=paper', f'--algorithm={expected.algorithm}',
+        *([f'--p={expected.p}'] if expected.p is not None else []),
+        # 0.3 as the paper prints it; the table's own epsilon needs 0.316.
+        *(['--noise_multiplier=0.316'] if expected.noise_multiplier == 0.316 else []),
+    )
+    assert found == expected
+
+  @pytest.mark.parametrize('recipe, explicit, name, left_out', [
+      ('best', '--k=100', 'k', 'p'), ('best', '--noise_multiplier=2', 'noise_multiplier', 'epsilon'),
+      ('scratch', '--public_epochs=2', 'public_epochs', 'public_steps'),
+  ])
+  def test_what_is_given_takes_the_place_of_what_it_excludes(self, recipe, explicit, name, left_out):
+    found = _settings('--task=shakespeare', f'--recipe={recipe}', explicit)
     assert getattr(found, name) is not None and getattr(found, left_out) is None
-    whole = _settings('--task=shakespeare', '--recipe=best')
-    assert found.released_weight == whole.released_weight
+    whole = _settings('--task=shakespeare', f'--recipe={recipe}')
+    assert found.server_learning_rate == whole.server_learning_rate != 1
     with pytest.raises(errors.InputError, match='exclude each other'):
-      _settings('--task=shakespeare', '--recipe=best', '--p=0.1', '--k=100')
+      _settings('--task=shakespeare', f'--recipe={recipe}', '--p=0.1', '--k=100')
+
+  @pytest.mark.parametrize('task', ['fashion_mnist', 'shakespeare'])
+  def test_the_best_is_for_the_clients_in_the_data_and_every_system(self, task):
+    for algorithm in settings.ALGORITHMS:
+      if not settings.ALGORITHMS[algorithm].federated:
+        continue
+      found = _settings(f'--task={task}', '--recipe=best', f'--algorithm={algorithm}')
+      assert found.algorithm == algorithm and found.population is None
+      private = algorithm.startswith(('fedsmp', 'dp'))
+      assert found.warm_start == 'public' and found.sampling == ('poisson' if private else 'fixed')
+      assert (found.epsilon is not None) == private == (found.clip is not None)
+      same = _settings(f'--task={task}', '--recipe=best')
+      assert (found.rounds, found.clients_per_round) == (same.rounds, same.clients_per_round)
+
+  def test_the_default_of_a_run(self):
+    def of_run(*arguments):
+      return settings.parse(arguments, default_recipe='best')[0]
+
+    best = _settings('--task=shakespeare', '--recipe=best')
+    assert of_run('--task=shakespeare') == best and of_run('--task=shakespeare').recipe == 'best'
+    explicit = of_run('--task=shakespeare', '--p=0.05')
+    assert (explicit.p, explicit.epsilon, explicit.recipe) == (0.05, best.epsilon, 'best')
+    plain = _settings('--task=shakespeare')
+    assert plain != best and plain.recipe is None
+    # Another preset, a task without recipes, and no rounds: the default takes no place.
+    for name in ('none', 'paper', 'scratch'):
+      found = of_run('--task=shakespeare', f'--recipe={name}')
+      assert found == _settings('--task=shakespeare', f'--recipe={name}')
+      assert found.recipe == (None if name == 'none' else name)
+    row = '--row=table_1/fedsmp_topk/0.005'
+    assert of_run(row) == _settings(row)
+    assert of_run('--task=emnist') == _settings('--task=emnist')
+    alone = ('--task=shakespeare', '--algorithm=public_only')
+    assert of_run(*alone) == _settings(*alone) and of_run(*alone, '--recipe=none').recipe is None
+    assert 'recipe' not in settings.identity(best)
 
   def test_so_it_does_of_a_row(self):
     for explicit, name, left_out in (

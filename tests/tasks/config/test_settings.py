@@ -33,7 +33,7 @@ class TestOptions:
   def test_every_field_is_an_option_with_help_and_a_group(self, table):
     known = options.options_of(table)
     names = [field.name for field in dataclasses.fields(table)]
-    assert [name for name in names if name != 'task_flags'] == list(known)
+    assert [name for name in names if name not in ('task_flags', 'recipe')] == list(known)
     for option in known.values():
       assert option.help and option.group
 
@@ -200,3 +200,46 @@ class TestIdentity:
     found = settings.parse(arguments)[0]
     assert config['flags'] == settings.identity(found)
     assert config['task_flags'] == found.task_flags
+
+
+class TestFlagsOfAnotherRun:
+
+  def _config(self, tmp_path, found):
+    (tmp_path / 'config.json').write_text(json.dumps({'flags': settings.identity(found)}))
+    return f'--config={tmp_path}'
+
+  @pytest.mark.parametrize('grid', grids.names())
+  def test_they_make_the_same_run(self, grid, tmp_path):
+    for cell in [cell for paragraph in grids.read(grid) for cell in paragraph][:3]:
+      found = settings.parse([*cell.flags, '--seed=3'])[0]
+      config = self._config(tmp_path, found)
+      assert settings.identity(settings.parse([config])[0]) == settings.identity(found)
+      assert settings.parse([f'{config}/config.json'])[0] == settings.parse([config])[0]
+
+  def test_defaults_that_follow_from_other_flags(self, tmp_path):
+    # Five rounds a mask are the default of top-k, and not beside --public_clients.
+    found = _settings('--public_clients=2', '--mask_rounds=5', '--norotate', '--noise=skellam')
+    config = self._config(tmp_path, found)
+    assert settings.identity(settings.parse([config])[0]) == settings.identity(found)
+
+  def test_flags_given_explicitly_win(self, tmp_path):
+    config = self._config(tmp_path, _settings('--epsilon=2', '--p=0.1', '--public_steps=3'))
+    found = settings.parse([config, '--noise_multiplier=3', '--k=7'])[0]
+    assert (found.epsilon, found.noise_multiplier, found.p, found.k) == (None, 3, None, 7)
+    assert found.public_steps == 3
+    # What an explicit flag leaves without effect is left out.
+    other = settings.parse([config, '--algorithm=fedavg'])[0]
+    assert (other.p, other.epsilon, other.public_steps) == (None, None, None)
+    assert settings.parse(['--recipe=best', '--task=shakespeare', '--algorithm=dp_fedavg'])[0].p is None
+
+  @pytest.mark.parametrize('content', [None, 'no JSON', '[]', '{}', '{"flags": {}}'])
+  def test_files_that_are_no_config(self, content, tmp_path):
+    if content is not None:
+      (tmp_path / 'config.json').write_text(content)
+    with pytest.raises(errors.InputError, match=f"--config={tmp_path} is not a run's config.json"):
+      settings.parse([f'--config={tmp_path}'])
+
+  def test_one_preset_at_a_time(self, tmp_path):
+    config = self._config(tmp_path, _settings())
+    with pytest.raises(errors.InputError, match='exclude each other'):
+      settings.parse([config, '--recipe=best'])

@@ -68,6 +68,18 @@ class TestExecution:
     assert divided(0) == divided(0)
     assert divided(0)[:3] == divided(1)[:3] and divided(0)[3] != divided(1)[3]
 
+  def test_the_split_s_digest_is_of_who_is_set_aside_alone(self):
+    found = [
+        _divide(_groups(), *sizes, per_client=per_client).split_digest
+        for sizes in ((), (7,), (13,), (0, 7)) for per_client in (False, True)
+    ]
+    assert len(set(found)) == len(found)
+    assert _divide(_groups(), 7, seed=1).split_digest == found[2]
+    # No client's presence, name or data can be read from it.
+    members = dict(_groups().members)
+    members['group 0'] = [_person(100, num_train=1)]
+    assert _divide(_groups(members=members), 7).split_digest == found[2]
+
   def test_per_client_tests_are_outside_the_guarantee(self):
     data = _divide(_groups(), 7, per_client=True)
     assert data.test_outside_guarantee

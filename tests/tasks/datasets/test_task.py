@@ -51,6 +51,18 @@ class TestExecution:
     np.testing.assert_array_equal(np.concatenate([x for x, _ in parts]), np.arange(59))
     assert all(np.array_equal(y, -x) for x, y in parts)
 
+  def test_another_cut_has_another_digest(self):
+    def digest(num_public, num_held_out, seed=1, num_clients=6):
+      pool = (np.arange(50), np.arange(50))
+      rng = np.random.default_rng(seed)
+      data = task_lib.cut_pool(pool, pool, num_clients, 'x', rng, num_public, num_held_out)
+      return data.split_digest
+
+    # Who sees two equal digests knows that a client is the same client in both.
+    cuts = [(5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 1, 7)]
+    assert len({digest(*cut) for cut in cuts}) == len(cuts)
+    assert digest(5, 0) == digest(5, 0)
+
   def test_too_many_public_examples(self):
     with pytest.raises(errors.InputError, match='--public_examples=50 would take all of the 50'):
       _cut(50, 0)

@@ -40,8 +40,16 @@ class TestComputation:
     (figure,) = found  # One p only: nothing to draw over it.
     by_round, by_uplink = figure.panels
     assert [curve.label for curve in by_round.curves] == [
-        'Fed-SMP top-k, p = 0.005, sigma = 1.4: best 70.0 %', 'FedAvg: best 50.0 %'
+        'Fed-SMP top-k: best 70.0 %', 'FedAvg: best 50.0 %'
     ]
+    # The sentence is that of these runs, and what they share is below.
+    assert figure.title.split(': ')[1] == (
+        'Fed-SMP top-k ends highest, 70.0 % (2 seeds) at 5e-05 MB uplink a client'
+    )
+    assert figure.note == (
+        'Epsilon (valid with fresh noise): 0.1; sigma: 1.4; seeds a setting: 1 to 2;'
+        ' bands and bars are one standard deviation.'
+    )
     one, other = by_round.curves
     assert one.x.tolist() == [0, 1] and one.y == pytest.approx([10, 70])
     assert one.spread == pytest.approx([0, 200**0.5])
@@ -56,20 +64,44 @@ class TestComputation:
     many += [dict(accuracies=[0.1, 0.5], algorithm=name) for name in ('dp_fedavg', 'fedavg')]
     figure = _figure(figures.of_task(groups(*many)), 'rounds')
     assert [curve.label.split(':')[0] for curve in figure.panels[0].curves] == [
-        'Fed-SMP top-k, p = 0.005, sigma = 1.4', 'Fed-SMP rand-k, p = 0.4, sigma = 1.4',
-        'DP-FedAvg, sigma = 1.4', 'FedAvg',
+        'Fed-SMP top-k, p = 0.005', 'Fed-SMP rand-k, p = 0.4', 'DP-FedAvg', 'FedAvg',
     ]
-    assert figure.title.endswith("; the paper's own 4 of 11 settings")
+    assert figure.note.startswith("The paper's own 4 of 11 settings; 7 are left out")
 
   def test_with_many_other_runs_the_most_accurate(self, groups):
     many = [dict(accuracies=[0.1, 0.01 * i], clip=0.1 * i) for i in range(1, 10)]
-    figure = figures.of_task(groups(*many))[0]
+    figure = _figure(figures.of_task(groups(*many)), 'rounds')
     assert sorted(curve.y[-1] for curve in figure.panels[0].curves) == pytest.approx(
         [4, 5, 6, 7, 8, 9]
     )
-    assert figure.title.endswith('; the most accurate 6 of 9 settings')
+    assert figure.note.startswith('The most accurate 6 of 9 settings; 3 are left out')
     # No color is another curve's.
     assert len({curve.color for curve in figure.panels[0].curves}) == 6
+
+  def test_one_curve_of_the_paper_does_not_stand_for_all(self, groups):
+    many = [dict(accuracies=[0.1, 0.01 * i], clip=0.1 * i) for i in range(1, 10)]
+    many += [dict(accuracies=[0.1, 0.05], algorithm='fedavg')]
+    figure = _figure(figures.of_task(groups(*many)), 'rounds')
+    assert figure.note.startswith('The most accurate 6 of 10 settings; 4 are left out')
+
+  def test_figures_of_the_paper_have_private_systems(self, groups):
+    many = [dict(accuracies=[0.1, 0.01 * i], clip=0.1 * i) for i in range(1, 10)]
+    many += [
+        dict(accuracies=[0.1, 0.05 * i], algorithm='fedavg', learning_rate=0.1 * i) for i in (1, 2)
+    ]
+    figure = _figure(figures.of_task(groups(*many)), 'rounds')
+    assert figure.note.startswith('The most accurate 6 of 11 settings; 5 are left out')
+
+  def test_a_label_has_few_words_and_none_too_few(self, groups):
+    details = dict(server_schedule='linear', released_weight=0.5, sampling='fixed')
+    (figure,) = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5]),
+        dict(accuracies=[0.1, 0.6], server_learning_rate=2.0, warm_start='public', **details),
+    ))
+    assert [curve.label.split(':')[0] for curve in figure.panels[0].curves] == [
+        'Fed-SMP top-k, masks held 5 rounds',
+        'Fed-SMP top-k, new masks, past releases 0.5, warm start',
+    ]
 
   def test_public_data_alone_is_a_level(self, groups):
     found = figures.of_task(groups(
@@ -88,8 +120,8 @@ class TestComputation:
     ))
     labels = [curve.label.split(':')[0] for curve in found[0].panels[0].curves]
     assert labels == [
-        'Fed-SMP top-k, p = 0.005, sigma = 1.4, masks held 5 rounds',
-        'Fed-SMP top-k, p = 0.005, sigma = 1.4, new masks, falling server rate, warm start',
+        'Fed-SMP top-k, masks held 5 rounds',
+        'Fed-SMP top-k, new masks, falling server rate, warm start',
     ]
 
   def test_the_ladder_has_the_steps_that_were_run_in_their_order(self, groups):
@@ -109,6 +141,88 @@ class TestComputation:
     ]
     assert panel.curves[0].x == pytest.approx([80, 70, 50])
     assert panel.curves[0].y.tolist() == [0, -1, -2]
+    assert panel.curves[0].x_spread == pytest.approx([0, 0, 0])  # One seed.
+    assert figure.title.endswith(f'"{cells[4].title}" loses most (20.0 points)')
+
+  def test_rivals_of_the_ladder_are_no_steps_and_all_have_the_same_seeds(self, groups):
+    steps, rivals = grids.read('ladder/fashion_mnist')
+    runs = []
+    for cell, accuracy, seeds in (
+        (steps[0], 0.8, (1,)), (steps[1], 0.7, (1, 2)), (steps[2], 0.75, (1,)),
+        (rivals[0], 0.1, (1, 2, 3)),
+    ):
+      for seed in seeds:
+        flags = dict(flag.lstrip('-').split('=') for flag in cell.flags)
+        del flags['task']
+        rounds = int(flags.pop('rounds', 1))
+        # Another seed's accuracy is another.
+        accuracies = [None] * rounds + [accuracy - 0.2 * (seed - 1)]
+        runs.append(dict(
+            flags, accuracies=accuracies, p=float(flags.pop('p', 1)), seed=seed
+        ))
+    figure = _figure(figures.of_task(groups(*runs)), 'ladder')
+    joined, beside = figure.panels[0].curves
+    assert joined.x == pytest.approx([80, 70, 75]) and joined.style == 'points'
+    assert beside.x == pytest.approx([10]) and beside.style == 'marks'
+    assert beside.y.tolist() == [-3] and beside.color != joined.color
+    assert figure.title.endswith(
+        f'"{steps[1].title}" loses most (10.0 points), "{steps[2].title}" wins most (5.0)'
+    )
+
+  def test_accuracy_against_what_it_costs(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5], p=0.005, seed=1), dict(accuracies=[0.1, 0.7], p=0.005, seed=2),
+        dict(accuracies=[0.1, 0.65, 0.65], p=0.1), dict(accuracies=[0.1, 0.9], algorithm='fedavg'),
+        dict(accuracies=[0.84], algorithm='public_only'),
+        # As little uplink as the first, and more accurate.
+        dict(accuracies=[0.1, 0.62], p=0.005, algorithm='fedsmp_randk'),
+    ))
+    figure = _figure(found, 'costs')
+    assert found[0] is figure  # First: with these there is no ladder.
+    by_uplink, by_epsilon = figure.panels
+    ours, _, fedavg = by_uplink.curves
+    assert ours.x == pytest.approx([5e-5, 2e-3], rel=1e-4) and ours.y == pytest.approx([60, 65])
+    assert ours.spread == pytest.approx([200**0.5, 0]) and fedavg.y == pytest.approx([90])
+    ours, _ = by_epsilon.curves  # FedAvg has no epsilon.
+    assert ours.x == pytest.approx([0.1, 0.2]) and 'p = 0.1' in ours.names[1]
+    assert '; of private ones Fed-SMP top-k, p = 0.1, 2 rounds, 65.0 %' in figure.title
+    assert 'the least uplink, 5e-05 MB, buys at most 62.0 %' in figure.title
+    assert 'ithout uplink: public data alone, 84.0 %' in figure.note
+
+  def test_the_axis_begins_below_the_lowest_after_a_warm_start(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.7, 0.8], warm_start='public'), dict(accuracies=[0.75], algorithm='public_only'),
+    ))
+    assert [panel.bottom for panel in _figure(found, 'rounds').panels] == pytest.approx([69, 69])
+
+  def test_no_axis_of_epsilons_that_print_alike(self, groups):
+    made = groups(*(dict(accuracies=[0.1, 0.5], p=p) for p in (0.005, 0.1, 0.4)))
+    for group, epsilon in zip(made, (1.0098, 1.0099, 1.00995)):
+      group.runs[0].at_end['epsilon'] = epsilon
+    assert len(_figure(figures.of_task(made), 'costs').panels) == 1
+    made[0].runs[0].at_end['epsilon'] = 2.0
+    assert len(_figure(figures.of_task(made), 'costs').panels) == 2
+
+  def test_no_costs_of_two_settings_that_cost_anything(self, groups):
+    found = figures.of_task(groups(
+        dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.6], algorithm='fedavg'),
+        dict(accuracies=[0.84], algorithm='public_only'),
+    ))
+    assert not [figure for figure in found if figure.name.endswith('costs')]
+
+  def test_at_most_six_curves_over_p_and_no_color_twice(self, groups):
+    found = figures.of_task(groups(*[
+        dict(accuracies=[0.1, 0.1 * i + p / 10], p=p, clip=0.1 * i, algorithm='fedsmp_randk')
+        for i in range(1, 9) for p in (0.005, 0.1, 0.4)
+    ]))
+    # Of 8 curves of loss, and 8 of accuracy with the paper's.
+    for name, left_out in (('ratio', 2 + 3), ('trade_off', 3)):
+      figure = _figure(found, name)
+      assert figure.note.startswith(f'{left_out} less accurate curves are left out'), name
+      for panel in figure.panels:
+        assert len(panel.curves) == 6
+        ours = [curve.color for curve in panel.curves if curve.style != 'reference']
+        assert len(set(ours)) == len(ours) and max(ours) < drawing.NUM_COLORS
 
   def test_runs_that_differ_in_a_flag_are_told_apart(self, groups):
     found = figures.of_task(groups(
@@ -147,8 +261,8 @@ class TestComputation:
     (panel,) = _figure(found, 'trade_off').panels
     assert [curve.label for curve in panel.curves] == [
         # Of other lengths: both say so.
-        'sigma = 1, epsilon = 0.1; 1 rounds', 'the paper, 180 rounds',
-        'sigma = 2.5, epsilon = 0.1; 1 rounds', 'the paper, 180 rounds',
+        'sigma = 1, epsilon = 0.1; 1 round', 'the paper, 180 rounds',
+        'sigma = 2.5, epsilon = 0.1; 1 round', 'the paper, 180 rounds',
     ]
     assert panel.curves[3].y.tolist() == [51.72, 59.08, 74.54, 52.69, 29.26]
 
@@ -190,7 +304,7 @@ class TestComputation:
     _, accuracy = _figure(found, 'ratio').panels
     assert [curve.y.tolist() for curve in accuracy.curves[:2]] == [[40, 40, 40], [100, 100, 100]]
     assert [curve.label.split(', ')[-1] for curve in accuracy.curves[:2]] == [
-        'C = 0.4; 1 rounds', 'C = 1; 1 rounds'
+        'C = 0.4; 1 round', 'C = 1; 1 round'
     ]
     assert accuracy.curves[0].color != accuracy.curves[1].color
 
@@ -205,7 +319,7 @@ class TestComputation:
     _, accuracy = _figure(found, 'ratio').panels
     plain, ten, _ = accuracy.curves
     assert [plain.y.tolist(), ten.y.tolist()] == [[50, 50, 70], [60, 60, 70]]
-    assert 'public_steps = 10' in ten.label and 'public_steps' not in plain.label
+    assert '10 public steps' in ten.label and 'public steps' not in plain.label
 
   def test_unfinished_runs_are_no_points_over_p(self, groups):
     found = figures.of_task(groups(
@@ -222,13 +336,15 @@ class TestExecution:
       drawing.save_png(figure, '/dev/null/a.png')
 
   def test_no_label_or_title_is_cut(self, groups, tmp_path):
-    long = {'clip_schedule': 'learning_rate', 'public_steps': 10, 'released_weight': 0.5,
-            'server_learning_rate': 2.0, 'warm_start': 'public', 'mask_rounds': 7,
-            'server_filter': 'low_pass', 'precondition': 0.5}
-    (figure,) = figures.of_task(groups(
-        dict(accuracies=[0.1, 0.5]), dict(accuracies=[0.1, 0.6], **long)
-    ))
-    assert max(len(curve.label) for curve in figure.panels[0].curves) > 180
+    flags = {'clip_schedule': 'learning_rate', 'released_weight': 0.5, 'mask_rounds': 7,
+             'server_filter': 'low_pass', 'precondition': 0.5}
+    # Without any of them two settings would have the same label.
+    (figure,) = [figure for figure in figures.of_task(groups(
+        dict(accuracies=[0.1, 0.6], **flags),
+        *(dict(accuracies=[0.1, 0.5], **{k: v for k, v in flags.items() if k != left_out})
+          for left_out in flags),
+    )) if figure.name.endswith('rounds')]
+    assert max(len(curve.label) for curve in figure.panels[0].curves) > 120
     # With one panel it is half as wide.
     narrow = dataclasses.replace(figure, panels=figure.panels[:1])
     for i, one in enumerate((figure, narrow)):

@@ -39,10 +39,10 @@ def _model(seed=0):
   )
 
 
-def _examples(num, seed=1):
+def _examples(num, seed=1, noise=0.3):
   rng = np.random.default_rng(seed)
   x = rng.normal(size=(num, _FEATURES)).astype(np.float32)
-  y = np.argmax(x[:, :_CLASSES] + 0.3 * rng.normal(size=(num, _CLASSES)), axis=1)
+  y = np.argmax(x[:, :_CLASSES] + noise * rng.normal(size=(num, _CLASSES)), axis=1)
   return x, y.astype(np.int32)
 
 
@@ -89,8 +89,10 @@ def _numpy_training(weights, x, y, rate, epochs, seed):
 
 class TestComputation:
 
-  def test_equals_numpy(self):
-    model, (x, y) = _model(), _examples(50)
+  # Labels with little noise, and with so much that a model of 40 examples is too sure of itself.
+  @pytest.mark.parametrize('noise, too_sure', [(0.3, False), (2.0, True)])
+  def test_equals_numpy(self, noise, too_sure):
+    model, (x, y) = _model(), _examples(50, noise=noise)
     with _context():
       found = public_model.train(model, _all, (x, y), seed=7)
     assert found.learning_rate in public_model.LEARNING_RATES
@@ -100,7 +102,7 @@ class TestComputation:
         model.initial_weights[0], x, y, found.learning_rate, found.epochs, seed=7
     )
     for got, array in zip(found.weights.trainable, expected):
-      np.testing.assert_allclose(got, array, atol=2e-5)
+      np.testing.assert_allclose(got, array / found.temperature, atol=2e-5)
     # The choice: the best accuracy on the ten that are held back, by training on the others.
     order = np.random.default_rng(7).permutation(50)
     aside, rest = order[:10], order[10:]
@@ -109,7 +111,50 @@ class TestComputation:
     )
     accuracy = np.mean(np.argmax(x[aside] @ w[0] + w[1], axis=1) == y[aside])
     assert found.validation_accuracy == pytest.approx(accuracy)
-    assert f'{found.epochs} epochs' in found.text()
+    # The temperature: the least loss on the ten, of the same training on the others.
+    logits = x[aside] @ w[0] + w[1]
+    losses = [
+        -np.mean(np.log(_softmax(logits / t)[np.arange(10), y[aside]]))
+        for t in public_model.TEMPERATURES
+    ]
+    assert found.temperature == public_model.TEMPERATURES[np.argmin(losses)]
+    assert (found.temperature > 1) == too_sure
+    assert f'{found.epochs} epochs, temperature {found.temperature:g}' in found.text()
+
+  def test_whole_people_are_held_back(self):
+    people = np.repeat([3, 5, 8, 9], [40, 10, 25, 25])
+    seen = set()
+    for seed in range(20):
+      aside, rest = public_model._split(100, seed, people)
+      assert sorted([*aside, *rest]) == list(range(100))
+      held_back = set(people[aside])
+      assert held_back.isdisjoint(people[rest]) and len(held_back) < 4
+      # A fifth, and nobody more than that takes.
+      assert len(aside) >= 20
+      assert any(len(aside) - np.sum(people == name) < 20 for name in held_back)
+      seen.add(frozenset(held_back))
+    assert len(seen) > 3
+    for nobody in (None, np.zeros(100, int)):
+      aside, rest = public_model._split(100, 0, nobody)
+      assert (len(aside), len(rest)) == (20, 80) and sorted([*aside, *rest]) == list(range(100))
+
+  def test_the_last_person_trains(self):
+    aside, rest = public_model._split(100, 0, np.repeat([0, 1], [99, 1]))
+    assert len(aside) in (1, 99) and len(aside) + len(rest) == 100
+
+  @pytest.mark.parametrize(
+      'losses, accuracies, temperature',
+      [
+          ([3.0, 2.0, 1.0], [0.5, 0.5, 0.5], 1.4),
+          # Fewer labels than without, as where the last layer does not make logits.
+          ([3.0, 2.0, 1.0], [0.5, 0.5, 0.4], 1.2),
+          ([3.0, 2.0, np.nan], [0.5, 0.6, 0.6], 1.2),
+      ],
+  )
+  def test_temperature(self, losses, accuracies, temperature):
+    nothing = np.zeros([1, 1])
+    curves = public_model._Curves(nothing, nothing, np.array([losses]), np.array([accuracies]))
+    assert curves.temperature(0) == temperature
 
   @pytest.mark.parametrize(
       'accuracies, losses, best',
@@ -122,7 +167,7 @@ class TestComputation:
       ],
   )
   def test_best(self, accuracies, losses, best):
-    curves = public_model._Curves(np.array(losses), np.array(accuracies))
+    curves = public_model._Curves(np.array(losses), np.array(accuracies), None, None)
     assert curves.best() == best
 
   def test_gives_up_where_neither_loss_nor_accuracy_gets_better(self, monkeypatch):
@@ -130,7 +175,7 @@ class TestComputation:
     x, y = _examples(40)
     with _context():
       fit = public_model._build(_model(), _all)
-      curves, _ = fit([(0, public_model.MAX_EPOCHS, 2, 1, (x, y), (x, y))])
+      curves, _ = fit([(0, public_model.MAX_EPOCHS, 2, 1, 1, (x, y), (x, y))])
     made = int(np.isfinite(curves.losses).sum())
     assert 3 <= made < public_model.MAX_EPOCHS
     losses, accuracies = curves.losses[0, :made], curves.accuracies[0, :made]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -75,24 +76,50 @@ class TestExecution:
 
   def test_a_private_run_s_weights_are_composed(self, data_dir, tmp_path, capsys):
     first, second = tmp_path / 'first', tmp_path / 'second'
-    assert _run(data_dir, first, '--algorithm=dp_fedavg') == 0
-    arguments = ('--algorithm=dp_fedavg', f'--warm_start={first / "weights.npz"}')
-    assert _run(data_dir, second, *arguments, '--public_examples=20') == 0
+    assert _run(data_dir, first) == 0
+    start = f'--warm_start={first / "weights.npz"}'
+    assert _run(data_dir, second, start) == 0
     printed = capsys.readouterr().out
     assert 'VALID FOR THIS RUN ALONE' in printed
     # A path has no place where a line may break.
     assert f'--ledger={first}' in ''.join(printed.split())
+    assert _json(second / 'config.json')['warm_start_runs'] == [
+        _json(first / 'config.json')['run_id']
+    ]
+
+  @pytest.mark.parametrize('other', ['--seed=2', '--public_examples=10', '--held_out=20'])
+  def test_no_ledgers_cover_a_start_of_other_clients(self, other, data_dir, tmp_path, capsys):
+    # Another cut of the pool: a public image of the first run may be a client's of the second,
+    # and a client's image anybody's.
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    assert _run(data_dir, first) == 0
+    arguments = (f'--warm_start={first / "weights.npz"}', '--dry_run', other)
+    capsys.readouterr()
+    assert _run(data_dir, second, *arguments) == 0
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert 'with other clients than this run\'s, or unknown ones' in printed
+    assert 'no ledgers cover them' in printed and '--ledger' not in printed
+
+  def test_a_run_without_noise_is_no_private_run(self, data_dir, tmp_path, capsys):
+    first = tmp_path / 'first'
+    assert _run(data_dir, first, '--noise_multiplier=0') == 0
+    capsys.readouterr()
+    given = commands.tiny(
+        data_dir, tmp_path / 'second', '--seed=1', f'--warm_start={first / "weights.npz"}'
+    )
+    assert 'without privacy: no epsilon covers its clients' in commands.say(capsys, *given[1:])
 
   def test_an_origin_goes_along_a_chain_and_stays_when_a_run_resumes(
       self, data_dir, tmp_path, capsys
   ):
     first, second = tmp_path / 'first', tmp_path / 'second'
-    assert _run(data_dir, first, '--algorithm=dp_fedavg', '--rounds=1') == 0
+    assert _run(data_dir, first, '--rounds=1') == 0
+    first_id = _json(first / 'config.json')['run_id']
     source = first / 'weights.npz'
-    arguments = ('--algorithm=dp_fedavg', '--public_examples=20', f'--warm_start={source}')
+    arguments = (f'--warm_start={source}',)
     assert _run(data_dir, second, *arguments) == 0
     origin = _json(second / 'config.json')['warm_start_origin']
-    assert 'a private run of dp_fedavg' in origin
+    assert 'a private run of fedsmp_topk' in origin
     # The file is gone, or another run's: what the run began with stays what it was.
     source.unlink()
     (first / 'config.json').write_text('{"algorithm": "public_only"}')
@@ -101,14 +128,19 @@ class TestExecution:
     assert _json(second / 'summary.json')['verdict'] == (
         'would be valid for this run alone with fresh noise'
     )
-    third = warm_start.origin(str(second / 'weights.npz'), None)
-    assert third == f'of a run of dp_fedavg, whose own initial weights are {origin}'
+    digest = _json(second / 'config.json')['split_digest']
+    data = types.SimpleNamespace(split_digest=digest, public=None)
+    third = warm_start.origin(str(second / 'weights.npz'), data)
+    assert third.text.endswith(f'; its own initial weights are {origin}')
+    # All ledgers of the chain cover it.
+    assert f'--ledger={second}' in third.text and f'--ledger={first}' in third.text
+    assert third.runs == (first_id, _json(second / 'config.json')['run_id'])
     # A link to them is not another file.
     link = tmp_path / 'public' / 'weights.npz'
     link.parent.mkdir()
     (link.parent / 'config.json').write_text('{"algorithm": "public_only"}')
     link.symlink_to(second / 'weights.npz')
-    assert warm_start.origin(str(link), None) == third
+    assert warm_start.origin(str(link), data) == third
 
   def test_a_run_without_a_checkpoint_begins_with_the_same_file_again(
       self, public, data_dir, tmp_path, capsys

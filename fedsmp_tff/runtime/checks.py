@@ -1,0 +1,32 @@
+"""Checks that fail in a computation, with their sentence first."""
+
+from collections.abc import Iterator
+import contextlib
+import re
+
+import grpc
+import tensorflow as tf
+
+
+@contextlib.contextmanager
+def sentence_first() -> Iterator[None]:
+  """Raises a failed `tf.debugging` check as an error whose text is that of the check.
+
+  TensorFlow puts it behind a traceback of the graph, TFF's worker within a report of gRPC.
+
+  >>> with sentence_first():
+  ...   raise grpc.RpcError('details: assertion failed: [Too few.] [Condition x > 0] [x = ] [0]')
+  Traceback (most recent call last):
+    ...
+  tensorflow.python.framework.errors_impl.InvalidArgumentError: Too few.
+
+  Raises:
+    tf.errors.InvalidArgumentError: If a check fails; its cause is the error as it was.
+  """
+  try:
+    yield
+  except (tf.errors.InvalidArgumentError, grpc.RpcError) as error:
+    found = re.search(r'assertion failed: \[(.*?)\](?= \[|$)', str(error), re.DOTALL)
+    if found is None:
+      raise
+    raise tf.errors.InvalidArgumentError(None, None, found.group(1)) from error

@@ -1,0 +1,146 @@
+"""Shows a person, when all rounds are done, rivals, what the model does and what to run next.
+
+All of it follows from the released model and from data of no client: epsilon is unchanged.
+"""
+
+import csv
+import pathlib
+from typing import NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import datasets
+from tasks.config import settings as settings_lib
+from tasks.training import experiment as experiment_lib
+from tasks.training import passages
+
+_RIVALS = pathlib.Path(__file__).parents[1] / 'experiments' / 'rivals.csv'
+_BATCH = 500
+_PROMPT, _LENGTH, _TEMPERATURE = 'ROMEO. ', 200, 0.7
+
+
+class Rival(NamedTuple):
+  """A known result on the same test set.
+
+  Attributes:
+    task: The task.
+    title: The system, for people.
+    accuracy: Mean of the final accuracies, in [0, 1].
+    runs: Where its runs are, below docs/results, with commas between.
+  """
+
+  task: str
+  title: str
+  accuracy: float
+  runs: str
+
+
+def rivals(task: str) -> list[Rival]:
+  """The known results of a task."""
+  with open(_RIVALS, encoding='utf-8', newline='') as file:
+    rows = [row for row in csv.DictReader(file) if row['task'] == task]
+  return [Rival(**{**row, 'accuracy': float(row['accuracy'])}) for row in rows]
+
+
+def text(
+    experiment: experiment_lib.Experiment,
+    weights: tff.learning.models.ModelWeights,
+    accuracy: float,
+    run_dir: pathlib.Path,
+) -> str:
+  """Returns lines for people.
+
+  Args:
+    experiment: The run.
+    weights: Its last weights.
+    accuracy: On all test examples, in [0, 1].
+    run_dir: Its directory.
+  """
+  settings = experiment.settings
+  model = experiment_lib.with_weights(experiment.model, weights)
+  parts = [
+      _beside(accuracy, rivals(settings.task)) if settings.held_out is None else None,
+      _shown(model, experiment),
+      _next_commands(settings, run_dir),
+  ]
+  return '\n\n'.join(part for part in parts if part)
+
+
+def _beside(accuracy: float, known: list[Rival]) -> Optional[str]:
+  if not known:
+    return None
+  rows = [('this run', accuracy), *((f'{one.title} (docs/results)', one.accuracy) for one in known)]
+  width = max(len(title) for title, _ in rows)
+  return '\n'.join([
+      'accuracy on the test set beside known results',
+      *(f'  {title:<{width}}  {100 * value:.2f} %' for title, value in rows),
+  ])
+
+
+def _shown(
+    model: tff.learning.models.FunctionalModel, experiment: experiment_lib.Experiment
+) -> Optional[str]:
+  """What the model does: a passage, or a table of its mistakes; None where neither fits."""
+  if passages.writes(experiment.settings.task):
+    passage = passages.passage(model, _PROMPT, _LENGTH, _TEMPERATURE, seed=0)
+    return f'the model writes, after {_PROMPT.strip()!r}:\n{_PROMPT}{passage}'
+  task = datasets.TASKS[experiment.settings.task]
+  if not task.class_names or experiment.data.test_outside_guarantee:
+    return None
+  return confusion_text(confusion(model, experiment.data.test), task.class_names)
+
+
+def confusion(
+    model: tff.learning.models.FunctionalModel, examples: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+  """Returns a table of true classes (rows) by predicted classes, of counts, int64.
+
+  Args:
+    model: A model of logits, whose initial weights are the trained ones.
+    examples: x and y; y int, from 0.
+  """
+  predict = tf.function(
+      lambda x: model.predict_on_batch(model.initial_weights, x, training=False)
+  )
+  x, y = examples
+  logits = np.concatenate([
+      predict(tf.constant(x[i : i + _BATCH])).numpy() for i in range(0, len(x), _BATCH)
+  ])
+  num_classes = logits.shape[1]
+  table = np.bincount(num_classes * y + logits.argmax(axis=1), minlength=num_classes**2)
+  return table.reshape(num_classes, num_classes)
+
+
+def confusion_text(table: np.ndarray, class_names: tuple[str, ...]) -> str:
+  """Returns a table of counts as one of percent of each row, for people."""
+  width = max(map(len, class_names)) + 3
+  percent = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+  header = ''.join(f'{i:>4}' for i in range(len(class_names)))
+  rows = [
+      f'  {f"{i} {name}":<{width}}' + ''.join(f'{value:>4.0f}' for value in row)
+      for i, (name, row) in enumerate(zip(class_names, percent))
+  ]
+  return '\n'.join([
+      'of the test examples of each class, the percentage that the model takes for class',
+      f'  {"":<{width}}{header}',
+      *rows,
+  ])
+
+
+def _next_commands(settings: settings_lib.RunSettings, run_dir: pathlib.Path) -> str:
+  commands = []
+  if passages.writes(settings.task):
+    commands.append(('another passage', f"tasks.generate {run_dir} --prompt='To be, or'"))
+  commands.append(('all runs there', f'tasks.report {run_dir.parent}'))
+  if settings_lib.ALGORITHMS[settings.algorithm].private:
+    commands.append(('its privacy in full', f'tasks.account --ledger={run_dir}'))
+  other = 'fedavg' if settings.algorithm == 'dp_fedavg' else 'dp_fedavg'
+  # A recipe, and what trains on public examples alone, has flags for its own system.
+  of_task = f'--task={settings.task}'
+  if settings.algorithm != settings_lib.PUBLIC_ONLY:
+    recipe = settings.recipe
+    of_task = f'--config={run_dir}' if recipe is None else f'{of_task} --recipe={recipe}'
+  commands.append(('another system', f'tasks.run {of_task} --algorithm={other}'))
+  return '\n'.join(['next', *(f'  {what:<20} python -m {line}' for what, line in commands)])

@@ -1,0 +1,56 @@
+"""Tests that a release manager receives each round, and that its failures end nothing."""
+
+import asyncio
+import collections
+
+import pytest
+import tensorflow_federated as tff
+
+from fedsmp_tff.program import loop
+from fedsmp_tff.program import releases
+
+
+class _Failing(tff.program.ReleaseManager):
+
+  async def release(self, value, key):
+    raise ConnectionError('no server')
+
+
+def _report(rounds_done):
+  return loop.RoundReport(
+      rounds_done, rounds_charged=rounds_done + 1, weights=object(),
+      metrics=collections.OrderedDict(aggregator=collections.OrderedDict(participants=3)),
+      evaluation={'accuracy': 0.5},
+  )
+
+
+class TestReleases:
+
+  def test_each_round_is_released_under_its_number(self):
+    manager = tff.program.MemoryReleaseManager()
+    report = releases.Releases(manager)
+    for rounds_done in (0, 1, 2):
+      report(_report(rounds_done))
+    assert list(manager.values()) == [0, 1, 2]
+    assert manager.values()[2] == {
+        'rounds_charged': 3, 'metrics': {'aggregator': {'participants': 3}},
+        'evaluation': {'accuracy': 0.5},
+    }
+
+  def test_numbers_of_ones_own(self):
+    manager = tff.program.MemoryReleaseManager()
+    releases.Releases(manager, lambda report: {'charged': report.rounds_charged})(_report(4))
+    assert manager.values() == {4: {'charged': 5}}
+
+  def test_a_failure_is_a_warning(self):
+    with pytest.warns(UserWarning, match='_Failing did not release round 1: no server'):
+      releases.Releases(_Failing())(_report(1))
+
+  def test_it_works_where_an_event_loop_runs(self):
+    manager = tff.program.MemoryReleaseManager()
+
+    async def cell():  # As in a notebook.
+      releases.Releases(manager)(_report(1))
+
+    asyncio.run(cell())
+    assert list(manager.values()) == [1]

@@ -1,0 +1,63 @@
+"""Tests that docs/slurm's job array hands signals and results on, and leaves no directory."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support import commands
+from tests.support import small_data
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_WAIT = 180
+
+
+@pytest.fixture
+def temporary(tmp_path):
+  path = tmp_path / 'tmp'
+  path.mkdir()
+  return path
+
+
+def _start(tmp_path, temporary, *arguments):
+  """The script as Slurm's first job of an array, from a directory with this environment."""
+  (tmp_path / '.venv').symlink_to(sys.prefix)
+  return subprocess.Popen(
+      ['bash', _ROOT / 'docs' / 'slurm' / 'array.sbatch', *arguments], cwd=tmp_path,
+      env={
+          **os.environ, 'SLURM_JOB_ID': '7', 'SLURM_ARRAY_TASK_ID': '0',
+          'TMPDIR': str(temporary), 'PYTHONPATH': str(_ROOT),
+      },
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+  )
+
+
+@pytest.mark.parametrize('flag, status', [('--print', 0), ('--no_such_flag', 2)])
+def test_it_ends_with_the_sweeps_status_and_leaves_nothing(tmp_path, temporary, flag, status):
+  job = _start(tmp_path, temporary, '--grid=paper/fashion_mnist', flag)
+  out, err = job.communicate(timeout=_WAIT)
+  assert job.returncode == status and not [*temporary.iterdir()]
+  assert 'tasks.run --task=fashion_mnist' in out if flag == '--print' else 'no_such_flag' in err
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_run_after_its_round_and_leaves_nothing(tmp_path, temporary):
+  small_data.write_fashion_mnist(tmp_path / 'data')
+  grid = tmp_path / 'my.grid'
+  flags = [flag for flag in commands.tiny(tmp_path / 'data', '')[1:] if 'output_dir' not in flag]
+  grid.write_text(' '.join([*flags, '--rounds=100000']))
+  job = _start(tmp_path, temporary, f'--grid={grid}', f'--sweep_dir={tmp_path / "runs"}')
+  end = time.monotonic() + _WAIT
+  while not any(len(table.read_bytes().splitlines()) > 3
+                for table in tmp_path.glob('runs/*/metrics.csv')):
+    assert job.poll() is None and time.monotonic() < end, job.communicate()
+    time.sleep(0.1)
+  assert [*temporary.iterdir()]
+  job.send_signal(signal.SIGTERM)
+  _, err = job.communicate(timeout=_WAIT)
+  assert job.returncode == 143, err
+  assert [*tmp_path.glob('runs/*/summary.json')] and not [*temporary.iterdir()]

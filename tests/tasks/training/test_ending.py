@@ -1,0 +1,88 @@
+"""Tests of what a run shows when it is done: rivals, mistakes, and commands that work."""
+
+import csv
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks import datasets
+from tasks.config import settings
+from tasks.training import ending
+from tests.support import commands
+
+_ROOT = pathlib.Path(__file__).parents[3]
+
+
+class TestRivals:
+
+  @pytest.mark.parametrize('task', datasets.TASKS)
+  def test_they_are_what_runs_in_the_results_came_to(self, task):
+    for rival in ending.rivals(task):
+      finals = []
+      for run in rival.runs.split(','):
+        path = _ROOT / 'docs' / 'results' / run
+        config = json.loads((path / 'config.json').read_text())
+        summary = json.loads((path / 'summary.json').read_text())
+        assert config['task'] == task and config['rounds'] == summary['rounds']
+        finals.append(summary['final_test_accuracy'])
+      assert rival.accuracy == pytest.approx(np.mean(finals), abs=5e-5)
+
+  def test_all_are_of_known_tasks(self):
+    with open(_ROOT / 'tasks' / 'experiments' / 'rivals.csv', encoding='utf-8') as file:
+      rows = list(csv.DictReader(file))
+    assert rows and {row['task'] for row in rows} <= set(datasets.TASKS)
+
+
+def _linear_model(kernel):
+  """A model whose logits are x times a fixed matrix."""
+  return tff.learning.models.FunctionalModel(
+      initial_weights=((np.asarray(kernel, np.float32),), ()),
+      predict_on_batch_fn=tf.function(lambda weights, x, training: tf.matmul(x, weights[0][0])),
+      loss_fn=tf.function(lambda output, label, weight=None: 0.0),
+      input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None], tf.int32)),
+  )
+
+
+class TestConfusion:
+
+  def test_rows_are_true_classes(self):
+    # Classes 0 and 1 are swapped, 2 is right; more examples than a batch.
+    model = _linear_model([[0, 1, 0], [1, 0, 0], [0, 0, 1]])
+    y = np.arange(1200, dtype=np.int32) % 3
+    x = np.eye(3, dtype=np.float32)[y]
+    assert ending.confusion(model, (x, y)).tolist() == [[0, 400, 0], [400, 0, 0], [0, 0, 400]]
+
+  def test_text(self):
+    text = ending.confusion_text(np.array([[3, 1], [0, 0]]), ('cat', 'dog'))
+    assert text.splitlines()[1:] == ['           0   1', '  0 cat   75  25', '  1 dog    0   0']
+
+
+class TestText:
+
+  def test_it_ends_a_finished_run_and_its_commands_parse(self, data_dir, tmp_path, capsys):
+    out = tmp_path / 'runs' / 'a'
+    assert commands.main(commands.tiny(data_dir, out)) == 0
+    printed = capsys.readouterr().out
+    accuracy = json.loads((out / 'summary.json').read_text())['final_test_accuracy']
+    beside = re.search(r'this run +(\S+) %', printed)
+    assert float(beside[1]) == pytest.approx(100 * accuracy, abs=0.005)
+    for rival in ending.rivals('fashion_mnist'):
+      assert f'{rival.title} (docs/results)' in printed
+    # The share of right predictions is the accuracy, of rows with as many examples as they have.
+    table = re.findall(r'^  \d \S.*?((?: +\d+){10})$', printed, re.MULTILINE)
+    assert len(table) == 10
+    found = re.findall(r'python -m (tasks\.\S+) (.*)$', printed[printed.index('\nnext\n') :], re.M)
+    assert [name for name, _ in found] == ['tasks.report', 'tasks.account', 'tasks.run']
+    again = settings.parse(found[-1][1].split())[0]
+    assert again.algorithm == 'dp_fedavg' and again.rounds == 3
+
+  def test_held_out_examples_are_not_compared_with_the_test_set(self, data_dir, tmp_path, capsys):
+    out = tmp_path / 'a'
+    assert commands.main(commands.tiny(data_dir, out, '--held_out=20', '--rounds=1')) == 0
+    printed = capsys.readouterr().out
+    assert 'beside known results' not in printed and '\nnext\n' in printed
