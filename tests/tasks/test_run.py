@@ -369,7 +369,10 @@ class TestExecution:
           for file in ('config.json', 'summary.json')
       })
       record = ledger_lib.read(out / 'privacy_ledger.jsonl')
-      assert record.data == 'fashion_mnist' and bool(record.seed_digest) == bool(arguments)
+      # Ledgers know their clients by the task and by how its data were divided.
+      digest = json.loads((out / 'config.json').read_text())['split_digest']
+      assert record.data == f'fashion_mnist divided as {digest}'
+      assert bool(record.seed_digest) == bool(arguments)
     assert verdicts == [{'would be valid with fresh noise'}, {'valid'}]
 
   def test_runs_of_one_seed_are_not_composed(self, data_dir, tmp_path, capsys):

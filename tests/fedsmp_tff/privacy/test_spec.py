@@ -190,7 +190,7 @@ class TestCalibration:
 
   def test_an_accounting_that_does_not_exist_or_fit_is_a_value_error(self):
     spec = spec_lib.PrivacySpec(50, 50, 10, 1.0, 1.0, 1e-3, noise='skellam', num_values=100)
-    for ask in (spec.holds, spec.epsilon, lambda name: spec.calibrated(1.0, name)):
+    for ask in (spec.is_valid, spec.epsilon, lambda name: spec.calibrated(1.0, name)):
       with pytest.raises(ValueError, match="must be one of .* Found 'pld'"):
         ask('pld')
     for ask in (spec.epsilon, lambda name: spec.calibrated(1.0, name)):
