@@ -1,4 +1,4 @@
-"""Says in one sentence whether TFF 0.87 can run here; works on any Python 3."""
+"""States in one sentence whether TFF 0.87 can run here; works on any Python 3."""
 
 import platform
 import sys

@@ -278,7 +278,7 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
   quoted = min(found, key=found.get)
   if not any(record.seeded for _, record in runs):
-    alone = ', and say that it leaves out the initial weights' if starts else ''
+    alone = ', and state that it leaves out the initial weights' if starts else ''
     print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below{alone}.')
   else:
     print('Quote none: the noise of a seeded run can be removed.')

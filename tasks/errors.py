@@ -10,7 +10,7 @@ class InputError(Exception):
 
 
 class RunError(Exception):
-  """A run that has begun can't continue; the text says why, and how it can."""
+  """A run that has begun can't continue; the text states why, and how it can."""
 
 
 def as_flags(error: ValueError, names: Iterable[str]) -> InputError:

@@ -3,7 +3,7 @@
 import os
 import sys
 
-# TensorFlow's notes on its start say nothing about a passage.
+# TensorFlow's notes on its start have nothing about a passage.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top

@@ -2,7 +2,7 @@
 
 import os
 
-# TensorFlow's notes on its start say nothing about a report.
+# TensorFlow's notes on its start have nothing about a report.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top

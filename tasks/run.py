@@ -1,4 +1,4 @@
-"""`python -m tasks.run --task=TASK`: trains with Fed-SMP or a sibling, and says what it spent."""
+"""`python -m tasks.run --task=TASK`: trains with Fed-SMP or a sibling, and prints what it spent."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ if __name__ == '__main__':
   # While packages are imported, Ctrl-C ends without a traceback.
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-# TensorFlow's notes on its start say nothing about a run.
+# TensorFlow's notes on its start have nothing about a run.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 from fedsmp_tff import _platform

@@ -2,7 +2,7 @@
 
 import os
 
-# TensorFlow's notes on its start say nothing about a sweep.
+# TensorFlow's notes on its start have nothing about a sweep.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
@@ -34,6 +34,8 @@ _RUN = ('-m', 'tasks.run')
 _PRESETS = ('recipe=', 'row=', 'config=')
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOG_TAIL_BYTES = 4096
+# Where a run's lines on how far it is begin: of its rounds, and of the public training before them.
+_OF_PROGRESS = ('round ', 'training on ')
 _LOCKS, _LOGS = '.locks', 'logs'
 
 
@@ -336,8 +338,8 @@ class _Log:
 
   def progress(self) -> str:
     """How far the run is, as it prints itself."""
-    rounds = [line for line in self.last_lines() if line.startswith('round ')]
-    return rounds[-1] if rounds else 'starting'
+    lines = [line for line in self.last_lines() if line.startswith(_OF_PROGRESS)]
+    return lines[-1] if lines else 'starting'
 
 
 def _wait(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# TensorFlow's notes on its start say nothing about a run.
+# TensorFlow's notes on its start have nothing about a run.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top

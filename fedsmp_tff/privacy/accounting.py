@@ -13,8 +13,8 @@ how clients are sampled and on the adjacency, the meaning of 'one client more or
   fixed_pld_lower  exactly r of n      replace one         2 C
   paper            Poisson, rate r/n   add or remove one   C
 
-`*_pld` are composed privacy loss distributions; `pld` says which and why. The exception:
-`fixed_pld_lower` is a LOWER bound (`lower_bound`): no accountant of that sampling may say less.
+`*_pld` are composed privacy loss distributions; `pld` explains which and why. The exception:
+`fixed_pld_lower` is a LOWER bound (`lower_bound`): no accountant of that sampling may claim less.
 `*_rdp` are Renyi DP with the conversion of Canonne, Kamath, Steinke (2020): for
 Poisson sampling of Gaussian noise dp-accounting's, with a fixed number of clients Wang, Balle,
 Kasiviswanathan (2019), Theorem 9, at noise multiplier sigma / 2, since replacing a client moves
@@ -60,7 +60,7 @@ class Accounting(NamedTuple):
     assumption: The adjacency and the sensitivity.
     sampling: The sampling that it assumes: `POISSON` or `FIXED`.
     guarantees: Whether it is an upper bound, and so a guarantee, for that sampling.
-    any_noise: Whether it can be had for integer noise of any kind; see `Round.can_account`.
+    any_noise: Whether it accounts for integer noise of any kind; see `Round.can_account`.
   """
 
   title: str

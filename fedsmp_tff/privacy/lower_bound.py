@@ -1,4 +1,4 @@
-"""Below which epsilon no accountant may say, with exactly r of n clients a round.
+"""The epsilon below which no accountant may go, with exactly r of n clients a round.
 
 Two populations are that far apart: one client sends +C in a population and -C in its
 neighbour, all others -C. In units of C sigma, its rounds are N(0, 1) against

@@ -18,7 +18,7 @@ With noise C sigma on the sum, in units of C sigma:
   stick divergence a round is dominated by (1 - q) N(0, 1) + q N(+2 / sigma, 1) against
   (1 - q) N(0, 1) + q N(-2 / sigma, 1): the upper bound.
 
-`lower_bound` says how far two populations are apart, below which no accountant may say.
+`lower_bound` measures how far two populations are apart: no accountant may claim less.
 """
 
 from collections.abc import Callable, Sequence
@@ -129,7 +129,7 @@ def _one_more(noise_multiplier: float, rate: float, step: float) -> Loss:
 
 
 def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
-  """Composes rounds of one grid and adjacency, each as many times as its number says.
+  """Composes rounds of one grid and adjacency, each as many times as its number.
 
   Args:
     rounds: At least one, each at least once.

@@ -211,7 +211,7 @@ def violations(
   if sparsifier == TOPK and phi > GAMMA:
     found.append(
         f'phi_k = {phi:.3g} is above gamma = {GAMMA:.3g}, which the proof for top-k needs'
-        ' (appendix; Theorem 2 does not say it)'
+        ' (appendix; Theorem 2 does not state it)'
     )
   return found
 

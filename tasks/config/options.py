@@ -122,7 +122,7 @@ class Option:
 
 
 def option(default: Any, help: str, **facts: Any) -> Any:  # pylint: disable=redefined-builtin
-  """Returns a keyword-only dataclass field for an option, as `Option`'s attributes say."""
+  """Returns a keyword-only dataclass field for an option, by `Option`'s attributes."""
   one = Option(default, help, **facts)
   begins = {'default': default}
   if one.required or one.fill is not None:

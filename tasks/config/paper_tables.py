@@ -13,7 +13,7 @@ from tasks import errors
 _FILE = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper' / 'tables.csv'
 # Algorithm 1 samples a fixed number of clients, and the paper's code was PyTorch.
 _AS_THE_PAPER = ('--sampling=fixed', '--initializer=torch')
-# Speeches padded to sequences of 80 characters, and the padding counted: a model that always says
+# Speeches padded to sequences of 80 characters, and the padding counted: a model that always predicts
 # 'space' then has 36.1 %, and the paper's worst cell is 36.41 % +- 0.15.
 _SHAKESPEARE = (
     '--shakespeare_test=per_client', '--shakespeare_snippets=speech',

@@ -70,7 +70,7 @@ def prepare(settings: RuntimeSettings, seeded: bool) -> None:
 
 @contextlib.contextmanager
 def context(settings: RuntimeSettings) -> Iterator[None]:
-  """Runs the computations of a `with` block where the settings say.
+  """Runs the computations of a `with` block in the place that the settings name.
 
   Raises:
     InputError: If that place does not exist.

@@ -468,7 +468,7 @@ class RunSettings:
   )
   evaluation_clients_per_round: Optional[int] = _option(
       None,
-      'Clients in an evaluation on clients, sampled as --sampling says (default:'
+      'Clients in an evaluation on clients, sampled as in --sampling (default:'
       ' --clients_per_round).',
       group=_EVALUATION, at_least=1, only=_ON_CLIENTS,
       fill=lambda chosen: chosen['clients_per_round'],

@@ -61,7 +61,7 @@ _DATA = flags.DEFINE_enum(
 _SPEECH, _ROLE = 'speech', 'role'
 _SNIPPETS = flags.DEFINE_enum(
     'shakespeare_snippets', _ROLE, (_ROLE, _SPEECH),
-    'What is cut into sequences of 80 characters, of the bundled plays. role: all that a role says,'
+    'What is cut into sequences of 80 characters, of the bundled plays. role: all that a role speaks,'
     ' as one text, of which 6 % of labels are padding; speech: each of its speeches, 24 %, as in'
     ' the paper\'s data. TFF\'s own data have speeches.',
 )

@@ -15,7 +15,7 @@ from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import results
 
-# With more curves than this, a figure leaves some out, and says so.
+# With more curves than this, a figure leaves some out, and counts them.
 _MOST_CURVES = 6
 # A label has more words on flags only where groups would have the same without them.
 _MOST_WORDS = 3

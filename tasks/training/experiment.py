@@ -201,7 +201,7 @@ class Experiment:
     """Returns epsilon after so many rounds and evaluations, by column; empty without privacy.
 
     `epsilon` is valid for the data's clients; `epsilon_hypothetical` is what as many
-    clients as --population says would get; `epsilon_paper` is the paper's figure at that
+    clients as --population names would get; `epsilon_paper` is the paper's figure at that
     number, of Gaussian noise alone. `evaluations` None: all that are planned.
     """
     if not self.private:

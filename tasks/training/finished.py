@@ -127,7 +127,7 @@ def is_whole(path: pathlib.Path, rounds: int) -> bool:
 
 
 def _ledger_agrees(path: pathlib.Path, summary: dict[str, Any]) -> bool:
-  """Whether the ledger has the rounds that the summary says were charged."""
+  """Whether the ledger has the rounds that the summary counts as charged."""
   if 'rounds_charged' not in summary:
     return True
   try:

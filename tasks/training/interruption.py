@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
   """A signal asked the command to end.
 
   Attributes:
-    status: The exit status that says so: 128 + the signal's number.
+    status: The exit status for it: 128 + the signal's number.
   """
 
   def __init__(self, number: int, next_step: str = ''):

@@ -104,7 +104,7 @@ class MetricsWriter(loop.Reporter):
     return {'client_accuracy': found.accuracy, 'client_accuracy_stddev': found.stddev}
 
   def _charged(self, report: loop.RoundReport) -> dict[str, Any]:
-    """What the ledger says was spent."""
+    """The privacy spent, from the ledger."""
     if self._ledger is None:
       return {}
     # Privacy loss distributions take time: where accuracy is measured too.

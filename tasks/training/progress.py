@@ -55,7 +55,7 @@ class Progress(loop.Reporter):
       self._thread.start()
 
   def during(self, evaluate: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
-    """The same `evaluate` of `loop.run`, during which lines say what takes the time."""
+    """The same `evaluate` of `loop.run`, with lines on what takes the time."""
 
     def evaluate_and_say(rounds_done, weights):
       self._done, self._doing, self._ended = rounds_done, 'measuring', time.monotonic()

@@ -298,7 +298,7 @@ def _number(path: pathlib.Path) -> int:
 
 
 def charged(run_dir: os.PathLike[str], column: str = 'rounds_charged') -> int:
-  """The most rounds, or evaluations, that a run's reports say were charged for; 0 without any."""
+  """The most rounds, or evaluations, that a run's reports count as charged; 0 without any."""
   path = pathlib.Path(run_dir) / run_tables.METRICS
   found = [row.get(column) for row in tables.Table(path).rows()]
   return max([int(c) for c in found if c and c.isdigit()], default=0)

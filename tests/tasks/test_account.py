@@ -252,7 +252,7 @@ class TestLedger:
     assert f'epsilon = 0.6303  {verdict}' in out, out
     alone = 'ALONE' in verdict
     assert (f'{other}: the initial weights are of a run of clients.' in out) == alone
-    assert ('say that it leaves out the initial weights' in out) == alone
+    assert ('state that it leaves out the initial weights' in out) == alone
     # Without the first run's ledger nothing covers its clients.
     _, out, _ = self._account(capsys, f'--ledger={other}')
     assert 'VALID FOR THESE RUNS ALONE' in out

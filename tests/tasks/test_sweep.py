@@ -116,6 +116,9 @@ class TestComputation:
     log = sweep._Log(path, path.stat().st_size)
     assert log.progress() == 'starting' and log.last_lines() == []
     with open(path, 'a') as file:
+      file.write('training on the 8 public examples: 00:30 so far\n')
+    assert log.progress() == 'training on the 8 public examples: 00:30 so far'
+    with open(path, 'a') as file:
       file.write(f'{"a long line " * 1000}\n\nround 6/60: this one\nnext\n\n')
     assert log.progress() == 'round 6/60: this one' and log.last_lines()[-1] == 'next'
 
