@@ -436,9 +436,10 @@ class TestSignals:
   @pytest.mark.parametrize('number, status', [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
   def test_the_round_in_flight_ends(self, data_dir, tmp_path, number, status):
     out = tmp_path / 'a'
-    # Checkpoints only where the signal makes one.
+    # Checkpoints only where the signal makes one, and no measurement but the first.
     arguments = commands.tiny(
-        data_dir, out, '--rounds=100000', '--rounds_per_checkpoint=1000000'
+        data_dir, out, '--rounds=100000', '--rounds_per_checkpoint=1000000',
+        '--rounds_per_evaluation=100000',
     )
     command = commands.command(arguments)
     _wait_for_rounds(command, out, 3)
@@ -447,7 +448,9 @@ class TestSignals:
     assert command.returncode == status and 'Traceback' not in err
     assert f'{signal.Signals(number).name}: the round in flight has 20 s' in err
     assert 'resumes it' in err
-    rounds = json.loads((out / 'summary.json').read_text())['rounds']
+    summary = json.loads((out / 'summary.json').read_text())
+    rounds = summary['rounds']
+    assert summary['measured_round'] == 0 and 'not measured after round 0, there' in printed
     assert rounds >= 3 and len(commands.rows(out / 'metrics.csv')) == rounds + 1
     assert f'{rounds} of 100000 rounds done' in printed
     assert (out / 'weights.npz').exists()
