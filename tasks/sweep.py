@@ -26,6 +26,7 @@ from tasks.config import command
 from tasks.config import grids
 from tasks.config import options as options_lib
 from tasks.config import recipes
+from tasks.config import settings as settings_lib
 from tasks.training import finished
 from tasks.training import resuming
 from tasks.training import run_directory
@@ -36,7 +37,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _LOG_TAIL_BYTES = 4096
 # Where a run's lines on how far it is begin: of its rounds, and of the public training before them.
 _OF_PROGRESS = ('round ', 'training on ')
-_LOCKS, _LOGS = '.locks', 'logs'
+_LOCKS, _LOGS, _PUBLIC_WEIGHTS = '.locks', 'logs', 'public_weights'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +134,9 @@ class Sweep:
     # A grid lists all that is not a flag's own default.
     if not any(flag.lstrip('-').startswith(_PRESETS) for flag in cell_flags):
       cell_flags = (*cell_flags, f'--recipe={recipes.NONE}')
+    # Cells that begin with the weights that the same public examples train, train them once.
+    if self._full(cell).settings.warm_start == settings_lib.PUBLIC:
+      cell_flags = (f'--public_weights_dir={self._root / _PUBLIC_WEIGHTS}', *cell_flags)
     return [*_RUN, *cell_flags, directory]
 
   def is_done(self, cell: grids.Cell) -> bool:

@@ -512,6 +512,13 @@ class OutputSettings:
       ' like (default: none).',
       group=_OUTPUT,
   )
+  public_weights_dir: Optional[str] = _option(
+      None,
+      'Directory of weights that public examples trained, for --warm_start=public and public_only:'
+      ' runs with the same seed, public examples and model train them once. tasks.sweep sets it to a'
+      ' directory beside its runs (default: none, each run trains).',
+      group=_OUTPUT,
+  )
   rounds_per_checkpoint: Optional[int] = _option(
       None,
       'Rounds from one checkpoint to the next (default: 1, or as many as keep them under 5 % of'

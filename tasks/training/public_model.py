@@ -54,6 +54,10 @@ class PublicModel(NamedTuple):
   temperature: float
   validation_accuracy: float
 
+  def as_dict(self) -> dict[str, Any]:
+    """How the weights were trained, for config.json."""
+    return {name: value for name, value in self._asdict().items() if name != 'weights'}
+
   def text(self) -> str:
     """Describes the training, as a phrase."""
     return (

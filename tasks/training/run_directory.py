@@ -168,14 +168,18 @@ class RunDirectory:
     self._write_json(CONFIG, config)
     self.config = config
 
+  def record(self, facts: dict[str, Any]) -> None:
+    """Adds facts to the record of config.json: what happened, not what was asked for."""
+    self.config.setdefault('record', {}).update(facts)
+    self._write_json(CONFIG, self.config)
+
   def write_summary(self, summary: dict[str, Any]) -> None:
     """Writes summary.json, the last file of a run, and before it the duration to config.json.
 
     The record's `seconds` add up over the processes of the run; a killed process adds none.
     """
-    record = self.config.setdefault('record', {})
-    record['seconds'] = round(record.get('seconds', 0) + time.monotonic() - self._opened_at, 1)
-    self._write_json(CONFIG, self.config)
+    before = self.config.get('record', {}).get('seconds', 0)
+    self.record({'seconds': round(before + time.monotonic() - self._opened_at, 1)})
     self._write_json(SUMMARY, summary)
 
   def write_weights(self, weights: Any, average: Optional[str] = None) -> None:

@@ -28,6 +28,7 @@ from tasks.training import interruption as interruption_lib
 from tasks.training import plan
 from tasks.training import progress
 from tasks.training import public_model
+from tasks.training import public_weights
 from tasks.training import resuming
 from tasks.training import run_directory
 from tasks.training import seeds as seeds_lib
@@ -119,7 +120,7 @@ def _run(
         out.tables.resume_without_checkpoint(out.checkpoints)
       resuming.keep_data_digest(out.checkpoints, experiment.data)
       if checkpoints.empty():
-        experiment = _with_warm_start(experiment, start, output.seconds_per_line)
+        experiment = _with_warm_start(experiment, start, output, out)
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(
@@ -155,33 +156,40 @@ def _weights_of_file(
 def _with_warm_start(
     experiment: experiment_lib.Experiment,
     weights: Optional[tff.learning.models.ModelWeights],
-    seconds_per_line: float,
+    output: settings_lib.OutputSettings,
+    out: run_directory.RunDirectory,
 ) -> experiment_lib.Experiment:
   """Returns the run with the initial weights that --warm_start asks for.
 
   Args:
     experiment: The run.
     weights: Those of the file that it names.
-    seconds_per_line: The most seconds from one line about a training to the next.
+    output: Where weights of public examples are filed, and how often a line is printed.
+    out: The run's directory, whose config.json records how they were trained.
   """
   if experiment.settings.warm_start is None:
     return experiment
   if experiment.settings.warm_start != settings_lib.PUBLIC:
     return experiment.with_initial_weights(weights)
-  title = f'training on the {len(experiment.data.public[0]):,} public examples'
-  bound = (
-      f'{len(public_model.LEARNING_RATES)} rates, each for at most {public_model.MAX_EPOCHS} passes,'
-      ' then twice with the best of them'
-  )
-  with progress.beating(title, bound, seconds_per_line):
-    found = public_model.train(
-        experiment.model,
-        datasets.TASKS[experiment.settings.task].is_scored,
-        experiment.data.public,
-        experiment.seeds.partition,
-        experiment.data.public_people,
+
+  def train():
+    title = f'training on the {len(experiment.data.public[0]):,} public examples'
+    bound = (
+        f'{len(public_model.LEARNING_RATES)} rates, each for at most {public_model.MAX_EPOCHS}'
+        ' passes, then twice with the best of them'
     )
+    with progress.beating(title, bound, output.seconds_per_line):
+      return public_model.train(
+          experiment.model,
+          datasets.TASKS[experiment.settings.task].is_scored,
+          experiment.data.public,
+          experiment.seeds.partition,
+          experiment.data.public_people,
+      )
+
+  found = public_weights.trained(experiment, output.public_weights_dir, train)
   print(f'initial weights: trained on the public examples: {found.text()}\n', flush=True)
+  out.record({'public_training': found.as_dict()})
   return experiment.with_initial_weights(found.weights)
 
 
