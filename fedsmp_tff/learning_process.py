@@ -80,7 +80,7 @@ def build_fed_smp(
   4
 
   The state is a `tff.learning.templates.LearningAlgorithmState`: `client_work`
-  holds the client optimizer's hyperparameters of the round to come, `aggregator`
+  is the client optimizer's hyperparameters of the round to come, `aggregator`
   a `FedSmpState`, `finalizer` the server optimizer's state. `get_hparams` and
   `set_hparams` give and take `client_work` and `finalizer` hyperparameters; a
   learning rate that is set so stays until the schedule, if there is one, sets the next.

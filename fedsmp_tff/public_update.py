@@ -41,7 +41,7 @@ class PublicUpdate:
     def train(weights, examples, hparams, seed, clipping_norm):
       update = self._flattener.flatten(self._trained(weights, examples, hparams, seed))
       # A mean of updates as they are is the largest's: of ten pseudo-clients of Shakespeare's
-      # first round it holds 6 % of the energy of the clients' mean, of clipped ones 83 %.
+      # first round it has 6 % of the energy of the clients' mean, of clipped ones 83 %.
       norm = tf.norm(tf.cast(update, tf.float64))
       factor = tf.where(norm > clipping_norm, clipping_norm / norm, 1.0)
       return update * tf.cast(factor, update.dtype)

@@ -1,1 +1,11 @@
 """Experiments: the paper's tasks and settings, and the commands that run them."""
+
+import importlib.util
+import sys
+
+if importlib.util.find_spec('absl') is None:
+  # `python -m tasks.run` with another Python than the one that make has set up.
+  sys.exit(
+      f'tasks: {sys.executable} lacks the packages of requirements.txt; run `make run` once, then'
+      ' `. .venv/bin/activate` in this shell.'
+  )

@@ -300,7 +300,7 @@ def _starts_not_covered(configs: dict[str, dict[str, Any]], runs: set[str]) -> l
   """Returns a sentence for each run whose initial weights follow from data that no ledger here covers.
 
   Args:
-    configs: What the config.json of each run's directory holds.
+    configs: The contents of config.json by run directory.
     runs: The `run_id` of each ledger.
   """
   return [

@@ -1,10 +1,10 @@
-"""`python -m tasks.benchmark`: ours beside stock `tff.learning`, on this machine, in one run.
+"""`python -m tasks.benchmark`: Fed-SMP beside stock `tff.learning`, on this machine, in one run.
 
-Parts (`--part=` chooses some; all by default):
+Parts (`--part=` selects parts; default: all):
 
   fashion_mnist  a round of 100 clients of real images, with RandK(0.005) in this
                  process and on TFF's worker, with TopK(0.005) by pseudo-clients (now, one
-                 round ahead, held for 5 rounds) and as in the paper, whose training on 1,000
+                 round ahead, kept for 5 rounds) and as in the paper, whose training on 1,000
                  public images is as much work again as all clients', and stock:
                  `build_unweighted_fed_avg`, TFF's own Keras model of the same CNN, and
                  `tff.learning.dp_aggregator`, on a worker with TFF's own settings
@@ -21,8 +21,8 @@ Parts (`--part=` chooses some; all by default):
                  the end of its first round, in processes of their own
 
 Contenders alternate, so that a busy machine slows all of them; the first round of
-each, which builds graphs, is left out. Seconds are medians of `--repeats`. A busy machine bends
-ratios all the same: load and the speed of a matrix product are printed before and after.
+each, which builds graphs, is left out. Seconds are medians of `--repeats`. A busy machine still
+distorts ratios: load and the speed of a matrix product are printed before and after.
 """
 
 import os

@@ -76,8 +76,8 @@ class Entry:
 
   Attributes:
     path: Its directory.
-    config: What its config.json holds.
-    summary: What its summary.json holds; nothing before its end.
+    config: The contents of its config.json.
+    summary: The contents of its summary.json; empty before its end.
     rounds_done: The rounds in its table.
     accuracy: The last accuracy that was measured; None if there is none.
     epsilon: Epsilon for the clients in the data after these rounds; None without privacy, and
@@ -146,7 +146,7 @@ def _comparison(one: Entry, other: Entry) -> list[str]:
       (title, left, right)
       for title, left, right in zip(_HEADER[1:], _row(one)[1:], _row(other)[1:])
   ]
-  lines += [(f'--{name}', *(str(some.get(name)) for some in flags)) for name in sorted(names)]
+  lines += [(f'--{name}', *(str(values.get(name)) for values in flags)) for name in sorted(names)]
   records = [run.config.get('record', {}) for run in (one, other)]
   for name in ('fedsmp_tff', 'git_commit', 'processors', 'seconds'):
     if records[0].get(name) != records[1].get(name):

@@ -153,9 +153,11 @@ class Sweep:
     """Returns 'done', 'running', 'begun' or 'to do'."""
     if self.is_done(cell):
       return 'done'
-    with self.locked(cell) as lock:
-      if lock is None:
-        return 'running'
+    # A question writes nothing: without a lock file nobody has been at the cell.
+    if (self._root / _LOCKS / cell.name).exists():
+      with self.locked(cell) as lock:
+        if lock is None:
+          return 'running'
     return 'begun' if (self.directory(cell) / run_directory.CONFIG).exists() else 'to do'
 
   @contextlib.contextmanager

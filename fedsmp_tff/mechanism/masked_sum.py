@@ -227,9 +227,9 @@ class MaskedPrivateSum:
           participants,
           seats,
           message=(
-              f'The round had another number of clients than its {seats} seats'
-              ' (`clients_per_round`, or `seats`), for which the noise shares and the'
-              ' encoding are made; run it with exactly that many, or set `min_reporting`.'
+              f'The round must have exactly {seats} clients, one for each of its seats'
+              ' (`clients_per_round`, or `seats`): the noise shares and the encoding are made'
+              ' for that number. Run it with that many, or set `min_reporting`.'
           ),
       )
       return tf.constant(True), check
@@ -237,8 +237,8 @@ class MaskedPrivateSum:
         participants,
         seats,
         message=(
-            f'The round had more clients than its {seats} seats (`clients_per_round`, or'
-            ' `seats`), for which the encoding is made.'
+            f'The round must have at most {seats} clients, one for each of its seats'
+            ' (`clients_per_round`, or `seats`): the encoding is made for that number.'
         ),
     )
     return participants >= least, check
@@ -255,7 +255,8 @@ class MaskedPrivateSum:
 
 def _shaped(kept, choice: state_lib.Choice) -> tf.Tensor:
   """Subtracts the guess from a client's values, and multiplies by the factors."""
-  # Who holds no data sends zero, whatever is guessed: else to join would move the sum by 2 C.
+  # A participant without data sends zero, whatever the guess: else to join would move the sum by
+  # 2 C.
   absent = tf.reduce_all(tf.equal(kept, 0.0))  # `==` compares identities in TFF's graphs.
   if choice.has_guess:
     kept -= tf.cast(choice.guess, tf.float64)

@@ -123,8 +123,8 @@ class ServerChoices:
 
   def is_due(self, round_num: tf.Tensor) -> Union[bool, tf.Tensor]:
     """Whether coordinates are chosen before a round, or else kept; True where always."""
-    held = self._sparsifier.mask_rounds
-    return True if held == 1 else tf.equal(round_num % held, 0)
+    mask_rounds = self._sparsifier.mask_rounds
+    return True if mask_rounds == 1 else tf.equal(round_num % mask_rounds, 0)
 
   def choose(
       self,

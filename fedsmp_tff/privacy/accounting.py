@@ -84,7 +84,8 @@ ACCOUNTINGS = {
         f'LOWER BOUND by PLD, {_BY_FIXED}', _ANOTHER, sampling.FIXED, guarantees=False
     ),
     'paper': Accounting(
-        f"the paper's: RDP, {_BY_POISSON}, classic conversion", _ONE_MORE, sampling.POISSON
+        f"the paper's accounting (RDP, {_BY_POISSON}, classic conversion)", _ONE_MORE,
+        sampling.POISSON,
     ),
 }
 
@@ -225,7 +226,7 @@ def epsilon(
   orders = _INTEGER_ORDERS if integers else _ORDERS
   if ACCOUNTINGS[accounting].sampling == sampling.FIXED:
     return _of_renyi(rounds, orders, delta, _fixed_rdp, _inexact)
-  # A limit of seats is part of the divergences, or a failure; both hold.
+  # A limit of seats is part of the divergences, or a failure; both are valid.
   return min(
       _of_renyi(rounds, orders, delta, _poisson_rdp, lambda one: _inexact(one) + _overflow(one)),
       _of_renyi(rounds, orders, delta, _truncated_rdp, _inexact),

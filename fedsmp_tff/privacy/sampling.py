@@ -58,7 +58,7 @@ class Sampler(abc.ABC):
 
     Returns:
       Clients are numbers from 0 to n - 1; negative ones are noise-only participants,
-      who hold no data and send a zero update with their share of the noise.
+      who have no data and send a zero update with their share of the noise.
     """
     return self._sample(np.random.default_rng([self._entropy, draw]))
 

@@ -223,7 +223,7 @@ class Checkpoints:
 
 
 def _sync(directory: pathlib.Path) -> None:
-  """Has the disk take what the operating system holds of a directory's files."""
+  """Writes the files of a directory from the operating system's buffers to the disk."""
   paths = [directory.parent, directory, *directory.rglob('*')]
   for path in paths:
     descriptor = os.open(path, os.O_RDONLY)

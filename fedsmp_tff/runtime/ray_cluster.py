@@ -132,7 +132,7 @@ class RayWorkers(workers_lib.Workers):
           self._hand_out(batch, calls, common[batch.job], jobs[batch.job])
         yield from self._collect(cohort, calls, jobs)
     finally:
-      # A client that still runs when the round fails would hold up the next round.
+      # A client that still runs when the round fails would delay the next round.
       for call in calls.values():
         self._ray.kill(call.actor)
 
@@ -180,7 +180,7 @@ class RayWorkers(workers_lib.Workers):
       except self._ray.exceptions.RayTaskError:
         raise  # The client's own error: elsewhere it would be the same.
       except self._ray.exceptions.RayError as error:
-        # The actor or its node died, or the result with the node that held it.
+        # The actor or its node died, or the node that stored the result.
         self._ray.kill(call.actor)
         self._lost(cohort, call, jobs, str(error))
         continue

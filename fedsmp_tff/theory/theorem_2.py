@@ -110,7 +110,7 @@ def compression_variance(sparsifier: str, num_kept: int, dim: int) -> float:
   """phi_k: how much of ||x||^2 a sparsifier loses at worst, E||S(x) - x||^2 <= phi_k ||x||^2.
 
   Args:
-    sparsifier: `RANDK`, scaled by d/k: d/k - 1; or `TOPK`: 1 - k/d, which holds for any
+    sparsifier: `RANDK`, scaled by d/k: d/k - 1; or `TOPK`: 1 - k/d, valid for any
       vector: what top-k loses of a real update can be far less.
     num_kept: k, from 1 to d.
     dim: d.
@@ -205,7 +205,7 @@ def violations(
   if training.learning_rate > largest:
     found.append(
         f'the learning rate {training.learning_rate:g} is above {largest:.3g}, the largest'
-        ' for which Theorem 2 holds'
+        ' for which Theorem 2 is valid'
     )
   phi = _phi(training, sparsifier, num_kept, variance)
   if sparsifier == TOPK and phi > GAMMA:

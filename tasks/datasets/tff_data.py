@@ -36,7 +36,7 @@ def loading(
         f' with --{flag}'
     )
     raise errors.InputError(
-        f'{title}: {path} could not be had or read ({library_errors.reason(error)}); {remedy}.'
+        f'{title}: {path} is missing or can\'t be read ({library_errors.reason(error)}); {remedy}.'
     ) from None
 
 

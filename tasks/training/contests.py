@@ -117,7 +117,7 @@ def _peak_gflops() -> float:
 def busyness(when: str) -> dict[str, float]:
   """Prints and returns what shows whether others use this machine."""
   load, peak = os.getloadavg()[0], _peak_gflops()
-  note = '' if load < _QUIET_LOAD or when != 'before' else ': NOT QUIET, ratios may be bent'
+  note = '' if load < _QUIET_LOAD or when != 'before' else ': NOT QUIET, ratios may be distorted'
   print(
       f'{when}: load average {load:.2f}, matrix product {peak:.0f} GFLOP/s{note}', flush=True
   )

@@ -1,4 +1,4 @@
-"""Earlier runs with the same flags: what a second `make run` needs to know of the first."""
+"""Describes an earlier run with the same flags, for a second `make run`."""
 
 import pathlib
 from typing import Optional
@@ -30,16 +30,16 @@ def text(settings: settings_lib.RunSettings, root: pathlib.Path) -> Optional[str
     return (
         f'{path} has a finished run with these flags, accuracy'
         f' {100 * summary["final_test_accuracy"]:.2f} %: python -m tasks.report {path} shows it.'
-        ' This is another run of them.'
+        ' Starting a new run.'
     )
   rows = list(tables.Table(path / run_tables.METRICS).rows())
   done = rows[-1]['round'] if rows else 0
   if run_directory.in_use(path):
     return (
-        f'{path} has a run with these flags in progress, {done} of {settings.rounds} rounds. This is'
-        ' another run of them.'
+        f'{path} has a run with these flags in progress, {done} of {settings.rounds} rounds.'
+        ' Starting a new run.'
     )
   return (
       f'{path} has an unfinished run with these flags, {done} of {settings.rounds} rounds:'
-      f' --output_dir={path} resumes it. This is another run of them.'
+      f' --output_dir={path} resumes it. Starting a new run.'
   )

@@ -5,6 +5,8 @@ All of it follows from the released model and from data of no client: epsilon is
 
 import csv
 import pathlib
+import shutil
+import sys
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -143,4 +145,16 @@ def _next_commands(settings: settings_lib.RunSettings, run_dir: pathlib.Path) ->
     recipe = settings.recipe
     of_task = f'--config={run_dir}' if recipe is None else f'{of_task} --recipe={recipe}'
   commands.append(('another system', f'tasks.run {of_task} --algorithm={other}'))
-  return '\n'.join(['next', *(f'  {what:<20} python -m {line}' for what, line in commands)])
+  lines = [f'  {what:<20} python -m {line}' for what, line in commands]
+  return '\n'.join(['next', *_activation(), *lines])
+
+
+def _activation() -> list[str]:
+  """The line without which `python` is not the one that runs; none where it is."""
+  if sys.prefix == sys.base_prefix or shutil.which('python') == f'{sys.prefix}/bin/python':
+    return []
+  try:
+    prefix = pathlib.Path(sys.prefix).relative_to(pathlib.Path.cwd())
+  except ValueError:
+    prefix = pathlib.Path(sys.prefix)
+  return [f'  {"once in a shell":<20} . {prefix}/bin/activate']

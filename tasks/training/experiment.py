@@ -62,7 +62,7 @@ class Experiment:
     Args:
       settings: The run's settings.
       seeds: The run's seeds.
-      config: What config.json holds, if the run resumes: what it began with stays so.
+      config: The contents of config.json, if the run resumes: what it began with stays so.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.

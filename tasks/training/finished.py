@@ -17,11 +17,11 @@ from tasks.training import run_tables
 def text(
     settings: settings_lib.RunSettings, output: settings_lib.OutputSettings
 ) -> Optional[str]:
-  """What a finished run came to; None if --output_dir holds no such run, whole.
+  """Returns the results of the finished run in --output_dir; None if no such run is there, whole.
 
   Args:
     settings: What the command asks for.
-    output: Where.
+    output: Its output.
 
   Raises:
     InputError: If the run that is there has other flags.
@@ -35,11 +35,11 @@ def text(
   if summary.get('rounds') != settings.rounds or 'flags' not in config:
     return None
   resuming.check_identity(path, config, settings_lib.identity(settings))
-  # What is missing, damaged or changed is for a run that resumes to see.
+  # A run that resumes reports what is missing, damaged or changed.
   if not is_whole(path, settings.rounds) or not _ledger_agrees(path, summary):
     return None
   lines = [
-      f'{path} holds this run, and it is finished: {settings.rounds} rounds, accuracy best'
+      f'This run is already finished: {path}, {settings.rounds} rounds, accuracy best'
       f' {100 * summary["best_test_accuracy"]:.2f} % (round {summary["best_round"]}), final'
       f' {100 * summary["final_test_accuracy"]:.2f} %',
   ]

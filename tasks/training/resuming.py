@@ -1,4 +1,4 @@
-"""Whether a run that is found in --output_dir is the one that the flags ask for."""
+"""Checks that the run in --output_dir has the flags and the data of this command."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ def check_identity(path: Any, config: dict[str, Any], flags: dict[str, Any]) -> 
 
   Args:
     path: The run's directory.
-    config: What its config.json holds.
+    config: The contents of its config.json.
     flags: What `settings.identity` returns for this command.
   """
-  theirs = config['flags']
-  differ = differing(theirs, flags)
+  recorded = config['flags']
+  differ = differing(recorded, flags)
   if differ:
     raise errors.InputError(
-        f'--output_dir={path} holds a run with {_command_line(theirs, differ)}, not'
+        f'--output_dir={path} has a run with {_command_line(recorded, differ)}, not'
         f' {_command_line(flags, differ)}; give it the same flags to resume it, name'
         ' another directory, or start over with --overwrite.'
     )
 
 
-def differing(theirs: dict[str, Any], flags: dict[str, Any]) -> list[str]:
+def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
   """Returns the flags in which two identities differ.
 
   A flag that is missing has its default: runs were made before some flags existed.
   """
-  names = {*theirs, *flags}
-  theirs, flags = settings_lib.completed(theirs), settings_lib.completed(flags)
-  return sorted(name for name in names if theirs.get(name) != flags.get(name))
+  names = {*recorded, *flags}
+  recorded, flags = settings_lib.completed(recorded), settings_lib.completed(flags)
+  return sorted(name for name in names if recorded.get(name) != flags.get(name))
 
 
 def check_start(
@@ -69,12 +69,12 @@ def check_start(
 
   Args:
     path: The run's directory.
-    config: What its config.json holds.
+    config: The contents of its config.json.
     start: The weights of the file now; None without a file.
   """
   if start is not None and _digest_of_weights(start) != config.get('warm_start_digest'):
     raise errors.InputError(
-        f'--output_dir={path} holds a run that began with other weights in'
+        f'--output_dir={path} has a run that began with other weights in'
         f' --warm_start={config.get("warm_start")}; restore that file, name another directory, or'
         ' start over with --overwrite.'
     )
@@ -94,7 +94,7 @@ def check_data(
   Args:
     path: The run's directory.
     checkpoints: The directory of its checkpoints.
-    config: What its config.json holds.
+    config: The contents of its config.json.
     data: The data now.
   """
   remedy = 'name another directory, or start over with --overwrite.'
@@ -114,7 +114,7 @@ def check_data(
     ) from None
   if not same:
     raise errors.InputError(
-        f'--output_dir={path} holds a run that began with other data'
+        f'--output_dir={path} has a run that began with other data'
         f' ({config["data_source"]}); restore that data, {remedy}'
     )
 
@@ -172,12 +172,12 @@ def config(
     place: runtime_lib.RuntimeSettings,
     start: Optional[tff.learning.models.ModelWeights] = None,
 ) -> dict[str, Any]:
-  """Returns what config.json of a run that begins has.
+  """Returns the contents of config.json for a run that begins.
 
   Args:
     experiment: The run.
     place: Where it runs.
-    start: The initial weights, if they are those of a file.
+    start: The initial weights, if they are from a file.
   """
   return {
       **dataclasses.asdict(experiment.settings),

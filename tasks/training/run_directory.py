@@ -57,7 +57,8 @@ class RunDirectory:
     self._begun = False
     self._opened_at = time.monotonic()
     with errors.writing_to('output_dir', path):
-      self._made = not self.path.exists()
+      # What `close` takes back, innermost first.
+      self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
       self.path.mkdir(parents=True, exist_ok=True)
       self._lock = open(self.path / LOCK, 'a+', encoding='utf-8')
     self._take_lock()
@@ -141,12 +142,13 @@ class RunDirectory:
     self.close()
 
   def close(self) -> None:
-    """Closes the files; takes back the directory, if no run has begun in it."""
+    """Closes the files; takes back the directories that it made, if no run has begun."""
     self.tables.close()
     if self._made and not self._begun:
-      with contextlib.suppress(OSError):
+      with contextlib.suppress(OSError):  # Another process may be at one.
         (self.path / LOCK).unlink()
-        self.path.rmdir()
+        for path in self._made:
+          path.rmdir()
     self._lock.close()
 
   def begin(self, config: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ class RunTables:
     if table.num_rounds():
       raise errors.InputError(
           f'{table.path} has rows of {table.num_rounds()} rounds, but'
-          f' {checkpoints} holds no checkpoint; restore them from a backup, or start over with'
+          f' {checkpoints} has no checkpoint; restore them from a backup, or start over with'
           ' --overwrite.'
       )
     with writing(self._directory):

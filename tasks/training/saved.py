@@ -101,8 +101,8 @@ def _settings(flags: dict[str, object]) -> settings_lib.RunSettings:
   """The settings of a run, as far as its model needs them."""
   task = flags['task']
   arguments = [f'--task={task}', f'--initializer={flags.get("initializer", "keras")}']
-  for name, value in flags.items():
-    if name.startswith(f'{task}_') and value is not None:
+  for name in task_flags.names(task):
+    if (value := flags.get(name)) is not None:
       text = ','.join(map(str, value)) if isinstance(value, list) else value
       arguments.append(f'--{name}={text}')
   return settings_lib.parse(arguments)[0]

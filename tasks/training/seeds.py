@@ -37,7 +37,7 @@ def make(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
 
   Args:
     seed: The run's; None: from the operating system's entropy.
-    config: What config.json holds, if the run resumes.
+    config: The contents of config.json, if the run resumes.
   """
   if seed is None and config is not None:
     return Seeds(**config['seeds'], **dict.fromkeys(_SECRET))

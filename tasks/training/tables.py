@@ -13,7 +13,7 @@ import numpy as np
 
 
 class DamagedError(Exception):
-  """A table does not hold the rows that it should."""
+  """A table was cut or changed."""
 
 
 class Table:
@@ -82,7 +82,7 @@ class Table:
     if not np.array_equal(self.digest(), digest):
       raise DamagedError(
           f'{self.path} was cut or changed: it does not begin with the rows of rounds'
-          f' 0 to {rounds_done} that the checkpoint knows'
+          f' 0 to {rounds_done} that the checkpoint recorded'
       )
     if len(kept) < len(content):
       os.truncate(self.path, len(kept))

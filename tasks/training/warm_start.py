@@ -81,7 +81,7 @@ def origin(source: Optional[str], data: task_lib.TaskData) -> Optional[Origin]:
 
 
 def origin_of(config: dict[str, Any]) -> Optional[Origin]:
-  """Returns what the config.json of a run holds of it."""
+  """Returns the origin in the config.json of a run; None if it has none."""
   text, runs = config.get('warm_start_origin'), config.get('warm_start_runs')
   return None if text is None else Origin(text, None if runs is None else tuple(runs))
 
@@ -93,14 +93,14 @@ def _own_origin(
   algorithm = config.get('algorithm')
   if algorithm is None:
     return Origin(
-        'of unknown origin: epsilon takes for granted that they follow from no client\'s data'
+        'of unknown origin: epsilon assumes that they follow from no client\'s data'
     )
   if algorithm == settings_lib.PUBLIC_ONLY:
     if data.public is not None and config.get('public_digest') == data.public_digest():
       return None
     return Origin(
-        'trained on other public examples than this run\'s: epsilon takes for granted that those'
-        ' are no client\'s here (the same --seed, --public_examples and --held_out see to it)'
+        'trained on other public examples than this run\'s: epsilon assumes that those are no'
+        ' client\'s here (the same --seed, --public_examples and --held_out ensure it)'
     )
   if not _is_private(config):
     return Origin(f'of a run of {algorithm}, without privacy')
@@ -125,8 +125,8 @@ def _is_private(config: dict[str, Any]) -> bool:
 
 
 def _config_beside(path: pathlib.Path) -> dict[str, Any]:
-  """What the config.json of the run holds whose weights a file has; nothing if there is none."""
-  # A link may lead into another run's directory, and a file of another name be anybody's.
+  """Returns the config.json of the run whose weights a file has; empty if there is none."""
+  # A link may lead into another run's directory; a file of another name can be of any origin.
   path = path.resolve()
   if not path.match('weights*.npz'):
     return {}
@@ -159,10 +159,10 @@ def read(path: pathlib.Path, model: tff.learning.models.FunctionalModel) -> Any:
   for kind, expected in zip(('trainable', 'non_trainable'), model.initial_weights):
     flat = tf.nest.flatten(expected)
     own = [arrays.get(f'{kind}_{position}') for position in range(len(flat))]
-    if not all(map(_alike, own, flat)):
-      raise refused('does not hold weights of this model\'s shapes and types')
+    if not all(map(_fits, own, flat)):
+      raise refused('lacks weights of this model\'s shapes and types')
     if not all(np.isfinite(array).all() for array in own):
-      raise refused('holds weights that are not finite')
+      raise refused('has weights that are not finite')
     parts.append(tf.nest.pack_sequence_as(expected, own))
   return tff.learning.models.ModelWeights(*parts)
 
@@ -175,6 +175,7 @@ def digest(weights: tff.learning.models.ModelWeights) -> str:
   return found.hexdigest()
 
 
-def _alike(array: Optional[np.ndarray], weight: Any) -> bool:
+def _fits(array: Optional[np.ndarray], weight: Any) -> bool:
+  """Whether an array has the shape and type of a weight."""
   weight = np.asarray(weight)
   return array is not None and (array.shape, array.dtype) == (weight.shape, weight.dtype)

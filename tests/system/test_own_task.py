@@ -10,6 +10,7 @@ from docs import own_task
 from tasks import report
 from tasks import run
 from tasks import sweep
+from tasks.training import saved
 from tests.support import commands
 
 _TASK = f'--task={own_task.__name__}'
@@ -48,6 +49,14 @@ def test_the_template_trains_resumes_sweeps_and_is_reported(tmp_path, capsys):
   assert report.main(['report', str(tmp_path / 'runs'), f'--output={tmp_path}/report']) == 0
   text = (tmp_path / 'report' / 'report.md').read_text()
   assert f'{100 * summary["final_test_accuracy"]:.2f}' in text
+
+
+def test_its_model_is_loaded_with_the_flags_that_shape_it():
+  # All flags of its own, by the task's name and not by its module's.
+  settings = saved._settings(
+      {'task': own_task.__name__, 'two_moons_clients': 400, 'initializer': 'keras'}
+  )
+  assert settings.task_flags['two_moons_clients'] == 400
 
 
 def test_a_grid_of_it(tmp_path, capsys):

@@ -314,12 +314,12 @@ class TestExecution:
     assert len(commands.rows(out / 'timings.csv')) == 4
 
   def test_a_dry_run_prints_the_plan_and_writes_nothing(self, data_dir, tmp_path, capsys):
-    out = tmp_path / 'run'
+    out = tmp_path / 'runs' / 'run'
     assert commands.main(commands.tiny(data_dir, out, '--dry_run')) == 0
     printed = capsys.readouterr().out
     assert printed.startswith('fedsmp_topk on fashion_mnist, 3 rounds')
     assert '3 rounds: VALID' in printed and 'round 0/3' not in printed
-    assert not out.exists()
+    assert not out.parent.exists()
 
   def test_one_seed_one_story(self, data_dir, tmp_path):
     stories = []

@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -80,6 +81,17 @@ class TestText:
     assert [name for name, _ in found] == ['tasks.report', 'tasks.account', 'tasks.run']
     again = settings.parse(found[-1][1].split())[0]
     assert again.algorithm == 'dp_fedavg' and again.rounds == 3
+
+  @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason='not in a virtual environment')
+  def test_commands_of_an_environment_that_is_not_activated_begin_with_that(self, monkeypatch):
+    parsed = settings.parse(['--task=shakespeare', '--recipe=none'])[0]
+    monkeypatch.setenv('PATH', f'{sys.prefix}/bin:/usr/bin')
+    assert '/bin/activate' not in ending._next_commands(parsed, pathlib.Path('runs/a'))
+    monkeypatch.setenv('PATH', '/usr/bin')
+    lines = ending._next_commands(parsed, pathlib.Path('runs/a')).splitlines()
+    assert lines[:2] == ['next', ending._activation()[0]]
+    (command,) = re.findall(r'\. (\S+/bin/activate)$', lines[1])
+    assert pathlib.Path(command).resolve() == pathlib.Path(sys.prefix, 'bin/activate').resolve()
 
   def test_held_out_examples_are_not_compared_with_the_test_set(self, data_dir, tmp_path, capsys):
     out = tmp_path / 'a'
