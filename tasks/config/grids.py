@@ -151,7 +151,7 @@ def _parse(path: pathlib.Path) -> list[list[Cell]]:
       common = flags
       continue
     title = line.partition(' #')[2].strip()
-    for cell in (Cell.of(some, title) for some in _combinations((*common, *flags))):
+    for cell in (Cell.of(chosen, title) for chosen in _combinations((*common, *flags))):
       if cell.name not in seen:
         seen.add(cell.name)
         paragraphs[-1].append(cell)

@@ -227,15 +227,15 @@ def check(table: type, values: Mapping[str, Any], given: Iterable[str]) -> None:
       raise errors.InputError(f'--{name} must be {kind}{one.range_text}; got {value}.')
 
 
-def common_help_lines(parsed: flags.FlagValues, *tables: type) -> list[str]:
-  """The help of the common options of these dataclasses."""
+def common_help_lines(title: str, parsed: flags.FlagValues, *tables: type) -> list[str]:
+  """The help of the common options of these dataclasses, below a title."""
   texts = [
       help_of(parsed[name])
       for table in tables
       for name, one in options_of(table).items()
       if one.common
   ]
-  return ['', 'The flags that most runs need:', *texts, '', 'All flags: --helpfull']
+  return ['', title, *texts, '', 'All flags: --helpfull']
 
 
 def help_lines(parsed: flags.FlagValues, *tables: type) -> list[str]:
@@ -257,7 +257,12 @@ def help_of(flag: flags.Flag) -> str:
   text = re.sub('^<[^>]*>', lambda values: values[0].replace('|', ' | '), text)
   if flag.default not in (None, []):
     text = f'{text.removesuffix(".")} (default: {_text(flag.default)}).'
-  return flags.text_wrap(f'--{flag.name}: {text}', _COLUMNS, '      ', '  ')
+  return wrapped(f'--{flag.name}: {text}')
+
+
+def wrapped(text: str) -> str:
+  """A paragraph of a help page, its first line less indented."""
+  return flags.text_wrap(text, _COLUMNS, '      ', '  ')
 
 
 def _text(value: Any) -> str:

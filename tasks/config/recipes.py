@@ -34,6 +34,12 @@ def names(task: str) -> list[str]:
   return sorted(file.stem for file in (_DIRECTORY / task).glob('*.flags'))
 
 
+def flags_of(task: str, name: str) -> list[str]:
+  """The flags of a recipe for the system that runs where none is named."""
+  lines = file_of(task, name).read_text(encoding='utf-8').splitlines()
+  return of_algorithm([line for line in lines if line.startswith('--')], None)
+
+
 def of_algorithm(lines: Iterable[str], algorithm: Optional[str]) -> list[str]:
   """The flags of a recipe that are for a system.
 

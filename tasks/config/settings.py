@@ -29,7 +29,7 @@ _PROGRAM = 'python -m tasks.run'
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-  """One of the six systems of the paper, or of ours.
+  """One of the six systems of the paper, or of this project's two.
 
   Attributes:
     sparsifier: 'randk', 'topk', 'released' or None for all coordinates.
@@ -190,7 +190,7 @@ class RunSettings:
   seed: Optional[int] = _option(
       None,
       'Fixes partition, initial weights, sampling, masks, shuffling and, FOR SIMULATION ONLY,'
-      ' the noise: who knows the seed can remove it (default: none, everything is fresh).',
+      ' the noise: anyone who knows the seed can remove it (default: none, everything is fresh).',
       group=_RUN, common=True, at_least=0, at_most=2**63 - 1, compared=False,
   )
   noise_multiplier: Optional[float] = _task_option(
@@ -205,8 +205,8 @@ class RunSettings:
   )
   population: Optional[int] = _option(
       None,
-      'Number of clients n that the accounting assumes. If the data have another number, it'
-      ' and --epsilon are hypothetical: the clients in the data get another epsilon (default: the'
+      'Number of clients n that the accounting assumes. If the data have another number,'
+      ' --epsilon is hypothetical: the clients in the data get another epsilon (default: the'
       ' number in the data).',
       group=_PRIVACY, at_least=1, only=_PRIVATE,
   )
@@ -369,8 +369,8 @@ class RunSettings:
   )
   server_optimizer: Optional[str] = _option(
       None,
-      'Applies the update to the weights (default: sgd). An adaptive one sees a gradient of zero'
-      ' at each coordinate that was not kept.',
+      'Applies the update to the weights (default: sgd). An adaptive optimizer gets a gradient of'
+      ' zero at each coordinate that was not kept.',
       group=_POST_PROCESSING, values=list(OPTIMIZERS),
   )
   server_schedule: Optional[str] = _option(
@@ -394,8 +394,8 @@ class RunSettings:
   warm_start: Optional[str] = _option(
       None,
       f'Initial weights. {PUBLIC}: those of {PUBLIC_ONLY}, trained on the public examples; else'
-      ' the weights.npz of another run: epsilon is this run\'s alone unless that one was'
-      f' {PUBLIC_ONLY} on the same public examples (default: random ones).',
+      ' the weights.npz of another run: epsilon then covers this run alone, unless that run was'
+      f' {PUBLIC_ONLY} on the same public examples (default: random weights).',
       group=PUBLIC_DATA,
       fill=lambda chosen: None if ALGORITHMS[chosen['algorithm']].federated else PUBLIC,
   )
@@ -406,7 +406,7 @@ class RunSettings:
   public_epochs: Optional[int] = _option(
       None,
       'Passes of the server over the public examples before each round (default: as many as'
-      ' clients make over theirs; with --local_steps, as many steps).',
+      ' clients make over their own data; with --local_steps, as many steps).',
       group=PUBLIC_DATA, at_least=1, only=_TOPK, excludes=('public_steps',),
   )
   public_steps: Optional[int] = _option(
@@ -415,7 +415,7 @@ class RunSettings:
   )
   public_clients: Optional[int] = _option(
       None,
-      'Cut public examples into so many pseudo-clients of --public_client_examples, train them'
+      'Cut public examples into this many pseudo-clients of --public_client_examples, train them'
       ' as clients do, on all workers, and rank coordinates by the mean of their'
       ' updates. 0: one training on all public examples, on one worker, as in the paper (default:'
       ' 4 of a quarter of the public examples each; 0 with --public_epochs or --public_steps).',
@@ -437,13 +437,13 @@ class RunSettings:
       None,
       "Rounds from one evaluation to the next; one in ten and the last measure the weights'"
       ' averages, too (default: for about 40 evaluations, and averages after the last round, as far'
-      ' as 5 % of the work of training pays for them).',
+      ' as 5 % of the training work allows).',
       group=_EVALUATION, at_least=1, compared=False,
   )
   eval_examples: Optional[int] = _option(
       None,
-      'Random test examples in an evaluation; the last one uses all. 0: all (default: as many as'
-      ' 5 % of the work of training pays for).',
+      'Random test examples in an evaluation; the last evaluation uses all. 0: all (default: as'
+      ' many as 5 % of the training work allows).',
       group=_EVALUATION, at_least=0, compared=False,
   )
   held_out: Optional[int] = _option(
@@ -455,8 +455,8 @@ class RunSettings:
   client_evaluation: str = _option(
       'none',
       'private: also measure accuracy on the clients themselves, each on its own examples, as a'
-      ' noisy sum that --epsilon, the ledger and --epsilon_budget include. For those who have no'
-      ' people to measure on who are no clients.',
+      ' noisy sum that --epsilon, the ledger and --epsilon_budget include. For data in which'
+      ' everyone is a client.',
       group=_EVALUATION, values=['none', 'private'], only=_PRIVATE,
   )
   rounds_per_client_evaluation: Optional[int] = _option(
@@ -476,8 +476,8 @@ class RunSettings:
   evaluation_noise_multiplier: Optional[float] = _option(
       None,
       'sigma of evaluations on clients: noise in an accuracy has a standard deviation of at most'
-      ' this over --evaluation_clients_per_round (default: --noise_multiplier; with --epsilon, what'
-      ' it would be if evaluations were rounds).',
+      ' this value divided by --evaluation_clients_per_round (default: --noise_multiplier; with'
+      ' --epsilon, what it would be if evaluations were rounds).',
       group=_EVALUATION, at_least=0, only=_ON_CLIENTS,
   )
   task_flags: dict[str, Any] = dataclasses.field(kw_only=True)
@@ -493,7 +493,7 @@ class OutputSettings:
       None,
       'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz (and those'
       ' of averages), privacy_ledger.jsonl, checkpoints and TensorBoard events (default:'
-      ' runs/TASK-ALGORITHM-TIME). A run with the same flags that is there is resumed.',
+      ' runs/TASK-ALGORITHM-TIME). If the directory has a run with the same flags, resumes it.',
       group=_OUTPUT, common=True,
   )
   overwrite: bool = _option(
@@ -515,8 +515,8 @@ class OutputSettings:
   public_weights_dir: Optional[str] = _option(
       None,
       'Directory of weights that public examples trained, for --warm_start=public and public_only:'
-      ' runs with the same seed, public examples and model train them once. tasks.sweep sets it to a'
-      ' directory beside its runs (default: none, each run trains).',
+      ' runs with the same seed, public examples and model train them once. tasks.sweep sets it to'
+      ' a directory beside its runs (default: none, each run trains).',
       group=_OUTPUT,
   )
   rounds_per_checkpoint: Optional[int] = _option(
@@ -527,13 +527,13 @@ class OutputSettings:
   )
   seconds_per_line: float = _option(
       30.0,
-      'Without a terminal: the most seconds from one line about the progress to the next.',
+      'Without a terminal: the most seconds between two lines of progress.',
       group=_OUTPUT, above=0,
   )
   grace_seconds: float = _option(
       20.0,
       'Seconds that the round in flight may take to end after SIGTERM or Ctrl-C, before it is'
-      ' abandoned. What is done is kept either way, and a second signal ends at once.',
+      ' abandoned. Finished rounds are kept either way; a second signal ends the run at once.',
       group=_OUTPUT, at_least=0,
   )
 
@@ -553,8 +553,8 @@ class _Presets:
       None,
       'A named set of tuned flags for the task (tasks/experiments/recipes/TASK/NAME.flags);'
       ' flags given explicitly override it. best, the default of tasks.run where the task has it:'
-      " the most accuracy at a valid epsilon; paper: the paper's setting; none: the defaults that"
-      " this help names. --dry_run prints what a run takes.",
+      " the most accuracy at a valid epsilon; paper: the paper's setting; none: each flag's"
+      " own default. --dry_run prints the resulting plan.",
       group=_RUN, common=True,
   )
   config: Optional[str] = _option(
@@ -572,12 +572,23 @@ def help_lines(full: bool) -> list[str]:
   """The help of the flags of a run: of all, by group, or of the common ones."""
   made = _new_flags(_TABLES)
   if not full:
-    return options.common_help_lines(made, *_TABLES)
+    title = f'The flags that most runs need. Defaults are those of --recipe={recipes.NONE}.'
+    return [*_bare_commands(), *options.common_help_lines(title, made, *_TABLES)]
   lines = options.help_lines(made, *_TABLES)
   for task in datasets.TASKS:
     own = (options.help_of(made[name]) for name in task_flags_lib.names(task))
     lines += ['', f'Only for --task={task}:', *own]
   return [*lines, '', 'Flags from a file, one a line: --flagfile=FILE']
+
+
+def _bare_commands() -> list[str]:
+  """What the help prints of commands that name no more than a task with the default recipe."""
+  lines = ['', f'Without further flags a task runs with --recipe={recipes.BEST}:']
+  for task in datasets.TASKS:
+    if recipes.BEST in recipes.names(task):
+      text = f'--task={task}: {" ".join(recipes.flags_of(task, recipes.BEST))}'
+      lines.append(options.wrapped(text))
+  return lines
 
 
 def parse(
@@ -746,7 +757,7 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
   if settings.warm_start == PUBLIC and settings.public_examples < FEWEST_TO_TRAIN_ON:
     raise errors.InputError(
         f'--public_examples={settings.public_examples} is too few to train on: a fifth of them'
-        f' chooses how; set {FEWEST_TO_TRAIN_ON} or more.'
+        f' is held back to choose the rate; set {FEWEST_TO_TRAIN_ON} or more.'
     )
   clients, population = settings.clients_per_round, settings.population
   if population is not None and clients > population:

@@ -118,9 +118,10 @@ def _ladder(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
   name = f'ladder/{task}'
   if name not in grids.names():
     return None
+  paragraphs = grids.read(name)
   steps, *beside = [
       [(cell.title, group) for cell in paragraph for group in groups if _is_of(group, cell)]
-      for paragraph in grids.read(name)
+      for paragraph in paragraphs
   ]
   beside = list(itertools.chain(*beside))
   seeds = [{run.config['seed'] for run in group.runs} for _, group in (*steps, *beside)]
@@ -146,14 +147,20 @@ def _ladder(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
   ]
   ticks = [f'{title}: {mean:.1f} %' for title, mean in zip(titles, accuracies)]
   panel = drawing.Panel('', 'final accuracy (%)', '', curves, ticks=ticks)
-  gains = np.diff(accuracies[:num])
+  of_grid = [cell.title for cell in paragraphs[0]]
+  places = [of_grid.index(title) for title in titles[:num]]
+  # A step after one that was not run has the gain of both, and no name for it.
+  gains = np.where(np.diff(places) == 1, np.diff(accuracies[:num]), 0.0)
   lowest, highest = int(np.argmin(gains)), int(np.argmax(gains))
   parts = []
   if gains[lowest] < 0:
     parts.append(f'"{titles[lowest + 1]}" loses most ({-gains[lowest]:.1f} points)')
   if gains[highest] > 0:
     parts.append(f'"{titles[highest + 1]}" wins most ({gains[highest]:.1f})')
-  return _figure(task, 'ladder', ', '.join(parts) or 'no step changes accuracy', [panel], used)
+  missing = [title for title in of_grid if title not in titles]
+  notes = [f'not run: {", ".join(missing)}'] if missing else []
+  title = ', '.join(parts) or 'no step changes accuracy'
+  return _figure(task, 'ladder', title, [panel], used, notes)
 
 
 def _costs(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
@@ -186,24 +193,13 @@ def _costs(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figur
     panels.append(drawing.Panel('', x_label, 'final accuracy (%)', curves, True))
   if not panels:
     return None
-  sending = [group for group in groups if group.last('uplink_megabytes')]
-  names = _labels(groups)
-  title = _ends_highest(groups, names)
-  if sending:
-    least = f'{min(group.last("uplink_megabytes") for group in sending):.3g}'
-    # Several may send the least: the most accurate of them is what it buys.
-    accuracy = max(
-        group.mean_and_std('final')[0] for group in sending
-        if f'{group.last("uplink_megabytes"):.3g}' == least
-    )
-    title += f'; the least uplink, {least} MB, buys at most {accuracy:.1f} %'
   left_out = len({g.config['algorithm'] for g in groups}) - len(_most_accurate_systems(groups))
   notes = [f'{left_out} less accurate systems are left out'] if left_out else []
   notes += [
       f'without uplink: {name}, {group.mean_and_std("final")[0]:.1f} %'
-      for group, name in zip(groups, names) if not group.last('uplink_megabytes')
+      for group, name in zip(groups, _labels(groups)) if not group.last('uplink_megabytes')
   ]
-  return _figure(task, 'costs', title, panels, groups, notes)
+  return _figure(task, 'costs', _ends_highest(groups), panels, groups, notes)
 
 
 def _most_accurate_systems(groups: Sequence[results.Group]) -> set[str]:
@@ -216,26 +212,31 @@ def _most_accurate_systems(groups: Sequence[results.Group]) -> set[str]:
   return set(sorted(ends, key=ends.get)[-_MOST_CURVES:])
 
 
-def _ends_highest(groups: Sequence[results.Group], names: Sequence[str]) -> str:
-  """A sentence on which group ends with the highest accuracy, and which private one does."""
+def _ends_highest(groups: Sequence[results.Group]) -> str:
+  """A sentence on which system ends with the highest accuracy, and which private one does."""
   ends = [group.mean_and_std('final')[0] for group in groups]
   private = [i for i, group in enumerate(groups) if group.noise_multiplier is not None]
-  best = int(np.argmax(ends))
-  several = len({len(group.runs) for group in groups}) > 1
+  several_starts = len({group.config['flags'].get('warm_start') for group in groups}) > 1
+  several_seeds = len({len(group.runs) for group in groups}) > 1
 
-  def seeds(i):
+  def text(i, verb):
+    group = groups[i]
+    # A title names systems; the legend has their flags.
+    name = _TITLES[group.config['algorithm']]
+    if several_starts and group.config['flags'].get('warm_start'):
+      name += ', warm start,'
     # A mean over fewer seeds may be the highest by their luck.
-    num = len(groups[i].runs)
-    return f' ({num} seed{"s" * (num > 1)})' if several else ''
+    num = len(group.runs)
+    seeds = f' ({num} seed{"s" * (num > 1)})' if several_seeds else ''
+    uplink = group.last('uplink_megabytes')
+    at = f' at {uplink:.3g} MB uplink a client' if uplink else ''
+    return f'{name}{verb} {ends[i]:.1f} %{seeds}{at}'
 
-  text = f'{names[best]} ends highest, {ends[best]:.1f} %{seeds(best)}'
-  uplink = groups[best].last('uplink_megabytes')
-  if uplink:
-    text += f' at {uplink:.3g} MB uplink a client'
+  best = int(np.argmax(ends))
+  parts = [text(best, ' ends highest,')]
   if private and best not in private:
-    best = max(private, key=lambda i: ends[i])
-    text += f'; of private ones {names[best]}, {ends[best]:.1f} %{seeds(best)}'
-  return text
+    parts.append(f'of private systems {text(max(private, key=lambda i: ends[i]), ":")}')
+  return '; '.join(parts)
 
 
 def _conditions(groups: Sequence[results.Group]) -> list[str]:
@@ -313,7 +314,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
   if by_uplink:
     panels.append(drawing.Panel('', _UPLINK, _ACCURACY, by_uplink, True, bottom))
   return _figure(
-      task, 'rounds', _ends_highest(groups, names), panels, groups, notes
+      task, 'rounds', _ends_highest(groups), panels, groups, notes
   )
 
 

@@ -1,6 +1,7 @@
 """Tests of the command `python -m tasks.run`, in this process and as one of its own."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -229,7 +230,14 @@ class TestComputation:
         'output_dir',
     ]
     assert text.endswith('All flags: --helpfull\n')
-    assert len(text.splitlines()) < 50
+    assert len(text.splitlines()) < 60
+    # What it prints of a bare command is what a bare command runs.
+    listed = re.findall(r'^  --task=(\w+): ((?:--.*\n *)+)', text, re.MULTILINE)
+    assert {task for task, _ in listed} == {'shakespeare', 'fashion_mnist'}
+    for task, flags in listed:
+      bare = settings.parse([f'--task={task}'], default_recipe='best')[0]
+      typed = settings.parse([f'--task={task}', '--recipe=none', *flags.split()])[0]
+      assert dataclasses.replace(bare, recipe=None) == typed
 
   def test_help_names_every_flag_once_under_its_group(self, capsys):
     assert commands.main(['run', '--helpfull']) == 0
@@ -268,7 +276,7 @@ class TestExecution:
     assert status == 0
     private = settings.ALGORITHMS[algorithm].private
     assert ('NO PRIVACY' in printed) == (not private)
-    # Once with what it takes for granted, and what was spent at the end.
+    # Once with its assumptions, and what was spent at the end.
     assert printed.count('3 rounds: VALID') == (2 if private else 0)
     assert printed.count('assumes: honest participants') == (1 if private else 0)
     rows = commands.rows(out / 'metrics.csv')

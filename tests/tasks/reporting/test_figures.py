@@ -128,7 +128,7 @@ class TestComputation:
     cells = [cell for part in grids.read('ladder/fashion_mnist') for cell in part]
     assert all(cell.title for cell in cells) and len({cell.title for cell in cells}) == len(cells)
     runs = []
-    for accuracy, cell in ((0.7, cells[3]), (0.5, cells[4]), (0.8, cells[0])):
+    for accuracy, cell in ((0.4, cells[3]), (0.2, cells[4]), (0.8, cells[0])):
       flags = dict(flag.lstrip('-').split('=') for flag in cell.flags)
       del flags['--task'.lstrip('-')]
       rounds = int(flags.pop('rounds', 1))
@@ -137,12 +137,15 @@ class TestComputation:
     figure = _figure(figures.of_task(groups(*runs)), 'ladder')
     (panel,) = figure.panels
     assert list(panel.ticks) == [
-        f'{cells[i].title}: {accuracy:.1f} %' for i, accuracy in ((0, 80), (3, 70), (4, 50))
+        f'{cells[i].title}: {accuracy:.1f} %' for i, accuracy in ((0, 80), (3, 40), (4, 20))
     ]
-    assert panel.curves[0].x == pytest.approx([80, 70, 50])
+    assert panel.curves[0].x == pytest.approx([80, 40, 20])
     assert panel.curves[0].y.tolist() == [0, -1, -2]
     assert panel.curves[0].x_spread == pytest.approx([0, 0, 0])  # One seed.
+    # The 40 points before may be of any of three steps.
     assert figure.title.endswith(f'"{cells[4].title}" loses most (20.0 points)')
+    missing = ', '.join(cells[i].title for i in (1, 2, 5, 6))
+    assert figure.note.startswith(f'Not run: {missing}; ')
 
   def test_rivals_of_the_ladder_are_no_steps_and_all_have_the_same_seeds(self, groups):
     steps, rivals = grids.read('ladder/fashion_mnist')
@@ -185,8 +188,10 @@ class TestComputation:
     assert ours.spread == pytest.approx([200**0.5, 0]) and fedavg.y == pytest.approx([90])
     ours, _ = by_epsilon.curves  # FedAvg has no epsilon.
     assert ours.x == pytest.approx([0.1, 0.2]) and 'p = 0.1' in ours.names[1]
-    assert '; of private ones Fed-SMP top-k, p = 0.1, 2 rounds, 65.0 %' in figure.title
-    assert 'the least uplink, 5e-05 MB, buys at most 62.0 %' in figure.title
+    assert figure.title.endswith(
+        ': FedAvg ends highest, 90.0 % (1 seed) at 0.01 MB uplink a client; of private systems'
+        ' Fed-SMP top-k: 65.0 % (1 seed) at 0.002 MB uplink a client'
+    )
     assert 'ithout uplink: public data alone, 84.0 %' in figure.note
 
   def test_the_axis_begins_below_the_lowest_after_a_warm_start(self, groups):
