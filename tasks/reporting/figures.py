@@ -193,8 +193,9 @@ def _costs(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figur
     panels.append(drawing.Panel('', x_label, 'final accuracy (%)', curves, True))
   if not panels:
     return None
-  left_out = len({g.config['algorithm'] for g in groups}) - len(_most_accurate_systems(groups))
-  notes = [f'{left_out} less accurate systems are left out'] if left_out else []
+  left_out = {g.config['algorithm'] for g in groups} - _most_accurate_systems(groups)
+  names = [_TITLES[algorithm] for algorithm in sorted(left_out, key=_ORDER.index)]
+  notes = [f'left out, less accurate: {", ".join(names)}'] if names else []
   notes += [
       f'without uplink: {name}, {group.mean_and_std("final")[0]:.1f} %'
       for group, name in zip(groups, _labels(groups)) if not group.last('uplink_megabytes')
@@ -280,8 +281,16 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
     if not private or not 1 < len(drawn) <= _MOST_CURVES:
       drawn = sorted(groups, key=lambda group: group.mean_and_std('final')[0])[-_MOST_CURVES:]
       which = 'the most accurate'
+    names = [
+        name for name, group in zip(_labels(groups), groups)
+        if not any(group is one for one in drawn)
+    ]
+    # More names than curves would be a second figure.
+    text = f'left out: {"; ".join(names)}'
+    if len(names) > _MOST_CURVES:
+      text = f'{len(names)} are left out, and in the tables'
+    notes = [f'{which} {len(drawn)} of {num} settings; {text}']
     groups = drawn
-    notes = [f'{which} {len(groups)} of {num} settings; {num - len(groups)} are left out']
   groups = sorted(groups, key=lambda group: _ORDER.index(group.config['algorithm']))
   last_round = max(group.runs[0].columns['round'][-1] for group in groups)
   by_round, by_uplink, lasts = [], [], []

@@ -5,9 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tasks import datasets
 from tasks import export
+from tasks.config import settings
 from tasks.models import initializers
 from tasks.training import saved
 from tests.support import commands
@@ -46,6 +48,17 @@ def test_tensorflow_alone_computes_the_same_logits(data_dir, tmp_path, capsys):
   assert export.main(['export', str(out)]) == 2
   said = capsys.readouterr().err
   assert f'--output={out}/saved_model exists; remove it, or name another directory.' in said
+
+
+def test_the_lstm_is_exported_without_its_gradient(tmp_path):
+  parsed = settings.parse(['--task=shakespeare', '--recipe=none'])[0]
+  model = datasets.TASKS['shakespeare'].build_model(initializers.INITIALIZERS['keras'](1))
+  saved.Exported(saved.SavedModel(parsed, model)).save(tmp_path / 'model')
+  x = np.random.default_rng(1).integers(0, 90, [2, *model.input_spec[0].shape[1:]])
+  x = tf.constant(x, model.input_spec[0].dtype)
+  expected = model.predict_on_batch(model.initial_weights, x, training=False)
+  loaded = tf.saved_model.load(str(tmp_path / 'model'))
+  np.testing.assert_allclose(loaded.logits(x)['logits'], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_another_file_of_weights(data_dir, tmp_path, capsys):

@@ -66,7 +66,7 @@ class TestComputation:
     assert [curve.label.split(':')[0] for curve in figure.panels[0].curves] == [
         'Fed-SMP top-k, p = 0.005', 'Fed-SMP rand-k, p = 0.4', 'DP-FedAvg', 'FedAvg',
     ]
-    assert figure.note.startswith("The paper's own 4 of 11 settings; 7 are left out")
+    assert figure.note.startswith("The paper's own 4 of 11 settings; 7 are left out, and in the tables")
 
   def test_with_many_other_runs_the_most_accurate(self, groups):
     many = [dict(accuracies=[0.1, 0.01 * i], clip=0.1 * i) for i in range(1, 10)]
@@ -74,7 +74,7 @@ class TestComputation:
     assert sorted(curve.y[-1] for curve in figure.panels[0].curves) == pytest.approx(
         [4, 5, 6, 7, 8, 9]
     )
-    assert figure.note.startswith('The most accurate 6 of 9 settings; 3 are left out')
+    assert figure.note.startswith('The most accurate 6 of 9 settings; left out: Fed-SMP top-k, C = 0.1; Fed-SMP top-k, C')
     # No color is another curve's.
     assert len({curve.color for curve in figure.panels[0].curves}) == 6
 
@@ -82,7 +82,7 @@ class TestComputation:
     many = [dict(accuracies=[0.1, 0.01 * i], clip=0.1 * i) for i in range(1, 10)]
     many += [dict(accuracies=[0.1, 0.05], algorithm='fedavg')]
     figure = _figure(figures.of_task(groups(*many)), 'rounds')
-    assert figure.note.startswith('The most accurate 6 of 10 settings; 4 are left out')
+    assert figure.note.startswith('The most accurate 6 of 10 settings; left out: Fed-SMP top-k, C = 0.1; ')
 
   def test_figures_of_the_paper_have_private_systems(self, groups):
     many = [dict(accuracies=[0.1, 0.01 * i], clip=0.1 * i) for i in range(1, 10)]
@@ -90,7 +90,7 @@ class TestComputation:
         dict(accuracies=[0.1, 0.05 * i], algorithm='fedavg', learning_rate=0.1 * i) for i in (1, 2)
     ]
     figure = _figure(figures.of_task(groups(*many)), 'rounds')
-    assert figure.note.startswith('The most accurate 6 of 11 settings; 5 are left out')
+    assert figure.note.startswith('The most accurate 6 of 11 settings; left out: Fed-SMP top-k, C = 0.1; ')
 
   def test_a_label_has_few_words_and_none_too_few(self, groups):
     details = dict(server_schedule='linear', released_weight=0.5, sampling='fixed')

@@ -197,7 +197,7 @@ class TestGoingOn:
     shutil.rmtree(data_dir)
     assert commands.main(arguments) == 0
     said = capsys.readouterr().out
-    assert f'{out} holds this run, and it is finished: 3 rounds' in said and 'epsilon = ' in said
+    assert f'This run is already finished: {out}, 3 rounds' in said and 'epsilon = ' in said
     assert _files(out) == before
 
   def test_other_flags_are_refused_by_name(self, finished, capsys):
@@ -304,7 +304,7 @@ class TestGoingOn:
     command.communicate()
     # The lock died with its process.
     said = commands.say(capsys, *arguments[1:], '--p=0.5')
-    assert 'holds a run with' in said
+    assert 'has a run with' in said
 
 
 class TestIdentity:
@@ -456,7 +456,9 @@ class TestSignals:
     assert (out / 'weights.npz').exists()
     assert (out / 'checkpoints' / f'round_{rounds}').exists()
 
-  def test_a_round_that_takes_too_long_is_abandoned(self, data_dir, tmp_path):
+  def test_a_round_that_takes_too_long_is_abandoned(self, data_dir, tmp_path, monkeypatch):
+    (temporary := tmp_path / 'temporary').mkdir()
+    monkeypatch.setenv('TMPDIR', str(temporary))
     out = tmp_path / 'a'
     arguments = commands.tiny(
         data_dir, out, '--rounds=3', '--clients_per_round=12', '--grace_seconds=0.5',
@@ -471,6 +473,7 @@ class TestSignals:
     assert command.returncode == 143 and 'abandoned' in err, err
     assert '0 of 3 rounds done' in printed
     assert (out / 'checkpoints' / 'round_0').exists()
+    assert not list(temporary.glob('__autograph_generated_file*'))
 
   @pytest.mark.parametrize('runtime', ['local', 'tff', 'ray'])
   def test_a_second_signal_ends_at_once(self, data_dir, tmp_path, runtime):
