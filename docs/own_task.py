@@ -2,8 +2,8 @@
 
   python -m tasks.run --task=docs.own_task --rounds=20
 
-Copy it to a place on the Python path, and name its module with `--task=`. Every option of
-`tasks.run`, sweeps, reports and the accounting then work with it.
+Copy it to the Python path, and name its module with `--task=`. All flags, sweeps, reports and
+accounting then work for your task.
 """
 
 from absl import flags

@@ -147,9 +147,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     if weight_type is not None:
       raise TypeError(
-          'FedSmpFactory has no weights: a client that counts more could move the sum by more'
+          'FedSmpFactory has no weights: a heavier client could move the sum by more'
           ' than the clip allows. Pass `tff.aggregators.as_weighted_aggregator(factory)`, which'
-          f' counts all clients alike. Found weights of type {weight_type}.'
+          f' gives all clients equal weight. Found weights of type {weight_type}.'
       )
     flattener = flattening.Flattener(value_type)
     round_ = self.round(flattener.shapes)

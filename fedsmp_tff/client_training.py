@@ -15,7 +15,7 @@ _ALL_EXAMPLES = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
-  """How one client, or the server on public data, trains from given weights.
+  """The training of one client, or of the server on public data, from given weights.
 
   Each pass visits the examples in a new random order, in batches of
   `batch_size` (the last one may be smaller). The optimizer's state, momentum
@@ -163,7 +163,7 @@ class LocalTraining:
 class TracedTraining:
   """`LocalTraining.train`, traced once for all graphs that call it.
 
-  Clients and the server's pseudo-clients train alike. A trace of the paper's RNN takes 1.5 s.
+  Clients and the server's pseudo-clients train the same way. Tracing the paper's RNN takes 1.5 s.
   """
 
   def __init__(

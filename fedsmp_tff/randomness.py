@@ -31,7 +31,7 @@ whoever knew a share exactly would learn nothing of the key, nor of another valu
 
 All else is Philox, which is no cryptographic cipher: masks, rotations, the order of examples,
 coins. TensorFlow permutes the 128 bits of a seed and uses all of them, 64 as the key and 64 as
-the upper half of the counter; but who knows a block's 128 bits finds the key in 2^64 trials.
+the upper half of the counter; but anyone who knows a block's 128 bits finds the key in 2^64 trials.
 """
 
 import enum

@@ -117,7 +117,7 @@ class Sparsifier(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Kept(Sparsifier):
-  """How many coordinates are kept: a share of d, or a number.
+  """The number of coordinates that are kept: a share of d, or a number.
 
   Attributes:
     compression_ratio: p in (0, 1]; k = max(1, round(p d)).

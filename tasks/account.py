@@ -78,8 +78,8 @@ class Options:
   colluding: Optional[float] = options_lib.option(
       None,
       'Share f of the seats, in [0, 1), that leave out their noise, or whose noise the attacker'
-      ' knows: prints epsilon of what is left too, sigma sqrt(1 - f); with integer noise, of the'
-      ' whole shares that are left.',
+      ' knows: also prints epsilon for the noise that remains, sigma sqrt(1 - f); with integer'
+      ' noise, for the whole shares that remain.',
       at_least=0, below=1, excludes=('epsilon',),
   )
   epsilon_budget: Optional[float] = options_lib.option(
@@ -106,7 +106,7 @@ _COMMAND = command.Command(
         '       python -m tasks.account --ledger=RUN_DIR [RUN_DIR...]',
         '',
         'Prints epsilon under every accounting, each with what it assumes, and which of them',
-        'are valid for the sampling in use. With --epsilon: what reaches it.',
+        'are valid for the sampling in use. With --epsilon: the sigma or the rounds.',
     ),
     (Options,),
     parse=command.parse_with_arguments,
@@ -191,8 +191,8 @@ def _account(options: Options) -> None:
   if options.epsilon is None:
     print(_theorem_text(spec))
   print(
-      '\nAll take for granted: a client is one unit of privacy; n is public; who takes part is not'
-      ' known\nto those who see the model; all participants report and add fresh noise'
+      '\nAll assume: a client is one unit of privacy; n is public; those who see the model do not'
+      ' know\nwho takes part; all participants report and add fresh noise'
       + (
           '; noise and sums are in\nreal arithmetic.'
           if spec.lattice is None
@@ -245,8 +245,8 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
   kinds = {spec.sampling for spec in specs}
   if len(kinds) > 1:
     raise errors.InputError(
-        'Runs with --sampling=poisson and fixed have guarantees about other neighbours,'
-        ' which don\'t add up; name those of one kind.'
+        'Runs with --sampling=poisson and fixed have guarantees about different neighbours,'
+        ' which don\'t add up; name runs of one kind.'
     )
   ledger_lib.check_noise_is_independent(runs)
   delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
@@ -284,15 +284,15 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
     print('Quote none: the noise of a seeded run can be removed.')
   for name, epsilon in found.items():
     how = accounting.ACCOUNTINGS[name]
-    means = verdict if epsilon < math.inf else 'shows nothing here'
+    means = verdict if epsilon < math.inf else 'no bound here'
     print(f'epsilon = {epsilon:.4g}  {means}  {name}: {how.title}; {how.assumption}')
     if name in colluding:
       print(f'  {_colluding_text(colluding[name], options.colluding)}')
   if options.epsilon_budget is not None:
     print(_left_text(options.epsilon_budget, found[quoted], quoted, counted, delta))
   print(
-      'Counted: every round that was begun, also if it was lost, and again if it was run'
-      ' again with other noise.'
+      'Counted: every round that began, even if it was lost; a round that was run again with'
+      ' other noise counts again.'
   )
 
 
@@ -328,9 +328,9 @@ def _left_text(
     counted: list[tuple[accounting.Round, int]],
     delta: float,
 ) -> str:
-  """What is left of a budget, in epsilon and in rounds like the last run's."""
+  """Describes what is left of a budget, in epsilon and in rounds like the last run's."""
   if spent > budget:
-    return f'Of the budget of {budget:g} nothing is left: it is passed by {spent - budget:.4g}.'
+    return f'Of the budget of {budget:g} nothing is left: the runs exceed it by {spent - budget:.4g}.'
   *before, (one, num) = counted
 
   def spent_with(more):
@@ -362,7 +362,7 @@ def _known_text(options: Options) -> str:
 def _answer(
     name: str, how: accounting.Accounting, spec: spec_lib.PrivacySpec, options: Options
 ) -> Optional[float]:
-  """What is asked for, under one accounting; None if it has no answer."""
+  """Returns the figure that was asked for, under one accounting; None if it has no answer."""
   if options.epsilon is None:
     return spec.epsilon(name)
   if not how.guarantees:
@@ -398,12 +398,12 @@ def _line(name: str, spec: spec_lib.PrivacySpec, answer: float, options: Options
 
 
 def _verdict(name: str, spec: spec_lib.PrivacySpec, answer: float) -> str:
-  """What an accounting's answer is worth for this run."""
+  """Returns the verdict on an accounting's answer for this run."""
   how = accounting.ACCOUNTINGS[name]
   if how.sampling != spec.sampling:
     return 'not for this sampling'
   if spec.is_valid(name):
-    return 'VALID' if answer < math.inf else 'shows nothing here'
+    return 'VALID' if answer < math.inf else 'no bound here'
   return 'not valid for --seats' if how.guarantees else 'lower bound'
 
 
@@ -428,7 +428,7 @@ def _theorem_text(spec: spec_lib.PrivacySpec) -> str:
 
 
 def _plot(spec: spec_lib.PrivacySpec, path: str) -> None:
-  # Not needed by who asks for numbers.
+  # Numbers alone need no Matplotlib.
   from tasks.reporting import drawing  # pylint: disable=g-import-not-at-top
 
   try:

@@ -1,4 +1,4 @@
-"""`python -m tasks.report RUNS...`: the paper's tables and figures with ours beside, on one page."""
+"""`python -m tasks.report RUNS...`: the paper's tables and figures beside the runs', on one page."""
 
 import os
 
@@ -80,7 +80,7 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
   }
   tables = pages.tables_of_the_paper(groups) + pages.other_runs(groups) + pages.times(groups)
   drawn = [
-      figure for some in by_task.values() if some for figure in figures.of_task(some)
+      figure for of_task in by_task.values() if of_task for figure in figures.of_task(of_task)
   ]
   with errors.writing_to('output', output):
     output.mkdir(parents=True, exist_ok=True)

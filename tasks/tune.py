@@ -174,8 +174,8 @@ def _say(
       )
     panels.append(_panel(name, p, c, run, kind, variance))
   print(
-      '\nThe bound takes for granted that no update is clipped, and what it bounds is the'
-      '\ngradient, not the accuracy: take p as where to begin.'
+      '\nThe bound assumes that no update is clipped, and it bounds the gradient, not the'
+      '\naccuracy: treat p as a starting point.'
   )
   from tasks.reporting import drawing
 
@@ -224,7 +224,7 @@ def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
 
 
 def _of_the_paper(task: str, kind: str, p: float) -> str:
-  """What the paper measured near p and where it was best, for comparison."""
+  """Describes what the paper measured near p and at its best p, for comparison."""
   measured = [
       row for row in paper_tables.rows()
       if row.task == task and row.algorithm == f'fedsmp_{kind}' and row.table <= 3

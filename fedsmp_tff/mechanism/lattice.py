@@ -74,7 +74,7 @@ class Lattice:
 
   @property
   def num_integers(self) -> int:
-    """How many integers a client sends: an even number with a rotation."""
+    """The number of integers that a client sends: even with a rotation."""
     return self.num_values + (self.num_values % 2 if self.rotate else 0)
 
   @property

@@ -121,7 +121,7 @@ class Mechanism:
       )
     if self.value_bound is not None and self.private:
       raise ValueError(
-          f'`value_bound`={self.value_bound} is for no `clipping_norm`, which bounds values'
+          f'`value_bound`={self.value_bound} needs `clipping_norm=None`: a norm bounds values'
           f' by itself. Found {self.clipping_norm}.'
       )
     if self.bits is not None or self.value_bound is not None:
@@ -131,9 +131,9 @@ class Mechanism:
     """Raises ValueError if epsilon is about another number of values than `num_values`."""
     if self.num_values not in (None, num_values):
       raise ValueError(
-          f'`num_values`={self.num_values} is what epsilon of integer noise is about; clients'
-          f' send {num_values} (k, and one more for the vote of `adaptive_clipping`). Set'
-          ' `num_values` of `PrivacySpec` to that.'
+          f'`num_values`={self.num_values} must be the number of values that clients send,'
+          f' {num_values} (k, and one more for the vote of `adaptive_clipping`): epsilon of integer'
+          ' noise depends on it. Set `num_values` of `PrivacySpec` to that.'
       )
 
   @property

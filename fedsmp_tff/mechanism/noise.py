@@ -87,7 +87,7 @@ def integer_table(kind: str, variance: float) -> IntegerTable:
   high = np.array([(t >> 64) - 2**63 for t in thresholds], np.int64)
   low = np.array([(t & (2**64 - 1)) - 2**63 for t in thresholds], np.int64)
   _, times = np.unique(high, return_counts=True)
-  # Only the first of the thresholds that share their upper half is told apart from it.
+  # Of the thresholds that share their upper half, only the first is distinguished from it.
   distance = (
       float(tail / total) + np.count_nonzero(times > 1) * 2.0**-64 + len(high) * 2.0**-128
   )

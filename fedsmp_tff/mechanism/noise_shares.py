@@ -39,7 +39,7 @@ def normal_of_bits(bits: tf.Tensor) -> tf.Tensor:
 
   One bit is the sign. The others are a probability p in (0, 1/2), uniform, whose quantile is
   the magnitude: 63 bits are its multiple of 2^-64, 63 more what lies between. So p
-  has float64's relative precision however small it is, both tails alike. The least
+  has float64's relative precision however small it is, in both tails. The least
   p is 2^-128: the values end at 13.1 standard deviations. What a normal distribution has
   beyond is 2^-127, so that it costs a run of 10^6 rounds, each of 10^5 shares of
   10^6 values, a delta under 10^-21.

@@ -9,7 +9,7 @@ from fedsmp_tff import post_processing
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.post_processing import energies as energies_lib
 
-# The least part of the exploration that all tensors share alike.
+# The least part of the exploration that all tensors share equally.
 _EQUAL_SHARE = 0.5
 # Coordinates that no round kept may have one estimate: chance orders them.
 _JITTER = 0.01
@@ -20,7 +20,7 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
   """The k coordinates of the largest energies by past releases; not scaled.
 
   A share of the k explores: it is drawn at random, half of it from all tensors of the
-  model alike, half in proportion to their energies; the others are the largest of
+  model equally, half in proportion to their energies; the others are the largest of
   `energies.Energies.estimate`. In the first round all of the k explore.
 
   It needs nothing but the aggregator's own state, so that it works in any process that
@@ -50,8 +50,8 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
     num_exploring = round(self.explore * num)
     chance = tf.random.stateless_uniform([2, sum(sizes)], known.seed, minval=1e-30)
     estimate = known.memory.estimate(known.shapes)
-    alike = tf.repeat(tf.constant([1 / (size * len(sizes)) for size in sizes]), sizes)
-    weights = _EQUAL_SHARE * alike + (1 - _EQUAL_SHARE) * _shares(estimate)
+    equal = tf.repeat(tf.constant([1 / (size * len(sizes)) for size in sizes]), sizes)
+    weights = _EQUAL_SHARE * equal + (1 - _EQUAL_SHARE) * _shares(estimate)
     # The largest of log(weight) + Gumbel noise are a sample without replacement in
     # proportion to the weights.
     keys = tf.math.log(weights) - tf.math.log(-tf.math.log(chance[0]))

@@ -237,7 +237,7 @@ class Ledger:
     if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
       raise LedgerError(
           f'{self._path} was changed: its first {entries} entries are not those that'
-          ' the checkpoint knows; restore it from a backup.'
+          ' the checkpoint recorded; restore it from a backup.'
       )
 
   @property

@@ -98,7 +98,7 @@ class _Pair:
     return pld_pmf.DensePLDPmf(step, lowest, masses, 0.0, False), mean
 
   def _noise_at(self, losses: np.ndarray) -> np.ndarray:
-    """Where the mixture's density over N(0, 1)'s has these logarithms."""
+    """Returns where the mixture's density over N(0, 1)'s has these logarithms."""
     if self._rate == 1:
       logs = losses
     else:

@@ -133,7 +133,7 @@ def _skellam(lattice: lattice_lib.Lattice, norm: float, variance: float, order: 
 
 
 def _sum_excess(share_variance: float, num_shares: int) -> float:
-  """How far a sum of discrete Gaussians is from one (tau of the source)."""
+  """Returns how far a sum of discrete Gaussians is from a discrete Gaussian (tau of the source)."""
   return 10 * sum(
       math.exp(-2 * math.pi**2 * share_variance * i / (i + 1))
       for i in range(1, num_shares)

@@ -75,7 +75,7 @@ class Batch(NamedTuple):
 
 
 class Result(NamedTuple):
-  """What comes of a batch.
+  """The results of a batch.
 
   Attributes:
     batch: The batch; of one unit, if the work has results that are not added.

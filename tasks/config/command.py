@@ -95,7 +95,7 @@ class Command:
 
   @property
   def program(self) -> str:
-    """How a user calls it."""
+    """The command line that starts it."""
     return f'python -m {self.name}'
 
   def help_text(self, full: bool) -> str:

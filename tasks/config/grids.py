@@ -66,7 +66,7 @@ class Cell:
 
   @functools.cached_property
   def settings(self) -> settings_lib.RunSettings:
-    """What the flags make.
+    """The settings that the flags make.
 
     Raises:
       InputError: If one has no effect or is out of range.
@@ -75,7 +75,7 @@ class Cell:
 
   @functools.cached_property
   def identity(self) -> dict[str, Any]:
-    """What a run's config.json has as `flags`; raises as `settings`."""
+    """The `flags` in the config.json of a run; raises as `settings`."""
     return settings_lib.identity(self.settings)
 
 

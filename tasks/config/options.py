@@ -30,7 +30,7 @@ _COLUMNS = 90
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-  """What other options must be for an option to have an effect.
+  """A condition on other options for an option to have an effect.
 
   Attributes:
     text: The condition as the end of "has no effect unless", such as '--sampling=poisson'.

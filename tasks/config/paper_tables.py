@@ -69,7 +69,7 @@ class Row:
 
   @property
   def name(self) -> str:
-    """What `--row` calls it, like table_1/fedsmp_topk/0.005 or table_4/fedsmp_randk/0.4/2.02.
+    """The name of the row in `--row`, like table_1/fedsmp_topk/0.005 or table_4/fedsmp_randk/0.4/2.02.
 
     That is the table, the algorithm, `p` unless it is 1, and, in tables over epsilon, `epsilon`.
     """

@@ -14,7 +14,7 @@ _GROUP = 'Where it runs'
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeSettings:
-  """Where a run's rounds run."""
+  """The settings of the runtime: where the rounds of a run run."""
 
   runtime: str = options.option(
       'local',

@@ -53,7 +53,7 @@ ALGORITHMS = {
     'fedavg_topk': Algorithm('topk', False),
     PUBLIC_ONLY: Algorithm(None, False, federated=False),
 }
-# A training on public examples holds a fifth of them back.
+# The fewest public examples to train on: a fifth of them is held back.
 FEWEST_TO_TRAIN_ON = 5
 # The value of --warm_start that is no file.
 PUBLIC = 'public'
@@ -232,8 +232,8 @@ class RunSettings:
   )
   bits: Optional[int] = _option(
       None,
-      'Bits of an encoded client value (default: as many as let a sum over all seats fit in'
-      ' int32; more than that doubles the uplink. With integer noise: 16).',
+      'Bits of an encoded client value (default: the most for which a sum over all seats fits in'
+      ' int32; more bits double the uplink. With integer noise: 16).',
       group=_PRIVACY, compared=False,
   )
   rotate: bool = _option(
@@ -250,8 +250,8 @@ class RunSettings:
   epsilon_budget: Optional[float] = _option(
       None,
       'The most epsilon that the run may spend on the clients in the data, with the runs in'
-      ' --output_dir that it has overwritten: a round that would pass it does not begin, and the'
-      ' run ends with status 1 (default: no limit). It may change when a run resumes.',
+      ' --output_dir that it has overwritten: a round that would exceed it does not begin, and'
+      ' the run ends with status 1 (default: no limit). It may change when a run resumes.',
       group=_PRIVACY, above=0, only=_PRIVATE, compared=False,
   )
   accounting: Optional[str] = _option(
@@ -448,8 +448,8 @@ class RunSettings:
   )
   held_out: Optional[int] = _option(
       None,
-      'Evaluate on this many examples of people who are no clients and in no other set, instead of'
-      ' the test set, for tuning (default: the test set).',
+      'Evaluate on this many examples of people who are not clients and in no other set, instead'
+      ' of the test set, for tuning (default: the test set).',
       group=_EVALUATION, at_least=1,
   )
   client_evaluation: str = _option(
@@ -487,7 +487,7 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True)
 class OutputSettings:
-  """Where a run's files are and how it ends early; `output_dir` may be None."""
+  """Sets where a run's files are and how it ends early; `output_dir` may be None."""
 
   output_dir: Optional[str] = _option(
       None,

@@ -105,7 +105,7 @@ def _to_examples(elements) -> task_lib.Examples:
 
 TASK = task_lib.Task(
     name='emnist',
-    title='EMNIST characters by writer, CNN (not in the paper; settings ours)',
+    title='EMNIST characters by writer, CNN (not in the paper; this project\'s settings)',
     settings=task_lib.PaperSettings(
         rounds=180,
         clients_per_round=100,

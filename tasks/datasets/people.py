@@ -70,8 +70,8 @@ def define_test_flag(task: str, split: str) -> flags.FlagHolder:
   """
   return flags.DEFINE_enum(
       f'{task}_test', OUTSIDERS, (OUTSIDERS, PER_CLIENT),
-      'Whose examples the test set has. outsiders: those of people who are set apart and are no'
-      f' clients; per_client: {split}, as in the paper. Accuracy on those is an exact function of'
+      'Whose examples the test set has. outsiders: those of people who are set apart and are not'
+      f' clients; per_client: {split}, as in the paper. That accuracy is an exact function of'
       ' the clients\' data, OUTSIDE (epsilon, delta).',
   )
 
@@ -182,10 +182,10 @@ def _take(
     if not spare:
       available = sum(_size(groups, name) for name in groups.spare)
       raise errors.InputError(
-          f'{task_lib.flags_of_sizes(num_public, num_held_out)} needs more examples than those'
-          f' who may leave the population have: {available:,} of'
-          f' {len(_members(groups, groups.spare)):,} {groups.noun}, who are taken whole, for one'
-          ' purpose each; set a smaller number.'
+          f'{task_lib.flags_of_sizes(num_public, num_held_out)} needs more examples than there'
+          f' are: the {len(_members(groups, groups.spare)):,} {groups.noun} that may leave the'
+          f' population have {available:,}, and each leaves it whole, for one purpose; set a'
+          ' smaller number.'
       )
     taken.append(spare.pop(0))
     found += _size(groups, taken[-1])

@@ -194,9 +194,9 @@ def _load_bundled(per_client: bool) -> people.Groups:
       cut = min(max(1, round(_TRAIN_SHARE * cut)), cut - 1)
     train, test = (
         to_sequences([
-            text.encode() for text in (some if by_speech else ['\n'.join(some)]) if text
+            text.encode() for text in (speeches if by_speech else ['\n'.join(speeches)]) if text
         ])
-        for some in (parts[:cut], parts[cut:])
+        for speeches in (parts[:cut], parts[cut:])
     )
     members[play].append(people.Person(f'{play}/{role}', train, test, eligible))
   return people.Groups(

@@ -28,7 +28,7 @@ Examples = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Owners:
-  """Whose data a set is.
+  """The owners of a set of data.
 
   Attributes:
     text: Who they are, as a phrase.
@@ -59,7 +59,7 @@ class TaskData:
     even: Whether clients are an even cut of a pool of images, so that their sizes follow from
       public numbers. If not, sizes are exact functions of people's data.
     split_digest: A digest of who is set aside and of how a pool is cut, of no client's data: two
-      runs on one data set have the same clients if theirs are equal. None: not known.
+      runs on one data set have the same clients if their digests are equal. None: not known.
   """
 
   clients: Sequence[Examples]
@@ -84,7 +84,7 @@ class TaskData:
     return self.test_owners is None or not self.test_owners.ids.isdisjoint(self.client_ids)
 
   def text(self) -> str:
-    """What there is and whose it is, in one paragraph.
+    """Describes the data and their owners, in one paragraph.
 
     It includes no number that follows from people's data, but for the number of clients.
     """
@@ -139,7 +139,7 @@ class TaskData:
 
 @dataclasses.dataclass(frozen=True)
 class PaperSettings:
-  """A task's settings in section 5 of the paper, or ours where it has none.
+  """A task's settings in section 5 of the paper, or this project's for other tasks.
 
   Attributes:
     rounds: T.

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def max_pool_2x2(images: tf.Tensor) -> tf.Tensor:
-  """What `tf.nn.max_pool2d(images, 2, 2, 'SAME')` is, with the same gradient.
+  """Returns `tf.nn.max_pool2d(images, 2, 2, 'SAME')`, with the same gradient.
 
   Args:
     images: float32[B, H, W, C], all but B static.
@@ -39,7 +39,7 @@ def _max_pool_even(images: tf.Tensor) -> tf.Tensor:
 
 
 def _larger_half(values, length):
-  """Of each run of `length` values, the larger of its halves, and where the first is."""
+  """Returns the larger of the halves of each run of `length` values, and where it is the first."""
   first, second = tf.split(tf.reshape(values, [-1, length]), 2, axis=1)
   return tf.maximum(first, second), first >= second
 

@@ -116,7 +116,7 @@ def default_public_clients(num_examples: int) -> dict[str, int]:
 def _pseudo_clients(
     settings: settings_lib.RunSettings, data: task_lib.TaskData
 ) -> dict[str, int]:
-  """What `TopK` takes for --public_clients; nothing for one training on all examples."""
+  """Returns the arguments of `TopK` for --public_clients; empty for one training on all examples."""
   clients = settings.public_clients
   num_examples = len(data.public[0])
   if clients is None:
@@ -136,7 +136,7 @@ def _pseudo_clients(
 def local_training(
     settings: settings_lib.RunSettings,
 ) -> client_training.LocalTraining:
-  """What clients do in a round."""
+  """Returns what clients do in a round."""
 
   def learning_rate(round_num):
     decays = tf.cast(

@@ -24,7 +24,7 @@ _POINTS = 40
 # by arithmetic, and a step's batches are small. Medians of five rounds: 6.8 times as much processor
 # time on Shakespeare, 4.5 times on Fashion-MNIST.
 _PASSES_OF_STEP = 4
-# On fewer labels a point tells little: a standard error of 1.6 % where half of them are right.
+# On fewer labels a point is imprecise: a standard error of 1.6 % where half of them are right.
 _MIN_LABELS = 1000
 # With --rounds_per_evaluation, one in so many measurements is of the averages, too.
 _EVALUATIONS_PER_AVERAGE = 10

@@ -127,7 +127,7 @@ class _Choice:
     return (values - self.guess) * self.factors
 
   def directions(self, following: np.ndarray) -> dict[str, np.ndarray]:
-    """Where wrong code would show most, as unit vectors by name.
+    """Returns the directions in which wrong code would show most, as unit vectors by name.
 
     Along the guess, at the extremes of the factors, and on what leaves the mask by itself.
 
@@ -257,7 +257,7 @@ class AuditedRound:
     return tf.map_fn(score, reports, fn_output_signature=tf.float64)
 
   def _leanings(self, choice: state_lib.Choice, direction: tf.Tensor) -> list[tf.Tensor]:
-    """How far the next round's coordinates, factors and guess lean towards a direction."""
+    """Measures how far the next round's coordinates, factors and guess lean towards a direction."""
     where = self.choice.coordinates[:, np.newaxis]
     there = tf.gather(tf.scatter_nd(where, direction, [self.choice.dim]), choice.coordinates)
     found = [tf.reduce_sum(there**2)]

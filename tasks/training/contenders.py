@@ -34,7 +34,7 @@ def _datasets(data: task_lib.TaskData, num_clients: int) -> list[tf.data.Dataset
   ]
 
 
-def ours(
+def fed_smp(
     task: task_lib.Task,
     data: task_lib.TaskData,
     num_clients: int,
@@ -109,7 +109,7 @@ def stock(
 
 
 def aggregators(dim: int, num_clients: int, with_stock: bool) -> dict[str, Any]:
-  """Aggregation processes of float32[dim] by name, ours first."""
+  """Returns aggregation processes of float32[dim] by name, this project's first."""
   value_type = tff.types.to_type((np.float32, (dim,)))
   mechanism = fedsmp_tff.Mechanism(num_clients, clipping_norm=1.0, noise_multiplier=1.0)
   factories = {

@@ -39,7 +39,9 @@ _DIM, _LARGE_DIM, _AGGREGATED = 1_663_370, 50_000_000, 20
 
 
 def parts(repeats: int, size: int) -> dict[str, Callable[[], Any]]:
-  """What measures each part, prints its figures and returns them; for a process of its own.
+  """Returns the function of each part, which measures, prints and returns its figures.
+
+  Call it in a process of its own.
 
   Args:
     repeats: Measured rounds of each contender.
@@ -158,7 +160,7 @@ def _task_part(task: task_lib.Task, num_clients: int, repeats: int) -> dict[str,
         ('topk of paper, local', local, paper),
     ):
       contests[name] = _rounds(
-          context, contenders.ours(task, data, num_clients, sparsifier)
+          context, contenders.fed_smp(task, data, num_clients, sparsifier)
       )
     measured = _table(
         f'a round of {num_clients} clients of {task.name}', _measure(contests, repeats), 'stock'
@@ -251,9 +253,9 @@ def _clients_part(repeats: int) -> dict[int, Any]:
 
 
 def _one_size_part(size: int, repeats: int) -> dict[str, Any]:
-  # All sizes hold the same data, so that memory differs by what a round takes.
+  # All sizes have the same data, so that memory differs by what a round takes.
   data = fashion_mnist.TASK.load(0, 0)
-  contender = contenders.ours(
+  contender = contenders.fed_smp(
       fashion_mnist.TASK, data, size, fedsmp_tff.RandK(contenders.RATIO)
   )
   with runtime.local_context() as context:
@@ -271,7 +273,7 @@ def _workers_part(repeats: int) -> dict[str, Any]:
   seconds = {}
   for name, make in made.items():
     for workers in (1, 2):
-      contender = contenders.ours(
+      contender = contenders.fed_smp(
           fashion_mnist.TASK, data, 100, fedsmp_tff.RandK(contenders.RATIO)
       )
       with make(workers=workers) as context:

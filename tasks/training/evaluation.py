@@ -97,7 +97,7 @@ def build(
 
   def evaluate(weights, shards):
     loss, num_examples, right, scored = measure_all(weights, list(shards))
-    shares = [int(some) / max(int(all_), 1) for some, all_ in zip(right, scored)]
+    shares = [int(hits) / max(int(labels), 1) for hits, labels in zip(right, scored)]
     return Evaluation(float(loss) / max(int(num_examples), 1), *shares)
 
   return evaluate

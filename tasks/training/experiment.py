@@ -131,11 +131,11 @@ class Experiment:
 
   @property
   def randomness(self) -> str:
-    """Where noise comes from, for every output."""
+    """Describes the source of the noise, for every output."""
     if self.settings.seed is not None:
       return (
-          f'SIMULATION: --seed={self.settings.seed} makes the noise reproducible, so WHO'
-          ' KNOWS THE SEED CAN REMOVE IT'
+          f'SIMULATION: --seed={self.settings.seed} makes the noise reproducible, so ANYONE'
+          ' WHO KNOWS THE SEED CAN REMOVE IT'
       )
     return 'the operating system\'s, fresh for every client and round'
 

@@ -75,11 +75,11 @@ class Interruption:
     """In this block the signals are handled; only in the main thread."""
     # A shell's background job has SIGINT ignored, and stays so.
     handled_signals = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
     before = {s: signal.signal(s, self._on_signal) for s in [*handled_signals, signal.SIGALRM]}
-    wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=self._listen, args=(ours,), daemon=True)
+    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=self._listen, args=(reader,), daemon=True)
     thread.start()
     hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
     try:
@@ -95,9 +95,9 @@ class Interruption:
       signal.set_wakeup_fd(wakeup)
       for number, handler in before.items():
         signal.signal(number, handler)
-      theirs.close()  # The thread reads the end.
+      writer.close()  # The thread reads the end.
       thread.join()
-      ours.close()
+      reader.close()
 
   def _interrupted(self) -> Interrupted:
     return Interrupted(self._number, self.next_step)

@@ -58,7 +58,7 @@ class MetricsWriter(loop.Reporter):
     if report.client_evaluation is not None:
       self._on_clients = report.client_evaluation
     public = report.metrics['aggregator'] if report.metrics else {}
-    # First what is not a result: a row of metrics tells that the round is complete.
+    # First what is not a result: a row of metrics means that the round is complete.
     self._tables.add_timings({
         'round': report.rounds_done,
         'round_seconds': round(report.round_seconds, 3),
@@ -172,7 +172,7 @@ class MetricsWriter(loop.Reporter):
       print(text, flush=True)
 
   def summary(self) -> dict[str, Any]:
-    """What the run came to, for summary.json."""
+    """Returns the results of the run, for summary.json."""
     return {
         'rounds': self._rounds,
         'test_outside_guarantee': self._experiment.data.test_outside_guarantee,

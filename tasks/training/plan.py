@@ -75,13 +75,13 @@ def warnings(experiment: experiment_lib.Experiment) -> list[str]:
 
 
 def _setting_text(settings: settings_lib.RunSettings) -> Optional[str]:
-  """Names the recipe that runs, and how to have the paper's setting."""
+  """Names the recipe that runs, and how to get the paper's setting."""
   if settings.recipe is None:
     return None
   text = f'--recipe={settings.recipe}'
   if settings.recipe == recipes.BEST:
     text += (
-        ', chosen by runs on these data, which epsilon leaves out; flags given explicitly override it'
+        '; epsilon does not cover how this recipe was chosen; flags given explicitly override it'
     )
     if recipes.PAPER in recipes.names(settings.task):
       text += f"; --recipe={recipes.PAPER} is the paper's setting"
@@ -97,16 +97,16 @@ def _model_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def _start_text(experiment: experiment_lib.Experiment) -> Optional[str]:
-  """Describes the initial weights of --warm_start and what epsilon takes for granted of them."""
+  """Describes the initial weights of --warm_start and what epsilon assumes about them."""
   source = experiment.settings.warm_start
   if source is None:
     return None
   if source == settings_lib.PUBLIC:
     unknown = experiment.data.public_owners is None
     return (
-        f'warm: first, for minutes, the server trains on the {len(experiment.data.public[0]):,} public'
-        ' examples (Adam; the rate, the number of passes and the temperature by a fifth of them).'
-        + (' Epsilon takes for granted that they are no client\'s' if unknown
+        f'warm: first, the server trains for minutes on the {len(experiment.data.public[0]):,}'
+        ' public examples (Adam; a fifth of them chooses the rate, the passes and the temperature).'
+        + (' Epsilon assumes that they are no client\'s' if unknown
            else ' No client\'s data: epsilon is unchanged')
     )
   origin = experiment.warm_start_origin
@@ -120,14 +120,14 @@ def _kept_text(experiment: experiment_lib.Experiment) -> str:
       'randk': 'random coordinates, the same for all clients',
       'topk': 'top coordinates of an update on the public examples, the same for'
               ' all clients',
-      'released': 'those that move most by past releases, some at random; the same for'
-                  ' all clients',
+      'released': 'those that moved most in past releases, and some at random; the same'
+                  ' for all clients',
   }[settings_lib.ALGORITHMS[experiment.settings.algorithm].sparsifier]
   k = experiment.round.num_kept
   text = f'k = {k:,} (p = {k / experiment.dim:.4g}): {how}'
-  held = experiment.settings.mask_rounds
-  if held > 1:
-    text += f'; each set serves {held} rounds'
+  mask_rounds = experiment.settings.mask_rounds
+  if mask_rounds > 1:
+    text += f'; each set serves {mask_rounds} rounds'
   return text
 
 
@@ -174,7 +174,7 @@ def _cohort_text(experiment: experiment_lib.Experiment) -> str:
     )
   if experiment.settings.dropout:
     text += (
-        f'; each of them is lost with probability {experiment.settings.dropout:g}, and below'
+        f'; each is lost with probability {experiment.settings.dropout:g}, and with fewer than'
         f' {experiment.spec.min_reporting} reports nothing is released'
     )
   return text
@@ -242,8 +242,8 @@ def _accuracy_text(experiment: experiment_lib.Experiment) -> str:
     )
   if cadence.rounds_per_average is None:
     of_averages = (
-        f'not measured, which would pass {100 * cadence_lib.BUDGET:g} %; --average_decay asks for'
-        ' it'
+        f'not measured, since that would take over {100 * cadence_lib.BUDGET:g} %;'
+        ' --average_decay turns it on'
     )
   elif cadence.rounds_per_average < experiment.settings.rounds:
     of_averages = f'{every(cadence.rounds_per_average)} and after the last'
@@ -257,13 +257,13 @@ def _accuracy_text(experiment: experiment_lib.Experiment) -> str:
 
 def _metrics_text(experiment: experiment_lib.Experiment) -> str:
   text = (
-      'nothing of clients but what is released and how many participants reported, an exact number'
-      ' that is private only if who drops out does not depend on data'
+      'only the release and the exact number of reports, which is private only if who drops out'
+      ' does not depend on data'
   )
   if experiment.settings.participants == 'hidden':
     text = (
-        'nothing of clients but what is released; how many reported is left out, but the server'
-        ' knows it, and it is private only if who drops out does not depend on data'
+        'only the release; the exact number of reports is left out, but the server knows it, and it'
+        ' is private only if who drops out does not depend on data'
     )
   if experiment.settings.client_metrics == 'exact':
     text += (
@@ -294,7 +294,7 @@ def _on_clients_text(experiment: experiment_lib.Experiment) -> Optional[str]:
   return (
       f'accuracy on clients\' own examples every {s.rounds_per_client_evaluation} rounds and after'
       f' the last, {one.rounds} in all, over draws of their own ({cohort}): the mean over'
-      f' clients, each of whom counts as one, from a sum with sigma = {sigma:g}. Standard deviation'
+      f' clients, all of equal weight, from a sum with sigma = {sigma:g}. Standard deviation'
       f' of the accuracy: {sigma * whole / one.clients_per_round:.2g} by noise and'
       f' {0.5 / math.sqrt(one.clients_per_round):.2g} by sampling, at most. Inside epsilon ='
       f' {spec.epsilon():.4g}, which is {spec.epsilon(evaluations=0):.4g} without it'
@@ -306,7 +306,7 @@ def _simulated_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
-  """Epsilon of all rounds, for whom it is valid and what it takes for granted, as lines of text."""
+  """Returns epsilon of all rounds, for whom it is valid and what it assumes, as lines of text."""
   s, spec, hypothetical = experiment.settings, experiment.spec, experiment.hypothetical
   title, adjacency, *_ = accounting.ACCOUNTINGS[spec.claim]
   lines = [
@@ -321,7 +321,7 @@ def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
         f'to compare, in the paper\'s accounting (RDP, Poisson sampling), for n ='
         f' {claimed.population:,}: {claimed.epsilon("paper", s.rounds):.4g}'
     )
-  exact = 'exact arithmetic' if spec.lattice is None else 'random bits that are random'
+  exact = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
   lines.append(
       f'assumes: honest participants, {spec.min_reporting} of {spec.seats} report, secret'
       f' participation, {exact}'
@@ -374,7 +374,7 @@ def _verdict_text(experiment: experiment_lib.Experiment) -> str:
     return f'{experiment.verdict.upper()}; the initial weights are {experiment.warm_start_origin.text}'
   if experiment.settings.seed is None:
     return 'VALID'
-  return f'{experiment.verdict.upper()}: who knows --seed can remove the noise'
+  return f'{experiment.verdict.upper()}: anyone who knows --seed can remove the noise'
 
 
 def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
@@ -383,8 +383,8 @@ def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
   parts = []
   if s.released_weight is not None:
     parts.append(
-        f'coordinates by past releases too, of weight {s.released_weight:g}, and by rows and'
-        ' columns of layers'
+        f'coordinates ranked by past releases too, of weight {s.released_weight:g}, and smoothed'
+        ' over the rows and columns of layers'
     )
   if s.precondition is not None:
     parts.append(

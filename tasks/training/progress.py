@@ -55,13 +55,13 @@ class Progress(loop.Reporter):
       self._thread.start()
 
   def during(self, evaluate: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
-    """The same `evaluate` of `loop.run`, with lines on what takes the time."""
+    """Returns `evaluate` for `loop.run`; progress lines show meanwhile that it measures."""
 
-    def evaluate_and_say(rounds_done, weights):
+    def evaluate_with_progress(rounds_done, weights):
       self._done, self._doing, self._ended = rounds_done, 'measuring', time.monotonic()
       return evaluate(rounds_done, weights)
 
-    return evaluate_and_say
+    return evaluate_with_progress
 
   def __call__(self, report: loop.RoundReport) -> None:
     done, total = report.rounds_done, self._experiment.settings.rounds
@@ -158,7 +158,7 @@ def beating(title: str, bound: str, seconds_per_line: float) -> Iterator[None]:
 def summary_text(
     experiment: experiment_lib.Experiment, summary: dict[str, Any], seconds: float
 ) -> str:
-  """What a run came to in `seconds`, for people."""
+  """Returns the results of a run that took `seconds`, for people."""
   rounds = summary['rounds']
   lines = [f'\n{rounds} of {experiment.settings.rounds} rounds done']
   measured = summary['measured_round']

@@ -160,7 +160,7 @@ def _digest(data: task_lib.TaskData, key: bytes) -> str:
 
 
 def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
-  """What may change before a run resumes, and with it the last bits of floats."""
+  """Returns what may change before a run resumes, and with it the last bits of floats."""
   return {
       'runtime': dataclasses.asdict(place),
       'versions': {p: importlib.metadata.version(p) for p in _PACKAGES},
@@ -223,7 +223,7 @@ def _git(*arguments: str) -> Optional[str]:
 
 
 def changes(config: dict[str, Any], now: dict[str, Any]) -> list[str]:
-  """What differs between two `surroundings`, a phrase each."""
+  """Lists the differences between two `surroundings`, a phrase each."""
   runtime_options = options.options_of(runtime_lib.RuntimeSettings)
   return [
       f'{kind} {name}: {config[kind].get(name)} until now, {value} from here on'

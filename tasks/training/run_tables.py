@@ -85,7 +85,7 @@ class RunTables:
     return [table.path for table in self._tables.values()]
 
   def digests(self) -> dict[str, np.ndarray]:
-    """Of each table's rows so far."""
+    """Returns a digest of each table's rows so far."""
     return {name: table.digest() for name, table in self._tables.items()}
 
   def add_metrics(self, row: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ class Table:
     self._digest.update(content)
 
   def digest(self) -> np.ndarray:
-    """Of all that was added, uint8[32]."""
+    """Returns a digest of all that was added, uint8[32]."""
     return np.frombuffer(self._digest.digest(), np.uint8)
 
   def rows(self) -> Iterator[dict[str, str]]:
@@ -61,7 +61,7 @@ class Table:
     return csv.DictReader(io.StringIO(self._read().decode(), newline=''))
 
   def num_rounds(self) -> int:
-    """How many rounds have a whole row in the file, the row before the first aside."""
+    """Counts the rounds that have a whole row in the file, without the row before the first."""
     return max(self._read().count(b'\n') - 2, 0)
 
   def keep(self, rounds_done: int, digest: np.ndarray) -> None:

@@ -47,10 +47,10 @@ def check(
 
 
 class Origin(NamedTuple):
-  """Whose data initial weights follow from.
+  """The data that initial weights follow from, and their owners.
 
   Attributes:
-    text: Who they are, as a phrase.
+    text: The owners, as a phrase.
     runs: The `run_id` of each private run whose ledger, composed with that of the run that begins
       here, covers them all; None: no ledgers do.
   """
@@ -89,7 +89,7 @@ def origin_of(config: dict[str, Any]) -> Optional[Origin]:
 def _own_origin(
     path: pathlib.Path, config: dict[str, Any], data: task_lib.TaskData
 ) -> Optional[Origin]:
-  """As `origin`, but for what the run that left the weights began with."""
+  """As `origin`, without the initial weights of the run that wrote the weights."""
   algorithm = config.get('algorithm')
   if algorithm is None:
     return Origin(

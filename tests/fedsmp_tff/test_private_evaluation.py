@@ -207,5 +207,5 @@ class TestExecution:
     assert all(0.7 < a < 1.3 for a, gone in zip(accuracies, missing) if not gone)
 
   def test_another_number_of_clients_than_seats_fails(self):
-    with pytest.raises(Exception, match='another number of clients'):
+    with pytest.raises(Exception, match='must have exactly'):
       _evaluation(3, 1.0)(_weights(), 0, [_client(1, 0)] * 2)

@@ -39,7 +39,7 @@ def test_the_template_trains_resumes_sweeps_and_is_reported(tmp_path, capsys):
   summary = json.loads((out / 'summary.json').read_text())
   assert summary['final_test_accuracy'] > 0.75
   assert run.main(arguments) == 0
-  assert 'it is finished' in capsys.readouterr().out
+  assert 'already finished' in capsys.readouterr().out
   # By its config.json, and as `--task MODULE`.
   again = ['run', f'--config={out}', '--rounds=1', f'--output_dir={tmp_path}/runs/b', '--dry_run']
   assert run.main(again) == 0

@@ -230,7 +230,7 @@ class TestWhatEpsilonIsAbout:
     fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=4), votes).round([(12,)])
     for num, mechanism in ((4, spec.mechanism()), (6, spec.mechanism()), (5, votes)):
       factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
-      with pytest.raises(ValueError, match='`num_values`=5 is what epsilon of integer noise'):
+      with pytest.raises(ValueError, match='`num_values`=5 must be the number of values that clients send'):
         factory.create(tff.TensorType(np.float32, [12]))
 
   def test_a_round_s_integers_are_the_accountant_s(self):

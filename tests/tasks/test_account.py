@@ -302,7 +302,7 @@ class TestLedger:
     more = int(re.search(r'enough for (\d+) more rounds', out)[1])
     assert spec.epsilon(rounds=80 + more) <= 0.6303 < spec.epsilon(rounds=81 + more)
     _, out, _ = self._account(capsys, f'--ledger={one}', str(other), '--epsilon_budget=0.1')
-    assert 'Of the budget of 0.1 nothing is left: it is passed by' in out
+    assert 'Of the budget of 0.1 nothing is left: the runs exceed it by' in out
     said = commands.refused(capsys, account, *_PAPER, '--epsilon_budget=1')
     assert '--epsilon_budget has no effect unless --ledger is set' in said
 

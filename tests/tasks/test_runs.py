@@ -67,7 +67,7 @@ def test_a_cleaned_run_is_smaller_and_finished(data_dir, tmp_path, capsys):
   # The same command again: the run is there, and unchanged.
   capsys.readouterr()
   assert commands.main(arguments) == 0
-  assert 'it is finished' in capsys.readouterr().out and commands.story(done) == before
+  assert 'already finished' in capsys.readouterr().out and commands.story(done) == before
   # A second time there is nothing to do.
   _, printed, _ = commands.of_module(capsys, runs, '--clean', str(tmp_path))
   assert printed.endswith(': 0.0 MB\n')

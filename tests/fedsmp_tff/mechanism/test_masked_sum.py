@@ -214,7 +214,7 @@ class TestExecution:
       assert stats.kstest(noise, 'norm', (0, stddev)).pvalue > 1e-6
       assert stats.kstest(noise, 'norm', (0, 2 / 3 * stddev)).pvalue < 1e-20
       assert stats.kstest(noise, 'norm', (0, 3 / 2 * stddev)).pvalue < 1e-20
-    with pytest.raises(Exception, match='more clients than its 6 seats'):
+    with pytest.raises(Exception, match='at most 6 clients, one for each of its seats'):
       process.next(state, ones * 7)
 
   @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian', 'skellam'])

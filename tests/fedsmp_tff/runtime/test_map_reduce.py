@@ -268,7 +268,7 @@ class TestExecution:
     for num_clients in (5, 7):
       with pytest.raises(
           tf.errors.InvalidArgumentError,
-          match='^The round had another number of clients than its 6 seats',
+          match='^The round must have exactly 6 clients, one for each of its seats',
       ):
         process.next(state, _data(num_clients))
 

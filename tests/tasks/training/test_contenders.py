@@ -65,5 +65,5 @@ def check():
   assert len(stock.clients) == 100
   batches = [len(y) for _, y in stock.clients[0]]
   assert sum(batches) == 4 * settings.local_epochs
-  ours = contenders.ours(fashion_mnist.TASK, data, 3, contenders.fedsmp_tff.Dense())
+  ours = contenders.fed_smp(fashion_mnist.TASK, data, 3, contenders.fedsmp_tff.Dense())
   assert [int(d.cardinality()) for d in ours.clients] == [4, 4, 4]

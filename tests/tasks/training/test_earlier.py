@@ -22,7 +22,7 @@ class TestText:
     accuracy = json.loads((root / 'a' / 'summary.json').read_text())['final_test_accuracy']
     assert earlier.text(asked, root) == (
         f'{root}/a has a finished run with these flags, accuracy {100 * accuracy:.2f} %:'
-        f' python -m tasks.report {root}/a shows it. This is another run of them.'
+        f' python -m tasks.report {root}/a shows it. Starting a new run.'
     )
     assert earlier.text(_parsed(commands.tiny(data_dir, root / 'b', '--rounds=4')), root) is None
     (root / 'a' / 'summary.json').unlink()

@@ -42,7 +42,7 @@ class TestExecution:
     assert float(row['test_accuracy']) == summary['final_test_accuracy']
     # Again: nothing to do.
     assert _public_only(data_dir, public, '--public_examples=20') == 0
-    assert 'it is finished' in capsys.readouterr().out
+    assert 'already finished' in capsys.readouterr().out
 
   def test_the_same_start_from_public_and_from_its_file(self, public, data_dir, tmp_path, capsys):
     capsys.readouterr()
@@ -70,7 +70,7 @@ class TestExecution:
     )
     assert commands.main(arguments) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert 'epsilon takes for granted that those are no client\'s here' in printed
+    assert 'epsilon assumes that those are no client\'s here' in printed
     summary = _json(tmp_path / 'run' / 'summary.json')
     assert summary['verdict'] == 'would be valid for this run alone with fresh noise'
 
@@ -158,7 +158,7 @@ class TestExecution:
     given = commands.tiny(data_dir, out, '--seed=1', *arguments)
     capsys.readouterr()
     said = commands.say(capsys, *given[1:])
-    assert 'holds a run that began with other weights in --warm_start=' in said
+    assert 'has a run that began with other weights in --warm_start=' in said
 
   def test_unknown_weights_are_an_assumption(self, public, data_dir, tmp_path, capsys):
     file = tmp_path / 'mine.npz'
@@ -166,7 +166,7 @@ class TestExecution:
     arguments = ('--algorithm=dp_fedavg', f'--warm_start={file}', '--public_examples=20')
     assert _run(data_dir, tmp_path / 'run', *arguments) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert 'takes for granted that they follow from no client\'s data' in printed
+    assert 'epsilon assumes that they follow from no client\'s data' in printed
 
   def test_a_run_that_resumes_does_not_train_again(self, public, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
@@ -196,8 +196,8 @@ class TestExecution:
         (tmp_path / 'none.npz', "can't be read (No such file or directory)"),
         (text, "can't be read"),
         (array, "can't be read"),
-        (double, "does not hold weights of this model's shapes and types"),
-        (nan, 'holds weights that are not finite'),
+        (double, "lacks weights of this model's shapes and types"),
+        (nan, 'has weights that are not finite'),
     ):
       arguments = commands.tiny(
           data_dir, tmp_path / 'refused', '--algorithm=dp_fedavg', '--public_examples=20',
@@ -209,7 +209,7 @@ class TestExecution:
         data_dir, tmp_path / 'refused', '--algorithm=dp_fedavg', '--public_examples=20',
         f'--warm_start={public / "weights.npz"}', '--fashion_mnist_dense_units=5',
     )
-    assert "does not hold weights of this model's shapes and types" in commands.say(capsys, *arguments[1:])
+    assert "lacks weights of this model's shapes and types" in commands.say(capsys, *arguments[1:])
     # Without a claim, any weights will do.
     arguments = ('--algorithm=fedavg', f'--warm_start={plain / "weights.npz"}')
     assert _run(data_dir, tmp_path / 'fine', *arguments, '--public_examples=20') == 0
