@@ -11,7 +11,7 @@ from typing import Optional
 from tasks import errors
 
 _DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'recipes'
-_ALGORITHM = '--algorithm='
+_ALGORITHM, _TIME = '--algorithm=', '# Time: '
 # What tasks.run takes where no preset is named and the task has such a recipe; and the name of none.
 BEST, PAPER, NONE = 'best', 'paper', 'none'
 
@@ -38,6 +38,13 @@ def flags_of(task: str, name: str) -> list[str]:
   """The flags of a recipe for the system that runs where none is named."""
   lines = file_of(task, name).read_text(encoding='utf-8').splitlines()
   return of_algorithm([line for line in lines if line.startswith('--')], None)
+
+
+def time_of(task: str, name: str) -> Optional[str]:
+  """Returns how long a recipe takes and on what, as its file states; None: not measured."""
+  lines = file_of(task, name).read_text(encoding='utf-8').splitlines()
+  times = [line.removeprefix(_TIME).rstrip('.') for line in lines if line.startswith(_TIME)]
+  return times[0] if times else None
 
 
 def of_algorithm(lines: Iterable[str], algorithm: Optional[str]) -> list[str]:

@@ -85,6 +85,8 @@ def _setting_text(settings: settings_lib.RunSettings) -> Optional[str]:
     )
     if recipes.PAPER in recipes.names(settings.task):
       text += f"; --recipe={recipes.PAPER} is the paper's setting"
+  if (time := recipes.time_of(settings.task, settings.recipe)) is not None:
+    text += f'; unchanged it takes about {time}'
   return text
 
 

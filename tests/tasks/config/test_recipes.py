@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from tasks import errors
+from tasks.config import grids
 from tasks.config import recipes
 from tasks.config import settings
 
@@ -97,6 +98,25 @@ class TestExecution:
       assert (found.epsilon is not None) == private == (found.clip is not None)
       same = _settings(f'--task={task}', '--recipe=best')
       assert (found.rounds, found.clients_per_round) == (same.rounds, same.clients_per_round)
+
+  def test_other_systems_have_what_equal_care_chose_for_them(self):
+    # tasks/experiments/worth/fashion_mnist.grid, the second paragraph.
+    for algorithm, clip, rate in (
+        ('fedsmp_released', 0.4, 2), ('fedsmp_randk', 1, 2), ('dp_fedavg', 0.4, 2), ('fedavg', None, 3),
+    ):
+      found = _settings('--task=fashion_mnist', '--recipe=best', f'--algorithm={algorithm}')
+      assert (found.clip, found.server_learning_rate) == (clip, rate)
+      (cell,) = (
+          cell for cell in grids.read('worth/fashion_mnist')[1] if cell.settings.algorithm == algorithm
+      )
+      typed = cell.settings
+      assert (typed.p, typed.clip, typed.epsilon, typed.server_learning_rate, typed.rounds) == (
+          found.p, found.clip, found.epsilon, found.server_learning_rate, found.rounds
+      )
+
+  def test_the_time_is_that_of_its_file(self):
+    assert recipes.time_of('shakespeare', 'best').endswith('minutes on two processors')
+    assert recipes.time_of('shakespeare', 'scratch') is None
 
   def test_the_default_of_a_run(self):
     def of_run(*arguments):
