@@ -151,7 +151,7 @@ def _seeded_text(groups: Iterable[results.Group]) -> str:
   if not seeded:
     return ''
   which = 'Every private run' if seeded == len(runs) else f'{seeded} of {len(runs)} private runs'
-  return f' {which} had a seed: epsilon would be valid with fresh noise.'
+  return f' {which} used a seed: epsilon would be valid with fresh noise.'
 
 
 def _outside_text(groups: Iterable[results.Group]) -> str:

@@ -39,7 +39,7 @@ class Run:
 
   Attributes:
     path: Its directory.
-    config: What its config.json holds.
+    config: The contents of its config.json.
     columns: Columns of metrics.csv, float[rows], in the rows where accuracy is measured.
     rounds_done: The rounds that it has, measured or not.
     at_end: What it has spent and sent after them, by column; without what is not known.
@@ -187,7 +187,7 @@ def find(paths: Iterable[str]) -> list[pathlib.Path]:
     )
     if not here:
       raise errors.InputError(
-          f'{path} holds no run; name the --output_dir of a run, or a directory of runs.'
+          f'{path} has no run; name the --output_dir of a run, or a directory of runs.'
       )
     found += here
   return list(dict.fromkeys(found))

@@ -160,7 +160,7 @@ def _split(
   """Returns the rows of the examples held back, a fifth, and of the others.
 
   Of two people or more, whole people are held back until they have a fifth: the test set is of other
-  people too, and on sequences of the same roles the Shakespeare model had 51 % where it has 45 %
+  people too, and on sequences of the same roles the Shakespeare model reached 51 % where it reaches 45 %
   there, so that it was chosen too sure of itself.
   """
   rng, wanted = np.random.default_rng(seed), max(1, num // _VALIDATION)

@@ -73,7 +73,7 @@ def _key(experiment: experiment_lib.Experiment) -> str:
 def _read(
     path: pathlib.Path, model: tff.learning.models.FunctionalModel
 ) -> Optional[public_model.PublicModel]:
-  """What a file holds; None if there is none, or if it can't be read."""
+  """Returns the model in a file; None if there is none, or if it can't be read."""
   try:
     with np.load(path) as file:
       arrays = dict(file)

@@ -30,13 +30,13 @@ CHECKPOINTS, LOCK = 'checkpoints', '.lock'
 class RunDirectory:
   """The files of one run, for one process at a time.
 
-  metrics.csv, summary.json and weights.npz hold nothing that differs between two runs
+  metrics.csv, summary.json and weights.npz have nothing that differs between two runs
   of one seed, interrupted or not; times are in timings.csv. A row is on disk before
   the next round begins, and the other files appear only when they are whole.
 
   Attributes:
     path: The directory.
-    config: The contents of config.json, if it holds a run that can be resumed; else None.
+    config: The contents of config.json, if it is of a run that can be resumed; else None.
     tables: The run's tables and events.
   """
 
@@ -48,7 +48,7 @@ class RunDirectory:
       overwrite: Whether a run that is there gives way, once `begin` is called.
 
     Raises:
-      InputError: If it can't be written, is in use, or holds a run that can't be
+      InputError: If it can't be written, is in use, or has a run that can't be
         read.
     """
     self.path = pathlib.Path(path)
@@ -242,7 +242,7 @@ class RunDirectory:
     except (OSError, ValueError) as error:
       reason = str(error)
     raise errors.InputError(
-        f'--output_dir={self.path} holds a run whose {CONFIG} can\'t be read'
+        f'--output_dir={self.path} has a run whose {CONFIG} can\'t be read'
         f' ({reason}), so that it can\'t be resumed; restore it from a backup, name another directory,'
         ' or start over with --overwrite.'
     )
@@ -279,7 +279,7 @@ def in_use(path: pathlib.Path) -> bool:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """What a JSON file of a run holds; nothing if it is missing, can't be read or is no object."""
+  """Returns the contents of a JSON file of a run; nothing if it is missing, can't be read or is no object."""
   try:
     content = json.loads(path.read_text(encoding='utf-8'))
   except (OSError, ValueError):

@@ -85,7 +85,7 @@ def load(run_dir: os.PathLike[str], weights: str = run_directory.WEIGHTS) -> Sav
   flags = run_directory.read_json(path / run_directory.CONFIG).get('flags')
   if flags is None:
     raise errors.InputError(
-        f'{path} holds no run with a {run_directory.CONFIG}; name the --output_dir of a run.'
+        f'{path} has no run with a {run_directory.CONFIG}; name the --output_dir of a run.'
     )
   settings = _settings(flags)
   task_flags.use(settings.task_flags)

@@ -62,7 +62,7 @@ def test_one_sentence_for_what_writes_no_text(run, tmp_path, capsys):
   for arguments, sentence in (
       ([], 'name one run directory; got 0'),
       ([str(other)], 'is a run of fashion_mnist, whose model writes no text'),
-      ([str(tmp_path / 'none')], 'holds no run with a config.json'),
+      ([str(tmp_path / 'none')], 'has no run with a config.json'),
       ([str(unfinished)], 'has no weights.npz; let the run end first'),
       ([str(run), '--temperature=0'], '--temperature must be a finite number > 0; got 0'),
   ):

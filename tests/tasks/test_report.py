@@ -120,7 +120,7 @@ class TestExecution:
     assert [row['final (%)'] for row in rows] == ['80.00', '40.00']
     assert 'Table 1: Fashion-MNIST' not in cells  # Nothing of it was run.
     assert len(cells['The runs']) == 2
-    would = 'Every private run had a seed: epsilon would be valid with fresh noise.'
+    would = 'Every private run used a seed: epsilon would be valid with fresh noise.'
     assert (output / 'report.md').read_text().count(would) == 1
     # At a round that both have, both are complete; shorter than the paper's, neither is a row.
     argv = ['report', str(tmp_path / 'runs'), f'--output={output}', '--rounds=1']
@@ -221,13 +221,13 @@ class TestExecution:
     assert row['epsilon, valid'] == f'{float(last["epsilon"]):.3g}'
     assert row["epsilon, paper's accounting"] == f'{float(last["epsilon_paper"]):.3g}'
     assert 'clients_per_round = 3' in row['with']
-    assert 'had a seed' not in (output / 'report.md').read_text()
+    assert 'used a seed' not in (output / 'report.md').read_text()
 
   def test_one_sentence_and_status_2(self, tmp_path, capsys):
     run_dir = _write(tmp_path, 'run', [0.1, 0.2])
     for arguments, sentence in (
         ([], 'no run directory is named'),
-        ([str(tmp_path / 'nowhere')], 'nowhere holds no run'),
+        ([str(tmp_path / 'nowhere')], 'nowhere has no run'),
         ([str(run_dir), '--output=/dev/null/a'], "--output=/dev/null/a can't be written"),
         ([str(run_dir), '--rounds=0'], '--rounds must be an integer >= 1; got 0'),
     ):

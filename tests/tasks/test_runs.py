@@ -49,7 +49,7 @@ def test_compares_two(some, capsys):
 
 
 def test_nothing_there(tmp_path, capsys):
-  assert 'holds no run' in commands.refused(capsys, runs, str(tmp_path))
+  assert 'has no run' in commands.refused(capsys, runs, str(tmp_path))
 
 
 def test_a_cleaned_run_is_smaller_and_finished(data_dir, tmp_path, capsys):

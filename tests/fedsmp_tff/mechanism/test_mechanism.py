@@ -31,7 +31,7 @@ class TestComputation:
           (dict(noise_multiplier=float('nan')), 'noise_multiplier'),
           (dict(clipping_norm=None), 'needs a `clipping_norm`'),
           (dict(bits=3), 'bits'),
-          (dict(value_bound=1.0), '`value_bound`=1.0 is for no'),
+          (dict(value_bound=1.0), '`value_bound`=1.0 needs `clipping_norm=None`'),
           (dict(clipping_norm=None, noise_multiplier=0.0, value_bound=-1.0), 'value_bound'),
           (dict(seats=2), '`seats` must be'),
           (dict(seats=5, min_reporting=6), '`min_reporting` must be'),

@@ -117,7 +117,7 @@ class TestExecution:
 
     monkeypatch.setattr(urllib.request, 'urlopen', refuse)
     with pytest.raises(
-        errors.InputError, match='emnist_all.sqlite could not be.*no network.*--emnist'
+        errors.InputError, match="emnist_all.sqlite is missing or can't be read .*no network.*--emnist"
     ):
       emnist.TASK.load(0, 0)
 

@@ -103,7 +103,7 @@ class TestExecution:
   def test_more_than_there_is(self):
     with pytest.raises(
         errors.InputError,
-        match='--public_examples=30 --held_out=9 needs more .*: 36 of 6 people, who are taken'
+        match='--public_examples=30 --held_out=9 needs more .*: the 6 people .* have 36, and each leaves it'
     ):
       _divide(_groups(), 30, 9)
     for groups in (_groups(test=[]), _groups(test=list(_groups().members))):

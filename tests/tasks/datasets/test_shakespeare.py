@@ -145,7 +145,7 @@ class TestExecution:
 
   def test_more_public_examples_than_plays_have(self):
     with pytest.raises(
-        errors.InputError, match='--public_examples=20000 needs more .*: 13,960 of 251 speaking'
+        errors.InputError, match='--public_examples=20000 needs more .*: the 251 speaking roles .* 13,960,'
     ):
       shakespeare.TASK.load(0, 20_000)
 
@@ -260,6 +260,6 @@ class TestExecution:
           " WHERE split_name = 'test'"
       )
     with pytest.raises(
-        errors.InputError, match="shakespeare.sqlite could .*client 'KING': .*delete it"
+        errors.InputError, match="shakespeare.sqlite .*can't be read .*client 'KING': .*delete it"
     ):
       shakespeare.TASK.load(0, 0)

@@ -91,7 +91,7 @@ class TestExecution:
     assert results.find([str(tmp_path), str(one)]) == [other, one]
     (tmp_path / 'empty').mkdir()
     for nothing in ('empty', 'missing'):
-      with pytest.raises(errors.InputError, match=f'{nothing} holds no run'):
+      with pytest.raises(errors.InputError, match=f'{nothing} has no run'):
         results.find([str(tmp_path / nothing)])
 
   @pytest.mark.parametrize(

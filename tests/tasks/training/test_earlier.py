@@ -29,7 +29,7 @@ class TestText:
     assert f'3 of 3 rounds: --output_dir={root}/a resumes it.' in earlier.text(asked, root)
     with open(root / 'a' / '.lock', 'w', encoding='utf-8') as lock:
       fcntl.flock(lock, fcntl.LOCK_EX)
-      assert 'in progress, 3 of 3 rounds. This is another run' in earlier.text(asked, root)
+      assert 'in progress, 3 of 3 rounds. Starting a new run' in earlier.text(asked, root)
 
   def test_a_command_without_output_dir_prints_it(
       self, data_dir, tmp_path, monkeypatch, capsys
