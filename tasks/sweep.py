@@ -82,9 +82,10 @@ _COMMAND = command.Command(
     (
         'usage: python -m tasks.sweep --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
         '',
-        'Runs whatever a grid lists and is not yet done, the headline rows of the paper first. The',
-        'same command resumes an interrupted sweep; a run that fails is reported, and the others',
-        'continue. Exit status 1 if one has failed. For instance:',
+        'Runs whatever a grid lists and is not yet done, the headline rows of the paper first. A line',
+        'without --recipe, --row or --config starts from --recipe=none, not from the default of',
+        'tasks.run. The same command resumes an interrupted sweep; a run that fails is reported, and',
+        'the others continue. Exit status 1 if one has failed. For instance:',
         '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --svhn_dir=DIRECTORY',
     ),
     (Options,),

@@ -245,7 +245,8 @@ def _at_end(row: dict[str, str], summary: dict[str, Any]) -> dict[str, float]:
   """What was spent and sent after a row's round, which may not have measured it."""
   values = {name: row[name] for name in _AT_END if row.get(name)}
   if summary.get('rounds') == int(row['round']):
-    values = {name: summary[name] for name in _AT_END if name in summary} | values
+    # The summary counts a round that was abandoned after the row.
+    values |= {name: summary[name] for name in _AT_END if name in summary}
   return {name: float(value) for name, value in values.items()}
 
 

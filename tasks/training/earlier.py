@@ -30,16 +30,16 @@ def text(settings: settings_lib.RunSettings, root: pathlib.Path) -> Optional[str
     return (
         f'{path} has a finished run with these flags, accuracy'
         f' {100 * summary["final_test_accuracy"]:.2f} %: python -m tasks.report {path} shows it.'
-        ' Starting a new run.'
+        ' This command starts a new run.'
     )
   rows = list(tables.Table(path / run_tables.METRICS).rows())
   done = rows[-1]['round'] if rows else 0
   if run_directory.in_use(path):
     return (
         f'{path} has a run with these flags in progress, {done} of {settings.rounds} rounds.'
-        ' Starting a new run.'
+        ' This command starts a new run.'
     )
   return (
       f'{path} has an unfinished run with these flags, {done} of {settings.rounds} rounds:'
-      f' --output_dir={path} resumes it. Starting a new run.'
+      f' --output_dir={path} resumes it. This command starts a new run.'
   )

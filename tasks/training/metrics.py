@@ -170,6 +170,23 @@ class MetricsWriter(loop.Reporter):
       if self._experiment.private and self._experiment.settings.seed is None:
         text += '; with fresh noise, so epsilon counts them again'
       print(text, flush=True)
+    if self._ledger is not None and (lost := self._ledger.rounds_charged(rounds_done) - rounds_done):
+      print(self._lost_text(lost), flush=True)
+
+  def _lost_text(self, lost: int) -> str:
+    """Returns what rounds cost that count besides those of the plan."""
+    settings = self._experiment.settings
+    end = self._experiment.spec.epsilon(rounds=settings.rounds + lost)
+    text = (
+        f'  rounds that count though they were lost or run again: {lost}; with them the run ends at'
+        f' epsilon = {end:.4g}'
+    )
+    if settings.epsilon is not None and end > settings.epsilon:
+      text += (
+          f', above --epsilon={settings.epsilon:g}; --epsilon_budget={settings.epsilon:g} ends it'
+          ' before that'
+      )
+    return text
 
   def summary(self) -> dict[str, Any]:
     """Returns the results of the run, for summary.json."""

@@ -232,7 +232,7 @@ class TestComputation:
     assert text.endswith('All flags: --helpfull\n')
     assert len(text.splitlines()) < 60
     # What it prints of a bare command is what a bare command runs.
-    listed = re.findall(r'^  --task=(\w+): ((?:--.*\n *)+)', text, re.MULTILINE)
+    listed = re.findall(r'^  --task=(\w+): (--.*(?:\n      .*)*)', text, re.MULTILINE)
     assert {task for task, _ in listed} == {'shakespeare', 'fashion_mnist'}
     for task, flags in listed:
       bare = settings.parse([f'--task={task}'], default_recipe='best')[0]
@@ -402,7 +402,7 @@ class TestExecution:
       hidden = bool(arguments)
       assert ('participants' not in commands.rows(out / 'metrics.csv')[1]) == hidden
       assert (b'participants' not in events) == hidden
-      assert ('how many reported is left out' in printed) == hidden
+      assert ('the exact number of reports is left out' in printed) == hidden
 
   @pytest.mark.slow  # Privacy loss distributions at small sigma.
   def test_an_epsilon_above_10_warns_once(self, data_dir, tmp_path, capsys):
@@ -516,7 +516,7 @@ class TestExecution:
         '--clip_quantile=0.3', '--rounds=8', '--seed=1',
     )) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert 'below 8 reports nothing is released' in printed
+    assert 'with fewer than 8 reports nothing is released' in printed
     assert 'what --min_reporting costs' in printed
     assert 'C follows the 0.3 quantile of the norms, within epsilon' in printed
     rows = commands.rows(tmp_path / 'a' / 'metrics.csv')[1:]

@@ -45,6 +45,12 @@ class TestExecution:
     # At an earlier round the summary is of another.
     assert results.read(path, rounds=1).last('epsilon') is None
 
+  def test_an_abandoned_round_after_the_last_row_counts(self, tmp_path):
+    path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6], rounds=5)
+    spent = results.read(path).last('epsilon')
+    (path / 'summary.json').write_text(json.dumps({'rounds': 1, 'epsilon': spent + 0.5}))
+    assert results.read(path).last('epsilon') == spent + 0.5
+
   def test_unfinished(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6], rounds=5)
     assert not results.read(path).complete

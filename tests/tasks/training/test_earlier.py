@@ -22,14 +22,14 @@ class TestText:
     accuracy = json.loads((root / 'a' / 'summary.json').read_text())['final_test_accuracy']
     assert earlier.text(asked, root) == (
         f'{root}/a has a finished run with these flags, accuracy {100 * accuracy:.2f} %:'
-        f' python -m tasks.report {root}/a shows it. Starting a new run.'
+        f' python -m tasks.report {root}/a shows it. This command starts a new run.'
     )
     assert earlier.text(_parsed(commands.tiny(data_dir, root / 'b', '--rounds=4')), root) is None
     (root / 'a' / 'summary.json').unlink()
     assert f'3 of 3 rounds: --output_dir={root}/a resumes it.' in earlier.text(asked, root)
     with open(root / 'a' / '.lock', 'w', encoding='utf-8') as lock:
       fcntl.flock(lock, fcntl.LOCK_EX)
-      assert 'in progress, 3 of 3 rounds. Starting a new run' in earlier.text(asked, root)
+      assert 'in progress, 3 of 3 rounds. This command starts a new run' in earlier.text(asked, root)
 
   def test_a_command_without_output_dir_prints_it(
       self, data_dir, tmp_path, monkeypatch, capsys

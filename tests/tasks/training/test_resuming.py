@@ -146,7 +146,7 @@ class TestGoingOn:
       self, data_dir, tmp_path, monkeypatch, capsys
   ):
     out = tmp_path / 'a'
-    arguments = commands.tiny(data_dir, out, '--rounds_per_checkpoint=1')
+    arguments = commands.tiny(data_dir, out, '--rounds_per_checkpoint=1', '--epsilon=5')
     sampled, entropies = [], set()
     sample = sampling.PoissonSampler.sample
 
@@ -167,13 +167,19 @@ class TestGoingOn:
     # began, which only the checkpoint knows.
     assert sampled == [0, 1, 2, 3] and len(entropies) == 1
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1, 1, 2]
-    assert 'so epsilon counts them again' in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert 'so epsilon counts them again' in printed
     rows = commands.rows(out / 'metrics.csv')
     assert [row['rounds_charged'] for row in rows] == ['0', '1', '3', '4']
     summary = json.loads((out / 'summary.json').read_text())
     spec = ledger_lib.read(out / 'privacy_ledger.jsonl').spec
     assert summary['rounds_charged'] == 4
     assert summary['epsilon'] == spec.epsilon(rounds=4) > spec.epsilon(rounds=3)
+    # The plan is of three rounds: a run that resumes states what it ends at.
+    assert (
+        'rounds that count though they were lost or run again: 1; with them the run ends at epsilon ='
+        f' {summary["epsilon"]:.4g}, above --epsilon=5; --epsilon_budget=5 ends it before that'
+    ) in printed
     after = json.loads((tmp_path / 'a' / 'config.json').read_text())
     assert after['record'].pop('seconds') > before['record'].pop('seconds') > 0
     assert after == before
