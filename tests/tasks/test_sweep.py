@@ -64,7 +64,7 @@ class TestComputation:
       [
           ([], '--grid is not set; set it to a file, or to one of beyond/fashion_mnist'),
           (['--grid=none'], "--grid=none can't be read"),
-          (['--grid=paper/fashion_mnist', '--index=300'], '--index=300 is not one of the 300'),
+          (['--grid=paper/fashion_mnist', '--index=305'], '--index=305 is not one of the 305'),
           (['--grid=paper/fashion_mnist', '--seeds=0'], 'seeds'),
           (['--grid=paper/fashion_mnist', 'stray'], "'stray' is not a flag"),
           (

@@ -67,7 +67,8 @@ class TestCadence:
     assert self._run(data_dir, out, '--local_epochs=2') == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert (
-        'the weights\' averages: not measured, which would pass 5 %; --average_decay asks for it;'
+        'the weights\' averages: not measured, since that would take over 5 %; --average_decay turns'
+        ' it on;'
         ' in all about 6.4 %' in printed
     )
     assert self._measured(out, 'test_accuracy') == [0, 6]
