@@ -131,12 +131,13 @@ class Sweep:
   def command(self, cell: grids.Cell) -> list[str]:
     """The arguments of Python that run a cell."""
     directory = f'--output_dir={self.directory(cell)}'
-    cell_flags = self._full(cell).flags
+    full = self._full(cell)
+    cell_flags = full.flags
     # A grid lists all that is not a flag's own default.
     if not any(flag.lstrip('-').startswith(_PRESETS) for flag in cell_flags):
       cell_flags = (*cell_flags, f'--recipe={recipes.NONE}')
     # Cells that begin with the weights that the same public examples train, train them once.
-    if self._full(cell).settings.warm_start == settings_lib.PUBLIC:
+    if full.settings.warm_start == settings_lib.PUBLIC:
       cell_flags = (f'--public_weights_dir={self._root / _PUBLIC_WEIGHTS}', *cell_flags)
     return [*_RUN, *cell_flags, directory]
 

@@ -181,7 +181,9 @@ class MetricsWriter(loop.Reporter):
         f'  rounds that count though they were lost or run again: {lost}; with them the run ends at'
         f' epsilon = {end:.4g}'
     )
-    if settings.epsilon is not None and end > settings.epsilon:
+    # With a hypothetical population --epsilon is a target for that population.
+    is_target = settings.epsilon is not None and self._experiment.hypothetical is None
+    if is_target and end > settings.epsilon:
       text += (
           f', above --epsilon={settings.epsilon:g}; --epsilon_budget={settings.epsilon:g} ends it'
           ' before that'
