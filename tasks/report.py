@@ -78,7 +78,7 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
       task: [group for group in groups if group.config['task'] == task]
       for task in datasets.TASKS
   }
-  tables = pages.tables_of_the_paper(groups) + pages.other_runs(groups) + pages.times(groups)
+  tables = pages.all_tables(groups)
   drawn = [
       figure for of_task in by_task.values() if of_task for figure in figures.of_task(of_task)
   ]

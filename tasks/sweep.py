@@ -99,6 +99,7 @@ class Sweep:
   go when both have ended, however they did.
 
   Attributes:
+    root: The directory.
     cells: The runs in their order.
   """
 
@@ -113,7 +114,7 @@ class Sweep:
     Raises:
       InputError: If a flag is unknown, without effect or out of range.
     """
-    self._root = pathlib.Path(root)
+    self.root = pathlib.Path(root)
     self._extra = tuple(extra)
     self.cells = cells
     for cell in map(self._full, cells):
@@ -126,7 +127,7 @@ class Sweep:
 
   def directory(self, cell: grids.Cell) -> pathlib.Path:
     """Where a cell's run has its files."""
-    return self._root / cell.name
+    return self.root / cell.name
 
   def command(self, cell: grids.Cell) -> list[str]:
     """The arguments of Python that run a cell."""
@@ -138,7 +139,7 @@ class Sweep:
       cell_flags = (*cell_flags, f'--recipe={recipes.NONE}')
     # Cells that begin with the weights that the same public examples train, train them once.
     if full.settings.warm_start == settings_lib.PUBLIC:
-      cell_flags = (f'--public_weights_dir={self._root / _PUBLIC_WEIGHTS}', *cell_flags)
+      cell_flags = (f'--public_weights_dir={self.root / _PUBLIC_WEIGHTS}', *cell_flags)
     return [*_RUN, *cell_flags, directory]
 
   def is_done(self, cell: grids.Cell) -> bool:
@@ -156,7 +157,7 @@ class Sweep:
     if self.is_done(cell):
       return 'done'
     # A question writes nothing: without a lock file nobody has been at the cell.
-    if (self._root / _LOCKS / cell.name).exists():
+    if (self.root / _LOCKS / cell.name).exists():
       with self.locked(cell) as lock:
         if lock is None:
           return 'running'
@@ -173,7 +174,7 @@ class Sweep:
         return
       except OSError as error:
         print(
-            f'tasks.sweep: {self._root} can\'t be locked ({error.strerror}): see to it that'
+            f'tasks.sweep: {self.root} can\'t be locked ({error.strerror}): see to it that'
             ' no other sweep uses it.',
             file=sys.stderr,
         )
@@ -194,13 +195,13 @@ class Sweep:
           start_new_session=True,
           preexec_fn=lambda: processes.end_with_parent(signal.SIGTERM),
       )
-    return process, _Log(self._root / log, begin)
+    return process, _Log(self.root / log, begin)
 
   def _open(self, path: pathlib.Path) -> BinaryIO:
     """Opens a file below the directory, to append to."""
-    with errors.writing_to('sweep_dir', self._root):
-      (self._root / path).parent.mkdir(parents=True, exist_ok=True)
-      return open(self._root / path, 'ab')
+    with errors.writing_to('sweep_dir', self.root):
+      (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+      return open(self.root / path, 'ab')
 
   def _full(self, cell: grids.Cell) -> grids.Cell:
     return grids.Cell.of((*cell.flags, *self._extra))
@@ -282,6 +283,8 @@ def _run(sweep: Sweep, seconds_per_line: float, keep_checkpoints: bool) -> int:
   print(', '.join(f'{count} {what}' for what, count in counts.items() if count or what == 'done'))
   for name, log in failed.items():
     print(f'failed: {name}, see {log}')
+  if counts['done'] or counts['done before']:
+    print(f'report: python -m tasks.report {sweep.root}')
   return int(bool(failed))
 
 

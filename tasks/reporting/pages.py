@@ -47,9 +47,26 @@ _HEADER = (
 )
 
 
-def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
+def all_tables(groups: Sequence[results.Group]) -> list[Table]:
+  """The tables of a report: those of the paper with a run, other runs, times, what was not run."""
+  of_paper = _tables_of_the_paper(groups)
+  return [
+      *(table for table in of_paper if table.rows),
+      *_other_runs(groups),
+      *_times(groups),
+      *_not_run([table for table in of_paper if not table.rows]),
+  ]
+
+
+def _not_run(tables: Sequence[Table]) -> list[Table]:
+  """Names tables of the paper that have no run."""
+  text = '; '.join(f'{table.title} ({len(table.not_run)} cells)' for table in tables)
+  return [Table('Not run', (), (), f'{text}.')] if tables else []
+
+
+def _tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
   """Tables 1 to 9, our runs beside each row."""
-  found, not_run = [], []
+  found = []
   for number, title in paper_tables.TITLES.items():
     of_table = [row for row in paper_tables.rows() if row.table == number]
     lines, missing, num_run, hypothetical = [], [], 0, False
@@ -68,9 +85,6 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
             _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '', '',
         ])
     title = f'Table {number}: {title}'
-    if not num_run:
-      not_run.append(f'{title} ({len(of_table)} cells)')
-      continue
     note = f'{num_run} of {len(of_table)} cells were run.'
     if hypothetical:
       note += (
@@ -85,12 +99,10 @@ def tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
           ' for the row of epsilon = 1.01.'
       )
     found.append(_without_padding(Table(title, _HEADER, lines, note, missing)))
-  if not_run:
-    found.append(Table('Not run', (), (), '; '.join(not_run) + '.'))
   return found
 
 
-def other_runs(groups: Sequence[results.Group]) -> list[Table]:
+def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
   """Runs that no row of the paper is about, and unfinished ones: the most accurate first."""
   others = [
       group for group in groups
@@ -170,7 +182,7 @@ def _outside_text(groups: Iterable[results.Group]) -> str:
   )
 
 
-def times(groups: Sequence[results.Group]) -> list[Table]:
+def _times(groups: Sequence[results.Group]) -> list[Table]:
   """Makes the table of seconds a round."""
   lines = [
       [
@@ -276,8 +288,9 @@ def _text(value: Optional[float], form: str = '{}') -> str:
 
 
 _ABOUT = (
-    'Best is the best test accuracy over rounds, as the paper reports; final is that of the last'
-    ' round, which a user of the model gets. Means over seeds ± sample standard deviation.'
+    'Best is the best test accuracy over rounds, as the paper reports, of measurements on all test'
+    ' examples; a run that measures on samples before its end has one such measurement, its last.'
+    ' Final is the accuracy after the last round, which a user of the model gets. Means over seeds ± sample standard deviation.'
     ' "epsilon, valid" is by an accounting that is valid for how the run sampled its clients; with'
     ' a seed it would be valid with fresh noise;'
     ' "paper\'s accounting" is Renyi DP of Poisson sampling, whatever the run did. Losses are of'

@@ -223,6 +223,7 @@ class Experiment:
         'num_kept': self.round.num_kept,
         'num_clients': self.num_clients,
         **self.data.as_dict(),
+        'cadence': dataclasses.asdict(self.cadence),
         'warm_start_origin': origin.text if origin else None,
         'warm_start_runs': origin.runs if origin else None,
         'bits': channel.bits,

@@ -36,6 +36,7 @@ class MetricsWriter(loop.Reporter):
       ledger: What was spent; None without privacy.
     """
     self._experiment = experiment
+    self._sampled = experiment.cadence.eval_examples is not None
     self._tables = tables
     self._ledger = ledger
     self.row = {}
@@ -52,8 +53,11 @@ class MetricsWriter(loop.Reporter):
     self._average_accuracies = {name: e.accuracy for name, e in evaluations.items()}
     if measured is not None:
       self._loss, self._accuracy = measured.loss, measured.accuracy
+      # Among measurements on samples the best is the luckiest: 70.7 % of 13 sequences after one
+      # round of a run whose last has 67.3 % of all. So one on all examples replaces it.
+      replaces = self._sampled and self._rounds == self._experiment.settings.rounds
       # Written so that the first, which follows a NaN, is the best.
-      if not self._accuracy <= self._best_accuracy:
+      if replaces or not self._accuracy <= self._best_accuracy:
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
     if report.client_evaluation is not None:
       self._on_clients = report.client_evaluation

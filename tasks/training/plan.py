@@ -141,8 +141,7 @@ def _round_text(experiment: experiment_lib.Experiment) -> str:
   text = (
       f'{_cohort_text(experiment)}; {length} of'
       f' SGD, batch {s.batch_size}, momentum {s.momentum}, rate'
-      f' {s.learning_rate} x {s.learning_rate_decay} every'
-      f' {s.learning_rate_decay_rounds} rounds'
+      f' {s.learning_rate} x {s.learning_rate_decay} {_every(s.learning_rate_decay_rounds)}'
   )
   public = experiment.aggregator.sparsifier.public_training(builders.local_training(s))
   if public is not None:
@@ -229,11 +228,7 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
 
 def _accuracy_text(experiment: experiment_lib.Experiment) -> str:
   cadence = experiment.cadence
-
-  def every(rounds):
-    return 'every round' if rounds == 1 else f'every {rounds:,} rounds'
-
-  of_last = every(cadence.rounds_per_evaluation)
+  of_last = _every(cadence.rounds_per_evaluation)
   if cadence.eval_examples is None:
     text = f'on all test examples {of_last} and after the last'
   else:
@@ -248,7 +243,7 @@ def _accuracy_text(experiment: experiment_lib.Experiment) -> str:
         ' --average_decay turns it on'
     )
   elif cadence.rounds_per_average < experiment.settings.rounds:
-    of_averages = f'{every(cadence.rounds_per_average)} and after the last'
+    of_averages = f'{_every(cadence.rounds_per_average)} and after the last'
   else:
     of_averages = 'after the last'
   text += f'; the weights\' averages: {of_averages}'
@@ -294,7 +289,7 @@ def _on_clients_text(experiment: experiment_lib.Experiment) -> Optional[str]:
   whole = math.sqrt(one.seats / one.min_reporting)
   sigma = one.noise_multiplier
   return (
-      f'accuracy on clients\' own examples every {s.rounds_per_client_evaluation} rounds and after'
+      f'accuracy on clients\' own examples {_every(s.rounds_per_client_evaluation)} and after'
       f' the last, {one.rounds} in all, over draws of their own ({cohort}): the mean over'
       f' clients, all of equal weight, from a sum with sigma = {sigma:g}. Standard deviation'
       f' of the accuracy: {sigma * whole / one.clients_per_round:.2g} by noise and'
@@ -411,6 +406,10 @@ def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
 
 def _plural(num: int, noun: str) -> str:
   return f'{num:,} {noun}{"s" * (num != 1)}'
+
+
+def _every(rounds: int) -> str:
+  return 'every round' if rounds == 1 else f'every {rounds:,} rounds'
 
 
 def _wrapped(text: str, indent: int) -> str:

@@ -163,9 +163,14 @@ def summary_text(
   lines = [f'\n{rounds} of {experiment.settings.rounds} rounds done']
   measured = summary['measured_round']
   last = 'final' if measured == rounds else f'not measured after round {measured}, there'
+  sample = experiment.cadence.eval_examples
+  if sample is None or measured == experiment.settings.rounds:
+    of_sample = ''
+  else:
+    of_sample = f', of {sample:,} random test examples'
   lines += [
       f'  accuracy   best {100 * summary["best_test_accuracy"]:.2f} % (round'
-      f' {summary["best_round"]}), {last} {100 * summary["final_test_accuracy"]:.2f} %',
+      f' {summary["best_round"]}{of_sample}), {last} {100 * summary["final_test_accuracy"]:.2f} %',
       *[
           f'             {100 * summary[name]:.2f} % of the weights\' {text}'
           for name, text in (

@@ -159,7 +159,7 @@ class TestExecution:
         assert _rounds(root / name) == [0, 1, 2, 3]
         assert [path.name for path in (root / name / 'checkpoints').iterdir()] == ['cleaned']
     assert len(logs) == 3
-    done = [int(out.splitlines()[-2 if 'failed' in out else -1].split()[0]) for out, _ in said]
+    done = [int(re.search(r'^(\d+) done', out, re.M)[1]) for out, _ in said]
     assert sum(done) == 2
     failed = [out for out, _ in said if 'FAILED: exit status 2: tasks.run: Fashion-M' in out]
     assert failed and sorted(one.returncode for one in both) == [int(len(failed) == 2), 1]
@@ -181,7 +181,7 @@ class TestExecution:
     )
     assert lines[second + 1] == '[2/2] starting'
     assert not any('/60' in line for line in lines[second:])
-    assert lines[-1] == '2 done'
+    assert lines[-2:] == ['2 done', f'report: python -m tasks.report {tmp_path / "runs"}']
     assert len(list(tmp_path.glob('runs/*/checkpoints/round_*'))) >= 2
 
   def test_interrupted_twice_and_started_again(self, write_grid, tmp_path, capsys):
@@ -211,7 +211,9 @@ class TestExecution:
     # A round that was abandoned is run again; none is there twice.
     assert _rounds(second) == [*range(len(_rounds(second)))]
     status, out, _ = _main(capsys, *arguments)
-    assert status == 0 and out.splitlines()[-1] == '1 done, 1 done before'
+    assert status == 0
+    report = f'report: python -m tasks.report {tmp_path / "runs"}'
+    assert out.splitlines()[-2:] == ['1 done, 1 done before', report]
     assert _rounds(second) == [*range(15)]
     assert (first / 'summary.json').stat() == summary
     log = (tmp_path / 'runs' / 'logs' / f'{second.name}.log').read_text()
