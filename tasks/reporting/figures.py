@@ -264,10 +264,10 @@ def _range(values: Sequence[float]) -> str:
 
 def _is_of(group: results.Group, cell: grids.Cell) -> bool:
   """Whether a group's runs have a cell's flags, whatever their seed."""
-  theirs, ours = settings_lib.completed(cell.identity), group.config['flags']
+  expected, flags = settings_lib.completed(cell.identity), group.config['flags']
   # Not a run that the report cuts.
-  whole = all(run.rounds == theirs['rounds'] for run in group.runs)
-  return whole and all(ours.get(name) == value for name, value in theirs.items() if name != 'seed')
+  whole = all(run.rounds == expected['rounds'] for run in group.runs)
+  return whole and all(flags.get(name) == value for name, value in expected.items() if name != 'seed')
 
 
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
@@ -342,10 +342,10 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
           and paper_tables.is_same_sigma(group.noise_multiplier, noise)
       ]
       found = _over_several_p(some)
-      for i, (text, alike) in enumerate(found.items()):
+      for i, (text, curve) in enumerate(found.items()):
         name = f'{_TITLES[algorithm]}; at p = 1 {_TITLES[at_one]}{text}'
-        losses.append(_points(name, alike, 'final_loss', color + 2 * i))
-        accuracies.append(_points(name, alike, 'best', color + 2 * i))
+        losses.append(_points(name, curve, 'final_loss', color + 2 * i))
+        accuracies.append(_points(name, curve, 'best', color + 2 * i))
       if found:
         accuracies += _papers(task, (algorithm, at_one), noise, color)
     if losses:
@@ -366,11 +366,11 @@ def _trade_off(task: str, groups: Sequence[results.Group]) -> Optional[drawing.F
     for color, sigma in enumerate(sigmas):
       of_sigma = [group for group in some if group.noise_multiplier == sigma]
       found = _over_several_p(of_sigma)
-      for i, (text, alike) in enumerate(found.items()):
-        epsilon = alike[0].last('epsilon')
+      for i, (text, curve) in enumerate(found.items()):
+        epsilon = curve[0].last('epsilon')
         spent = 'not known' if epsilon is None else f'{epsilon:.3g}'
         name = f'sigma = {sigma:.3g}, epsilon = {spent}{text}'
-        curves.append(_points(name, alike, 'best', color + i * len(sigmas)))
+        curves.append(_points(name, curve, 'best', color + i * len(sigmas)))
       if found:
         curves += _papers(task, (f'fedsmp_{kind}',), sigma, color)
     if curves:
@@ -384,22 +384,22 @@ def _systems(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Fig
   for sigma in sorted({g.noise_multiplier for g in groups if g.noise_multiplier is not None}):
     some = [group for group in groups if group.noise_multiplier == sigma]
     found = [
-        alike
+        curve
         for algorithm in _ORDER
-        for alike in _over_several_p(
+        for curve in _over_several_p(
             [g for g in some if g.config['algorithm'] == algorithm]
         ).values()
     ]
-    if len({alike[0].config['algorithm'] for alike in found}) < 2:
+    if len({curve[0].config['algorithm'] for curve in found}) < 2:
       continue
     found += [[group] for group in some if group.p == 1]
-    firsts = [alike[0] for alike in found]
+    firsts = [curve[0] for curve in found]
     names = _differing(firsts, _NOT_ALONG_A_CURVE)
     curves = [
         _points(
-            _TITLES[first.config['algorithm']] + _values(first, names), alike, 'final', color
+            _TITLES[first.config['algorithm']] + _values(first, names), curve, 'final', color
         )
-        for first, alike, color in zip(firsts, found, _colors(firsts))
+        for first, curve, color in zip(firsts, found, _colors(firsts))
     ]
     title = f'sigma = {sigma:.3g}'
     panels.append(
@@ -411,7 +411,7 @@ def _systems(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Fig
 def _over_p_figure(
     task: str, name: str, panels: Sequence[drawing.Panel], groups: Sequence[results.Group]
 ) -> Optional[drawing.Figure]:
-  """A figure over p, titled by the highest point of ours; None without panels.
+  """A figure over p, titled by the highest measured point; None without panels.
 
   A panel has the curves that reach highest, and the paper's beside them.
   """
@@ -425,7 +425,7 @@ def _over_p_figure(
     )[:_MOST_CURVES]
     left_out += len(panel.curves) - len(ranked)
     curves = [curve for curve in panel.curves if any(curve is one for one in ranked)]
-    # Ours and the paper's share a color; no others do.
+    # A measured curve and the paper's share a color; no others do.
     colors = {color: i for i, color in enumerate(dict.fromkeys(curve.color for curve in curves))}
     if max(colors) >= drawing.NUM_COLORS:
       curves = [dataclasses.replace(curve, color=colors[curve.color]) for curve in curves]
@@ -464,20 +464,20 @@ def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.G
   """
   curves = []
   for group in sorted(groups, key=lambda group: group.p):
-    alike = [
+    matching = [
         curve for curve in curves
         if not _differing(
             (curve[0], group), (*_NOT_ALONG_A_CURVE, *(_OF_A_CHOICE if group.p == 1 else ()))
         )
     ]
-    for curve in alike:
+    for curve in matching:
       curve.append(group)
-    if not alike:
+    if not matching:
       curves.append([group])
   found = [curve for curve in curves if len({g.p for g in curve}) >= _FEWEST_RATIOS]
-  firsts = [alike[0] for alike in found]
+  firsts = [curve[0] for curve in found]
   names = _differing(firsts, _NOT_ALONG_A_CURVE)
-  return {_values(first, names): alike for first, alike in zip(firsts, found)}
+  return {_values(first, names): curve for first, curve in zip(firsts, found)}
 
 
 def _points(
@@ -537,7 +537,7 @@ def _labels(groups: Sequence[results.Group]) -> list[str]:
   by_system = {}
   for group in groups:
     by_system.setdefault(group.config['algorithm'], []).append(group)
-  names = {system: _distinguishing(alike) for system, alike in by_system.items()}
+  names = {system: _distinguishing(some) for system, some in by_system.items()}
   # Where some systems begin at public weights, a reader asks which.
   if any('warm_start' in some for some in names.values()):
     names = {system: some | {'warm_start'} for system, some in names.items()}

@@ -40,8 +40,8 @@ class Table:
 # Marks an accuracy that no epsilon covers, and an epsilon that does not cover the initial weights.
 _OUTSIDE, _ALONE = '†', ' ‡'
 _HEADER = (
-    'algorithm', 'p', 'sigma', 'paper (best, %)', 'ours: best (%)', 'difference',
-    'ours: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
+    'algorithm', 'p', 'sigma', 'paper (best, %)', 'measured: best (%)', 'difference',
+    'measured: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
     'epsilon, valid', 'uplink, paper (MB)', 'uplink (MB)', 'final, padding masked (%)',
     'differs from the paper in',
 )
@@ -71,17 +71,17 @@ def _tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
     of_table = [row for row in paper_tables.rows() if row.table == number]
     lines, missing, num_run, hypothetical = [], [], 0, False
     for row in of_table:
-      ours = [g for g in groups if g.complete and _reproduces(g, row)]
-      num_run += bool(ours)
-      hypothetical |= any(g.last('epsilon_hypothetical') is not None for g in ours)
-      theirs = (row.algorithm, f'{row.p:g}', _text(row.noise_multiplier, '{:g}'))
+      reproducing = [g for g in groups if g.complete and _reproduces(g, row)]
+      num_run += bool(reproducing)
+      hypothetical |= any(g.last('epsilon_hypothetical') is not None for g in reproducing)
+      of_row = (row.algorithm, f'{row.p:g}', _text(row.noise_multiplier, '{:g}'))
       lines += [
-          [*theirs, *_beside(row, group.complete, _differences(group, row))]
-          for group in ours
+          [*of_row, *_beside(row, group.complete, _differences(group, row))]
+          for group in reproducing
       ]
-      if not ours:
+      if not reproducing:
         missing.append([
-            *theirs, _accuracy(row.accuracy, row.std), 'not run', '', '', '',
+            *of_row, _accuracy(row.accuracy, row.std), 'not run', '', '', '',
             _text(row.epsilon), '', '', _text(row.uplink_megabytes), '', '', '',
         ])
     title = f'Table {number}: {title}'
@@ -238,20 +238,20 @@ def _identity(row: paper_tables.Row) -> dict[str, Any]:
 
 def _differences(group: results.Group, row: paper_tables.Row) -> str:
   """In which flags a group's runs differ from the paper's."""
-  theirs, ours = _identity(row), group.config['flags']
+  paper, measured = _identity(row), group.config['flags']
   parts = []
-  if group.runs[0].rounds != theirs['rounds']:
-    parts.append(f'{group.runs[0].rounds} rounds, not {theirs["rounds"]:,}')
+  if group.runs[0].rounds != paper['rounds']:
+    parts.append(f'{group.runs[0].rounds} rounds, not {paper["rounds"]:,}')
   if (
       row.noise_multiplier is not None
       and abs(group.noise_multiplier / row.noise_multiplier - 1) > 0.005
   ):
     parts.append(f'sigma = {group.noise_multiplier:.3g}')
   parts += [
-      f'{name} = {results.text(ours.get(name))}'
-      for name, value in theirs.items()
+      f'{name} = {results.text(measured.get(name))}'
+      for name, value in paper.items()
       # A flag that did not exist when a run was made is not compared.
-      if name not in results.NOT_COMPARED and ours.get(name, value) != value
+      if name not in results.NOT_COMPARED and measured.get(name, value) != value
   ]
   return ', '.join(parts)
 

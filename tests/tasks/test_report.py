@@ -51,18 +51,18 @@ class TestExecution:
         if (row['algorithm'], row['p']) == ('fedsmp_topk', '0.005')
     )
     assert row['paper (best, %)'] == '80.76 ± 0.27'
-    assert row['ours: best (%)'] == '82.00 ± 1.41' and row['difference'] == '+1.24'
-    assert row['ours: final (%)'] == '80.00 ± 0.00' and row['seeds'] == '2'
+    assert row['measured: best (%)'] == '82.00 ± 1.41' and row['difference'] == '+1.24'
+    assert row['measured: final (%)'] == '80.00 ± 0.00' and row['seeds'] == '2'
     assert row["epsilon, paper's table"] == '1.01'
     assert row["epsilon, paper's accounting"] == '36' and row['epsilon, valid'] == '18'
     assert row['uplink, paper (MB)'] == '0.1' and row['uplink (MB)'] == '0.009'
     assert row['differs from the paper in'] == ''
     # The same runs are a cell of Table 5; the other cells are shown as not run.
-    assert any(r['ours: best (%)'] == '82.00 ± 1.41' for r in cells[
+    assert any(r['measured: best (%)'] == '82.00 ± 1.41' for r in cells[
         'Table 5: Fashion-MNIST, top-k, over epsilon'
     ])
     others = [r for r in cells['Table 1: Fashion-MNIST'] if r is not row]
-    assert len(others) == 15 and all(r['ours: best (%)'] == 'not run' for r in others)
+    assert len(others) == 15 and all(r['measured: best (%)'] == 'not run' for r in others)
     text = (output / 'report.md').read_text()
     assert '1 of 16 cells were run.' in text and 'Table 2: SVHN (16 cells); Table 3' in text
     assert '82.00 ± 1.41' in text and 'Table 9' in text
@@ -97,8 +97,8 @@ class TestExecution:
     assert report.main(['report', str(runs), f'--output={output}']) == 0
     cells = _cells(output)
     ours = [row for row in cells['Table 1: Fashion-MNIST'] if row['seeds']]
-    assert {row['ours: final (%)'] for row in ours} == {'80.00 †', '70.00'}
-    assert {row['ours: best (%)'] for row in ours} == {'80.00 †', '70.00'}
+    assert {row['measured: final (%)'] for row in ours} == {'80.00 †', '70.00'}
+    assert {row['measured: best (%)'] for row in ours} == {'80.00 †', '70.00'}
     (other,) = next(some for title, some in cells.items() if title.startswith('Runs that no row'))
     assert other['final (%)'] == '90.00'  # Nothing of it is inside.
     sentence = 'exact functions of clients\' own examples, OUTSIDE (epsilon, delta)'
