@@ -58,7 +58,7 @@ _NAMES = {
     'post_processing.released_topk': ('HybridTopK', 'ReleasedTopK'),
     'privacy.spec': ('PrivacySpec',),
     'private_evaluation': ('build_private_evaluation',),
-    'sparsifiers': ('Dense', 'Kept', 'Known', 'PublicTraining', 'RandK', 'Sparsifier', 'TopK'),
+    'sparsifiers': ('Dense', 'Head', 'Kept', 'Known', 'PublicTraining', 'RandK', 'Sparsifier', 'TopK'),
 }
 _PACKAGES = ('post_processing', 'privacy', 'program', 'runtime', 'theory')
 _WITHOUT_TFF = (

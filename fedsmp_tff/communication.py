@@ -24,10 +24,11 @@ class Communication:
   Attributes:
     dim: d, weights sent down.
     num_integers: Integers sent up: about k.
-    num_coordinates: Coordinates sent down; 0 if all are kept.
+    num_coordinates: Coordinates sent down; 0 if they never change.
     integer_bits: Bits of an integer sent up: 32, 64, or fewer modulo 2^bits.
     num_shaping: Numbers sent down that shape the values before the clip: k factors, a guess
       of k values, or both.
+    num_fixed: Weights sent down that no round changes, such as the map of whitened inputs.
   """
 
   dim: int
@@ -35,6 +36,7 @@ class Communication:
   num_coordinates: int
   integer_bits: int
   num_shaping: int = 0
+  num_fixed: int = 0
 
   @property
   def uplink_bytes(self) -> int:
@@ -53,7 +55,7 @@ class Communication:
 
   @property
   def _dense_bytes(self) -> int:
-    return self.dim * _WEIGHT_BYTES + self.num_shaping * _SHAPING_BYTES
+    return (self.dim + self.num_fixed) * _WEIGHT_BYTES + self.num_shaping * _SHAPING_BYTES
 
   def uplink_megabytes(
       self, rounds: int, clients_per_round: int, population: int

@@ -1,4 +1,4 @@
-"""Sparsifiers choose the k of d coordinates that a round keeps: RandK, TopK, Dense.
+"""Sparsifiers choose the k of d coordinates that a round keeps: RandK, TopK, Head, Dense.
 
 The coordinates are one choice of the SERVER's for all clients of a round, from
 public randomness or public data, never from client data; so they cost no privacy,
@@ -82,7 +82,7 @@ class Sparsifier(abc.ABC):
     """A round's coordinates, int32[num_coordinates], distinct and ascending."""
 
   def num_coordinates(self, dim: int) -> int:
-    """Length of the list of coordinates in the server's state: k, or 0 if all."""
+    """Length of the list of coordinates in the server's state: k, or 0 if they never change."""
     return self.num_kept(dim)
 
   def scale(self, dim: int) -> float:
@@ -148,11 +148,7 @@ class Kept(Sparsifier):
   def num_kept(self, dim: int) -> int:
     if self.num is None:
       return max(1, round(self.compression_ratio * dim))
-    if self.num > dim:
-      raise ValueError(
-          f'`num` must be at most the number of coordinates, {dim}. Found '
-          f'{self.num}.'
-      )
+    _check_at_most(self.num, dim)
     return int(self.num)
 
 
@@ -295,6 +291,52 @@ class TopK(Kept):
 
 
 @dataclasses.dataclass(frozen=True)
+class Head(Sparsifier):
+  """The last k coordinates, in every round: the head of a model, its last layers; not scaled.
+
+  For a model that public data have trained: its features stay, and clients teach it their labels.
+  k is small, so that noise is. Clients get no list of coordinates.
+
+  Privacy: the coordinates are a setting.
+
+  >>> head = Head(num=2)
+  >>> head.gather(tf.constant([1.0, 2.0, 3.0]), None).numpy().tolist()
+  [2.0, 3.0]
+  >>> head.scatter(tf.constant([5.0, 6.0]), None, dim=3).numpy().tolist()
+  [0.0, 5.0, 6.0]
+
+  Attributes:
+    num: k, as many as the elements of the last layers' tensors.
+  """
+
+  num: int
+
+  def __post_init__(self):
+    _check_positive('num', self.num)
+
+  def num_kept(self, dim: int) -> int:
+    _check_at_most(self.num, dim)
+    return int(self.num)
+
+  def num_coordinates(self, dim: int) -> int:
+    return 0
+
+  def choose(self, known: Known) -> tf.Tensor:
+    return tf.zeros([0], tf.int32)
+
+  def coordinates(self, chosen: tf.Tensor, dim: int) -> tf.Tensor:
+    return tf.range(dim - self.num, dim)
+
+  def gather(self, vector: tf.Tensor, coordinates: tf.Tensor) -> tf.Tensor:
+    return vector[-self.num :]
+
+  def scatter(
+      self, values: tf.Tensor, coordinates: tf.Tensor, dim: int
+  ) -> tf.Tensor:
+    return tf.pad(values, [[dim - self.num, 0]])
+
+
+@dataclasses.dataclass(frozen=True)
 class Dense(Sparsifier):
   """Keeps all d coordinates: FedAvg and DP-FedAvg. Their list is left empty."""
 
@@ -322,6 +364,11 @@ class Dense(Sparsifier):
 def _check_positive(name: str, value: Any) -> None:
   if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
     raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
+
+
+def _check_at_most(num: int, dim: int) -> None:
+  if num > dim:
+    raise ValueError(f'`num` must be at most the number of coordinates, {dim}. Found {num}.')
 
 
 def _indices_of_largest(values: tf.Tensor, num: int) -> tf.Tensor:

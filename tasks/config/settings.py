@@ -29,10 +29,10 @@ _PROGRAM = 'python -m tasks.run'
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-  """One of the six systems of the paper, or of this project's two.
+  """One of the six systems of the paper, or of this project's own.
 
   Attributes:
-    sparsifier: 'randk', 'topk', 'released' or None for all coordinates.
+    sparsifier: 'randk', 'topk', 'released', 'head' or None for all coordinates.
     private: Whether clients clip and add noise.
     federated: Whether there are rounds; if not, there are no clients.
   """
@@ -47,10 +47,12 @@ ALGORITHMS = {
     'fedsmp_topk': Algorithm('topk', True),
     'fedsmp_randk': Algorithm('randk', True),
     'fedsmp_released': Algorithm('released', True),
+    'fedsmp_head': Algorithm('head', True),
     'dp_fedavg': Algorithm(None, True),
     'fedavg': Algorithm(None, False),
     'fedavg_randk': Algorithm('randk', False),
     'fedavg_topk': Algorithm('topk', False),
+    'fedavg_head': Algorithm('head', False),
     PUBLIC_ONLY: Algorithm(None, False, federated=False),
 }
 # The fewest public examples to train on: a fifth of them is held back.
@@ -81,7 +83,8 @@ def _when_algorithm(is_meant: Callable[[Algorithm], bool]) -> options.Condition:
   return options.when('algorithm', *(n for n, found in ALGORITHMS.items() if is_meant(found)))
 
 
-_SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier is not None)
+# The head of a model is what it is.
+_SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier not in (None, 'head'))
 _TOPK = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'topk')
 _RELEASED = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'released')
 # What a run has public examples for.
@@ -159,8 +162,9 @@ class RunSettings:
       'fedsmp_topk',
       "Which of the paper's systems. fedsmp_*: k shared coordinates, clipped and noised;"
       ' dp_fedavg: the same on all coordinates; fedavg*: without privacy. Not in the paper:'
-      ' fedsmp_released, the top k of past releases, without public data; public_only, the model'
-      ' trained on the public examples alone, without clients.',
+      ' fedsmp_released, the top k of past releases, without public data; *_head, the'
+      " model's last layer; public_only, the model trained on the public examples alone, without"
+      ' clients.',
       group=_RUN, common=True, values=list(ALGORITHMS),
   )
   p: Optional[float] = _option(
@@ -398,6 +402,13 @@ class RunSettings:
       f' {PUBLIC_ONLY} on the same public examples (default: random weights).',
       group=PUBLIC_DATA,
       fill=lambda chosen: None if ALGORITHMS[chosen['algorithm']].federated else PUBLIC,
+  )
+  whiten: Optional[str] = _option(
+      None,
+      f'{PUBLIC}: train the last layer in coordinates in which its inputs, on the public examples,'
+      ' are uncorrelated and of equal variance: faster steps, and noise of equal effect (default:'
+      ' off).',
+      group=PUBLIC_DATA, values=[PUBLIC], only=options.when('warm_start', PUBLIC),
   )
   public_examples: Optional[int] = _task_option(
       'public_examples', 'Examples on the server, of people or of a pool that no client has',

@@ -38,12 +38,13 @@ _IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
 # A color for each system, so that figures agree; further curves of one take the next free.
 _ORDER = (
     'fedsmp_topk', 'fedsmp_randk', 'dp_fedavg', 'fedavg', 'fedavg_topk', 'fedavg_randk',
-    'fedsmp_released', settings_lib.PUBLIC_ONLY,
+    'fedsmp_released', settings_lib.PUBLIC_ONLY, 'fedsmp_head', 'fedavg_head',
 )
 _TITLES = {
     'fedsmp_topk': 'Fed-SMP top-k', 'fedsmp_randk': 'Fed-SMP rand-k',
     'fedsmp_released': 'Fed-SMP past releases', 'dp_fedavg': 'DP-FedAvg', 'fedavg': 'FedAvg',
     'fedavg_topk': 'FedAvg top-k', 'fedavg_randk': 'FedAvg rand-k',
+    'fedsmp_head': 'Fed-SMP last layer', 'fedavg_head': 'FedAvg last layer',
     settings_lib.PUBLIC_ONLY: 'public data alone',
 }
 # What a person calls a flag with a value; others are 'flag = value'.
@@ -51,6 +52,7 @@ _WORDS = {
     'warm_start': lambda value: (
         'warm start' if value == settings_lib.PUBLIC else "from another run's weights"
     ),
+    'whiten': lambda value: 'whitened',
     'clip': lambda value: f'C = {value:g}',
     'rounds': lambda value: f'{value:,} round{"s" * (value != 1)}',
     'clients_per_round': lambda value: f'r = {value}',

@@ -43,7 +43,6 @@ class Averages(loop.Reporter):
     """
     self._averages = dict(zip(NAMES, (exponential, averaging.TailAverage(rounds // 2))))
     self._zeros = tf.nest.map_structure(np.zeros_like, list(model.initial_weights[0]))
-    self._non_trainable = model.initial_weights[1]
     self._rounds = rounds
     self._measure = measure
     self._cadence = cadence
@@ -69,16 +68,20 @@ class Averages(loop.Reporter):
     found = {LAST: self._measure(weights, last)}
     every = self._cadence.rounds_per_average
     if every is not None and loop.is_due(rounds_done, every, self._rounds):
-      for name, average in self.weights().items():
+      for name, average in self.weights(weights.non_trainable).items():
         # In the first half of a run the mean of the second half is the last weights.
         same = _equal(average.trainable, weights.trainable)
         found[name] = found[LAST] if same else self._measure(average, last)
     return found
 
-  def weights(self) -> dict[str, tff.learning.models.ModelWeights]:
-    """The averages by their names, as the model's weights; none before the first round."""
+  def weights(self, non_trainable: Any) -> dict[str, tff.learning.models.ModelWeights]:
+    """The averages by their names, as the model's weights; none before the first round.
+
+    Args:
+      non_trainable: The model's other weights, as a round has them: no average is of those.
+    """
     return {
-        name: tff.learning.models.ModelWeights(average.mean, self._non_trainable)
+        name: tff.learning.models.ModelWeights(average.mean, non_trainable)
         for name, average in self._averages.items()
         if average.num
     }

@@ -1,6 +1,6 @@
 """Builds what a run's settings describe: model, sparsifier, privacy, aggregator, training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any, Optional
 
@@ -17,17 +17,26 @@ from tasks import errors
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
+from tasks.models import whitening
 from tasks.training import seeds as seeds_lib
 
 _PSEUDO_CLIENTS = 4
+# A last layer's matrix and bias.
+_HEAD_TENSORS = 2
 
 
 def model(
     settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
 ) -> tff.learning.models.FunctionalModel:
-  """The task's model, with the run's initial weights."""
+  """The task's model, with the run's initial weights; --whiten changes only coordinates."""
   initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
-  return datasets.TASKS[settings.task].build_model(initializer)
+  found = datasets.TASKS[settings.task].build_model(initializer)
+  if settings.whiten is None:
+    return found
+  try:
+    return whitening.whitened(found)
+  except ValueError as error:
+    raise errors.InputError(f'--whiten={settings.whiten}: {error}') from None
 
 
 def aggregator(
@@ -57,17 +66,25 @@ def aggregator(
   )
 
 
-def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
-  """k."""
-  if settings_lib.ALGORITHMS[settings.algorithm].sparsifier is None:
-    return dim
-  return fedsmp_tff.RandK(settings.p, settings.k).num_kept(dim)
+def num_kept(settings: settings_lib.RunSettings, sizes: Sequence[int]) -> int:
+  """k, for a model of trainable weights of these sizes."""
+  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
+  if kind is None:
+    return sum(sizes)
+  if kind == 'head':
+    return sum(sizes[-_HEAD_TENSORS:])
+  return fedsmp_tff.RandK(settings.p, settings.k).num_kept(sum(sizes))
 
 
 def sparsifier(
-    settings: settings_lib.RunSettings, data: task_lib.TaskData
+    settings: settings_lib.RunSettings, data: task_lib.TaskData, num: int
 ) -> fedsmp_tff.Sparsifier:
   """Returns the run's sparsifier.
+
+  Args:
+    settings: The run's settings.
+    data: The data.
+    num: k.
 
   Raises:
     InputError: If the public data have too few examples for --public_clients.
@@ -75,6 +92,8 @@ def sparsifier(
   kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
   if kind is None:
     return fedsmp_tff.Dense()
+  if kind == 'head':
+    return fedsmp_tff.Head(num)
   if kind == 'randk':
     return fedsmp_tff.RandK(settings.p, settings.k, mask_rounds=settings.mask_rounds)
   if kind == 'released':

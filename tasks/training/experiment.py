@@ -17,6 +17,7 @@ from tasks import datasets
 from tasks import errors
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
+from tasks.models import whitening
 from tasks.training import builders
 from tasks.training import cadence as cadence_lib
 from tasks.training import seeds as seeds_lib
@@ -74,9 +75,9 @@ class Experiment:
     if config is None:
       warm_start.check(settings.warm_start, model, private)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
-    dim = sum(int(np.prod(shape)) for shape in shapes)
-    _check_kept(settings, dim)
-    num_kept = builders.num_kept(settings, dim)
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    _check_kept(settings, sum(sizes))
+    num_kept = builders.num_kept(settings, sizes)
     specs = None
     if task.num_clients() is not None:
       specs = specs_lib.build(settings, task.num_clients(), num_kept)
@@ -86,7 +87,9 @@ class Experiment:
     _check_clients(settings, len(data.clients))
     _check_public(settings, data)
     spec, hypothetical = specs or specs_lib.build(settings, len(data.clients), num_kept)
-    aggregator = builders.aggregator(settings, spec, builders.sparsifier(settings, data))
+    aggregator = builders.aggregator(
+        settings, spec, builders.sparsifier(settings, data, num_kept)
+    )
     return cls(
         settings, seeds, data, model, aggregator, aggregator.round(shapes), spec, hypothetical,
         (
@@ -127,6 +130,7 @@ class Experiment:
         num_coordinates=self.aggregator.sparsifier.num_coordinates(self.dim),
         integer_bits=channel.wire_bits,
         num_shaping=self.round.num_kept * sum(value is not None for value in shaping),
+        num_fixed=sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights[1])),
     )
 
   @property
@@ -158,6 +162,19 @@ class Experiment:
   ) -> 'Experiment':
     """Returns the run with other initial weights."""
     return dataclasses.replace(self, model=with_weights(self.model, weights))
+
+  def of_plain_model(self) -> 'Experiment':
+    """Returns the run with the task's own model, from the same initial weights."""
+    if self.settings.whiten is None:
+      return self
+    settings = dataclasses.replace(self.settings, whiten=None)
+    return dataclasses.replace(self, model=builders.model(settings, self.seeds))
+
+  def plain_weights(
+      self, weights: tff.learning.models.ModelWeights
+  ) -> tff.learning.models.ModelWeights:
+    """Returns weights of rounds as those of the task's own model."""
+    return weights if self.settings.whiten is None else whitening.plain(weights)
 
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""

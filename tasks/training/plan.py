@@ -95,7 +95,10 @@ def _model_text(experiment: experiment_lib.Experiment) -> str:
   if experiment.settings.warm_start not in (None, settings_lib.PUBLIC):
     return text
   whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[experiment.settings.initializer]
-  return f'{text}, from {whose} default initial weights'
+  text += f', from {whose} default initial weights'
+  if experiment.settings.whiten is not None:
+    text += '; the last layer in coordinates in which its inputs on the public examples are white'
+  return text
 
 
 def _start_text(experiment: experiment_lib.Experiment) -> Optional[str]:
@@ -124,6 +127,7 @@ def _kept_text(experiment: experiment_lib.Experiment) -> str:
               ' all clients',
       'released': 'those that moved most in past releases, and some at random; the same'
                   ' for all clients',
+      'head': 'the last layer, in every round',
   }[settings_lib.ALGORITHMS[experiment.settings.algorithm].sparsifier]
   k = experiment.round.num_kept
   text = f'k = {k:,} (p = {k / experiment.dim:.4g}): {how}'

@@ -22,6 +22,7 @@ from tasks import errors
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
+from tasks.models import whitening
 from tasks.training import earlier
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
@@ -172,6 +173,10 @@ def _with_warm_start(
   if experiment.settings.warm_start != settings_lib.PUBLIC:
     return experiment.with_initial_weights(weights)
 
+  # The weights of public examples are those of the task's own model, with --whiten or without.
+  plain = experiment.of_plain_model()
+  is_scored = datasets.TASKS[experiment.settings.task].is_scored
+
   def train():
     title = f'training on the {len(experiment.data.public[0]):,} public examples'
     bound = (
@@ -180,17 +185,21 @@ def _with_warm_start(
     )
     with progress.beating(title, bound, output.seconds_per_line):
       return public_model.train(
-          experiment.model,
-          datasets.TASKS[experiment.settings.task].is_scored,
+          plain.model,
+          is_scored,
           experiment.data.public,
           experiment.seeds.partition,
           experiment.data.public_people,
       )
 
-  found = public_weights.trained(experiment, output.public_weights_dir, train)
+  found = public_weights.trained(plain, output.public_weights_dir, train)
   print(f'initial weights: trained on the public examples: {found.text()}\n', flush=True)
   out.record({'public_training': found.as_dict()})
-  return experiment.with_initial_weights(found.weights)
+  if experiment.settings.whiten is None:
+    return experiment.with_initial_weights(found.weights)
+  return experiment.with_initial_weights(
+      whitening.fitted(plain.model, found.weights, plain.data.public, is_scored)
+  )
 
 
 def _release_manager(name: Optional[str]) -> Optional[tff.program.ReleaseManager]:

@@ -58,9 +58,9 @@ def train(
   finally:
     progress.close()
   summary = writer.summary()
-  out.write_weights(weights)
-  for name, average in averages.weights().items():
-    out.write_weights(average, name)
+  out.write_weights(experiment.plain_weights(weights))
+  for name, average in averages.weights(weights.non_trainable).items():
+    out.write_weights(experiment.plain_weights(average), name)
   out.write_summary(summary)
   print(progress_lib.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
