@@ -78,21 +78,10 @@ def fitted(
     examples: The public examples, x and labels.
     is_scored: As `Task.is_scored`: features of other labels, such as padding, don't count.
 
-  Raises:
-    ValueError: If the last layer is not dense: its features can't be read off.
   """
   *before, kernel, bias = weights.trainable
   kernel, bias = np.asarray(kernel, np.float64), np.asarray(bias, np.float64)
-  size = len(kernel)
-  # An identity for K makes the logits the features.
-  identity = (np.eye(size, dtype=np.float32), np.zeros(size, np.float32))
-  reading = ((*before, *identity), weights.non_trainable)
-  x, y = examples
-  features = np.concatenate([
-      model.predict_on_batch(reading, tf.constant(x[i : i + _BATCH]), training=False)
-      for i in range(0, len(x), _BATCH)
-  ])
-  features = features[np.asarray(is_scored(tf.constant(y)))].astype(np.float64)
+  features = _features(model, weights, examples, is_scored)
   mean = features.mean(0)
   centered = features - mean
   values, vectors = np.linalg.eigh(centered.T @ centered / len(centered))
@@ -106,6 +95,24 @@ def fitted(
       ),
       (*weights.non_trainable, whitening.astype(np.float32), mean.astype(np.float32)),
   )
+
+
+def _features(model, weights, examples, is_scored) -> np.ndarray:
+  """Returns what the last layer sees of each scored label, float64[labels, m]."""
+  *before, kernel, bias = weights.trainable
+  size, classes = np.shape(kernel)
+  # With columns of an identity for K, the logits are features: as many at once as there are classes.
+  identity = np.eye(size, -(-size // classes) * classes, dtype=np.float32)
+  x, y = examples
+  scored = np.asarray(is_scored(tf.constant(y)))
+  blocks = []
+  for columns in np.split(identity, identity.shape[1] // classes, axis=1):
+    reading = ((*before, columns, np.zeros_like(bias)), weights.non_trainable)
+    blocks.append(np.concatenate([
+        model.predict_on_batch(reading, tf.constant(x[i : i + _BATCH]), training=False)
+        for i in range(0, len(x), _BATCH)
+    ])[scored])
+  return np.concatenate(blocks, axis=1)[:, :size].astype(np.float64)
 
 
 def _plain(trainable: Any, non_trainable: Any) -> tuple[tuple, tuple]:

@@ -41,6 +41,7 @@ def _build(sparsifier, sigma=0.0, clip=0.5, training=None, **options):
 _SYSTEMS = {
     'fedsmp_randk': (functools.partial(_build, sparsifiers.RandK(num=4)), 10 / 4, 0.5),
     'fedsmp_topk': (functools.partial(_build, _topk()), 1.0, 0.5),
+    'fedsmp_head': (functools.partial(_build, sparsifiers.Head(num=4)), 1.0, 0.5),
 }
 
 

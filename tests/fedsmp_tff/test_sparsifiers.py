@@ -30,8 +30,9 @@ class TestComputation:
 
   @pytest.mark.parametrize('num', [0, -1, 2.5])
   def test_refuses_num(self, num):
-    with pytest.raises(ValueError, match='`num` must be a positive integer'):
-      sparsifiers.RandK(num=num)
+    for kind in (sparsifiers.RandK, sparsifiers.Head):
+      with pytest.raises(ValueError, match='`num` must be a positive integer'):
+        kind(num=num)
 
   @pytest.mark.parametrize('rounds', [0, -1, 1.5, None])
   def test_refuses_mask_rounds(self, rounds):
@@ -62,13 +63,14 @@ class TestComputation:
       sparsifiers.RandK()
 
   def test_refuses_more_than_there_are(self):
-    with pytest.raises(ValueError, match='at most the number of coordinates, 7'):
-      sparsifiers.RandK(num=8).num_kept(7)
+    for kind in (sparsifiers.RandK, sparsifiers.Head):
+      with pytest.raises(ValueError, match='at most the number of coordinates, 7'):
+        kind(num=8).num_kept(7)
 
   def test_scale_is_d_over_k_for_randk_only(self):
     assert sparsifiers.RandK(num=3).scale(12) == 4.0
     assert sparsifiers.TopK(num=3, public_examples=_EXAMPLES).scale(12) == 1.0
-    assert sparsifiers.Dense().scale(12) == 1.0
+    assert sparsifiers.Dense().scale(12) == sparsifiers.Head(num=3).scale(12) == 1.0
 
   def test_topk_refuses_missing_or_uneven_public_examples(self):
     with pytest.raises(ValueError, match='public_examples'):
@@ -152,16 +154,23 @@ class TestExecution:
     assert topk.select(vector).numpy().tolist() == [1, 3]
 
   @pytest.mark.parametrize(
-      'sparsifier', [sparsifiers.RandK(num=3), sparsifiers.Dense()]
+      'sparsifier, kept',
+      [
+          (sparsifiers.RandK(num=3), [1, 4, 6]),
+          (sparsifiers.Dense(), range(7)),
+          (sparsifiers.Head(num=3), [4, 5, 6]),
+      ],
   )
-  def test_gather_then_scatter_masks(self, sparsifier):
-    vector = np.arange(1, 8, dtype=np.float64)
-    kept = [1, 4, 6] if sparsifier.num_coordinates(7) else []
-    coordinates = tf.constant(kept, tf.int32)
+  def test_gather_then_scatter_masks(self, sparsifier, kept):
+    vector, kept = np.arange(1, 8, dtype=np.float64), list(kept)
+    # What never changes is in nobody's state.
+    chosen = tf.constant(kept if sparsifier.num_coordinates(7) else [], tf.int32)
+    coordinates = sparsifier.coordinates(chosen, 7)
+    assert coordinates.dtype == tf.int32 and coordinates.numpy().tolist() == kept
     values = sparsifier.gather(tf.constant(vector), coordinates)
-    assert values.shape == [sparsifier.num_kept(7)]
+    assert values.shape == [sparsifier.num_kept(7)] == [len(kept)]
     expected = np.zeros(7)
-    expected[kept or slice(None)] = vector[kept or slice(None)]
+    expected[kept] = vector[kept]
     np.testing.assert_array_equal(
         sparsifier.scatter(values, coordinates, 7), expected
     )

@@ -28,6 +28,7 @@ _SPARSIFIERS = {
     'randk': fedsmp_tff.RandK(num=7),
     'topk': fedsmp_tff.TopK(num=7, public_examples=(np.zeros((1, 1)), np.zeros(1))),
     'dense': fedsmp_tff.Dense(),
+    'head': fedsmp_tff.Head(num=7),
 }
 
 
@@ -136,7 +137,7 @@ class _Recording(base.Filter):
 class TestProcess:
 
   @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-  @pytest.mark.parametrize('name', ['randk', 'topk', 'dense'])
+  @pytest.mark.parametrize('name', ['randk', 'topk', 'dense', 'head'])
   def test_models_are_within_the_sensitivity_after_a_round(self, name, sampling):
     spec = fedsmp_tff.PrivacySpec(8, 3, 1, 0.8, 0.05, 1e-2, sampling)
     public = tiny_models.regression_examples(6, seed=50)
@@ -144,6 +145,7 @@ class TestProcess:
         'randk': fedsmp_tff.RandK(num=4),
         'topk': fedsmp_tff.TopK(num=4, public_examples=public),
         'dense': fedsmp_tff.Dense(),
+        'head': fedsmp_tff.Head(num=4),
     }[name]
     process = fedsmp_tff.build_fed_smp(
         tiny_models.linear_regression(),

@@ -126,7 +126,9 @@ class TestExecution:
       for other in results[i + 1 :]:
         assert np.all(one != other)
 
-  @pytest.mark.parametrize('sparsifier', [sparsifiers.RandK(num=7), sparsifiers.Dense()])
+  @pytest.mark.parametrize(
+      'sparsifier', [sparsifiers.RandK(num=7), sparsifiers.Dense(), sparsifiers.Head(num=7)]
+  )
   def test_a_huge_client_moves_the_sum_by_at_most_c(self, sparsifier):
     clip, clients = 0.5, 5
     factory = processes.factory(

@@ -76,7 +76,8 @@ class TestExecution:
     for one in after[5:]:
       exponential = _DECAY * exponential + (1 - _DECAY) * one
     np.testing.assert_allclose(exponentials[-1][0], exponential, rtol=1e-4, atol=1e-6)
-    kept = run.averages.weights()
+    kept = run.averages.weights(('others',))
+    assert all(average.non_trainable == ('others',) for average in kept.values())
     np.testing.assert_array_equal(_flat(kept['exponential'].trainable), exponentials[-1][0])
     np.testing.assert_array_equal(_flat(kept['tail'].trainable), tails[-1][0])
 
@@ -89,7 +90,7 @@ class TestExecution:
     run = _Run(7, None)
     assert run.evaluate(*range(_ROUNDS + 1)) == ([0, 7, 14, 21, 28, 30], [])
     # They are there to be kept.
-    assert set(run.averages.weights()) == set(averages.NAMES)
+    assert set(run.averages.weights(())) == set(averages.NAMES)
 
   def test_averages_of_one_round_are_its_weights(self):
     run = _Run(rounds=1)
@@ -97,7 +98,7 @@ class TestExecution:
 
   def test_no_averages_before_the_first_round(self):
     run = _Run()
-    assert run.evaluate(0) == ([0], []) and run.averages.weights() == {}
+    assert run.evaluate(0) == ([0], []) and run.averages.weights(()) == {}
 
   @pytest.mark.parametrize('rounds_done', [0, 3, 17])
   def test_resumes_as_if_never_interrupted(self, rounds_done):

@@ -6,9 +6,12 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tasks.training import saved
 from tasks.training import warm_start
 from tests.support import commands
+from tests.support import small_data
 
 
 def _run(data_dir, out, *arguments):
@@ -26,6 +29,10 @@ def public(data_dir, tmp_path):
   out = tmp_path / 'public'
   assert _public_only(data_dir, out, '--public_examples=20') == 0
   return out
+
+
+def _epsilon_after(out, rounds):
+  return float(commands.rows(out / 'metrics.csv')[rounds]['epsilon'])
 
 
 def _json(path):
@@ -167,6 +174,53 @@ class TestExecution:
     assert _run(data_dir, tmp_path / 'run', *arguments) == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert 'epsilon assumes that they follow from no client\'s data' in printed
+
+  @pytest.mark.parametrize('algorithm', ['fedsmp_head', 'fedavg_head'])
+  def test_clients_train_the_last_layer_of_the_public_model(
+      self, algorithm, public, data_dir, tmp_path
+  ):
+    out = tmp_path / 'run'
+    arguments = (
+        f'--algorithm={algorithm}', '--public_examples=20', '--warm_start=public',
+        '--whiten=public', '--batch_size=5',
+    )
+    assert _run(data_dir, out, *arguments) == 0
+    with np.load(public / 'weights.npz') as file:
+      before = dict(file)
+    for name in ('weights', 'weights_exponential', 'weights_tail'):
+      with np.load(out / f'{name}.npz') as file:
+        after = dict(file)
+      # Those of the task's own model, in whatever coordinates clients trained.
+      assert {n: w.shape for n, w in after.items()} == {n: w.shape for n, w in before.items()}
+      *body, kernel, bias = sorted(after)
+      assert all(np.array_equal(before[n], after[n]) for n in body)
+      assert not np.allclose(before[kernel], after[kernel], atol=1e-3)
+      assert not np.allclose(before[bias], after[bias], atol=1e-6)
+    # The plain model of the files is the function that the run measured.
+    model = saved.load(out).model
+    images, y = small_data.write_fashion_mnist(tmp_path / 'again')['t10k']
+    logits = model.predict_on_batch(
+        model.initial_weights, tf.constant(images[..., np.newaxis]), training=False
+    ).numpy()
+    assert _json(out / 'summary.json')['final_test_accuracy'] == np.mean(logits.argmax(1) == y)
+    config = _json(out / 'config.json')
+    assert config['num_kept'] == 4 * 10 + 10 and config['dim'] == commands.DIM
+
+  def test_a_whitened_run_resumes_in_its_coordinates(self, data_dir, tmp_path):
+    arguments = (
+        '--algorithm=fedsmp_head', '--public_examples=20', '--warm_start=public', '--whiten=public',
+        '--batch_size=5',
+    )
+    whole, parts = tmp_path / 'whole', tmp_path / 'parts'
+    assert _run(data_dir, whole, *arguments) == 0
+    budget = (_epsilon_after(whole, 2) + _epsilon_after(whole, 3)) / 2
+    assert _run(data_dir, parts, *arguments, f'--epsilon_budget={budget}') == 1
+    assert len(commands.rows(parts / 'metrics.csv')) == 3
+    assert _run(data_dir, parts, *arguments) == 0
+    assert commands.story(parts) == commands.story(whole)
+    for name in ('weights_exponential', 'weights_tail'):
+      with np.load(whole / f'{name}.npz') as one, np.load(parts / f'{name}.npz') as other:
+        assert all(np.array_equal(one[n], other[n]) for n in one)
 
   def test_a_run_that_resumes_does_not_train_again(self, public, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
