@@ -639,8 +639,9 @@ def parse(
     recipe = None
   else:
     lines = parsed.read_flags_from_files([f'--flagfile={recipes.file_of(task, recipe)}'])
-    algorithm = given['algorithm'].value if given['algorithm'].present else None
-    lines = recipes.of_algorithm(lines, algorithm)
+    # Without --algorithm a recipe's first, unless a flag is about choosing coordinates.
+    named = any(given[name].present for name in ('algorithm', 'p', 'k'))
+    lines = recipes.of_algorithm(lines, given['algorithm'].value if named else None)
     arguments = _preceded_by(lines, arguments, tables, program)
   parsed = _read(arguments, tables, program)
   others = (runtime_lib.RuntimeSettings, OutputSettings, *tables)

@@ -62,15 +62,15 @@ def check_only_a_secure_sum_of_integers(process, kept):
   assert report.values == tff.TensorType(np.int32, [kept])
 
 
-def check_two_rounds(process, scale, clip, topk=False, dense=False):
+def check_two_rounds(process, scale, clip, topk=False, fixed=None):
   """Checks two rounds without noise against NumPy.
 
   Args:
-    process: Keeps 4 coordinates, unless it is dense.
+    process: Keeps 4 coordinates, unless others are fixed.
     scale: What clients multiply their kept values with.
     clip: C; None: no clipping.
     topk: Whether it keeps the top coordinates of an update on `PUBLIC`.
-    dense: Whether it keeps all coordinates.
+    fixed: The coordinates of every round, if they are in nobody's state.
   """
   state = process.initialize()
   for _ in range(2):
@@ -82,8 +82,8 @@ def check_two_rounds(process, scale, clip, topk=False, dense=False):
       np.testing.assert_array_equal(
           coordinates, numpy_reference.top_coordinates(public, 4)
       )
-    if dense:
-      coordinates = np.arange(DIM)
+    if fixed is not None:
+      coordinates = fixed
     expected = numpy_reference.mean_without_noise(
         updates, coordinates, scale, clip
     )

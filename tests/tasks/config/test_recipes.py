@@ -96,23 +96,36 @@ class TestExecution:
       private = algorithm.startswith(('fedsmp', 'dp'))
       assert found.warm_start == 'public' and found.sampling == ('poisson' if private else 'fixed')
       assert (found.epsilon is not None) == private == (found.clip is not None)
-      same = _settings(f'--task={task}', '--recipe=best')
-      assert (found.rounds, found.clients_per_round) == (same.rounds, same.clients_per_round)
+      same = _settings(f'--task={task}', '--recipe=best', '--algorithm=fedsmp_topk')
+      assert found.rounds == same.rounds
+      # Of the last layer alone a client's work is small, and its cohort larger.
+      assert found.clients_per_round == same.clients_per_round or algorithm.endswith('_head')
 
   def test_other_systems_have_what_equal_care_chose_for_them(self):
-    # tasks/experiments/worth/fashion_mnist.grid, the second paragraph.
     for algorithm, clip, rate in (
-        ('fedsmp_released', 0.4, 2), ('fedsmp_randk', 1, 2), ('dp_fedavg', 0.4, 2), ('fedavg', None, 3),
+        ('fedsmp_head', 0.1, 30), ('fedavg_head', None, 30), ('fedsmp_released', 0.4, 2), ('fedsmp_randk', 1, 2), ('dp_fedavg', 0.4, 2), ('fedavg', None, 3),
     ):
       found = _settings('--task=fashion_mnist', '--recipe=best', f'--algorithm={algorithm}')
       assert (found.clip, found.server_learning_rate) == (clip, rate)
-      (cell,) = (
-          cell for cell in grids.read('worth/fashion_mnist')[1] if cell.settings.algorithm == algorithm
+      typed = next(
+          cell.settings for paragraph in grids.read('worth/fashion_mnist') for cell in paragraph
+          if cell.settings.algorithm == algorithm
       )
-      typed = cell.settings
-      assert (typed.p, typed.clip, typed.epsilon, typed.server_learning_rate, typed.rounds) == (
-          found.p, found.clip, found.epsilon, found.server_learning_rate, found.rounds
-      )
+      for name in (
+          'p', 'clip', 'epsilon', 'server_learning_rate', 'rounds', 'whiten', 'clients_per_round',
+          'local_epochs', 'learning_rate', 'public_examples', 'server_schedule',
+      ):
+        assert getattr(typed, name) == getattr(found, name), name
+
+  def test_a_flag_about_coordinates_is_for_a_system_that_chooses_them(self):
+    of_recipe = ('--task=fashion_mnist', '--recipe=best')
+    assert _settings(*of_recipe).algorithm == 'fedsmp_head'
+    for flag in ('--p=0.01', '--k=100'):
+      found = _settings(*of_recipe, flag)
+      assert (found.algorithm, found.whiten, found.clip) == ('fedsmp_topk', None, 0.4)
+      assert found.p == 0.01 or found.k == 100
+    with pytest.raises(errors.InputError, match='--p has no effect.*fedsmp_head|--p .*algorithm'):
+      _settings(*of_recipe, '--algorithm=fedsmp_head', '--p=0.01')
 
   def test_the_time_is_that_of_its_file(self):
     assert recipes.time_of('shakespeare', 'best').endswith('minutes on two processors')
