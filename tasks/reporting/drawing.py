@@ -15,9 +15,11 @@ from plotly import offline
 
 from tasks import errors
 
-# Okabe and Ito's: told apart by those who see few colors, and in grey by lightness.
+# Okabe and Ito's, and Tol's wine and sand: told apart by those who see few colors, and in grey by
+# lightness. As many as there are systems.
 _COLORS = (
     '#0072B2', '#D55E00', '#009E73', '#000000', '#CC79A7', '#56B4E9', '#E69F00', '#8C8C8C',
+    '#882255', '#DDCC77',
 )
 NUM_COLORS = len(_COLORS)
 _MOST_COLUMNS = 2

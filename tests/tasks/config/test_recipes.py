@@ -81,7 +81,7 @@ class TestExecution:
   def test_what_is_given_takes_the_place_of_what_it_excludes(self, recipe, explicit, name, left_out):
     found = _settings('--task=shakespeare', f'--recipe={recipe}', explicit)
     assert getattr(found, name) is not None and getattr(found, left_out) is None
-    whole = _settings('--task=shakespeare', f'--recipe={recipe}')
+    whole = _settings('--task=shakespeare', f'--recipe={recipe}', f'--algorithm={found.algorithm}')
     assert found.server_learning_rate == whole.server_learning_rate != 1
     with pytest.raises(errors.InputError, match='exclude each other'):
       _settings('--task=shakespeare', f'--recipe={recipe}', '--p=0.1', '--k=100')

@@ -7,6 +7,7 @@ import pytest
 
 from tasks import errors
 from tasks.config import grids
+from tasks.config import settings
 from tasks.reporting import drawing
 from tasks.reporting import figures
 from tasks.reporting import results
@@ -31,6 +32,10 @@ def _figure(found, name):
 
 
 class TestComputation:
+
+  def test_every_system_has_a_color_and_a_name(self):
+    assert set(figures._ORDER) == set(figures._TITLES) == set(settings.ALGORITHMS)
+    assert len(figures._ORDER) <= drawing.NUM_COLORS
 
   def test_accuracy_over_rounds_and_uplink(self, groups):
     found = figures.of_task(groups(
@@ -144,7 +149,7 @@ class TestComputation:
     assert panel.curves[0].x_spread == pytest.approx([0, 0, 0])  # One seed.
     # The 40 points before may be of any of three steps.
     assert figure.title.endswith(f'"{cells[4].title}" loses most (20.0 points)')
-    missing = ', '.join(cells[i].title for i in (1, 2, 5, 6))
+    missing = ', '.join(cells[i].title for i in (1, 2, 5, 6, 7))
     assert figure.note.startswith(f'Not run: {missing}; ')
 
   def test_rivals_of_the_ladder_are_no_steps_and_all_have_the_same_seeds(self, groups):
