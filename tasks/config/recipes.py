@@ -1,8 +1,8 @@
 """Recipes: named sets of tuned flags for a task, as files.
 
 A file's flags before the first --algorithm are for every system, those after an --algorithm for that
-system alone. Without an explicit --algorithm the first in the file runs, but with --p or --k the
-default of --algorithm: they are for systems that choose coordinates.
+system alone. Without an explicit --algorithm the first in the file runs, or, if an explicit flag has
+no effect on it, the default of --algorithm.
 """
 
 from collections.abc import Iterable

@@ -639,10 +639,7 @@ def parse(
     recipe = None
   else:
     lines = parsed.read_flags_from_files([f'--flagfile={recipes.file_of(task, recipe)}'])
-    # Without --algorithm a recipe's first, unless a flag is about choosing coordinates.
-    named = any(given[name].present for name in ('algorithm', 'p', 'k'))
-    lines = recipes.of_algorithm(lines, given['algorithm'].value if named else None)
-    arguments = _preceded_by(lines, arguments, tables, program)
+    arguments = _preceded_by_recipe(lines, arguments, tables, program)
   parsed = _read(arguments, tables, program)
   others = (runtime_lib.RuntimeSettings, OutputSettings, *tables)
   settings = dataclasses.replace(_run_settings(parsed), recipe=recipe)
@@ -677,6 +674,27 @@ def _preceded_by(
     if idle <= dropped:
       return merged
     dropped |= idle
+
+
+def _preceded_by_recipe(
+    lines: Sequence[str], arguments: Sequence[str], tables: Sequence[type], program: str
+) -> list[str]:
+  """A command line that begins with the flags of a recipe for its system.
+
+  Without --algorithm that is the recipe's first, unless an explicit flag has no effect on it, such
+  as --p on a last layer: then it is the default of --algorithm.
+  """
+  given = _read(arguments, tables, program)
+  if given['algorithm'].present:
+    lines = recipes.of_algorithm(lines, given['algorithm'].value)
+    return _preceded_by(lines, arguments, tables, program)
+  first = _preceded_by(recipes.of_algorithm(lines, None), arguments, tables, program)
+  values = options.values_of(RunSettings, _read(first, tables, program))
+  known = options.options_of(RunSettings).items()
+  if all(one.only is None or one.only.met(values) for name, one in known if given[name].present):
+    return first
+  lines = recipes.of_algorithm(lines, given['algorithm'].value)
+  return _preceded_by(lines, arguments, tables, program)
 
 
 def _flags_of_run(path: str) -> list[str]:

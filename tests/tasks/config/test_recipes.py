@@ -120,10 +120,12 @@ class TestExecution:
   def test_a_flag_about_coordinates_is_for_a_system_that_chooses_them(self):
     of_recipe = ('--task=fashion_mnist', '--recipe=best')
     assert _settings(*of_recipe).algorithm == 'fedsmp_head'
-    for flag in ('--p=0.01', '--k=100'):
+    assert _settings(*of_recipe, '--clip=0.2').algorithm == 'fedsmp_head'
+    for flag in ('--p=0.01', '--k=100', '--released_weight=0.5', '--mask_rounds=2'):
       found = _settings(*of_recipe, flag)
       assert (found.algorithm, found.whiten, found.clip) == ('fedsmp_topk', None, 0.4)
-      assert found.p == 0.01 or found.k == 100
+      name, _, value = flag.lstrip('-').partition('=')
+      assert getattr(found, name) == float(value)
     with pytest.raises(errors.InputError, match='--p has no effect.*fedsmp_head|--p .*algorithm'):
       _settings(*of_recipe, '--algorithm=fedsmp_head', '--p=0.01')
 
