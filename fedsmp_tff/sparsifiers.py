@@ -295,7 +295,8 @@ class Head(Sparsifier):
   """The last k coordinates, in every round: the head of a model, its last layers; not scaled.
 
   For a model that public data have trained: its features stay, and clients teach it their labels.
-  k is small, so that noise is. Clients get no list of coordinates.
+  k is small, so the noise is small. Clients get no list of coordinates. They train all layers and
+  send the last ones' updates: with many local steps these fit features that are not kept.
 
   Privacy: the coordinates are a setting.
 

@@ -83,7 +83,7 @@ def _when_algorithm(is_meant: Callable[[Algorithm], bool]) -> options.Condition:
   return options.when('algorithm', *(n for n, found in ALGORITHMS.items() if is_meant(found)))
 
 
-# The head of a model is what it is.
+# The size of a head is fixed: --p and --k do not apply.
 _SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier not in (None, 'head'))
 _TOPK = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'topk')
 _RELEASED = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'released')
@@ -408,7 +408,7 @@ class RunSettings:
       f'{PUBLIC}: train the last layer in coordinates in which its inputs, on the public examples,'
       ' are uncorrelated and of equal variance: faster steps, and noise of equal effect (default:'
       ' off).',
-      group=PUBLIC_DATA, values=[PUBLIC], only=options.when('warm_start', PUBLIC),
+      group=PUBLIC_DATA, values=[PUBLIC], only=options.when('warm_start'),
   )
   public_examples: Optional[int] = _task_option(
       'public_examples', 'Examples on the server, of people or of a pool that no client has',

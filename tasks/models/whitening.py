@@ -78,10 +78,17 @@ def fitted(
     examples: The public examples, x and labels.
     is_scored: As `Task.is_scored`: features of other labels, such as padding, don't count.
 
+  Raises:
+    ValueError: If the model does not end in a dense layer, or the public examples do not differ there.
+
   """
   *before, kernel, bias = weights.trainable
   kernel, bias = np.asarray(kernel, np.float64), np.asarray(bias, np.float64)
-  features = _features(model, weights, examples, is_scored)
+  features, logits = _features(model, weights, examples, is_scored)
+  if not np.allclose(features @ kernel + bias, logits, rtol=1e-3, atol=1e-3):
+    raise ValueError('the model does not end in a dense layer whose outputs are its logits.')
+  if not len(features) or not np.ptp(features, axis=0).any():
+    raise ValueError('the inputs of the last layer are the same for all public examples.')
   mean = features.mean(0)
   centered = features - mean
   values, vectors = np.linalg.eigh(centered.T @ centered / len(centered))
@@ -97,22 +104,27 @@ def fitted(
   )
 
 
-def _features(model, weights, examples, is_scored) -> np.ndarray:
-  """Returns what the last layer sees of each scored label, float64[labels, m]."""
+def _features(model, weights, examples, is_scored) -> tuple[np.ndarray, np.ndarray]:
+  """Returns what the last layer sees and returns of each scored label, float64[labels, m] and logits."""
   *before, kernel, bias = weights.trainable
   size, classes = np.shape(kernel)
   # With columns of an identity for K, the logits are features: as many at once as there are classes.
   identity = np.eye(size, -(-size // classes) * classes, dtype=np.float32)
   x, y = examples
   scored = np.asarray(is_scored(tf.constant(y)))
-  blocks = []
-  for columns in np.split(identity, identity.shape[1] // classes, axis=1):
-    reading = ((*before, columns, np.zeros_like(bias)), weights.non_trainable)
-    blocks.append(np.concatenate([
+
+  def outputs(kernel, bias):
+    reading = ((*before, kernel, bias), weights.non_trainable)
+    return np.concatenate([
         model.predict_on_batch(reading, tf.constant(x[i : i + _BATCH]), training=False)
         for i in range(0, len(x), _BATCH)
-    ])[scored])
-  return np.concatenate(blocks, axis=1)[:, :size].astype(np.float64)
+    ])[scored].astype(np.float64)
+
+  blocks = [
+      outputs(columns, np.zeros_like(bias))
+      for columns in np.split(identity, identity.shape[1] // classes, axis=1)
+  ]
+  return np.concatenate(blocks, axis=1)[:, :size], outputs(kernel, bias)
 
 
 def _plain(trainable: Any, non_trainable: Any) -> tuple[tuple, tuple]:

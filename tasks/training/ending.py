@@ -138,7 +138,8 @@ def _next_commands(settings: settings_lib.RunSettings, run_dir: pathlib.Path) ->
   commands.append(('all runs there', f'tasks.report {run_dir.parent}'))
   if settings_lib.ALGORITHMS[settings.algorithm].private:
     commands.append(('its privacy in full', f'tasks.account --ledger={run_dir}'))
-  other = 'fedavg' if settings.algorithm == 'dp_fedavg' else 'dp_fedavg'
+  others = {'dp_fedavg': 'fedavg', 'fedsmp_head': 'fedavg_head'}
+  other = others.get(settings.algorithm, 'dp_fedavg')
   # A recipe, and what trains on public examples alone, has flags for its own system.
   of_task = f'--task={settings.task}'
   if settings.algorithm != settings_lib.PUBLIC_ONLY:

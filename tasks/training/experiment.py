@@ -73,7 +73,8 @@ class Experiment:
     model = builders.model(settings, seeds)
     private = settings_lib.ALGORITHMS[settings.algorithm].private
     if config is None:
-      warm_start.check(settings.warm_start, model, private)
+      plain = builders.model(dataclasses.replace(settings, whiten=None), seeds)
+      warm_start.check(settings.warm_start, plain, private)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
     sizes = [int(np.prod(shape)) for shape in shapes]
     _check_kept(settings, sum(sizes))

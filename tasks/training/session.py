@@ -151,7 +151,7 @@ def _weights_of_file(
   source = experiment.settings.warm_start
   if source in (None, settings_lib.PUBLIC):
     return None
-  return warm_start.read(pathlib.Path(source), experiment.model)
+  return warm_start.read(pathlib.Path(source), experiment.of_plain_model().model)
 
 
 def _with_warm_start(
@@ -171,11 +171,10 @@ def _with_warm_start(
   if experiment.settings.warm_start is None:
     return experiment
   if experiment.settings.warm_start != settings_lib.PUBLIC:
-    return experiment.with_initial_weights(weights)
+    return _whitened(experiment, weights)
 
   # The weights of public examples are those of the task's own model, with --whiten or without.
   plain = experiment.of_plain_model()
-  is_scored = datasets.TASKS[experiment.settings.task].is_scored
 
   def train():
     title = f'training on the {len(experiment.data.public[0]):,} public examples'
@@ -186,7 +185,7 @@ def _with_warm_start(
     with progress.beating(title, bound, output.seconds_per_line):
       return public_model.train(
           plain.model,
-          is_scored,
+          datasets.TASKS[experiment.settings.task].is_scored,
           experiment.data.public,
           experiment.seeds.partition,
           experiment.data.public_people,
@@ -195,11 +194,27 @@ def _with_warm_start(
   found = public_weights.trained(plain, output.public_weights_dir, train)
   print(f'initial weights: trained on the public examples: {found.text()}\n', flush=True)
   out.record({'public_training': found.as_dict()})
+  return _whitened(experiment, found.weights)
+
+
+def _whitened(
+    experiment: experiment_lib.Experiment, weights: tff.learning.models.ModelWeights
+) -> experiment_lib.Experiment:
+  """Returns the run with initial weights of the task's own model, in the coordinates of --whiten.
+
+  Raises:
+    InputError: If the model or the public examples do not fit --whiten.
+  """
   if experiment.settings.whiten is None:
-    return experiment.with_initial_weights(found.weights)
-  return experiment.with_initial_weights(
-      whitening.fitted(plain.model, found.weights, plain.data.public, is_scored)
-  )
+    return experiment.with_initial_weights(weights)
+  is_scored = datasets.TASKS[experiment.settings.task].is_scored
+  try:
+    fitted = whitening.fitted(
+        experiment.of_plain_model().model, weights, experiment.data.public, is_scored
+    )
+  except ValueError as error:
+    raise errors.InputError(f'--whiten={experiment.settings.whiten}: {error}') from None
+  return experiment.with_initial_weights(fitted)
 
 
 def _release_manager(name: Optional[str]) -> Optional[tff.program.ReleaseManager]:

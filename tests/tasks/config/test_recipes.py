@@ -98,8 +98,9 @@ class TestExecution:
       assert (found.epsilon is not None) == private == (found.clip is not None)
       same = _settings(f'--task={task}', '--recipe=best', '--algorithm=fedsmp_topk')
       assert found.rounds == same.rounds
-      # Of the last layer alone a client's work is small, and its cohort larger.
-      assert found.clients_per_round == same.clients_per_round or algorithm.endswith('_head')
+      # Of the last layer alone noise is small: on Fashion-MNIST a larger cohort learns faster.
+      is_larger = task == 'fashion_mnist' and algorithm.endswith('_head')
+      assert found.clients_per_round == (300 if is_larger else same.clients_per_round) >= 100
 
   def test_other_systems_have_what_equal_care_chose_for_them(self):
     for algorithm, clip, rate in (

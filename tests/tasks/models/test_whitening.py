@@ -123,6 +123,24 @@ class TestExecution:
     np.testing.assert_allclose(of_values, seen.T @ wrong, atol=1e-4)
     np.testing.assert_allclose(of_constant, wrong.sum(0), atol=1e-5)
 
+  @pytest.mark.parametrize('change, match', [
+      (lambda logits: logits - tf.reduce_logsumexp(logits, 1, keepdims=True), 'does not end in'),
+      (lambda logits: logits, 'are the same for all'),
+  ])
+  def test_refuses_what_it_can_t_whiten(self, change, match):
+    model, (x, y) = _model(), _examples(50, seed=1)
+    other = tff.learning.models.FunctionalModel(
+        initial_weights=model.initial_weights,
+        predict_on_batch_fn=tf.function(
+            lambda weights, x, training: change(model.predict_on_batch(weights, x, training=training))
+        ),
+        loss_fn=model.loss, input_spec=model.input_spec,
+    )
+    if 'same' in match:
+      x = np.repeat(x[:1], 50, axis=0)
+    with pytest.raises(ValueError, match=match):
+      whitening.fitted(other, _weights(model), (x, y), _all)
+
   def test_padding_does_not_count(self):
     initializer = initializers.INITIALIZERS['keras']
     model = rnn.character_rnn(10, 4, (5, 6), 7, 0, initializer(3))

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks.models import whitening
 from tasks.training import saved
+from tasks.training import session
 from tasks.training import warm_start
 from tests.support import commands
 from tests.support import small_data
@@ -206,9 +208,42 @@ class TestExecution:
     config = _json(out / 'config.json')
     assert config['num_kept'] == 4 * 10 + 10 and config['dim'] == commands.DIM
 
-  def test_a_whitened_run_resumes_in_its_coordinates(self, data_dir, tmp_path):
+  def test_the_coordinates_follow_from_public_examples(
+      self, public, data_dir, tmp_path, monkeypatch
+  ):
+    experiments, seen = [], []
+    whitened, fitted = session._whitened, whitening.fitted
+
+    def noted(experiment, weights):
+      experiments.append(experiment)
+      return whitened(experiment, weights)
+
+    def noted_fit(model, weights, examples, is_scored):
+      seen.append((examples, fitted(model, weights, examples, is_scored)))
+      return seen[-1][1]
+
+    monkeypatch.setattr(session, '_whitened', noted)
+    monkeypatch.setattr(whitening, 'fitted', noted_fit)
+    for name, source in (('a', 'public'), ('b', public / 'weights.npz')):
+      arguments = (
+          '--algorithm=fedsmp_head', '--public_examples=20', f'--warm_start={source}',
+          '--whiten=public', '--rounds=1',
+      )
+      assert _run(data_dir, tmp_path / name, *arguments) == 0
+    for experiment, (examples, _) in zip(experiments, seen):
+      assert examples is experiment.data.public and len(examples[0]) == 20
+    (_, one), (_, other) = seen
+    # From the weights' file the same coordinates as from the training: not those of the start.
+    matrix, mean = one.non_trainable
+    assert not np.allclose(matrix, np.eye(len(matrix)), atol=0.1) and np.abs(mean).max() > 0
+    for array, expected in zip(other.non_trainable, one.non_trainable):
+      np.testing.assert_array_equal(array, expected)
+    assert commands.story(tmp_path / 'a') == commands.story(tmp_path / 'b')
+
+  @pytest.mark.parametrize('algorithm', ['fedsmp_head', 'fedsmp_topk', 'dp_fedavg'])
+  def test_a_whitened_run_resumes_in_its_coordinates(self, algorithm, data_dir, tmp_path):
     arguments = (
-        '--algorithm=fedsmp_head', '--public_examples=20', '--warm_start=public', '--whiten=public',
+        f'--algorithm={algorithm}', '--public_examples=20', '--warm_start=public', '--whiten=public',
         '--batch_size=5',
     )
     whole, parts = tmp_path / 'whole', tmp_path / 'parts'
