@@ -67,7 +67,7 @@ class TestComputation:
 
   def test_what_is_kept(self):
     def sparsifier(*arguments):
-      return builders.sparsifier(_settings('--k=7', *arguments), data)
+      return builders.sparsifier(_settings('--k=7', *arguments), data, num=7)
 
     class data:  # All that is asked of it.
       public = (np.zeros([9, 2]), np.zeros(9))
@@ -76,6 +76,10 @@ class TestComputation:
     assert sparsifier('--algorithm=fedsmp_released', '--explore=0.3') == (
         fedsmp_tff.ReleasedTopK(num=7, explore=0.3)
     )
+    head = _settings('--algorithm=fedsmp_head')
+    assert builders.sparsifier(head, data, num=7) == fedsmp_tff.Head(7)
+    # A last layer's matrix and bias.
+    assert builders.num_kept(head, [6, 2, 12, 3]) == 15
     hybrid = sparsifier('--released_weight=0.25')
     assert isinstance(hybrid, fedsmp_tff.HybridTopK) and hybrid.released_weight == 0.25
     assert sparsifier('--released_weight=0').released_weight == 0

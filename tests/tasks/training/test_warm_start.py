@@ -4,6 +4,7 @@ import json
 import shutil
 import types
 
+from absl.testing import flagsaver
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -199,7 +200,8 @@ class TestExecution:
       assert not np.allclose(before[kernel], after[kernel], atol=1e-3)
       assert not np.allclose(before[bias], after[bias], atol=1e-6)
     # The plain model of the files is the function that the run measured.
-    model = saved.load(out).model
+    with flagsaver.flagsaver():
+      model = saved.load(out).model
     images, y = small_data.write_fashion_mnist(tmp_path / 'again')['t10k']
     logits = model.predict_on_batch(
         model.initial_weights, tf.constant(images[..., np.newaxis]), training=False
