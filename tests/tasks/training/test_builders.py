@@ -96,7 +96,7 @@ class TestComputation:
     assert (both.public_clients, both.public_client_examples) == (3, 1)
     with pytest.raises(errors.InputError, match='--public_clients=2 of 5 .*there are 9; lower it'):
       sparsifier('--public_clients=2')
-    class data:  # noqa: F811  (too few for a quarter each)
+    class data:
       public = (np.zeros([3, 2]), np.zeros(3))
       public_client_examples = 5
 
