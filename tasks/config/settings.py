@@ -655,7 +655,8 @@ def _preceded_by(
   leaves without effect.
   """
   known = options.options_of(RunSettings)
-  given = {name for name in known if _read(arguments, tables, program)[name].present}
+  explicit = _read(arguments, tables, program)
+  given = {name for name in known if explicit[name].present}
   names = {flag: flag.lstrip('-').partition('=')[0] for flag in preset}
   own = {flag: name for flag, name in names.items() if name in known and name not in given}
 

@@ -80,7 +80,6 @@ def fitted(
 
   Raises:
     ValueError: If the model does not end in a dense layer, or the public examples do not differ there.
-
   """
   *before, kernel, bias = weights.trainable
   kernel, bias = np.asarray(kernel, np.float64), np.asarray(bias, np.float64)

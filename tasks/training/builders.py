@@ -28,13 +28,23 @@ _HEAD_TENSORS = 2
 def model(
     settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
 ) -> tff.learning.models.FunctionalModel:
-  """The task's model, with the run's initial weights; --whiten changes only coordinates."""
+  """The task's model, with the run's initial weights."""
   initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
-  found = datasets.TASKS[settings.task].build_model(initializer)
+  return datasets.TASKS[settings.task].build_model(initializer)
+
+
+def in_coordinates(
+    settings: settings_lib.RunSettings, plain: tff.learning.models.FunctionalModel
+) -> tff.learning.models.FunctionalModel:
+  """The task's model in the coordinates that clients train: those of --whiten, or its own.
+
+  Raises:
+    InputError: If the model does not fit --whiten.
+  """
   if settings.whiten is None:
-    return found
+    return plain
   try:
-    return whitening.whitened(found)
+    return whitening.whitened(plain)
   except ValueError as error:
     raise errors.InputError(f'--whiten={settings.whiten}: {error}') from None
 

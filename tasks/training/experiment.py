@@ -34,6 +34,7 @@ class Experiment:
     seeds: The run's seeds.
     data: The data.
     model: The model, with the run's initial weights.
+    plain_model: The task's own model, of which `model` is another choice of coordinates with --whiten.
     aggregator: The masked private sum.
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
@@ -45,6 +46,7 @@ class Experiment:
   seeds: seeds_lib.Seeds
   data: task_lib.TaskData
   model: tff.learning.models.FunctionalModel
+  plain_model: tff.learning.models.FunctionalModel
   aggregator: fedsmp_tff.FedSmpFactory
   round: fed_smp.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
@@ -70,10 +72,10 @@ class Experiment:
     """
     task = datasets.TASKS[settings.task]
     _check_clients(settings, task.num_clients())
-    model = builders.model(settings, seeds)
+    plain = builders.model(settings, seeds)
+    model = builders.in_coordinates(settings, plain)
     private = settings_lib.ALGORITHMS[settings.algorithm].private
     if config is None:
-      plain = builders.model(dataclasses.replace(settings, whiten=None), seeds)
       warm_start.check(settings.warm_start, plain, private)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
     sizes = [int(np.prod(shape)) for shape in shapes]
@@ -92,7 +94,8 @@ class Experiment:
         settings, spec, builders.sparsifier(settings, data, num_kept)
     )
     return cls(
-        settings, seeds, data, model, aggregator, aggregator.round(shapes), spec, hypothetical,
+        settings, seeds, data, model, plain, aggregator, aggregator.round(shapes), spec,
+        hypothetical,
         (
             warm_start.origin(settings.warm_start, data)
             if config is None
@@ -166,10 +169,7 @@ class Experiment:
 
   def of_plain_model(self) -> 'Experiment':
     """Returns the run with the task's own model, from the same initial weights."""
-    if self.settings.whiten is None:
-      return self
-    settings = dataclasses.replace(self.settings, whiten=None)
-    return dataclasses.replace(self, model=builders.model(settings, self.seeds))
+    return dataclasses.replace(self, model=self.plain_model)
 
   def plain_weights(
       self, weights: tff.learning.models.ModelWeights

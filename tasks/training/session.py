@@ -151,7 +151,7 @@ def _weights_of_file(
   source = experiment.settings.warm_start
   if source in (None, settings_lib.PUBLIC):
     return None
-  return warm_start.read(pathlib.Path(source), experiment.of_plain_model().model)
+  return warm_start.read(pathlib.Path(source), experiment.plain_model)
 
 
 def _with_warm_start(
@@ -173,9 +173,6 @@ def _with_warm_start(
   if experiment.settings.warm_start != settings_lib.PUBLIC:
     return _whitened(experiment, weights)
 
-  # The weights of public examples are those of the task's own model, with --whiten or without.
-  plain = experiment.of_plain_model()
-
   def train():
     title = f'training on the {len(experiment.data.public[0]):,} public examples'
     bound = (
@@ -184,13 +181,15 @@ def _with_warm_start(
     )
     with progress.beating(title, bound, output.seconds_per_line):
       return public_model.train(
-          plain.model,
+          experiment.plain_model,
           datasets.TASKS[experiment.settings.task].is_scored,
           experiment.data.public,
           experiment.seeds.partition,
           experiment.data.public_people,
       )
 
+  # The weights of public examples are those of the task's own model, with --whiten or without.
+  plain = experiment.of_plain_model()
   found = public_weights.trained(plain, output.public_weights_dir, train)
   print(f'initial weights: trained on the public examples: {found.text()}\n', flush=True)
   out.record({'public_training': found.as_dict()})
@@ -210,7 +209,7 @@ def _whitened(
   is_scored = datasets.TASKS[experiment.settings.task].is_scored
   try:
     fitted = whitening.fitted(
-        experiment.of_plain_model().model, weights, experiment.data.public, is_scored
+        experiment.plain_model, weights, experiment.data.public, is_scored
     )
   except ValueError as error:
     raise errors.InputError(f'--whiten={experiment.settings.whiten}: {error}') from None
