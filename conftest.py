@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')  # As `tasks` sets it.
 # gRPC, which other tests use here, would speak up in commands that are started.
 os.environ.setdefault('GRPC_ENABLE_FORK_SUPPORT', '0')
 

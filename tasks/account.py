@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 import typing
-from typing import Any, Optional
+from typing import Optional
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -205,11 +205,8 @@ def _account(options: Options) -> None:
 
 def _account_for(run_dirs: list[str], options: Options) -> None:
   """Prints what the runs in these directories have spent together."""
-  runs, seen, configs = [], set(), {}
+  runs, seen = [], set()
   for run_dir in run_dirs:
-    configs[run_dir] = run_directory.read_json(
-        pathlib.Path(run_dir) / run_directory.CONFIG
-    )
     paths = run_directory.ledgers(run_dir)
     if not paths:
       raise errors.InputError(
@@ -264,9 +261,6 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
         f' ({", ".join(sorted(name or "unnamed" for name in names))}): composing them assumes the'
         ' same people, each a single client in each run.'
     )
-  if starts := _starts_not_covered(configs, {record.run for _, record in runs}):
-    print('\n'.join(starts))
-    verdict = verdict.replace('VALID', 'VALID FOR THESE RUNS ALONE')
   try:
     found = {name: accounting.epsilon(counted, name, delta) for name in valid}
     colluding = {
@@ -278,8 +272,7 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
   quoted = min(found, key=found.get)
   if not any(record.seeded for _, record in runs):
-    alone = ', and state that it leaves out the initial weights' if starts else ''
-    print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below{alone}.')
+    print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below.')
   else:
     print('Quote none: the noise of a seeded run can be removed.')
   for name, epsilon in found.items():
@@ -294,21 +287,6 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
       'Counted: every round that began, even if it was lost; a round that was run again with'
       ' other noise counts again.'
   )
-
-
-def _starts_not_covered(configs: dict[str, dict[str, Any]], runs: set[str]) -> list[str]:
-  """Returns a sentence for each run whose initial weights follow from data that no ledger here covers.
-
-  Args:
-    configs: The contents of config.json by run directory.
-    runs: The `run_id` of each ledger.
-  """
-  return [
-      f'{run_dir}: the initial weights are {config["warm_start_origin"]}.'
-      for run_dir, config in configs.items()
-      if config.get('warm_start_origin') is not None
-      and not (config.get('warm_start_runs') and runs.issuperset(config['warm_start_runs']))
-  ]
 
 
 def _evaluations_text(record: ledger_lib.Record) -> str:

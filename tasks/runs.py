@@ -39,8 +39,7 @@ _COMMAND = command.Command(
         'usage: python -m tasks.runs [DIRECTORIES...] [flags]',
         '',
         'Lists the runs in and below the directories (default: runs) with task, system, epsilon for',
-        'the clients in the data (*: of this run alone, whose initial weights may have cost privacy),',
-        'last measured accuracy, rounds, state and size. For instance:',
+        'the clients in the data, last measured accuracy, rounds, state and size. For instance:',
         '  python -m tasks.runs runs/sweep',
         '  python -m tasks.runs --compare runs/A runs/B',
         '  python -m tasks.runs --clean runs/sweep',
@@ -116,11 +115,6 @@ class Entry:
         finished.size_of(path),
     )
 
-  @property
-  def mark(self) -> str:
-    """A star if epsilon is of this run alone: its initial weights may have cost privacy."""
-    return '*' if self.config.get('warm_start_origin') else ''
-
 
 _HEADER = ('run', 'task', 'system', 'p', 'epsilon', 'accuracy, %', 'rounds', 'state', 'MB')
 
@@ -131,7 +125,7 @@ def _row(run: Entry) -> tuple[str, ...]:
   return (
       str(run.path), config.get('task', '?'), config.get('algorithm', '?'),
       '' if ratio in (None, 1) else f'{ratio:.3g}',
-      '' if run.epsilon is None else f'{run.epsilon:.4g}{run.mark}',
+      '' if run.epsilon is None else f'{run.epsilon:.4g}',
       '' if run.accuracy is None else f'{100 * run.accuracy:.2f}',
       f'{run.rounds_done} of {config.get("rounds", "?")}', run.state, _megabytes(run.size),
   )

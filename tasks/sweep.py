@@ -26,7 +26,6 @@ from tasks.config import command
 from tasks.config import grids
 from tasks.config import options as options_lib
 from tasks.config import recipes
-from tasks.config import settings as settings_lib
 from tasks.training import finished
 from tasks.training import resuming
 from tasks.training import run_directory
@@ -37,7 +36,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _LOG_TAIL_BYTES = 4096
 # Where a run's lines on how far it is begin: of its rounds, and of the public training before them.
 _OF_PROGRESS = ('round ', 'training on ')
-_LOCKS, _LOGS, _PUBLIC_WEIGHTS = '.locks', 'logs', 'public_weights'
+_LOCKS, _LOGS = '.locks', 'logs'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,14 +131,10 @@ class Sweep:
   def command(self, cell: grids.Cell) -> list[str]:
     """The arguments of Python that run a cell."""
     directory = f'--output_dir={self.directory(cell)}'
-    full = self._full(cell)
-    cell_flags = full.flags
+    cell_flags = self._full(cell).flags
     # A grid lists all that is not a flag's own default.
     if not any(flag.lstrip('-').startswith(_PRESETS) for flag in cell_flags):
       cell_flags = (*cell_flags, f'--recipe={recipes.NONE}')
-    # Cells that begin with the weights that the same public examples train, train them once.
-    if full.settings.warm_start == settings_lib.PUBLIC:
-      cell_flags = (f'--public_weights_dir={self.root / _PUBLIC_WEIGHTS}', *cell_flags)
     return [*_RUN, *cell_flags, directory]
 
   def is_done(self, cell: grids.Cell) -> bool:

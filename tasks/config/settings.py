@@ -55,9 +55,7 @@ ALGORITHMS = {
     'fedavg_head': Algorithm('head', False),
     PUBLIC_ONLY: Algorithm(None, False, federated=False),
 }
-# The fewest public examples to train on: a fifth of them is held back.
-FEWEST_TO_TRAIN_ON = 5
-# The value of --warm_start that is no file.
+# The value of --warm_start and --whiten.
 PUBLIC = 'public'
 # Names in `fedsmp_tff` and in `tff.learning.optimizers`, which take seconds to import.
 FILTERS = {'momentum': 'Momentum', 'low_pass': 'LowPass', 'shrinkage': 'Shrinkage'}
@@ -397,10 +395,9 @@ class RunSettings:
   )
   warm_start: Optional[str] = _option(
       None,
-      f'Initial weights. {PUBLIC}: those of {PUBLIC_ONLY}, trained on the public examples; else'
-      ' the weights.npz of another run: epsilon then covers this run alone, unless that run was'
-      f' {PUBLIC_ONLY} on the same public examples (default: random weights).',
-      group=PUBLIC_DATA,
+      f'Initial weights. {PUBLIC}: pre-trained on the public examples, as those of {PUBLIC_ONLY}'
+      ' (default: random weights).',
+      group=PUBLIC_DATA, values=[PUBLIC],
       fill=lambda chosen: None if ALGORITHMS[chosen['algorithm']].federated else PUBLIC,
   )
   whiten: Optional[str] = _option(
@@ -521,13 +518,6 @@ class OutputSettings:
       'MODULE:FUNCTION: a function without arguments that returns a tff.program.ReleaseManager,'
       ' which receives each row of metrics.csv with its round as the key: for MLflow, W&B and the'
       ' like (default: none).',
-      group=_OUTPUT,
-  )
-  public_weights_dir: Optional[str] = _option(
-      None,
-      'Directory of weights that public examples trained, for --warm_start=public and public_only:'
-      ' runs with the same seed, public examples and model train them once. tasks.sweep sets it to'
-      ' a directory beside its runs (default: none, each run trains).',
       group=_OUTPUT,
   )
   rounds_per_checkpoint: Optional[int] = _option(
@@ -785,11 +775,6 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
   if settings.mask_rounds is None:  # All coordinates, every round.
     settings = dataclasses.replace(settings, mask_rounds=1)
   _check_rounds(settings, parsed)
-  if settings.warm_start == PUBLIC and settings.public_examples < FEWEST_TO_TRAIN_ON:
-    raise errors.InputError(
-        f'--public_examples={settings.public_examples} is too few to train on: a fifth of them'
-        f' is held back to choose the rate; set {FEWEST_TO_TRAIN_ON} or more.'
-    )
   clients, population = settings.clients_per_round, settings.population
   if population is not None and clients > population:
     raise errors.InputError(

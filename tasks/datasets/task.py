@@ -175,6 +175,32 @@ class PaperSettings:
   randk_ratio: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+  """A task's schedule of pre-training, chosen on public data alone; see `training.public_model`.
+
+  Attributes:
+    epochs: Epochs over all public examples.
+    learning_rate: Peak of Adam's learning rate, which falls linearly to zero.
+    batch_size: Examples of a step.
+    dropout: Fraction of a layer's inputs that a step leaves out, in [0, 1).
+    temperature: Divisor of the trained last layer, positive.
+  """
+
+  epochs: int = 8
+  learning_rate: float = 0.002
+  batch_size: int = 32
+  dropout: float = 0.0
+  temperature: float = 1.0
+
+  def text(self) -> str:
+    """Describes the schedule, as a phrase."""
+    return (
+        f'Adam, {self.epochs} epochs, learning rate {self.learning_rate:g} falling to 0, dropout'
+        f' {self.dropout:g}, temperature {self.temperature:g}'
+    )
+
+
 class Load(Protocol):
   """Loads a task's data; see `Task.load`."""
 
@@ -200,6 +226,7 @@ class Task:
       shape; None: none do.
     padding_counts: Whether padding counts as a label to predict.
     class_names: Names of the labels 0, 1, ...; empty where labels are no classes.
+    pretraining: How the model is trained on public examples before round 0.
     weight_names: Returns the names of the model's trainable weights, in their order; None: they
       have none.
     loads_alone: Whether `load` needs no TensorFlow.
@@ -214,6 +241,7 @@ class Task:
   is_padding: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
   padding_counts: Callable[[], bool] = lambda: False
   class_names: tuple[str, ...] = ()
+  pretraining: Pretraining = Pretraining()
   weight_names: Optional[Callable[[], Sequence[str]]] = None
   loads_alone: Callable[[], bool] = lambda: False
 

@@ -49,9 +49,7 @@ _TITLES = {
 }
 # What a person calls a flag with a value; others are 'flag = value'.
 _WORDS = {
-    'warm_start': lambda value: (
-        'warm start' if value == settings_lib.PUBLIC else "from another run's weights"
-    ),
+    'warm_start': lambda value: 'warm start',
     'whiten': lambda value: 'whitened',
     'clip': lambda value: f'C = {value:g}',
     'rounds': lambda value: f'{value:,} round{"s" * (value != 1)}',
@@ -249,8 +247,7 @@ def _conditions(groups: Sequence[results.Group]) -> list[str]:
   if private:
     known = [x for group in private if (x := group.last('epsilon')) is not None]
     how = 'valid with fresh noise' if any(g.config['seed'] is not None for g in private) else 'valid'
-    alone = ' for the rounds without their start' if any(g.alone for g in private) else ''
-    parts.append(f'epsilon ({how}{alone}): {_range(known) if known else "not known"}')
+    parts.append(f'epsilon ({how}): {_range(known) if known else "not known"}')
     parts.append(f'sigma: {_range([group.noise_multiplier for group in private])}')
   seeds = [len(group.runs) for group in groups]
   parts.append(f'seeds a setting: {_range(seeds)}')

@@ -37,8 +37,8 @@ class Table:
   not_run: Sequence[Sequence[str]] = ()
 
 
-# Marks an accuracy that no epsilon covers, and an epsilon that does not cover the initial weights.
-_OUTSIDE, _ALONE = '†', ' ‡'
+# Marks an accuracy that no epsilon covers.
+_OUTSIDE = '†'
 _HEADER = (
     'algorithm', 'p', 'sigma', 'paper (best, %)', 'measured: best (%)', 'difference',
     'measured: final (%)', 'seeds', 'epsilon, paper\'s table', 'epsilon, paper\'s accounting',
@@ -167,16 +167,10 @@ def _seeded_text(groups: Iterable[results.Group]) -> str:
 
 
 def _outside_text(groups: Iterable[results.Group]) -> str:
-  """Sentences on accuracies that no epsilon covers, and on initial weights; '' without them."""
-  groups, text = list(groups), ''
-  if any(group.alone for group in groups):
-    text = (
-        f' Epsilon with{_ALONE} is of the run alone: its initial weights may have cost privacy'
-        ' (config.json, warm_start_origin).'
-    )
+  """A sentence on accuracies that no epsilon covers; '' without them."""
   if not any(group.outside_guarantee for group in groups):
-    return text
-  return text + (
+    return ''
+  return (
       f' Accuracies with {_OUTSIDE} are exact functions of clients\' own examples, OUTSIDE'
       ' (epsilon, delta).'
   )
@@ -225,7 +219,7 @@ def _measured(group: results.Group) -> list[str]:
       _accuracy_of(group, 'final'),
       str(len(group.runs)),
       _text(group.last('epsilon_paper'), '{:.3g}'),
-      _text(group.last('epsilon'), '{:.3g}') + (_ALONE if group.alone else ''),
+      _text(group.last('epsilon'), '{:.3g}'),
       _text(group.last('uplink_megabytes'), '{:.3g}'),
   ]
 

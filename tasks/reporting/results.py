@@ -148,11 +148,6 @@ class Group:
     claims = bool(self.config['privacy']) or self.config['algorithm'] == settings.PUBLIC_ONLY
     return of_clients and claims
 
-  @property
-  def alone(self) -> bool:
-    """Whether epsilon leaves out what the initial weights may have cost."""
-    return any(run.config.get('warm_start_origin') for run in self.runs)
-
   @functools.cached_property
   def complete(self) -> Optional['Group']:
     """The runs that have all rounds; None if there is none."""
@@ -220,8 +215,7 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
     config = json.loads((directory / CONFIG).read_text(encoding='utf-8'))
     length = min(config['rounds'], rounds or config['rounds'])
     config['flags'] = settings.completed(config['flags'])
-    if config['flags'].get('warm_start') and not config.get('warm_start_origin'):
-      # A file that public_only trained on this run's own public examples has the same weights.
+    if config['flags'].get('warm_start'):  # Kept runs name files that public_only wrote.
       config['flags']['warm_start'] = settings.PUBLIC
     for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm'):
       config[name]

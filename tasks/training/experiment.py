@@ -22,7 +22,6 @@ from tasks.training import builders
 from tasks.training import cadence as cadence_lib
 from tasks.training import seeds as seeds_lib
 from tasks.training import specs as specs_lib
-from tasks.training import warm_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +38,6 @@ class Experiment:
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
     hypothetical: The specification for --population, if that differs.
-    warm_start_origin: Whose data the initial weights follow from; None: nobody's, or public ones.
   """
 
   settings: settings_lib.RunSettings
@@ -51,21 +49,18 @@ class Experiment:
   round: fed_smp.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
   hypothetical: Optional[fedsmp_tff.PrivacySpec]
-  warm_start_origin: Optional[warm_start.Origin] = None
 
   @classmethod
   def build(
       cls,
       settings: settings_lib.RunSettings,
       seeds: seeds_lib.Seeds,
-      config: Optional[dict[str, Any]] = None,
   ) -> 'Experiment':
     """Loads the data and makes the rest; what can be checked before the data is.
 
     Args:
       settings: The run's settings.
       seeds: The run's seeds.
-      config: The contents of config.json, if the run resumes: what it began with stays so.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
@@ -74,9 +69,6 @@ class Experiment:
     _check_clients(settings, task.num_clients())
     plain = builders.model(settings, seeds)
     model = builders.in_coordinates(settings, plain)
-    private = settings_lib.ALGORITHMS[settings.algorithm].private
-    if config is None:
-      warm_start.check(settings.warm_start, plain, private)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
     sizes = [int(np.prod(shape)) for shape in shapes]
     _check_kept(settings, sum(sizes))
@@ -96,11 +88,6 @@ class Experiment:
     return cls(
         settings, seeds, data, model, plain, aggregator, aggregator.round(shapes), spec,
         hypothetical,
-        (
-            warm_start.origin(settings.warm_start, data)
-            if config is None
-            else warm_start.origin_of(config)
-        ),
     )
 
   @property
@@ -150,10 +137,7 @@ class Experiment:
   @property
   def verdict(self) -> str:
     """Whether epsilon is a guarantee, for every output."""
-    alone = ' for this run alone' if self.warm_start_origin is not None else ''
-    if self.settings.seed is not None:
-      return f'would be valid{alone} with fresh noise'
-    return f'valid{alone}'
+    return 'valid' if self.settings.seed is None else 'would be valid with fresh noise'
 
   @property
   def measurements(self) -> list[str]:
@@ -166,10 +150,6 @@ class Experiment:
   ) -> 'Experiment':
     """Returns the run with other initial weights."""
     return dataclasses.replace(self, model=with_weights(self.model, weights))
-
-  def of_plain_model(self) -> 'Experiment':
-    """Returns the run with the task's own model, from the same initial weights."""
-    return dataclasses.replace(self, model=self.plain_model)
 
   def plain_weights(
       self, weights: tff.learning.models.ModelWeights
@@ -234,7 +214,7 @@ class Experiment:
 
   def as_dict(self) -> dict[str, Any]:
     """Returns what config.json has beside the settings."""
-    channel, origin = self.round.channel, self.warm_start_origin
+    channel = self.round.channel
     epsilons = self.epsilons(self.settings.rounds)
     return {
         'dim': self.dim,
@@ -242,8 +222,6 @@ class Experiment:
         'num_clients': self.num_clients,
         **self.data.as_dict(),
         'cadence': dataclasses.asdict(self.cadence),
-        'warm_start_origin': origin.text if origin else None,
-        'warm_start_runs': origin.runs if origin else None,
         'bits': channel.bits,
         'encoding_step': channel.step,
         'value_bound': channel.value_bound,

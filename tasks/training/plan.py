@@ -92,8 +92,6 @@ def _setting_text(settings: settings_lib.RunSettings) -> Optional[str]:
 
 def _model_text(experiment: experiment_lib.Experiment) -> str:
   text = f'd = {experiment.dim:,} parameters'
-  if experiment.settings.warm_start not in (None, settings_lib.PUBLIC):
-    return text
   whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[experiment.settings.initializer]
   text += f', from {whose} default initial weights'
   if experiment.settings.whiten is not None:
@@ -102,21 +100,15 @@ def _model_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def _start_text(experiment: experiment_lib.Experiment) -> Optional[str]:
-  """Describes the initial weights of --warm_start and what epsilon assumes about them."""
-  source = experiment.settings.warm_start
-  if source is None:
+  """Describes the pre-training of --warm_start; None without it."""
+  if experiment.settings.warm_start is None:
     return None
-  if source == settings_lib.PUBLIC:
-    unknown = experiment.data.public_owners is None
-    return (
-        f'warm: first, the server trains for minutes on the {len(experiment.data.public[0]):,}'
-        ' public examples (Adam; a fifth of them chooses the rate, the passes and the temperature).'
-        + (' Epsilon assumes that they are no client\'s' if unknown
-           else ' No client\'s data: epsilon is unchanged')
-    )
-  origin = experiment.warm_start_origin
-  whose = origin.text if origin else 'of public_only on the same public examples: epsilon is unchanged'
-  return f'warm: the weights in {source}, {whose}'
+  schedule = datasets.TASKS[experiment.settings.task].pretraining
+  unknown = experiment.data.public_owners is None
+  return (
+      f'pre-training on the {len(experiment.data.public[0]):,} public examples: {schedule.text()}. '
+      + ('Epsilon assumes that no client has them' if unknown else 'Epsilon is unchanged')
+  )
 
 
 def _kept_text(experiment: experiment_lib.Experiment) -> str:
@@ -371,8 +363,6 @@ def hypothetical_text(
 
 
 def _verdict_text(experiment: experiment_lib.Experiment) -> str:
-  if experiment.warm_start_origin is not None:
-    return f'{experiment.verdict.upper()}; the initial weights are {experiment.warm_start_origin.text}'
   if experiment.settings.seed is None:
     return 'VALID'
   return f'{experiment.verdict.upper()}: anyone who knows --seed can remove the noise'

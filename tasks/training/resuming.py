@@ -25,8 +25,6 @@ from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 
 if typing.TYPE_CHECKING:
-  import tensorflow_federated as tff
-
   from tasks.training import experiment as experiment_lib
 
 # In the directory of checkpoints.
@@ -60,30 +58,6 @@ def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
   names = {*recorded, *flags}
   recorded, flags = settings_lib.completed(recorded), settings_lib.completed(flags)
   return sorted(name for name in names if recorded.get(name) != flags.get(name))
-
-
-def check_start(
-    path: Any, config: dict[str, Any], start: Optional[tff.learning.models.ModelWeights]
-) -> None:
-  """Raises `InputError` if --warm_start is not the file that a run without checkpoints began with.
-
-  Args:
-    path: The run's directory.
-    config: The contents of its config.json.
-    start: The weights of the file now; None without a file.
-  """
-  if start is not None and _digest_of_weights(start) != config.get('warm_start_digest'):
-    raise errors.InputError(
-        f'--output_dir={path} has a run that began with other weights in'
-        f' --warm_start={config.get("warm_start")}; restore that file, name another directory, or'
-        ' start over with --overwrite.'
-    )
-
-
-def _digest_of_weights(weights: tff.learning.models.ModelWeights) -> str:
-  from tasks.training import warm_start  # pylint: disable=g-import-not-at-top  (TensorFlow)
-
-  return warm_start.digest(weights)
 
 
 def check_data(
@@ -170,14 +144,12 @@ def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
 def config(
     experiment: experiment_lib.Experiment,
     place: runtime_lib.RuntimeSettings,
-    start: Optional[tff.learning.models.ModelWeights] = None,
 ) -> dict[str, Any]:
   """Returns the contents of config.json for a run that begins.
 
   Args:
     experiment: The run.
     place: Where it runs.
-    start: The initial weights, if they are from a file.
   """
   return {
       **dataclasses.asdict(experiment.settings),
@@ -186,7 +158,6 @@ def config(
       'flags': settings_lib.identity(experiment.settings),
       'seeds': experiment.seeds.public(),
       'run_id': secrets.token_hex(8),
-      'warm_start_digest': None if start is None else _digest_of_weights(start),
       'record': record(),
   }
 

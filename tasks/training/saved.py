@@ -3,6 +3,7 @@
 import os
 import pathlib
 from typing import NamedTuple
+import zipfile
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,6 @@ from tasks.training import builders
 from tasks.training import experiment as experiment_lib
 from tasks.training import run_directory
 from tasks.training import seeds as seeds_lib
-from tasks.training import warm_start
 
 
 class SavedModel(NamedTuple):
@@ -93,7 +93,7 @@ def load(run_dir: os.PathLike[str], weights: str = run_directory.WEIGHTS) -> Sav
   if not (path / weights).exists():
     raise errors.InputError(f'{path} has no {weights}; let the run end first.')
   return SavedModel(
-      settings, experiment_lib.with_weights(model, warm_start.read(path / weights, model))
+      settings, experiment_lib.with_weights(model, _read(path / weights, model))
   )
 
 
@@ -106,3 +106,32 @@ def _settings(flags: dict[str, object]) -> settings_lib.RunSettings:
       text = ','.join(map(str, value)) if isinstance(value, list) else value
       arguments.append(f'--{name}={text}')
   return settings_lib.parse(arguments)[0]
+
+
+def _read(
+    path: pathlib.Path, model: tff.learning.models.FunctionalModel
+) -> tff.learning.models.ModelWeights:
+  """Returns the weights in a run's weights.npz.
+
+  Raises:
+    InputError: If the file can't be read, or has weights of other shapes.
+  """
+  try:
+    with np.load(path) as file:
+      arrays = dict(file)
+  # TypeError: a file of one array.
+  except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    reason = getattr(error, 'strerror', None) or error
+    raise errors.InputError(
+        f'{path} can\'t be read ({reason}); restore it, or run the run again.'
+    ) from None
+  parts = []
+  for kind, expected in zip(('trainable', 'non_trainable'), model.initial_weights):
+    flat = tf.nest.flatten(expected)
+    own = [arrays.get(f'{kind}_{position}') for position in range(len(flat))]
+    if not all(a is not None and a.shape == np.shape(weight) for a, weight in zip(own, flat)):
+      raise errors.InputError(
+          f'{path} lacks weights of this model\'s shapes; name a run with the same model.'
+      )
+    parts.append(tf.nest.pack_sequence_as(expected, own))
+  return tff.learning.models.ModelWeights(*parts)

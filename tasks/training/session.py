@@ -27,14 +27,11 @@ from tasks.training import earlier
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
 from tasks.training import plan
-from tasks.training import progress
 from tasks.training import public_model
-from tasks.training import public_weights
 from tasks.training import resuming
 from tasks.training import run_directory
 from tasks.training import seeds as seeds_lib
 from tasks.training import train
-from tasks.training import warm_start
 
 # Where runs are by default.
 _RUNS = 'runs'
@@ -87,7 +84,7 @@ def _run(
     if out.config is not None:
       resuming.check_identity(out.path, out.config, settings_lib.identity(settings))
     experiment = experiment_lib.Experiment.build(
-        settings, seeds_lib.make(settings.seed, out.config), out.config
+        settings, seeds_lib.make(settings.seed, out.config)
     )
     resumed = out.config is not None
     clients = _name_of_clients(
@@ -95,13 +92,8 @@ def _run(
     )
     if settings.epsilon_budget is not None:
       out.check_clients(clients)
-    start = None
-    if not resumed or not resuming.has_checkpoint(out.checkpoints):
-      # Before --overwrite removes what may be the file.
-      start = _weights_of_file(experiment)
     if resumed:
       resuming.check_data(out.path, out.checkpoints, out.config, experiment.data)
-      resuming.check_start(out.path, out.config, start)
     for warning in plan.warnings(experiment):
       print(f'tasks.run: {warning}', file=sys.stderr)
     print(plan.text(experiment), flush=True)
@@ -110,7 +102,7 @@ def _run(
     interruption.next_step = f'; the same command with --output_dir={out.path} resumes it.'
     print(f'\noutput: {out.path}\n', flush=True)
     if not resumed:
-      out.begin(resuming.config(experiment, place, start))
+      out.begin(resuming.config(experiment, place))
     for change in resuming.changes(out.config, resuming.surroundings(place)):
       print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
     run_id = out.config['run_id']
@@ -121,7 +113,7 @@ def _run(
         out.tables.resume_without_checkpoint(out.checkpoints)
       resuming.keep_data_digest(out.checkpoints, experiment.data)
       if checkpoints.empty():
-        experiment = _with_warm_start(experiment, start, output, out)
+        experiment = _with_warm_start(experiment)
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(
@@ -144,56 +136,23 @@ def _name_of_clients(task: str, config: dict[str, Any]) -> str:
   return task if digest is None else f'{task} divided as {digest}'
 
 
-def _weights_of_file(
-    experiment: experiment_lib.Experiment,
-) -> Optional[tff.learning.models.ModelWeights]:
-  """The weights that --warm_start names; None if it names no file."""
-  source = experiment.settings.warm_start
-  if source in (None, settings_lib.PUBLIC):
-    return None
-  return warm_start.read(pathlib.Path(source), experiment.plain_model)
-
-
-def _with_warm_start(
-    experiment: experiment_lib.Experiment,
-    weights: Optional[tff.learning.models.ModelWeights],
-    output: settings_lib.OutputSettings,
-    out: run_directory.RunDirectory,
-) -> experiment_lib.Experiment:
-  """Returns the run with the initial weights that --warm_start asks for.
-
-  Args:
-    experiment: The run.
-    weights: Those of the file that it names.
-    output: Where weights of public examples are filed, and how often a line is printed.
-    out: The run's directory, whose config.json records how they were trained.
-  """
+def _with_warm_start(experiment: experiment_lib.Experiment) -> experiment_lib.Experiment:
+  """Returns the run with the initial weights that --warm_start asks for."""
   if experiment.settings.warm_start is None:
     return experiment
-  if experiment.settings.warm_start != settings_lib.PUBLIC:
-    return _whitened(experiment, weights)
+  schedule = datasets.TASKS[experiment.settings.task].pretraining
 
-  def train():
-    title = f'training on the {len(experiment.data.public[0]):,} public examples'
-    bound = (
-        f'{len(public_model.LEARNING_RATES)} rates, each for at most {public_model.MAX_EPOCHS}'
-        ' passes, then twice with the best of them'
+  def report(epoch, loss):
+    print(
+        f'pre-training: epoch {epoch}/{schedule.epochs}, loss {loss:.4f}',
+        file=sys.stderr, flush=True,
     )
-    with progress.beating(title, bound, output.seconds_per_line):
-      return public_model.train(
-          experiment.plain_model,
-          datasets.TASKS[experiment.settings.task].is_scored,
-          experiment.data.public,
-          experiment.seeds.partition,
-          experiment.data.public_people,
-      )
 
-  # The weights of public examples are those of the task's own model, with --whiten or without.
-  plain = experiment.of_plain_model()
-  found = public_weights.trained(plain, output.public_weights_dir, train)
-  print(f'initial weights: trained on the public examples: {found.text()}\n', flush=True)
-  out.record({'public_training': found.as_dict()})
-  return _whitened(experiment, found.weights)
+  # The weights that public examples train are those of the task's own model, with --whiten or without.
+  weights = public_model.train(
+      experiment.plain_model, schedule, experiment.data.public, experiment.seeds.partition, report
+  )
+  return _whitened(experiment, weights)
 
 
 def _whitened(

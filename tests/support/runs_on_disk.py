@@ -10,12 +10,11 @@ _DIM = 1_663_370
 
 
 def write(
-    path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, origin=None, **flags
+    path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, **flags
 ):
   """A run of Fashion-MNIST whose accuracy after round i is `accuracies[i]` (None: not taken).
 
   `rounds` 'all': of the paper's 180 rounds, of which the last has the last of `accuracies`;
-  `origin`: whose data the initial weights follow from.
   """
   if rounds == 'all':
     accuracies = [*accuracies[:-1], *[None] * (181 - len(accuracies)), accuracies[-1]]
@@ -34,7 +33,6 @@ def write(
   config = dict(
       settings_lib.identity(settings),
       flags=settings_lib.identity(settings),
-      warm_start_origin=origin,
       dim=_DIM,
       num_kept=round(p * _DIM),
       privacy=(

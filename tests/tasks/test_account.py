@@ -1,6 +1,5 @@
 """Tests of the command `python -m tasks.account`."""
 
-import json
 import math
 import re
 
@@ -236,26 +235,6 @@ class TestLedger:
     assert 'paper' not in out  # It knows nothing of 150 seats.
     status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
     assert status == 0 and 'at delta = 0.001' in out
-
-  @pytest.mark.parametrize('covered_by, verdict', [
-      (['0'], 'VALID  poisson_pld'),  # The ledger of the run whose weights the other begins at.
-      (['0', 'elsewhere'], 'VALID FOR THESE RUNS ALONE'),
-      (None, 'VALID FOR THESE RUNS ALONE'),
-  ])
-  def test_a_start_that_no_ledger_covers_is_left_out(
-      self, covered_by, verdict, tmp_path, capsys
-  ):
-    one, other = self._runs(tmp_path, (100, {}), (80, {}))
-    config = {'warm_start_origin': 'of a run of clients', 'warm_start_runs': covered_by}
-    (other / 'config.json').write_text(json.dumps(config))
-    _, out, _ = self._account(capsys, f'--ledger={one}', str(other))
-    assert f'epsilon = 0.6303  {verdict}' in out, out
-    alone = 'ALONE' in verdict
-    assert (f'{other}: the initial weights are of a run of clients.' in out) == alone
-    assert ('state that it leaves out the initial weights' in out) == alone
-    # Without the first run's ledger nothing covers its clients.
-    _, out, _ = self._account(capsys, f'--ledger={other}')
-    assert 'VALID FOR THESE RUNS ALONE' in out
 
   def test_runs_are_composed_at_the_smallest_delta(self, tmp_path, capsys):
     one, other = self._runs(tmp_path, (10, dict(delta=1e-3)), (10, dict(delta=1e-5)))

@@ -147,18 +147,6 @@ class TestExecution:
     assert row['final, padding masked (%)'] == '25.00 ± 7.07'
     assert row['final, padding counted (%)'] == '50.00 ± 14.14'
 
-  def test_an_epsilon_that_leaves_out_the_initial_weights_is_marked(self, tmp_path):
-    run = _write(tmp_path / 'runs', 'a', [0.1, 0.6], algorithm='dp_fedavg')
-    config = json.loads((run / 'config.json').read_text())
-    (run / 'config.json').write_text(json.dumps(config | {'warm_start_origin': 'of a private run'}))
-    output = tmp_path / 'out'
-    assert report.main(['report', str(run), f'--output={output}']) == 0
-    (row,) = next(
-        some for title, some in _cells(output).items() if title.startswith('Runs that no row')
-    )
-    assert row['epsilon, valid'] == '0.1 ‡'
-    assert 'Epsilon with ‡ is of the run alone' in (output / 'report.md').read_text()
-
   def test_public_data_alone_is_a_row(self, tmp_path):
     _write(tmp_path / 'runs', 'a', [0.84], algorithm='public_only')
     _write(tmp_path / 'runs', 'b', [0.1, 0.4])

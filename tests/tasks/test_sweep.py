@@ -100,16 +100,6 @@ class TestComputation:
     status, out, _ = _main(capsys, grid, *where, '--index=2', '--', '--rounds=2')
     assert out.splitlines() == [lines[2]]
 
-  def test_cells_with_the_same_public_weights_train_them_once(self, capsys, tmp_path):
-    grid = tmp_path / 'warm.grid'
-    grid.write_text('--task=fashion_mnist --rounds=1\n--task=fashion_mnist --warm_start=public\n')
-    status, out, _ = _main(
-        capsys, f'--grid={grid}', f'--sweep_dir={tmp_path}/runs', '--seeds=1', '--print'
-    )
-    cold, warm = out.splitlines()
-    assert status == 0 and '--public_weights_dir' not in cold
-    assert f'--public_weights_dir={tmp_path}/runs/public_weights ' in warm
-
   def test_a_question_writes_nothing(self, capsys, write_grid, tmp_path):
     grid = write_grid('--algorithm=fedsmp_randk --p=0.5')
     status, out, _ = _main(capsys, grid, f'--sweep_dir={tmp_path}/runs', '--seeds=1', '--status')
