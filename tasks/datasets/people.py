@@ -50,6 +50,8 @@ class Groups:
     members: The people of each group.
     test: The groups that are set apart for the test set, unless tests are per client.
     spare: The groups that may be set aside for public and held-out examples, in this order.
+    validation: The groups that are set aside in every run and from which held-out examples are
+      drawn, so that no client of a final run has chosen its settings; empty: `spare` gives them.
     noun: What a person is, in the plural.
     listed: Whether to list groups by name.
   """
@@ -59,6 +61,7 @@ class Groups:
   spare: Sequence[str]
   noun: str
   listed: bool = False
+  validation: Sequence[str] = ()
 
 
 def define_test_flag(task: str, split: str) -> flags.FlagHolder:
@@ -106,8 +109,9 @@ def divide(
 ) -> task_lib.TaskData:
   """Divides people into clients and those who are none.
 
-  Public and held-out examples are drawn from as few of the spare groups as have enough of them,
-  each set from groups of its own. The rest of those groups' examples is left out.
+  Public examples are drawn from as few of the spare groups as have enough of them; held-out ones
+  from the validation groups, or else from further spare groups. The rest of those groups' examples
+  is left out.
 
   Args:
     groups: The people.
@@ -124,10 +128,11 @@ def divide(
   spare = list(groups.spare)
   apart = [] if per_client else list(groups.test)
   drawn, aside = [], [apart]
-  for num in (num_public, num_held_out):
-    taken = _take(groups, spare, num, num_public, num_held_out)
+  for num, names in ((num_public, spare), (num_held_out, list(groups.validation) or spare)):
+    taken = _take(groups, names, num, num_public, num_held_out)
     drawn.append(_draw(groups, taken, num, rng) if num else (None, None))
     aside.append(taken)
+  aside.append(groups.validation)
   gone = {name for names in aside for name in names}
   clients = [
       person
@@ -163,7 +168,7 @@ def divide(
       public_client_examples=_typical_size(groups, aside[1]) if num_public else None,
       held_out=bool(num_held_out),
       # Of names that are set aside alone: one of all clients' names would depend on each client.
-      split_digest=task_lib.digest_of_split(per_client, *map(sorted, aside)),
+      split_digest=task_lib.digest_of_split(per_client, sorted(gone)),
   )
 
 
@@ -174,20 +179,21 @@ def concatenated(parts: Iterable[task_lib.Examples]) -> task_lib.Examples:
 
 
 def _take(
-    groups: Groups, spare: list[str], num: int, num_public: int, num_held_out: int
+    groups: Groups, names: list[str], num: int, num_public: int, num_held_out: int
 ) -> list[str]:
-  """Takes the first of the spare groups that have `num` examples together."""
+  """Takes the first of the named groups that have `num` examples together."""
   taken, found = [], 0
   while found < num:
-    if not spare:
-      available = sum(_size(groups, name) for name in groups.spare)
+    if not names:
+      people = _members(groups, [*groups.spare, *groups.validation])
+      available = sum(len(person.examples[0]) for person in people)
       raise errors.InputError(
           f'{task_lib.flags_of_sizes(num_public, num_held_out)} needs more examples than there'
-          f' are: the {len(_members(groups, groups.spare)):,} {groups.noun} that may leave the'
+          f' are: the {len(people):,} {groups.noun} that may leave the'
           f' population have {available:,}, and each leaves it whole, for one purpose; set a'
           ' smaller number.'
       )
-    taken.append(spare.pop(0))
+    taken.append(names.pop(0))
     found += _size(groups, taken[-1])
   return taken
 

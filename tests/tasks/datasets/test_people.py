@@ -55,6 +55,14 @@ class TestExecution:
     # Neither those of the test set, who were set apart all the same, nor who may not be.
     assert data.client_ids == ('person 0', 'person 1', 'person 6')
 
+  def test_validation_groups_are_set_aside_in_every_run(self):
+    groups = _groups(spare=['group 4', 'group 5'], validation=['group 2'])
+    tested, held_out = _divide(groups, 7), _divide(groups, 7, 4)
+    assert held_out.test_owners.ids == {'person 4', 'person 5'}
+    assert tested.client_ids == held_out.client_ids
+    assert not {'person 4', 'person 5'} & {*tested.client_ids, *tested.test_owners.ids}
+    assert tested.split_digest == held_out.split_digest
+
   def test_clients_have_all_of_their_examples(self):
     data = _divide(_groups())
     assert [len(x) for x, _ in data.clients] == [6] * 8
@@ -71,9 +79,11 @@ class TestExecution:
   def test_the_split_s_digest_is_of_who_is_set_aside_alone(self):
     found = [
         _divide(_groups(), *sizes, per_client=per_client).split_digest
-        for sizes in ((), (7,), (13,), (0, 7)) for per_client in (False, True)
+        for sizes in ((), (7,), (13,), (13, 7)) for per_client in (False, True)
     ]
     assert len(set(found)) == len(found)
+    # The same clients, whatever those who are set aside are for.
+    assert _divide(_groups(), 0, 7).split_digest == found[2]
     assert _divide(_groups(), 7, seed=1).split_digest == found[2]
     # No client's presence, name or data can be read from it.
     members = dict(_groups().members)
