@@ -1,13 +1,12 @@
-"""Shows a person, when all rounds are done, rivals, what the model does and what to run next.
+"""Shows a person, when all rounds are done, what the model does and what to run next.
 
 All of it follows from the released model and from data of no client: epsilon is unchanged.
 """
 
-import csv
 import pathlib
 import shutil
 import sys
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -18,38 +17,13 @@ from tasks.config import settings as settings_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import passages
 
-_RIVALS = pathlib.Path(__file__).parents[1] / 'experiments' / 'rivals.csv'
 _BATCH = 500
 _PROMPT, _LENGTH, _TEMPERATURE = 'ROMEO. ', 200, 0.7
-
-
-class Rival(NamedTuple):
-  """A known result on the same test set.
-
-  Attributes:
-    task: The task.
-    title: The system, for people.
-    accuracy: Mean of the final accuracies, in [0, 1].
-    runs: Where its runs are, below docs/results, with commas between.
-  """
-
-  task: str
-  title: str
-  accuracy: float
-  runs: str
-
-
-def rivals(task: str) -> list[Rival]:
-  """The known results of a task."""
-  with open(_RIVALS, encoding='utf-8', newline='') as file:
-    rows = [row for row in csv.DictReader(file) if row['task'] == task]
-  return [Rival(**{**row, 'accuracy': float(row['accuracy'])}) for row in rows]
 
 
 def text(
     experiment: experiment_lib.Experiment,
     weights: tff.learning.models.ModelWeights,
-    accuracy: float,
     run_dir: pathlib.Path,
 ) -> str:
   """Returns lines for people.
@@ -57,28 +31,15 @@ def text(
   Args:
     experiment: The run.
     weights: Its last weights.
-    accuracy: On all test examples, in [0, 1].
     run_dir: Its directory.
   """
   settings = experiment.settings
   model = experiment_lib.with_weights(experiment.model, weights)
   parts = [
-      _beside(accuracy, rivals(settings.task)) if settings.held_out is None else None,
       _shown(model, experiment),
       _next_commands(settings, run_dir),
   ]
   return '\n\n'.join(part for part in parts if part)
-
-
-def _beside(accuracy: float, known: list[Rival]) -> Optional[str]:
-  if not known:
-    return None
-  rows = [('this run', accuracy), *((f'{one.title} (docs/results)', one.accuracy) for one in known)]
-  width = max(len(title) for title, _ in rows)
-  return '\n'.join([
-      'accuracy on the test set beside known results',
-      *(f'  {title:<{width}}  {100 * value:.2f} %' for title, value in rows),
-  ])
 
 
 def _shown(

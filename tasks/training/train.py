@@ -65,8 +65,7 @@ def train(
   print(progress_lib.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
   if stopped_by is None:
-    accuracy = summary['final_test_accuracy']
-    print(f'\n{ending.text(experiment, weights, accuracy, out.path)}', flush=True)
+    print(f'\n{ending.text(experiment, weights, out.path)}', flush=True)
   return stopped_by
 
 
