@@ -313,6 +313,9 @@ TASK = task_lib.Task(
     ),
     build_model=_build_model,
     load=_load,
+    pretraining=task_lib.Pretraining(
+        epochs=16, learning_rate=0.012, batch_size=16, temperature=1.2
+    ),
     weight_names=_weight_names,
     is_padding=_is_padding,
     padding_counts=lambda: _PADDING.value == _COUNTED,

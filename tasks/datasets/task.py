@@ -179,25 +179,25 @@ class PaperSettings:
 class Pretraining:
   """A task's schedule of pre-training, chosen on public data alone; see `training.public_model`.
 
+  The defaults were chosen on 1,000 images of Fashion-MNIST.
+
   Attributes:
     epochs: Epochs over all public examples.
     learning_rate: Peak of Adam's learning rate, which falls linearly to zero.
     batch_size: Examples of a step.
-    dropout: Fraction of a layer's inputs that a step leaves out, in [0, 1).
     temperature: Divisor of the trained last layer, positive.
   """
 
   epochs: int = 8
-  learning_rate: float = 0.002
+  learning_rate: float = 0.003
   batch_size: int = 32
-  dropout: float = 0.0
-  temperature: float = 1.0
+  temperature: float = 1.5
 
   def text(self) -> str:
     """Describes the schedule, as a phrase."""
     return (
-        f'Adam, {self.epochs} epochs, learning rate {self.learning_rate:g} falling to 0, dropout'
-        f' {self.dropout:g}, temperature {self.temperature:g}'
+        f'Adam, {self.epochs} epochs, learning rate {self.learning_rate:g} falling to 0,'
+        f' temperature {self.temperature:g}'
     )
 
 

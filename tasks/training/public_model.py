@@ -38,8 +38,7 @@ def train(
     model: The model; training starts from its initial weights.
     schedule: Of the task.
     examples: The public examples, x and y.
-    seed: Of the order of examples and of what is dropped. The same seed gives the same bits on
-      the same processor.
+    seed: Of the order of examples. The same seed gives the same bits on the same processor.
     report: Receives each epoch, from 1, and its mean training loss.
 
   Raises:
@@ -57,12 +56,12 @@ def train(
   )
 
   @tf.function(reduce_retracing=True)
-  def step(rows, seed):
+  def step(rows):
     values = [variable.value() for variable in variables]
     with tf.GradientTape() as tape:
       tape.watch(values)
-      thinned = tf.nest.pack_sequence_as(trainable, _dropped(values, schedule.dropout, seed))
-      output = model.predict_on_batch((thinned, non_trainable), tf.gather(x, rows), training=True)
+      weights = (tf.nest.pack_sequence_as(trainable, values), non_trainable)
+      output = model.predict_on_batch(weights, tf.gather(x, rows), training=True)
       loss = model.loss(output, tf.gather(y, rows))
     adam.apply_gradients(zip(tape.gradient(loss, values), variables))
     return loss
@@ -71,7 +70,7 @@ def train(
   for epoch in range(1, schedule.epochs + 1):
     order = rng.permutation(num)
     losses = [
-        step(tf.constant(order[start : start + schedule.batch_size]), _seed_of_step(rng))
+        step(tf.constant(order[start : start + schedule.batch_size]))
         for start in range(0, num, schedule.batch_size)
     ]
     loss = float(np.mean(losses))
@@ -85,28 +84,6 @@ def train(
   return tff.learning.models.ModelWeights(
       _apply_temperature(weights, schedule.temperature), non_trainable
   )
-
-
-def _seed_of_step(rng: np.random.Generator) -> tf.Tensor:
-  return tf.constant(rng.integers(0, 2**31, 2), tf.int32)
-
-
-def _dropped(values: list[tf.Tensor], rate: float, seed: tf.Tensor) -> list[tf.Tensor]:
-  """Returns weights without the rows of a random share of each matrix's inputs, the rest scaled.
-
-  That is dropout of a layer's inputs with one draw for a batch; it needs nothing of the model.
-  """
-  if not rate:
-    return values
-
-  def dropped(position, value):
-    if len(value.shape) < 2:
-      return value
-    own = tf.stack([seed[0], seed[1] + position])
-    is_kept = tf.random.stateless_uniform([value.shape[-2], 1], own) >= rate
-    return value * tf.cast(is_kept, value.dtype) / (1 - rate)
-
-  return [dropped(position, value) for position, value in enumerate(values)]
 
 
 def _apply_temperature(trainable, temperature: float):

@@ -61,14 +61,9 @@ def _numpy_training(weights, x, y, schedule, seed):
     order = rng.permutation(len(x))
     for start in starts:
       rows = order[start : start + schedule.batch_size]
-      seed_of_step = rng.integers(0, 2**31, 2)
-      kept = np.ones([_FEATURES, 1])
-      if schedule.dropout:
-        drawn = tf.random.stateless_uniform([_FEATURES, 1], seed_of_step.astype(np.int32))
-        kept = (drawn.numpy() >= schedule.dropout) / (1 - schedule.dropout)
-      error = _softmax(x[rows] @ (w[0] * kept) + w[1])
+      error = _softmax(x[rows] @ w[0] + w[1])
       error[np.arange(len(rows)), y[rows]] -= 1
-      gradient = [kept * (x[rows].T @ error) / len(rows), error.mean(0)]
+      gradient = [x[rows].T @ error / len(rows), error.mean(0)]
       norm = np.sqrt(sum((g**2).sum() for g in gradient))
       gradient = [g * min(1, 1 / norm) for g in gradient]
       rate = schedule.learning_rate * (1 - step / steps)
@@ -82,11 +77,10 @@ def _numpy_training(weights, x, y, schedule, seed):
 
 class TestTrain:
 
-  @pytest.mark.parametrize('dropout', [0.0, 0.4])
-  def test_equals_numpy(self, dropout):
+  def test_equals_numpy(self):
     # Inputs of norm 10: gradients are clipped at first.
     model, (x, y) = _model(), _examples(50)
-    schedule = task_lib.Pretraining(3, 0.05, 16, dropout, temperature=1.3)
+    schedule = task_lib.Pretraining(3, 0.05, 16, temperature=1.3)
     epochs = []
     found = public_model.train(
         model, schedule, (5 * x, y), 7, lambda epoch, loss: epochs.append((epoch, loss))
@@ -98,7 +92,7 @@ class TestTrain:
     assert epochs[-1][1] < epochs[0][1]
 
   def test_same_seed_same_bits(self):
-    schedule = task_lib.Pretraining(2, 0.01, 16, 0.2)
+    schedule = task_lib.Pretraining(2, 0.01, 16)
     one, same, other = (
         public_model.train(_model(), schedule, _examples(40), seed).trainable for seed in (3, 3, 4)
     )
@@ -109,7 +103,7 @@ class TestTrain:
   @pytest.mark.parametrize('name', ['shakespeare', 'fashion_mnist', 'svhn', 'emnist'])
   def test_every_task_has_a_schedule(self, name):
     schedule = datasets.TASKS[name].pretraining
-    assert schedule.epochs >= 1 and 0 <= schedule.dropout < 1 and schedule.temperature >= 1
+    assert schedule.epochs >= 1 and schedule.learning_rate > 0 and schedule.temperature >= 1
     assert f'{schedule.epochs} epochs' in schedule.text()
 
   def test_a_loss_that_is_not_finite_is_refused(self):
