@@ -1,4 +1,4 @@
-"""The privacy ledger: a record on disk of each round, or evaluation on clients, before it begins.
+"""The privacy ledger: a record on disk of each round before it begins.
 
 A ledger of a seeded run has a digest of the seed, by which `check_noise_is_independent` finds
 two runs whose noise is the same. The digest has no secret key, on purpose: with a key, ledgers
@@ -24,8 +24,8 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 _VERSION = 1
-_SUM, _RUN, _DATA, _SPEC, _SEEDED, _SEED_DIGEST, _ENTRY, _ROUND, _EVALUATION = (
-    'sum', 'run', 'data', 'spec', 'seeded', 'seed_digest', 'entry', 'round', 'evaluation'
+_SUM, _RUN, _DATA, _SPEC, _SEEDED, _SEED_DIGEST, _ENTRY, _ROUND = (
+    'sum', 'run', 'data', 'spec', 'seeded', 'seed_digest', 'entry', 'round'
 )
 _NOTE = {
     True: 'simulation: noise follows from the seed, and who knows it can remove it; not valid',
@@ -49,7 +49,6 @@ class Record(NamedTuple):
       written, so that its round never began.
     seed_digest: The digest of the seed; '' without a seed, and in ledgers of earlier versions.
     data: The data that the run is about, as its writer calls them.
-    evaluations: The number of rounds before each evaluation on clients, in order.
   """
 
   spec: spec_lib.PrivacySpec
@@ -59,7 +58,6 @@ class Record(NamedTuple):
   size: int
   seed_digest: str = ''
   data: str = ''
-  evaluations: Sequence[int] = ()
 
   @property
   def rounds_charged(self) -> int:
@@ -71,14 +69,9 @@ class Record(NamedTuple):
     return len(set(self.rounds)) if self.seeded else len(self.rounds)
 
   @property
-  def evaluations_charged(self) -> int:
-    """Returns the number of evaluations that count for privacy, as rounds do."""
-    return len(set(self.evaluations)) if self.seeded else len(self.evaluations)
-
-  @property
-  def charged(self) -> list[tuple[accounting.Round, int]]:
-    """Returns all that counts for privacy, as `accounting.epsilon` takes it; rounds last."""
-    return self.spec.releases(self.rounds_charged, self.evaluations_charged)
+  def charged(self) -> tuple[accounting.Round, int]:
+    """Returns what counts for privacy, as `accounting.epsilon` takes it."""
+    return self.spec.round, self.rounds_charged
 
 
 class Ledger:
@@ -131,16 +124,14 @@ class Ledger:
     self._seeded = seed is not None
     seed_digest = '' if seed is None else _digest_of_seed(seed)
     self._budget = budget
-    self._spec = spec
-    self._rounds, self._evaluations = [], []
-    self._sums = []
+    self._rounds, self._sums = [], []
     if self._path.exists():
       found, self._sums = _read(self._path)
       if found[:3] != (spec, run, self._seeded) or (
           (found.seed_digest, found.data) != (seed_digest, data)
       ):
         raise LedgerError(f'{self._path} belongs to another run; restore this run\'s ledger.')
-      self._rounds, self._evaluations = found.rounds, list(found.evaluations)
+      self._rounds = found.rounds
     self._file = None
     if self._sums:
       with self._writing():
@@ -181,27 +172,22 @@ class Ledger:
       BudgetSpentError: If the round would pass the budget; nothing is recorded.
       LedgerError: If it can't be written.
     """
-    return self._begin(self._rounds, _ROUND, round_num, f'Round {round_num + 1}')
-
-  def begin_evaluation(self, rounds_done: int) -> int:
-    """Records that an evaluation on clients begins (`PrivacySpec.evaluation`).
-
-    Args:
-      rounds_done: Number of rounds before it.
-
-    Returns:
-      The number of its draw of clients, for a sampler of evaluations alone; see `begin`.
-
-    Raises:
-      BudgetSpentError: If it would pass the budget; nothing is recorded.
-      LedgerError: If it can't be written.
-      ValueError: If the specification has no evaluations, so that none has a cost.
-    """
-    if self._spec.evaluation is None:
-      raise ValueError('`spec` of the ledger has no `evaluation`; set it to what one costs.')
-    return self._begin(
-        self._evaluations, _EVALUATION, rounds_done, f'The evaluation after round {rounds_done}'
-    )
+    entry, before = len(self._rounds), self.rounds_charged()
+    self._rounds.append(round_num)
+    try:
+      charged = self.rounds_charged()
+      if self._budget is not None and not self._budget.allows(charged):
+        raise budget_lib.BudgetSpentError(
+            f'Round {round_num + 1} does not begin: it would bring epsilon to'
+            f' {self._budget.spent(charged):.4g}, above the budget of'
+            f' {self._budget.epsilon:g} ({self._budget.spent(before):.4g} is spent). All rounds'
+            ' before it are kept; raise the budget to resume.'
+        )
+      self._append({_ENTRY: entry, _ROUND: round_num})
+    except BaseException:
+      self._rounds.pop()
+      raise
+    return round_num if self._seeded else entry
 
   def rounds_charged(self, rounds_done: int | None = None) -> int:
     """Returns the number of rounds that count for privacy; see `Record.rounds_charged`.
@@ -213,16 +199,10 @@ class Ledger:
       return len(self._rounds)
     return len({r for r in self._rounds if rounds_done is None or r < rounds_done})
 
-  def evaluations_charged(self, rounds_done: int | None = None) -> int:
-    """The same of evaluations: with a seed, those after at most so many rounds."""
-    if not self._seeded:
-      return len(self._evaluations)
-    return len({e for e in self._evaluations if rounds_done is None or e <= rounds_done})
-
   def state(self) -> dict[str, np.ndarray]:
     """Returns the state for `check`: the number of entries and the sum of the last one."""
     return {
-        'entries': np.int64(self._num_entries),
+        'entries': np.int64(len(self._rounds)),
         'sum': np.frombuffer(bytes.fromhex(self._sums[-1]), np.uint8),
     }
 
@@ -231,7 +211,7 @@ class Ledger:
     entries = int(state['entries'])
     if entries >= len(self._sums):
       raise LedgerError(
-          f'{self._path} is truncated: {self._num_entries} entries, but the checkpoint'
+          f'{self._path} is truncated: {len(self._rounds)} entries, but the checkpoint'
           f' recorded {entries}; restore it from a backup.'
       )
     if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
@@ -239,32 +219,6 @@ class Ledger:
           f'{self._path} was changed: its first {entries} entries are not those that'
           ' the checkpoint recorded; restore it from a backup.'
       )
-
-  @property
-  def _num_entries(self) -> int:
-    return len(self._rounds) + len(self._evaluations)
-
-  @property
-  def _charged(self) -> tuple[int, int]:
-    return self.rounds_charged(), self.evaluations_charged()
-
-  def _begin(self, begun: list[int], kind: str, number: int, title: str) -> int:
-    """Records an entry, unless it would pass the budget; returns the number of its draw."""
-    entry, before = self._num_entries, self._charged
-    begun.append(number)
-    try:
-      if self._budget is not None and not self._budget.allows(*self._charged):
-        raise budget_lib.BudgetSpentError(
-            f'{title} does not begin: it would bring epsilon to'
-            f' {self._budget.spent(*self._charged):.4g}, above the budget of'
-            f' {self._budget.epsilon:g} ({self._budget.spent(*before):.4g} is spent). All rounds'
-            ' before it are kept; raise the budget to resume.'
-        )
-      self._append({_ENTRY: entry, kind: number})
-    except BaseException:
-      begun.pop()
-      raise
-    return number if self._seeded else len(begun) - 1
 
   def _append(self, content: dict[str, Any]) -> None:
     sum_ = _sum(self._sums[-1] if self._sums else '', content)
@@ -355,14 +309,13 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
   try:
     head, *entries = parsed
     record = Record(
-        spec=_spec_of(head[_SPEC]),
+        spec=spec_lib.PrivacySpec(**head[_SPEC]),
         run=head[_RUN],
         seeded=head[_SEEDED],
-        rounds=[entry[_ROUND] for entry in entries if _EVALUATION not in entry],
+        rounds=[entry[_ROUND] for entry in entries],
         size=sum(map(len, lines)),
         seed_digest=head.get(_SEED_DIGEST, ''),
         data=head.get(_DATA, ''),
-        evaluations=[entry[_EVALUATION] for entry in entries if _EVALUATION in entry],
     )
   except (ValueError, KeyError, TypeError) as error:
     raise LedgerError(
@@ -370,14 +323,6 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
         ' restore it from a backup.'
     ) from None
   return record, sums
-
-
-def _spec_of(values: dict[str, Any]) -> spec_lib.PrivacySpec:
-  """Undoes `dataclasses.asdict`."""
-  evaluation = values.get('evaluation')
-  if evaluation is not None:
-    values = {**values, 'evaluation': _spec_of(evaluation)}
-  return spec_lib.PrivacySpec(**values)
 
 
 @functools.lru_cache

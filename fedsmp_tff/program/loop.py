@@ -14,7 +14,6 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints as checkpoints_lib
-from fedsmp_tff.program import client_evaluation as client_evaluation_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +27,8 @@ class RoundReport:
     weights: The model's weights after the round.
     metrics: The metrics of the process; None before the first round.
     evaluation: The result of the evaluation; None if there was none.
-    round_seconds: Time that the round took, and the evaluation on clients.
+    round_seconds: Time that the round took.
     evaluation_seconds: Time that the evaluation took.
-    client_evaluation: The result of the evaluation on clients; None if there was none.
-    evaluations_charged: Number of evaluations on clients that count for privacy.
   """
 
   rounds_done: int
@@ -41,8 +38,6 @@ class RoundReport:
   evaluation: Optional[Any] = None
   round_seconds: float = 0.0
   evaluation_seconds: float = 0.0
-  client_evaluation: Optional[client_evaluation_lib.PrivateAccuracy] = None
-  evaluations_charged: int = 0
 
 
 class Reporter:
@@ -75,7 +70,6 @@ def run(
     checkpoints: Optional[checkpoints_lib.Checkpoints] = None,
     ledger: Optional[ledger_lib.Ledger] = None,
     between_rounds: Callable[[], None] = lambda: None,
-    client_evaluation: Optional[client_evaluation_lib.ClientEvaluation] = None,
 ) -> tuple[Any, Optional[BaseException]]:
   """Runs `rounds` rounds, and reports each as it ends.
 
@@ -104,8 +98,6 @@ def run(
     ledger: Records each round before it begins; None: no ledger.
     between_rounds: Called before each round; a `KeyboardInterrupt` from it ends
       the run there.
-    client_evaluation: Evaluates on clients when it is due, before the round is reported; one that
-      the budget refuses ends the run after the report. None: none.
 
   Returns:
     The weights after the last round that was reported, so that what is reported as
@@ -151,28 +143,18 @@ def run(
   reported, stopped_by = saved, None
 
   def report(rounds_done, metrics, seconds):
-    start = time.monotonic()
     weights = process.get_model_weights(state)
-    on_clients, refused = None, None
-    if client_evaluation is not None and client_evaluation.due(rounds_done):
-      try:
-        on_clients = client_evaluation(rounds_done, weights, ledger)
-      except budget_lib.BudgetSpentError as error:
-        refused = error  # The round itself is within the budget.
-    seconds += time.monotonic() - start
     start = time.monotonic()
     evaluation = evaluate(rounds_done, weights)
     evaluation_seconds = time.monotonic() - start
     charged = rounds_done if ledger is None else ledger.rounds_charged(rounds_done)
-    evaluations = client_evaluation.charged(rounds_done, ledger) if client_evaluation else 0
     for reporter in reporters:
       reporter(
           RoundReport(
-              rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds,
-              on_clients, evaluations,
+              rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds
           )
       )
-    return program_state(rounds_done, state), refused
+    return program_state(rounds_done, state)
 
   def save_if_due():
     if checkpoints is not None and checkpoints.due(int(reported.rounds_done)):
@@ -180,7 +162,7 @@ def run(
 
   try:
     if reported is None:
-      reported, _ = report(0, None, 0.0)
+      reported = report(0, None, 0.0)
       save_if_due()
     for round_num in range(rounds_done, rounds):
       between_rounds()
@@ -189,12 +171,8 @@ def run(
       cohort = [client_data(int(i)) for i in sampler.sample(draw)]
       output = _next(process, state, cohort)
       state = output.state
-      reported, refused = report(
-          round_num + 1, output.metrics, time.monotonic() - start
-      )
+      reported = report(round_num + 1, output.metrics, time.monotonic() - start)
       save_if_due()
-      if refused is not None:
-        raise refused
   except (KeyboardInterrupt, budget_lib.BudgetSpentError, runtime.WorkersLostError) as error:
     if reported is None:
       raise

@@ -129,9 +129,7 @@ class RunDirectory:
     """A budget that includes what the overwritten runs have spent."""
     before = [ledger_lib.read(path) for path in _former_ledgers(self.path)]
     try:
-      return budget_lib.EpsilonBudget(
-          epsilon, spec, [release for record in before for release in record.charged]
-      )
+      return budget_lib.EpsilonBudget(epsilon, spec, [record.charged for record in before])
     except ValueError as error:
       raise errors.as_flags(error, ('epsilon_budget', 'sampling')) from None
 
@@ -303,10 +301,10 @@ def _number(path: pathlib.Path) -> int:
   return int(path.suffixes[0][1:])
 
 
-def charged(run_dir: os.PathLike[str], column: str = 'rounds_charged') -> int:
-  """The most rounds, or evaluations, that a run's reports count as charged; 0 without any."""
+def rounds_charged(run_dir: os.PathLike[str]) -> int:
+  """The most rounds that a run's reports count as charged; 0 without any."""
   path = pathlib.Path(run_dir) / run_tables.METRICS
-  found = [row.get(column) for row in tables.Table(path).rows()]
+  found = [row.get('rounds_charged') for row in tables.Table(path).rows()]
   return max([int(c) for c in found if c and c.isdigit()], default=0)
 
 

@@ -40,7 +40,6 @@ class TestComputation:
         dict(sampling='fixed'),
         dict(seats=20, min_reporting=12),
         dict(noise='skellam', num_values=9, bits=12, rotate=False),
-        dict(evaluation=dataclasses.replace(_SPEC, rounds=2, noise_multiplier=3.0)),
     )):
       spec = dataclasses.replace(_SPEC, seats=None, min_reporting=None)
       spec = dataclasses.replace(spec, **{'seats': None, 'min_reporting': None, **options})
@@ -204,39 +203,3 @@ class TestExecution:
       ledger.begin(5)
     ledger.close()
     assert ledger_lib.read(written).rounds_charged == 5
-
-
-class TestEvaluations:
-
-  @pytest.mark.parametrize('seed', [None, 7])
-  def test_they_are_entries_that_count(self, tmp_path, seed):
-    path = tmp_path / 'ledger.jsonl'
-    spec = dataclasses.replace(_SPEC, evaluation=dataclasses.replace(_SPEC, rounds=2))
-    with _ledger(path, seed, spec) as ledger:
-      draws = [ledger.begin(0), ledger.begin_evaluation(1), ledger.begin(1)]
-      state = ledger.state()
-      draws += [ledger.begin_evaluation(2), ledger.begin_evaluation(2)]
-      # Two draws of one sampler never have one number, unless they are the same with the same noise.
-      assert draws == ([0, 0, 1, 1, 2] if seed is None else [0, 1, 1, 2, 2])
-      assert ledger.rounds_charged() == 2
-      assert ledger.evaluations_charged() == (3 if seed is None else 2)
-      assert ledger.evaluations_charged(1) == (3 if seed is None else 1)
-    record = ledger_lib.read(path)
-    assert (record.rounds, record.evaluations) == ([0, 1], [1, 2, 2])
-    assert record.charged == [
-        (spec.evaluation.round, 3 if seed is None else 2), (spec.round, 2)
-    ]
-    with _ledger(path, seed, spec) as ledger:
-      ledger.check(state)
-      assert ledger.begin_evaluation(2) == (3 if seed is None else 2)
-      assert ledger.begin(2) == 2
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b''.join(lines[:3]))
-    with _ledger(path, seed, spec) as ledger:
-      with pytest.raises(ledger_lib.LedgerError, match='2 entries, but the checkpoint recorded 3'):
-        ledger.check(state)
-
-  def test_one_that_nothing_accounts_for_is_refused(self, tmp_path):
-    with _ledger(tmp_path / 'ledger.jsonl') as ledger:
-      with pytest.raises(ValueError, match='has no `evaluation`'):
-        ledger.begin_evaluation(1)
