@@ -57,7 +57,6 @@ _NAMES = {
     'post_processing.prediction': ('Prediction',),
     'post_processing.released_topk': ('HybridTopK', 'ReleasedTopK'),
     'privacy.spec': ('PrivacySpec',),
-    'private_evaluation': ('build_private_evaluation',),
     'sparsifiers': ('Dense', 'Head', 'Kept', 'Known', 'PublicTraining', 'RandK', 'Sparsifier', 'TopK'),
 }
 _PACKAGES = ('post_processing', 'privacy', 'program', 'runtime', 'theory')

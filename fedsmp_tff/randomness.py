@@ -19,7 +19,6 @@ All streams, each a `fold_in` of the one that it is indented under:
           ROUNDING  1                                    coins of random rounding
           INTEGER_NOISE 2                                 integer noise
         DROPOUT     2                                    whether it reports (simulation)
-    EVALUATION      -1                                   public: as `state`, for evaluations
 
 No two meet: numbers under one stream differ, since ids of clients are above -2^62 + 1, and
 `fold_in` gives each number a seed of its own.
@@ -98,7 +97,6 @@ def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
 class Stream(enum.Enum):
   """The numbered streams, as (the stream that they derive from, number)."""
 
-  EVALUATION = ('state', -1)
   ROTATION = ('round', -(2**62))
   PHASES = ('rotation', 0)
   PUBLIC = ('round', -(2**62) + 1)

@@ -217,26 +217,22 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
       raise errors.InputError(f'--ledger={run_dir} is named twice; name it once.')
     seen.add(paths[0].resolve())
     records = [ledger_lib.read(path) for path in paths]
-    for kind in ('rounds', 'evaluations'):
-      recorded, charged = (
-          run_directory.charged(run_dir, f'{kind}_charged'),
-          getattr(records[-1], f'{kind}_charged'),
+    recorded, charged = run_directory.rounds_charged(run_dir), records[-1].rounds_charged
+    if charged < recorded:
+      raise ledger_lib.LedgerError(
+          f'{paths[-1]} is truncated: {charged} rounds, but {run_dir}/metrics.csv has {recorded};'
+          f' {ledger_lib.REMEDY}.'
       )
-      if charged < recorded:
-        raise ledger_lib.LedgerError(
-            f'{paths[-1]} is truncated: {charged} {kind}, but {run_dir}/metrics.csv has {recorded};'
-            ' restore it from a backup.'
-        )
     runs += zip(paths, records)
   for path, record in runs:
     spec = record.spec
     print(
         f'{pathlib.Path(path)}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
-        f'{_evaluations_text(record)}'
         f' {spec.sampling} sampling, r ='
         f' {spec.clients_per_round}, n = {spec.population:,}, sigma ='
         f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
-        f' {_SEEDED if record.seeded else "fresh noise"}'
+        f' {_SEEDED if record.seeded else "fresh noise"}; initial weights:'
+        f' {record.initial_weights or "not recorded"}'
     )
   specs = [record.spec for _, record in runs]
   kinds = {spec.sampling for spec in specs}
@@ -245,9 +241,9 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
         'Runs with --sampling=poisson and fixed have guarantees about different neighbours,'
         ' which don\'t add up; name runs of one kind.'
     )
-  ledger_lib.check_noise_is_independent(runs)
+  ledger_lib.check_independent(runs)
   delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
-  counted = [release for _, record in runs for release in record.charged]
+  counted = [record.charged for _, record in runs]
   less = [(one.without_noise_of(options.colluding or 0), num) for one, num in counted]
   valid = [name for name in accounting.ACCOUNTINGS if all(spec.is_valid(name) for spec in specs)]
   verdict = 'VALID'
@@ -286,16 +282,6 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
   print(
       'Counted: every round that began, even if it was lost; a round that was run again with'
       ' other noise counts again.'
-  )
-
-
-def _evaluations_text(record: ledger_lib.Record) -> str:
-  evaluation = record.spec.evaluation
-  if evaluation is None:
-    return ''
-  return (
-      f' {record.evaluations_charged} evaluations on clients (r = {evaluation.clients_per_round},'
-      f' sigma = {evaluation.noise_multiplier:g}),'
   )
 
 

@@ -1,6 +1,7 @@
 """An epsilon that a run must not pass, with the runs on the same clients before it."""
 
 from collections.abc import Sequence
+import math
 
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import spec as spec_lib
@@ -50,34 +51,27 @@ class EpsilonBudget:
     self.epsilon = epsilon
     self._spec = spec
     self._before = list(before)
-    self._accounting = accounting.tightest(spec.sampling, (*spec.releases(), *before))
-    # Pairs of rounds and evaluations that were tried. Epsilon grows with both numbers.
-    self._allowed, self._refused = [], []
+    self._accounting = accounting.tightest(
+        spec.sampling, [(spec.round, spec.rounds), *before]
+    )
+    # The most rounds that are known to fit, and the fewest that are known not to.
+    self._most_allowed, self._fewest_refused = -1, math.inf
 
-  def spent(self, rounds: int, evaluations: int = 0) -> float:
-    """Returns epsilon of the earlier runs, and so many rounds and evaluations of this one."""
-    counted = [*self._before, *self._spec.releases(rounds, evaluations)]
+  def spent(self, rounds: int) -> float:
+    """Returns epsilon of the earlier runs and of so many rounds of this one."""
+    counted = [*self._before, (self._spec.round, rounds)]
     return accounting.epsilon(counted, self._accounting, self._spec.delta)
 
-  def allows(self, rounds: int, evaluations: int = 0) -> bool:
-    """Whether so many rounds and evaluations of the run stay within the budget."""
-    asked = (rounds, evaluations)
-    while not any(_within(asked, tried) for tried in self._allowed):
-      if any(_within(tried, asked) for tried in self._refused):
-        return False
+  def allows(self, rounds: int) -> bool:
+    """Whether so many rounds of the run stay within the budget."""
+    while self._most_allowed < rounds < self._fewest_refused:
       # First the whole run, then halfway to it: a few epsilons in all, not one for each round.
-      above = [tried for tried in self._refused if _within(asked, tried)]
-      if above:
-        tried = tuple((a + b) // 2 for a, b in zip(asked, above[-1]))
+      if self._fewest_refused == math.inf:
+        tried = max(rounds, self._spec.rounds)
       else:
-        evaluation = self._spec.evaluation
-        whole = (self._spec.rounds, evaluation.rounds if evaluation else 0)
-        tried = tuple(map(max, asked, whole))
-      fits = self.spent(*tried) <= self.epsilon
-      (self._allowed if fits else self._refused).append(tried)
-    return True
-
-
-def _within(pair: tuple[int, int], other: tuple[int, int]) -> bool:
-  """Whether no number of `pair` is more than that of `other`."""
-  return all(a <= b for a, b in zip(pair, other))
+        tried = (rounds + self._fewest_refused) // 2
+      if self.spent(tried) <= self.epsilon:
+        self._most_allowed = tried
+      else:
+        self._fewest_refused = tried
+    return rounds <= self._most_allowed

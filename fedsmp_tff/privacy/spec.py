@@ -50,7 +50,8 @@ class PrivacySpec:
   protects who took part, how many were sampled, and what a client computed.
 
   Attributes:
-    population: n, the number of clients from which each round samples.
+    population: n, the number of clients from which each round samples; of two neighbouring
+      populations, that of the larger.
     clients_per_round: r, the number of sampled clients (expected, with `POISSON`); sums are
       divided by it.
     rounds: T, the number of rounds.
@@ -70,9 +71,6 @@ class PrivacySpec:
       vote of adaptive clipping. A round of `mechanism()` with another number is refused.
     bits: With integer noise: bits of a value; None: 16.
     rotate: With integer noise: see `lattice.Lattice`.
-    evaluation: Private evaluations on the same clients (`build_private_evaluation`), whose
-      `rounds` are their number: further releases, which epsilon includes. Of the same population
-      and sampling; its delta has no effect. None: none.
   """
 
   population: int
@@ -88,7 +86,6 @@ class PrivacySpec:
   num_values: Optional[int] = None
   bits: Optional[int] = None
   rotate: bool = True
-  evaluation: Optional['PrivacySpec'] = None
 
   def __post_init__(self):
     # Each check is of the form `not (good)`: NaN compares false.
@@ -125,14 +122,6 @@ class PrivacySpec:
     self.mechanism()  # Checks the rest.
     if self.noise != noise_lib.GAUSSIAN and self.num_values is None:
       raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
-    if self.evaluation is not None:
-      for name in ('population', 'sampling'):
-        theirs, ours = getattr(self.evaluation, name), getattr(self, name)
-        if theirs != ours:
-          raise ValueError(
-              f'`evaluation` must have the same `{name}`={ours!r}, or its guarantee is about'
-              f' other neighbours. Found {theirs!r}.'
-          )
 
   def _default_seats(self) -> int:
     r = self.clients_per_round
@@ -174,21 +163,7 @@ class PrivacySpec:
   @property
   def claim(self) -> str:
     """The tightest of `accounting.ACCOUNTINGS` that is valid for this sampling and noise."""
-    return accounting_lib.tightest(self.sampling, self.releases())
-
-  def releases(
-      self, rounds: Optional[int] = None, evaluations: Optional[int] = None
-  ) -> list[tuple[accounting_lib.Round, int]]:
-    """Returns what `accounting.epsilon` composes: evaluations, if there are any, then rounds.
-
-    Args:
-      rounds: Number of rounds that were released, or begun; None: all.
-      evaluations: The same of evaluations.
-    """
-    own = (self.round, self.rounds if rounds is None else rounds)
-    if self.evaluation is None:
-      return [own]
-    return [*self.evaluation.releases(evaluations), own]
+    return accounting_lib.tightest(self.sampling, [(self.round, self.rounds)])
 
   def is_valid(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise.
@@ -199,8 +174,6 @@ class PrivacySpec:
     how = accounting_lib.named(accounting)
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
-    if self.evaluation is not None and not self.evaluation.is_valid(accounting):
-      return False
     return (
         how.sampling == self.sampling
         and how.guarantees
@@ -233,24 +206,20 @@ class PrivacySpec:
       one = dp_accounting.SampledWithoutReplacementDpEvent(
           n, r, dp_accounting.GaussianDpEvent(sigma / 2)
       )
-    rounds = dp_accounting.SelfComposedDpEvent(one, self.rounds)
-    if self.evaluation is None:
-      return rounds
-    return dp_accounting.ComposedDpEvent([self.evaluation.dp_event(), rounds])
+    return dp_accounting.SelfComposedDpEvent(one, self.rounds)
 
   def epsilon(
-      self,
-      accounting: Optional[str] = None,
-      rounds: Optional[int] = None,
-      evaluations: Optional[int] = None,
+      self, accounting: Optional[str] = None, rounds: Optional[int] = None
   ) -> float:
-    """epsilon at `delta`, of rounds and evaluations; infinite if no finite one can be shown.
+    """epsilon at `delta`; infinite if no finite one can be shown.
+
+    The number of rounds, or a budget, must be fixed in advance: epsilon does not cover a number
+    that was chosen by what earlier rounds released.
 
     Args:
       accounting: A key of `accounting.ACCOUNTINGS`; None: `claim`. An accounting for another
         sampling gives the epsilon of that sampling, with the same r and n.
       rounds: Number of rounds that were released, or begun; None: all.
-      evaluations: The same of evaluations; no effect without `evaluation`.
 
     Returns:
       epsilon; 0 before the first round.
@@ -258,23 +227,17 @@ class PrivacySpec:
     Raises:
       ValueError: If there is no such accounting, or it does not cover this noise.
     """
-    releases = tuple(self.releases(rounds, evaluations))
-    return _epsilon(releases, accounting or self.claim, self.delta)
+    num = self.rounds if rounds is None else rounds
+    return _epsilon(self.round, num, accounting or self.claim, self.delta)
 
   def without_truncation(self) -> 'PrivacySpec':
     """The same with seats for all clients that may be sampled."""
-    evaluation = self.evaluation and self.evaluation.without_truncation()
-    full = self.sampling == sampling_lib.FIXED or self.seats == self.population
-    if full and evaluation == self.evaluation:
+    if self.sampling == sampling_lib.FIXED or self.seats == self.population:
       return self
-    if full:
-      return dataclasses.replace(self, evaluation=evaluation)
-    return dataclasses.replace(
-        self, seats=self.population, min_reporting=None, evaluation=evaluation
-    )
+    return dataclasses.replace(self, seats=self.population, min_reporting=None)
 
   def with_noise_multiplier(self, noise_multiplier: float) -> 'PrivacySpec':
-    """Returns the same with another sigma for rounds; that of evaluations stays."""
+    """Returns the same with another sigma."""
     return dataclasses.replace(self, noise_multiplier=noise_multiplier)
 
   def calibrated(self, epsilon: float, accounting: Optional[str] = None) -> 'PrivacySpec':
@@ -288,24 +251,18 @@ class PrivacySpec:
     (10.2, 2.0)
 
     Args:
-      epsilon: The target for all rounds and evaluations, positive.
+      epsilon: The target for all rounds, positive.
       accounting: A key of `accounting.ACCOUNTINGS`; None: the claim of the result.
 
     Raises:
-      ValueError: If a number is out of its range, `accounting` is a lower bound, no
-        sigma up to 10^4 will do, or evaluations alone spend more.
+      ValueError: If a number is out of its range, `accounting` is a lower bound, or no
+        sigma up to 10^4 will do.
     """
     if accounting is None and self.lattice is not None:
       # The claim depends on sigma: losses account for integer noise that is large enough.
       by_renyi = f'{self.sampling}_rdp'
       accounting = self.calibrated(epsilon, by_renyi).claim
     accounting = self._target(epsilon, accounting)
-    alone = self.epsilon(accounting, rounds=0)
-    if alone >= epsilon:
-      raise ValueError(
-          f'Evaluations alone spend epsilon = {alone:.4g} of {epsilon}; raise'
-          ' `evaluation_noise_multiplier`, or evaluate fewer times.'
-      )
     low, high = map(math.log, _SIGMA_RANGE)
 
     def spent(log_sigma):
@@ -318,11 +275,8 @@ class PrivacySpec:
       # From an accounting that takes less time; far from its sigma a grid of losses is huge.
       near, by = self, f'{accounting_lib.ACCOUNTINGS[accounting].sampling}_rdp'
       factor = 1.25
-      # Evaluations may spend more by Renyi DP than there is; without them it takes less noise.
-      if self.evaluation is not None:
-        near, by, factor = dataclasses.replace(self, evaluation=None), accounting, 1.05
       # Without truncation a lattice has a share for each of n clients, which is no run.
-      elif self.lattice is None and self != self.without_truncation():
+      if self.lattice is None and self != self.without_truncation():
         near, by, factor = self.without_truncation(), accounting, 1.0001
       high = math.log(near.calibrated(epsilon, by).noise_multiplier)
       while spent(high) > epsilon and high < math.log(_SIGMA_RANGE[1]):
@@ -384,9 +338,9 @@ class PrivacySpec:
 
 @functools.lru_cache
 def _epsilon(
-    releases: tuple[tuple[accounting_lib.Round, int], ...], accounting: str, delta: float
+    one: accounting_lib.Round, rounds: int, accounting: str, delta: float
 ) -> float:
-  return accounting_lib.epsilon(releases, accounting, delta)
+  return accounting_lib.epsilon([(one, rounds)], accounting, delta)
 
 
 def default_delta(population: int) -> float:

@@ -14,7 +14,6 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints as checkpoints_lib
-from fedsmp_tff.program import client_evaluation as client_evaluation_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +27,8 @@ class RoundReport:
     weights: The model's weights after the round.
     metrics: The metrics of the process; None before the first round.
     evaluation: The result of the evaluation; None if there was none.
-    round_seconds: Time that the round took, and the evaluation on clients.
+    round_seconds: Time that the round took.
     evaluation_seconds: Time that the evaluation took.
-    client_evaluation: The result of the evaluation on clients; None if there was none.
-    evaluations_charged: Number of evaluations on clients that count for privacy.
   """
 
   rounds_done: int
@@ -41,8 +38,6 @@ class RoundReport:
   evaluation: Optional[Any] = None
   round_seconds: float = 0.0
   evaluation_seconds: float = 0.0
-  client_evaluation: Optional[client_evaluation_lib.PrivateAccuracy] = None
-  evaluations_charged: int = 0
 
 
 class Reporter:
@@ -75,7 +70,6 @@ def run(
     checkpoints: Optional[checkpoints_lib.Checkpoints] = None,
     ledger: Optional[ledger_lib.Ledger] = None,
     between_rounds: Callable[[], None] = lambda: None,
-    client_evaluation: Optional[client_evaluation_lib.ClientEvaluation] = None,
 ) -> tuple[Any, Optional[BaseException]]:
   """Runs `rounds` rounds, and reports each as it ends.
 
@@ -85,9 +79,10 @@ def run(
   With `ledger` each round is recorded before it begins.
 
   A round that is run again with fresh noise gets a new draw of clients: two releases on one draw
-  are not two independent rounds. With a ledger the number of a draw is never used twice; without
-  one, a sampler without a seed makes new draws after a restart. A sampler with a seed and no ledger
-  repeats its draws: for simulation, where the noise follows from a seed too.
+  are not two independent rounds. Checkpoints have nothing of the sampler, so that no copy of them
+  repeats a draw either: without a seed each draw is fresh. A sampler with a seed must have the same
+  one when the run resumes, and repeats its draws: for simulation, where the noise follows from a
+  seed too.
 
   Args:
     process: The learning process.
@@ -104,8 +99,6 @@ def run(
     ledger: Records each round before it begins; None: no ledger.
     between_rounds: Called before each round; a `KeyboardInterrupt` from it ends
       the run there.
-    client_evaluation: Evaluates on clients when it is due, before the round is reported; one that
-      the budget refuses ends the run after the report. None: none.
 
   Returns:
     The weights after the last round that was reported, so that what is reported as
@@ -117,18 +110,21 @@ def run(
     CheckpointError: If a checkpoint can't be read or written.
     LedgerError: If the ledger is not the one that the checkpoint knows.
     RuntimeError: If the current TFF context has no secure sums.
-    ValueError: If there is a ledger, and the process adds something of clients outside of secure
-      aggregation, which the ledger's epsilon does not cover.
+    ValueError: If there is a ledger whose epsilon does not cover what runs: the process adds
+      something of clients outside of secure aggregation, the sampler is not that of the ledger's
+      `spec`, or one of sampler and ledger has a seed, or the mechanism is not that of `spec`. The
+      mechanism of a `build_fed_smp` process is known; that of another process, such as a stock
+      one with a `FedSmpFactory`, is not, and is not checked.
   """
   if ledger is not None:
     _check_sums_are_secure(process)
+    _check_is_of_ledger(process, sampler, ledger)
 
   def program_state(rounds_done, state):
     return checkpoints_lib.ProgramState(
         run_id=b'',
         rounds_done=np.int32(rounds_done),
         process=state,
-        sampler=sampler.state(),
         ledger=() if ledger is None else ledger.state(),
         reporters=tuple(reporter.state() for reporter in reporters),
     )
@@ -140,10 +136,6 @@ def run(
     state, rounds_done = process.initialize(), 0
   else:
     state, rounds_done = saved.process, int(saved.rounds_done)
-    # Which draws rounds after the checkpoint have used, only a ledger knows. Without one, an
-    # unseeded sampler keeps its own fresh entropy: each draw from here on is new.
-    if ledger is not None or sampler.seeded:
-      sampler.restore(saved.sampler)
     if ledger is not None:
       ledger.check(saved.ledger)
     for reporter, carried in zip(reporters, saved.reporters):
@@ -151,28 +143,18 @@ def run(
   reported, stopped_by = saved, None
 
   def report(rounds_done, metrics, seconds):
-    start = time.monotonic()
     weights = process.get_model_weights(state)
-    on_clients, refused = None, None
-    if client_evaluation is not None and client_evaluation.due(rounds_done):
-      try:
-        on_clients = client_evaluation(rounds_done, weights, ledger)
-      except budget_lib.BudgetSpentError as error:
-        refused = error  # The round itself is within the budget.
-    seconds += time.monotonic() - start
     start = time.monotonic()
     evaluation = evaluate(rounds_done, weights)
     evaluation_seconds = time.monotonic() - start
     charged = rounds_done if ledger is None else ledger.rounds_charged(rounds_done)
-    evaluations = client_evaluation.charged(rounds_done, ledger) if client_evaluation else 0
     for reporter in reporters:
       reporter(
           RoundReport(
-              rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds,
-              on_clients, evaluations,
+              rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds
           )
       )
-    return program_state(rounds_done, state), refused
+    return program_state(rounds_done, state)
 
   def save_if_due():
     if checkpoints is not None and checkpoints.due(int(reported.rounds_done)):
@@ -180,7 +162,7 @@ def run(
 
   try:
     if reported is None:
-      reported, _ = report(0, None, 0.0)
+      reported = report(0, None, 0.0)
       save_if_due()
     for round_num in range(rounds_done, rounds):
       between_rounds()
@@ -189,12 +171,8 @@ def run(
       cohort = [client_data(int(i)) for i in sampler.sample(draw)]
       output = _next(process, state, cohort)
       state = output.state
-      reported, refused = report(
-          round_num + 1, output.metrics, time.monotonic() - start
-      )
+      reported = report(round_num + 1, output.metrics, time.monotonic() - start)
       save_if_due()
-      if refused is not None:
-        raise refused
   except (KeyboardInterrupt, budget_lib.BudgetSpentError, runtime.WorkersLostError) as error:
     if reported is None:
       raise
@@ -216,6 +194,43 @@ def _check_sums_are_secure(process: tff.learning.templates.LearningProcess) -> N
         ' `metrics_aggregator=fedsmp_tff.no_client_metrics`, and a `FedSmpFactory` for all of its'
         " aggregators (docs/composing.md, 'What keeps the guarantee'); or run it without `ledger`."
     ) from error
+
+
+def _check_is_of_ledger(
+    process: tff.learning.templates.LearningProcess,
+    sampler: sampling.Sampler,
+    ledger: ledger_lib.Ledger,
+) -> None:
+  """Raises ValueError if what samples or adds noise is not what the ledger's epsilon is about."""
+  spec = ledger.spec
+  names = ('__class__', 'population', 'clients_per_round', 'seats')
+  _check_equal('sampler', sampler, spec.sampler(), names, 'pass `spec.sampler()`')
+  if sampler.seeded != ledger.seeded:
+    raise ValueError(
+        '`sampler` and `ledger` must both have a seed, for simulation, or neither: epsilon needs'
+        f' fresh draws and fresh noise. Found that only `{"sampler" if sampler.seeded else "ledger"}`'
+        ' has one.'
+    )
+  mechanism = getattr(process, 'mechanism', None)
+  if mechanism is not None:
+    # Noise is in units of C, so that these do not change epsilon.
+    free = ('clipping_schedule', 'adaptive_clipping', 'client_metrics')
+    names = [f.name for f in dataclasses.fields(mechanism) if f.name not in free]
+    _check_equal(
+        'process.mechanism', mechanism, spec.mechanism(), names,
+        'build its `FedSmpFactory` with `spec.mechanism()`',
+    )
+
+
+def _check_equal(title: str, actual: Any, expected: Any, names: Sequence[str], remedy: str) -> None:
+  """Raises ValueError if an attribute differs from that of what `ledger.spec` makes."""
+  for name in names:
+    found, needed = getattr(actual, name, None), getattr(expected, name)
+    if found != needed:
+      raise ValueError(
+          f'`{title}` must be that of `ledger.spec`, with `{name}`={needed}. Found {found};'
+          f' {remedy}.'
+      )
 
 
 def _next(process: tff.learning.templates.LearningProcess, state: Any, cohort: list[Any]) -> Any:

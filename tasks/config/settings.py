@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
 import json
-import math
 import pathlib
 import re
 from typing import Any, Optional
@@ -73,8 +72,6 @@ _OUTPUT = 'Output and interruption'
 # By default, of top-k: a public update costs as much as the training of a whole round of clients on
 # one processor.
 _MASK_ROUNDS = 5
-# By default; each costs about as much as a round.
-_CLIENT_EVALUATIONS = 5
 
 
 def _when_algorithm(is_meant: Callable[[Algorithm], bool]) -> options.Condition:
@@ -91,7 +88,6 @@ _WITH_PUBLIC = options.Condition(
     lambda chosen: _TOPK.met(chosen) or chosen['warm_start'] is not None,
 )
 _PRIVATE = _when_algorithm(lambda algorithm: algorithm.private)
-_ON_CLIENTS = options.when('client_evaluation', 'private')
 
 _option = options.option
 
@@ -259,7 +255,8 @@ class RunSettings:
   accounting: Optional[str] = _option(
       None,
       'How --epsilon is measured, for --sampling: by privacy loss distributions, by Renyi DP,'
-      ' or as in the paper (default: the tightest that is valid: pld, with integer noise rdp).',
+      ' or as in the paper (default: the tightest that is valid: pld; rdp with skellam, and with'
+      ' discrete_gaussian if a noise share has a variance below 8).',
       group=_PRIVACY, values=['pld', 'rdp', 'paper'], only=options.when('epsilon'),
       compared=False,
   )
@@ -459,34 +456,6 @@ class RunSettings:
       'Evaluate on this many examples of people who are not clients and in no other set, instead'
       ' of the test set, for tuning (default: the test set).',
       group=_EVALUATION, at_least=1,
-  )
-  client_evaluation: str = _option(
-      'none',
-      'private: also measure accuracy on the clients themselves, each on its own examples, as a'
-      ' noisy sum that --epsilon, the ledger and --epsilon_budget include. For data in which'
-      ' everyone is a client.',
-      group=_EVALUATION, values=['none', 'private'], only=_PRIVATE,
-  )
-  rounds_per_client_evaluation: Optional[int] = _option(
-      None,
-      'Rounds from one evaluation on clients to the next; there is one after the last round too'
-      ' (default: a fifth of --rounds).',
-      group=_EVALUATION, at_least=1, only=_ON_CLIENTS,
-      fill=lambda chosen: math.ceil(chosen['rounds'] / _CLIENT_EVALUATIONS),
-  )
-  evaluation_clients_per_round: Optional[int] = _option(
-      None,
-      'Clients in an evaluation on clients, sampled as in --sampling (default:'
-      ' --clients_per_round).',
-      group=_EVALUATION, at_least=1, only=_ON_CLIENTS,
-      fill=lambda chosen: chosen['clients_per_round'],
-  )
-  evaluation_noise_multiplier: Optional[float] = _option(
-      None,
-      'sigma of evaluations on clients: noise in an accuracy has a standard deviation of at most'
-      ' this value divided by --evaluation_clients_per_round (default: --noise_multiplier; with'
-      ' --epsilon, what it would be if evaluations were rounds).',
-      group=_EVALUATION, at_least=0, only=_ON_CLIENTS,
   )
   task_flags: dict[str, Any] = dataclasses.field(kw_only=True)
   # A name for what the others are: not part of what defines a run.

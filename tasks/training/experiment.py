@@ -1,6 +1,5 @@
 """A run's settings with everything that follows from them and the data, each made once."""
 
-from collections.abc import Callable
 import dataclasses
 from typing import Any, Optional
 
@@ -11,8 +10,6 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import communication
 from fedsmp_tff import fed_smp
-from fedsmp_tff.privacy import accounting
-from fedsmp_tff.program import client_evaluation as client_evaluation_lib
 from tasks import datasets
 from tasks import errors
 from tasks.config import settings as settings_lib
@@ -168,48 +165,27 @@ class Experiment:
         seed=self.seeds.process,
     )
 
-  def client_evaluation(
-      self, client_data: Callable[[int], Any]
-  ) -> Optional[client_evaluation_lib.ClientEvaluation]:
-    """Builds the evaluation on clients; None if there is none."""
-    spec, settings = self.spec.evaluation, self.settings
-    if spec is None:
-      return None
-    return client_evaluation_lib.ClientEvaluation(
-        fedsmp_tff.build_private_evaluation(
-            self.model,
-            spec.mechanism(),
-            is_scored=datasets.TASKS[settings.task].is_scored,
-            dropout=settings.dropout,
-            seed=self.seeds.process,
-        ),
-        client_data,
-        spec.sampler(self.seeds.evaluation_sampling),
-        settings.rounds,
-        settings.rounds_per_client_evaluation,
-    )
-
   def uplink_megabytes(self, rounds: int) -> float:
     """Returns the MB that a client sends in so many rounds, on average."""
     return self.communication.uplink_megabytes(
         rounds, self.settings.clients_per_round, self.num_clients
     )
 
-  def epsilons(self, rounds: int, evaluations: Optional[int] = None) -> dict[str, float]:
-    """Returns epsilon after so many rounds and evaluations, by column; empty without privacy.
+  def epsilons(self, rounds: int) -> dict[str, float]:
+    """Returns epsilon after so many rounds, by column; empty without privacy.
 
     `epsilon` is valid for the data's clients; `epsilon_hypothetical` is what as many
     clients as --population names would get; `epsilon_paper` is the paper's figure at that
-    number, of Gaussian noise alone. `evaluations` None: all that are planned.
+    number, of Gaussian noise alone.
     """
     if not self.private:
       return {}
-    found = {'epsilon': self.spec.epsilon(None, rounds, evaluations)}
+    found = {'epsilon': self.spec.epsilon(rounds=rounds)}
     if self.hypothetical is not None:
-      found['epsilon_hypothetical'] = self.hypothetical.epsilon(None, rounds, evaluations)
+      found['epsilon_hypothetical'] = self.hypothetical.epsilon(rounds=rounds)
     claimed = self.hypothetical or self.spec
-    if accounting.can_account(claimed.releases(), 'paper'):
-      found['epsilon_paper'] = claimed.epsilon('paper', rounds, evaluations)
+    if claimed.round.can_account('paper'):
+      found['epsilon_paper'] = claimed.epsilon('paper', rounds)
     return found
 
   def as_dict(self) -> dict[str, Any]:
@@ -259,12 +235,6 @@ def _check_clients(settings: settings_lib.RunSettings, num_clients: Optional[int
     raise errors.InputError(
         f'--clients_per_round={settings.clients_per_round} is more than the'
         f' {num_clients} clients in the data; lower it.'
-    )
-  cohort = settings.evaluation_clients_per_round
-  if None not in (num_clients, cohort) and cohort > num_clients:
-    raise errors.InputError(
-        f'--evaluation_clients_per_round={cohort} is more than the {num_clients} clients in the'
-        ' data; lower it.'
     )
 
 

@@ -6,7 +6,6 @@ from typing import Any, Optional
 import numpy as np
 
 from fedsmp_tff.privacy import ledger as ledger_lib
-from fedsmp_tff.program import client_evaluation
 from fedsmp_tff.program import loop
 from tasks import datasets
 from tasks.training import averages as averages_lib
@@ -44,7 +43,6 @@ class MetricsWriter(loop.Reporter):
     self._average_accuracies = {}
     self._best_accuracy = self._accuracy = self._loss = math.nan
     self._best_round = 0
-    self._on_clients = client_evaluation.PrivateAccuracy(math.nan, math.nan)
 
   def __call__(self, report: loop.RoundReport) -> None:
     self._rounds = report.rounds_done
@@ -59,8 +57,6 @@ class MetricsWriter(loop.Reporter):
       # Written so that the first, which follows a NaN, is the best.
       if replaces or not self._accuracy <= self._best_accuracy:
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
-    if report.client_evaluation is not None:
-      self._on_clients = report.client_evaluation
     public = report.metrics['aggregator'] if report.metrics else {}
     # First what is not a result: a row of metrics means that the round is complete.
     self._tables.add_timings({
@@ -78,7 +74,6 @@ class MetricsWriter(loop.Reporter):
             f'test_accuracy_{name}': self._average_accuracies.get(name)
             for name in averages_lib.NAMES
         },
-        **self._of_clients(report),
         **self._charged(report),
         'uplink_megabytes': self._experiment.uplink_megabytes(report.rounds_done),
         # One number each.
@@ -98,34 +93,17 @@ class MetricsWriter(loop.Reporter):
         'test_accuracy_counted': measured and measured.accuracy_counted,
     }
 
-  def _of_clients(self, report: loop.RoundReport) -> dict[str, Any]:
-    """The release of an evaluation on clients; blank where there was none."""
-    if self._experiment.spec.evaluation is None:
-      return {}
-    found = report.client_evaluation
-    if found is None or math.isnan(found.accuracy):
-      found = client_evaluation.PrivateAccuracy(None, None)
-    return {'client_accuracy': found.accuracy, 'client_accuracy_stddev': found.stddev}
-
   def _charged(self, report: loop.RoundReport) -> dict[str, Any]:
     """The privacy spent, from the ledger."""
     if self._ledger is None:
       return {}
     # Privacy loss distributions take time: where accuracy is measured too.
-    measured = report.evaluation is not None or report.client_evaluation is not None
-    epsilons = self._experiment.epsilons(
-        *((report.rounds_charged, report.evaluations_charged) if measured else (0, 0))
-    )
+    measured = report.evaluation is not None
+    epsilons = self._experiment.epsilons(report.rounds_charged if measured else 0)
     return {
         'rounds_charged': report.rounds_charged,
-        **self._evaluations_charged(report.evaluations_charged),
         **{n: value if measured else None for n, value in epsilons.items()},
     }
-
-  def _evaluations_charged(self, evaluations: int) -> dict[str, int]:
-    if self._experiment.spec.evaluation is None:
-      return {}
-    return {'evaluations_charged': evaluations}
 
   def state(self) -> dict[str, Any]:
     return {
@@ -138,12 +116,6 @@ class MetricsWriter(loop.Reporter):
             for name in averages_lib.NAMES
         },
         'tables': self._tables.digests(),
-        # Checkpoints of runs without it are as they were before there was any.
-        **(
-            {'client_evaluation': np.array(self._on_clients, np.float64)}
-            if self._experiment.spec.evaluation is not None
-            else {}
-        ),
     }
 
   def restore(self, rounds_done: int, state: dict[str, Any]) -> None:
@@ -162,10 +134,6 @@ class MetricsWriter(loop.Reporter):
         for name, accuracy in state['average_accuracies'].items()
         if not math.isnan(accuracy)
     }
-    if 'client_evaluation' in state:
-      self._on_clients = client_evaluation.PrivateAccuracy(
-          *map(float, state['client_evaluation'])
-      )
     again = self._tables.resume(rounds_done, state['tables'])
     total = self._experiment.settings.rounds
     print(f'resuming after round {rounds_done} of {total}', flush=True)
@@ -209,14 +177,6 @@ class MetricsWriter(loop.Reporter):
             f'final_test_accuracy_{name}': accuracy
             for name, accuracy in self._average_accuracies.items()
         },
-        **(
-            {
-                'last_client_accuracy': self._on_clients.accuracy,
-                'last_client_accuracy_stddev': self._on_clients.stddev,
-            }
-            if self._experiment.spec.evaluation is not None
-            else {}
-        ),
         **self._spent(),
         'uplink_megabytes': self._experiment.uplink_megabytes(self._rounds),
         'randomness': self._experiment.randomness,
@@ -227,10 +187,8 @@ class MetricsWriter(loop.Reporter):
       return {}
     # One that was begun and abandoned counts.
     charged = self._ledger.rounds_charged()
-    evaluations = self._ledger.evaluations_charged()
     return {
         'rounds_charged': charged,
-        **self._evaluations_charged(evaluations),
-        **self._experiment.epsilons(charged, evaluations),
+        **self._experiment.epsilons(charged),
         'verdict': self._experiment.verdict,
     }

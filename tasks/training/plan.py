@@ -41,7 +41,6 @@ def text(experiment: experiment_lib.Experiment) -> str:
         *([('server', post)] if post else []),
         ('accuracy', _accuracy_text(experiment)),
         ('metrics', _metrics_text(experiment)),
-        *([('clients', on_clients)] if (on_clients := _on_clients_text(experiment)) else []),
         ('randomness', experiment.randomness),
         ('simulated', _simulated_text(experiment)),
     ]
@@ -271,29 +270,6 @@ def _metrics_text(experiment: experiment_lib.Experiment) -> str:
   return text
 
 
-def _on_clients_text(experiment: experiment_lib.Experiment) -> Optional[str]:
-  """Describes the evaluation on clients and what it costs; None if there is none."""
-  s, spec = experiment.settings, experiment.spec
-  one = spec.evaluation
-  if one is None:
-    return None
-  cohort = (
-      f'each with probability {one.clients_per_round}/{one.population:,}, at most {one.seats}'
-      if one.sampling == sampling.POISSON
-      else f'exactly {one.clients_per_round}'
-  )
-  whole = math.sqrt(one.seats / one.min_reporting)
-  sigma = one.noise_multiplier
-  return (
-      f'accuracy on clients\' own examples {_every(s.rounds_per_client_evaluation)} and after'
-      f' the last, {one.rounds} in all, over draws of their own ({cohort}): the mean over'
-      f' clients, all of equal weight, from a sum with sigma = {sigma:g}. Standard deviation'
-      f' of the accuracy: {sigma * whole / one.clients_per_round:.2g} by noise and'
-      f' {0.5 / math.sqrt(one.clients_per_round):.2g} by sampling, at most. Inside epsilon ='
-      f' {spec.epsilon():.4g}, which is {spec.epsilon(evaluations=0):.4g} without it'
-  )
-
-
 def _simulated_text(experiment: experiment_lib.Experiment) -> str:
   return 'secure aggregation (sums are plain on this machine), and all clients'
 
@@ -309,7 +285,7 @@ def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
   if hypothetical is not None:
     lines.append(hypothetical_text(experiment, s.rounds))
   claimed = hypothetical or spec
-  if accounting.can_account(claimed.releases(), 'paper'):
+  if claimed.round.can_account('paper'):
     lines.append(
         f'to compare, in the paper\'s accounting (RDP, Poisson sampling), for n ='
         f' {claimed.population:,}: {claimed.epsilon("paper", s.rounds):.4g}'
@@ -328,17 +304,9 @@ def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
   return [_wrapped(lines[0], 11), *(_wrapped(f'{"":9}{line}', 11) for line in lines[1:])]
 
 
-def spent_text(
-    experiment: experiment_lib.Experiment, rounds: int, evaluations: Optional[int] = None
-) -> str:
-  """Returns epsilon of so many rounds, and whether it is valid, as one sentence.
-
-  Args:
-    experiment: The run.
-    rounds: Number of rounds.
-    evaluations: Number of evaluations on clients; None: all that are planned.
-  """
-  epsilon = experiment.spec.epsilon(None, rounds, evaluations)
+def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
+  """Returns epsilon of so many rounds, and whether it is valid, as one sentence."""
+  epsilon = experiment.spec.epsilon(rounds=rounds)
   text = (
       f'epsilon = {epsilon:.4g}, delta = {experiment.spec.delta:.3g}, n ='
       f' {experiment.spec.population:,}, {rounds} rounds: {_verdict_text(experiment)}'
@@ -348,15 +316,13 @@ def spent_text(
   return text
 
 
-def hypothetical_text(
-    experiment: experiment_lib.Experiment, rounds: int, evaluations: Optional[int] = None
-) -> Optional[str]:
+def hypothetical_text(experiment: experiment_lib.Experiment, rounds: int) -> Optional[str]:
   """As `spent_text`, for the clients of --population; None if those are the clients in the data."""
   hypothetical = experiment.hypothetical
   if hypothetical is None:
     return None
   return (
-      f'HYPOTHETICAL: epsilon = {hypothetical.epsilon(None, rounds, evaluations):.4g} for n ='
+      f'HYPOTHETICAL: epsilon = {hypothetical.epsilon(rounds=rounds):.4g} for n ='
       f' {hypothetical.population:,} clients, not for the {experiment.spec.population:,} in these'
       ' data'
   )

@@ -48,7 +48,7 @@ class Progress(loop.Reporter):
     # When the first round of this process began, and when the last one was done.
     self._begun = self._ended = math.nan
     self._last_line = time.monotonic()
-    self._measured = self._on_clients = self._spent = ''
+    self._measured = self._spent = ''
     self._closed = threading.Event()
     if self._bar.disable:
       self._thread = threading.Thread(target=self._beat, daemon=True, name='progress')
@@ -73,14 +73,10 @@ class Progress(loop.Reporter):
       self._measured = (
           f'loss {measured.loss:.4f}, accuracy {100 * measured.accuracy:.2f} %'
       )
-    if report.client_evaluation is not None:
-      self._on_clients = f', on clients {_accuracy_text(*report.client_evaluation)}'
-    text = self._measured + self._on_clients
+    text = self._measured
     if self._experiment.private:
       if report.evaluation is not None:
-        epsilon = self._experiment.spec.epsilon(
-            None, report.rounds_charged, report.evaluations_charged
-        )
+        epsilon = self._experiment.spec.epsilon(rounds=report.rounds_charged)
         self._spent = f', epsilon {epsilon:.3g}'
         if self._experiment.verdict != 'valid':
           self._spent += f' {self._experiment.verdict}'
@@ -179,24 +175,14 @@ def summary_text(
           )
           if name in summary
       ],
-      *(
-          [
-              '             on clients '
-              + _accuracy_text(
-                  summary['last_client_accuracy'], summary['last_client_accuracy_stddev']
-              )
-          ]
-          if 'last_client_accuracy' in summary
-          else []
-      ),
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
       f'  time       {duration_text(seconds_since_start())} since this command began; all rounds and'
       f' measurements of the run took {duration_text(seconds)}',
   ]
   if experiment.private:
-    charged = (summary['rounds_charged'], summary.get('evaluations_charged'))
-    lines.append(f'  privacy    {plan_lib.spent_text(experiment, *charged)}')
-    if (hypothetical := plan_lib.hypothetical_text(experiment, *charged)) is not None:
+    charged = summary['rounds_charged']
+    lines.append(f'  privacy    {plan_lib.spent_text(experiment, charged)}')
+    if (hypothetical := plan_lib.hypothetical_text(experiment, charged)) is not None:
       lines.append(f'             {hypothetical}')
   return '\n'.join(lines)
 
@@ -213,9 +199,3 @@ def duration_text(seconds: float) -> str:
 def seconds_since_start() -> float:
   """Returns the seconds since this process began, imports included."""
   return time.time() - psutil.Process().create_time()
-
-
-def _accuracy_text(accuracy: float, stddev: float) -> str:
-  if math.isnan(accuracy):
-    return 'none released'
-  return f'{100 * accuracy:.2f} % +- {100 * stddev:.2f} % by noise'

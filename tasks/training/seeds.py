@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-_SECRET = ('sampling', 'evaluation_sampling', 'process')
+_SECRET = ('sampling', 'process')
 
 
 class Seeds(NamedTuple):
@@ -16,7 +16,6 @@ class Seeds(NamedTuple):
     weights: Of the initial weights.
     evaluation: Of the test examples that are measured between rounds.
     sampling: Of who takes part in a round; None: the sampler's own entropy.
-    evaluation_sampling: The same of evaluations on clients.
     process: Of masks, the order of examples and the noise; None: all of it fresh.
   """
 
@@ -24,7 +23,6 @@ class Seeds(NamedTuple):
   weights: int
   evaluation: int
   sampling: Optional[int]
-  evaluation_sampling: Optional[int]
   process: Optional[int]
 
   def public(self) -> dict[str, int]:
@@ -42,8 +40,8 @@ def make(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
   if seed is None and config is not None:
     return Seeds(**config['seeds'], **dict.fromkeys(_SECRET))
   sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
-  partition, weights, sampling, process, evaluation, evaluation_sampling = (
-      int(word) for word in sequence.generate_state(6, np.uint32)
+  partition, weights, sampling, process, evaluation = (
+      int(word) for word in sequence.generate_state(5, np.uint32)
   )
-  made = Seeds(partition, weights, evaluation, sampling, evaluation_sampling, process)
+  made = Seeds(partition, weights, evaluation, sampling, process)
   return made if seed is not None else made._replace(**dict.fromkeys(_SECRET))

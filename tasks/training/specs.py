@@ -54,14 +54,14 @@ def build(
             else None
         ),
     )
-    if s.min_reporting is None:
-      real = _sized_for_dropout(real, s.dropout)
+    if s.min_reporting is None and s.dropout:
+      real = dataclasses.replace(
+          real, min_reporting=_expected_to_report(real.seats, s.dropout)
+      )
     name = s.accounting and (
         'paper' if s.accounting == 'paper' else f'{s.sampling}_{s.accounting}'
     )
-    evaluation = _evaluation_spec(settings, real, population, name)
-    claimed = _of_population(dataclasses.replace(real, evaluation=evaluation), population)
-    real = dataclasses.replace(real, evaluation=evaluation)
+    claimed = dataclasses.replace(real, population=population)
     if s.epsilon is not None:
       claimed = claimed.calibrated(s.epsilon, name)
       real = real.with_noise_multiplier(claimed.noise_multiplier)
@@ -71,57 +71,6 @@ def build(
     raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
   return real, claimed if population != num_clients else None
 
-
-def _evaluation_spec(
-    settings: settings_lib.RunSettings,
-    spec: spec_lib.PrivacySpec,
-    population: int,
-    accounting: Optional[str],
-) -> Optional[spec_lib.PrivacySpec]:
-  """Returns what evaluations on clients sample and add; None if there are none.
-
-  Args:
-    settings: The run's settings.
-    spec: That of its rounds.
-    population: The number of clients that --epsilon is about.
-    accounting: How --epsilon is measured; None: by the claim.
-  """
-  s = settings
-  if s.client_evaluation == 'none':
-    return None
-  # TFF, which takes seconds to import: only where it is needed.
-  from fedsmp_tff import private_evaluation  # pylint: disable=g-import-not-at-top
-  from fedsmp_tff.program import client_evaluation  # pylint: disable=g-import-not-at-top
-
-  num = client_evaluation.num_evaluations(s.rounds, s.rounds_per_client_evaluation)
-  sigma = s.evaluation_noise_multiplier
-  if sigma is None and s.epsilon is not None:
-    together = dataclasses.replace(_of_population(spec, population), rounds=s.rounds + num)
-    sigma = together.calibrated(s.epsilon, accounting).noise_multiplier
-  return _sized_for_dropout(
-      dataclasses.replace(
-          spec,
-          clients_per_round=s.evaluation_clients_per_round,
-          rounds=num,
-          noise_multiplier=spec.noise_multiplier if sigma is None else sigma,
-          clipping_norm=1.0,
-          seats=None,
-          min_reporting=None,
-          num_values=None if spec.num_values is None else private_evaluation.NUM_VALUES,
-      ),
-      s.dropout,
-  )
-
-
-def _sized_for_dropout(spec: spec_lib.PrivacySpec, dropout: float) -> spec_lib.PrivacySpec:
-  if not dropout:
-    return spec
-  return dataclasses.replace(spec, min_reporting=_expected_to_report(spec.seats, dropout))
-
-
-def _of_population(spec: spec_lib.PrivacySpec, population: int) -> spec_lib.PrivacySpec:
-  evaluation = spec.evaluation and _of_population(spec.evaluation, population)
-  return dataclasses.replace(spec, population=population, evaluation=evaluation)
 
 def account_ahead(settings: settings_lib.RunSettings) -> None:
   """Computes what epsilon a run will state, whose figures `accounting` then remembers.
@@ -134,8 +83,6 @@ def account_ahead(settings: settings_lib.RunSettings) -> None:
   """
   if settings.clip is None or settings.noise != noise_lib.GAUSSIAN:
     return  # Nothing to account for, or it needs the number of coordinates.
-  if settings.client_evaluation != 'none':
-    return  # It needs TFF.
   task = datasets.TASKS[settings.task]
   try:
     num_clients = task.num_clients()

@@ -53,7 +53,6 @@ def train(
           checkpoints=checkpoints,
           ledger=ledger,
           between_rounds=interruption.check,
-          client_evaluation=experiment.client_evaluation(client_data),
       )
   finally:
     progress.close()

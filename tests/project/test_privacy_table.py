@@ -39,7 +39,7 @@ def runs(tmp_path_factory):
   small_data.write_fashion_mnist(data_dir)
   everything = (
       '--client_metrics=exact', '--dropout=0.1', '--clip_quantile=0.5', '--population=1000',
-      '--rounds=2', '--client_evaluation=private',
+      '--rounds=2',
   )
   one, other, padded = (tmp_path_factory.mktemp(name) for name in ('one', 'other', 'padded'))
   assert commands.main(commands.tiny(data_dir, one, '--rounds=2')) == 0

@@ -42,18 +42,6 @@ class TestComputation:
     with pytest.raises(ValueError, match='other neighbours'):
       budget_lib.EpsilonBudget(1.0, _SPEC, before=[(fixed.round, 1)])
 
-  @pytest.mark.parametrize('epsilon', [0.8])
-  def test_rounds_and_evaluations_count_in_any_order_of_asking(self, epsilon):
-    spec = dataclasses.replace(
-        _SPEC, evaluation=dataclasses.replace(_SPEC, rounds=3, noise_multiplier=1.0)
-    )
-    pairs = [(t, e) for t in (0, 6, 9) for e in (0, 4)]
-    fits = {(t, e): spec.epsilon(None, t, e) <= epsilon for t, e in pairs}
-    assert {True, False} == set(fits.values())
-    for order in (pairs, pairs[::-1]):
-      budget = budget_lib.EpsilonBudget(epsilon, spec)
-      assert {pair: budget.allows(*pair) for pair in order} == fits
-
 
 class TestExecution:
 

@@ -208,30 +208,29 @@ class TestCalibration:
       _spec().calibrated(1e-9, 'paper')
 
 
-class TestEvaluation:
+class TestComposition:
+  """Compares epsilon of two different runs with an independent composition."""
 
-  def _with(self, spec, rounds=5, **options):
-    evaluation = dataclasses.replace(spec, rounds=rounds, **options)
-    return dataclasses.replace(spec, evaluation=evaluation)
-
-  def test_epsilon_is_that_of_an_independent_composition(self):
-    spec = self._with(_spec(), clients_per_round=200, noise_multiplier=1.0)
+  def test_with_poisson_sampling(self):
+    releases = [(_spec().round, _T), (_spec(1.0, r=200).round, 5)]
     accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=1e-3)
     by_rdp = rdp.RdpAccountant()
     for rate, sigma, num in ((_R / _N, 1.4, _T), (200 / _N, 1.0, 5)):
       event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
       accountant.compose(event, num)
       by_rdp.compose(event, num)
+
+    def epsilon(name):
+      return accounting.epsilon(releases, name, _DELTA)
+
     # Theirs is on a coarser grid, and no less.
     theirs = accountant.get_epsilon(_DELTA)
-    assert spec.epsilon() == pytest.approx(theirs, rel=0.02)
-    assert spec.epsilon() > 1.05 * spec.epsilon(evaluations=0)
-    assert spec.epsilon(evaluations=0) == _spec().epsilon()
-    assert spec.epsilon(rounds=0, evaluations=5) == spec.evaluation.epsilon()
-    assert spec.epsilon('poisson_rdp') == pytest.approx(by_rdp.get_epsilon(_DELTA), rel=0.02)
+    assert epsilon('poisson_pld') == pytest.approx(theirs, rel=0.02)
+    assert epsilon('poisson_pld') > 1.05 * _spec().epsilon()
+    assert epsilon('poisson_rdp') == pytest.approx(by_rdp.get_epsilon(_DELTA), rel=0.02)
 
-  def test_with_a_fixed_number_of_clients_too(self):
-    spec = self._with(_spec(sampling='fixed'), clients_per_round=50, seats=50, min_reporting=None)
+  def test_with_a_fixed_number_of_clients(self):
+    releases = [(_spec(r=r, sampling='fixed').round, num) for r, num in ((_R, _T), (50, 5))]
     accountant = rdp.RdpAccountant(
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
     )
@@ -242,33 +241,5 @@ class TestEvaluation:
           ),
           num,
       )
-    assert spec.epsilon('fixed_rdp') == pytest.approx(accountant.get_epsilon(_DELTA), rel=0.02)
-
-  def test_as_many_rounds_more_where_they_are_alike(self):
-    more = _spec(rounds=_T + 5).epsilon('poisson_rdp')
-    assert self._with(_spec()).epsilon('poisson_rdp') == pytest.approx(more, rel=1e-9)
-
-  @pytest.mark.parametrize('accounting_name', ['poisson_rdp', 'poisson_pld'])
-  def test_calibrated_noise_leaves_room_for_them(self, accounting_name):
-    spec = self._with(_spec(rounds=20), noise_multiplier=0.8, rounds=3)
-    alone = spec.epsilon(accounting_name, rounds=0)
-    found = spec.calibrated(1.1 * alone, accounting_name)
-    assert found.evaluation == spec.evaluation
-    spent = found.epsilon(accounting_name)
-    assert 1.1 * alone * (1 - 1e-4) < spent <= 1.1 * alone
-    without = dataclasses.replace(spec, evaluation=None).calibrated(1.1 * alone, accounting_name)
-    assert found.noise_multiplier > 1.02 * without.noise_multiplier
-    with pytest.raises(ValueError, match='Evaluations alone spend epsilon'):
-      spec.calibrated(0.99 * alone, accounting_name)
-    assert spec.most_rounds(0.99 * alone, 'poisson_rdp') == 0
-
-  def test_the_claim_is_one_that_holds_for_both(self):
-    integers = dict(noise='skellam', num_values=2, seats=150, min_reporting=None)
-    spec = self._with(_spec(seats=150), **integers)
-    assert spec.claim == 'poisson_rdp' and not spec.is_valid('poisson_pld')
-    assert self._with(_spec(seats=150)).claim == 'poisson_pld'
-
-  def test_other_neighbours_are_refused(self):
-    for other in (_spec(n=5000), _spec(sampling='fixed')):
-      with pytest.raises(ValueError, match='`evaluation` must have the same'):
-        dataclasses.replace(_spec(), evaluation=other)
+    found = accounting.epsilon(releases, 'fixed_rdp', _DELTA)
+    assert found == pytest.approx(accountant.get_epsilon(_DELTA), rel=0.02)

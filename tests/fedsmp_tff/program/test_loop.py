@@ -1,5 +1,9 @@
 """Tests of the training loop and of the sampling of clients."""
 
+import contextlib
+import copy
+import dataclasses
+import itertools
 import os
 import shutil
 import subprocess
@@ -40,26 +44,35 @@ class _Tell(loop.Reporter):
     self.restored = rounds_done
 
 
+# So many that two draws of two clients are equal with a probability of 1e-8.
+_POPULATION = 10_000
+
+
 class _Runs:
 
-  def _run(self, reporters, rounds=5, evaluate=None, sampler_seed=0, **options):
-    model = tiny_models.linear_regression()
-    process = processes.fed_smp(
-        model,
+  def _process(self, noise_multiplier=0.0, clients_per_round=2, **options):
+    return processes.fed_smp(
+        tiny_models.linear_regression(),
         fedsmp_tff.LocalTraining(
             tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1
         ),
         fedsmp_tff.Dense(),
-        clients_per_round=2,
+        clients_per_round=clients_per_round,
         clipping_norm=1.0,
-        noise_multiplier=0.0,
+        noise_multiplier=noise_multiplier,
+        **options,
     )
+
+  def _run(
+      self, reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None,
+      **options,
+  ):
     return loop.run(
-        process,
+        process or self._process(),
         lambda i: tf.data.Dataset.from_tensor_slices(
             tiny_models.regression_examples(4, seed=i)
         ),
-        sampling.FixedSampler(6, 2, seed=sampler_seed),
+        sampler or sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
         rounds,
         loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
         reporters,
@@ -137,6 +150,78 @@ class TestRun(_Runs):
     assert isinstance(stopped_by, KeyboardInterrupt) and tell.calls == 3
 
 
+class _Watched(tff.framework.ConcreteComputation):
+  """A computation that calls a function first."""
+
+  @classmethod
+  def of(cls, computation, before):
+    watched = copy.copy(computation)
+    watched.__class__, watched.before = cls, before
+    return watched
+
+  def __call__(self, *arguments):
+    self.before()
+    return super().__call__(*arguments)
+
+
+class TestLedger(_Runs):
+
+  # Of a process without noise: what is refused differs from it in one thing.
+  _SPEC = fedsmp_tff.PrivacySpec(_POPULATION, 2, 3, 0.0, 1.0, 1e-3, sampling='fixed')
+
+  def test_a_round_is_recorded_before_it_begins(self, tmp_path):
+    path, process, recorded = tmp_path / 'ledger.jsonl', self._process(), []
+    process._next_fn = _Watched.of(
+        process.next, lambda: recorded.append(ledger_lib.read(path).rounds)
+    )
+    with ledger_lib.Ledger(path, self._SPEC) as ledger:
+      self._run([], 3, process=process, sampler_seed=None, ledger=ledger)
+    # While it compiles, the context calls it too.
+    assert [rounds for rounds, _ in itertools.groupby(recorded)] == [[0], [0, 1], [0, 1, 2]]
+
+  @pytest.mark.parametrize('sampler, what', [
+      (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
+      (sampling.FixedSampler(_POPULATION, 1), '`clients_per_round`=2. Found 1'),
+      (sampling.PoissonSampler(_POPULATION, 2, 2), '`__class__`=.*FixedSampler'),
+      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'only `sampler` has one'),
+  ])
+  def test_another_sampler_is_refused(self, tmp_path, sampler, what):
+    self._refused(tmp_path, self._SPEC, what, sampler=sampler)
+
+  def test_other_seats_are_refused(self, tmp_path):
+    spec = dataclasses.replace(self._SPEC, sampling='poisson', seats=9, min_reporting=9)
+    self._refused(
+        tmp_path, spec, '`seats`=9. Found 8', sampler=sampling.PoissonSampler(_POPULATION, 2, 8)
+    )
+
+  @pytest.mark.parametrize('options, what', [
+      (dict(noise_multiplier=0.9), '`noise_multiplier`=1.0. Found 0.9'),
+      (dict(noise_multiplier=1.0, clients_per_round=3), '`clients_per_round`=2. Found 3'),
+      # A share for each of two, of which one suffices: each is as large as the sum needs.
+      (dict(noise_multiplier=1.0, min_reporting=1), '`min_reporting`=None. Found 1'),
+      (dict(noise_multiplier=1.0, noise='skellam'), '`noise`=gaussian. Found skellam'),
+  ])
+  def test_another_mechanism_is_refused(self, tmp_path, options, what):
+    spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
+    self._refused(tmp_path, spec, what, process=self._process(**options), sampler=spec.sampler())
+
+  def _refused(self, tmp_path, spec, what, **options):
+    path = tmp_path / 'ledger.jsonl'
+    with ledger_lib.Ledger(path, spec) as ledger:
+      with pytest.raises(ValueError, match=what):
+        self._run([], 1, ledger=ledger, **options)
+    assert not ledger_lib.read(path).rounds  # Nothing is spent.
+
+  @pytest.mark.parametrize('rule', [
+      dict(adaptive_clipping=fedsmp_tff.AdaptiveClipping()),
+      dict(clipping_schedule=lambda round_num: 0.5),
+  ])
+  def test_a_clip_that_follows_a_rule_has_the_same_epsilon(self, tmp_path, rule):
+    spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
+    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec) as ledger:
+      self._run([], 1, process=self._process(1.0, **rule), sampler_seed=None, ledger=ledger)
+
+
 class TestGoingOn(_Runs):
 
   def _rounds_of(self, directory, *, fails_at=None, every=None, sampler_seed=0, **options):
@@ -179,45 +264,57 @@ class TestGoingOn(_Runs):
       self._run([tell], rounds=2, checkpoints=c)
     assert at_report == [(0, []), (1, ['round_0']), (2, ['round_0', 'round_1'])]
 
-  def _draws(self, directory, monkeypatch, sampler_seed, **options):
-    """Runs with a crash, loses the last checkpoint, resumes: the draws before and after."""
+  def _draws(self, directory, monkeypatch, sampler_seed, ledger=None):
+    """Runs with a crash, loses the last checkpoint, is copied; both go on.
+
+    `ledger`: makes the ledger of a directory.
+
+    Returns:
+      The draws before the copy, of the original, and of the copy: numbers and clients.
+    """
     draws = []
     sample = sampling.FixedSampler.sample
 
     def note(sampler, draw):
-      draws.append((sampler, draw))
-      return sample(sampler, draw)
+      clients = sample(sampler, draw)
+      draws.append((draw, tuple(clients)))
+      return clients
 
     monkeypatch.setattr(sampling.FixedSampler, 'sample', note)
-    self._rounds_of(directory, fails_at=3, every=1, sampler_seed=sampler_seed, **options)
-    shutil.rmtree(directory / 'round_2')
-    before = len(draws)
-    self._rounds_of(directory, sampler_seed=sampler_seed, **options)
-    found = [
-        (tuple(sampler.state()), draw, tuple(sample(sampler, draw))) for sampler, draw in draws
-    ]
-    return found[:before], found[before:]
+    found, original = [], directory / 'a'
+    original.mkdir()
+    for path, fails_at in ((original, 3), (original, None), (directory / 'b', None)):
+      with contextlib.nullcontext() if ledger is None else ledger(path) as opened:
+        self._rounds_of(
+            path / 'checkpoints', fails_at=fails_at, every=1, sampler_seed=sampler_seed,
+            ledger=opened,
+        )
+      if not found:
+        shutil.rmtree(original / 'checkpoints' / 'round_2')
+        shutil.copytree(original, directory / 'b')
+      found.append(list(draws))
+      draws.clear()
+    return found
 
   def test_a_seeded_sampler_repeats_a_round_s_draw(self, tmp_path, monkeypatch):
-    before, after = self._draws(tmp_path, monkeypatch, sampler_seed=5)
-    assert [draw for _, draw, _ in before] == [0, 1, 2]
-    assert [draw for _, draw, _ in after] == [1, 2, 3, 4] and after[:2] == before[1:]
+    before, *after = self._draws(tmp_path, monkeypatch, sampler_seed=5)
+    assert [draw for draw, _ in before] == [0, 1, 2]
+    for draws in after:
+      assert [draw for draw, _ in draws] == [1, 2, 3, 4] and draws[:2] == before[1:]
 
-  def test_without_a_ledger_no_unseeded_draw_is_used_twice(self, tmp_path, monkeypatch):
-    before, after = self._draws(tmp_path, monkeypatch, sampler_seed=None)
-    assert len(after) == 4
-    assert not {used[:2] for used in before} & {used[:2] for used in after}
-
-  def test_with_a_ledger_no_draw_is_used_twice(self, tmp_path, monkeypatch):
-    spec = fedsmp_tff.PrivacySpec(6, 2, 5, 1.0, 1.0, 1e-3, sampling='fixed')
-    (tmp_path / 'checkpoints').mkdir()
-    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec) as ledger:
-      before, after = self._draws(
-          tmp_path / 'checkpoints', monkeypatch, sampler_seed=None, ledger=ledger
-      )
-    assert [draw for _, draw, _ in before + after] == list(range(7))
-    # The sampler is the one that began: only its state can make it so.
-    assert len({state for state, _, _ in before + after}) == 1
+  @pytest.mark.parametrize('recorded', [False, True])
+  def test_an_unseeded_draw_is_never_repeated_by_a_copy_either(
+      self, tmp_path, monkeypatch, recorded
+  ):
+    spec = fedsmp_tff.PrivacySpec(_POPULATION, 2, 5, 0.0, 1.0, 1e-3, sampling='fixed')
+    ledger = lambda path: ledger_lib.Ledger(path / 'ledger.jsonl', spec)  # noqa: E731
+    draws = self._draws(tmp_path, monkeypatch, None, ledger if recorded else None)
+    assert [len(part) for part in draws] == [3, 4, 4]
+    clients = [found for part in draws for _, found in part]
+    assert len(set(clients)) == len(clients)
+    if recorded:
+      before, *after = ([draw for draw, _ in part] for part in draws)
+      assert before == [0, 1, 2] and after == [[3, 4, 5, 6]] * 2
 
   def test_a_forgotten_context_gets_a_sentence(self):
     # TFF's worker outlives Python, and keeps its output open: it is ended by hand.
