@@ -6,19 +6,24 @@ from typing import Optional
 import numpy as np
 
 POISSON, FIXED = 'poisson', 'fixed'
-_SEED_WORDS = 8
 
 
 class Sampler(abc.ABC):
   """Fills the seats of a round with clients.
 
-  Draws are independent, and a draw depends on nothing but the seed and its number.
+  With a seed, a draw is a function of the seed and the draw's number. Without one, each draw takes
+  fresh entropy from the operating system: no draw is ever repeated, and no file has what it
+  followed from.
 
   Attributes:
+    population: n.
+    clients_per_round: r.
     seats: Number of participants of every round.
-    seeded: Whether its draws follow from a seed that it was given.
+    seeded: Whether its draws follow from a seed.
   """
 
+  population: int
+  clients_per_round: int
   seats: int
   seeded: bool
 
@@ -30,52 +35,41 @@ class Sampler(abc.ABC):
     Args:
       population: n.
       clients_per_round: r, from 1 to n.
-      seed: None takes the operating system's entropy. A privacy claim that rests
-        on sampling needs it unknown to those who see the releases.
+      seed: Not negative, for simulation only: whoever knows it knows who takes part. None: each
+        draw is fresh.
 
     Raises:
-      ValueError: If r is not from 1 to n, or `seed` not from 0 to 2^256 - 1.
+      ValueError: If r is not from 1 to n, or `seed` is negative.
     """
     if not 1 <= clients_per_round <= population:
       raise ValueError(
           f'`clients_per_round` must be from 1 to `population`={population}.'
           f' Found {clients_per_round}.'
       )
-    self._population = population
-    self._clients_per_round = clients_per_round
-    if seed is not None and not 0 <= seed < 2 ** (32 * _SEED_WORDS):
-      raise ValueError(f'`seed` must be from 0 to 2^256 - 1. Found {seed}.')
+    if seed is not None and seed < 0:
+      raise ValueError(f'`seed` must not be negative. Found {seed}.')
+    self.population = population
+    self.clients_per_round = clients_per_round
     self.seeded = seed is not None
-    self._entropy = np.random.SeedSequence(seed).entropy
+    self._seed = seed
 
   def sample(self, draw: int) -> np.ndarray:
     """The participants of a round: distinct numbers, int64[seats].
 
     Args:
-      draw: Number of the draw, from 0. A round that is run again with fresh noise needs
-        another draw: two releases on one sample of clients are not two independent rounds
-        (`ledger`).
+      draw: Number of the draw, from 0; no effect without a seed. A round that is run again with
+        fresh noise needs another draw: two releases on one sample of clients are not two
+        independent rounds.
 
     Returns:
       Clients are numbers from 0 to n - 1; negative ones are noise-only participants,
       who have no data and send a zero update with their share of the noise.
     """
-    return self._sample(np.random.default_rng([self._entropy, draw]))
+    return self._sample(np.random.default_rng([self._seed, draw] if self.seeded else None))
 
   @abc.abstractmethod
   def _sample(self, rng: np.random.Generator) -> np.ndarray:
     """See `sample`."""
-
-  def state(self) -> np.ndarray:
-    """Returns the state for `restore`, uint32[8]: as secret as the seed."""
-    return np.array(
-        [self._entropy >> (32 * i) & 0xFFFFFFFF for i in range(_SEED_WORDS)],
-        np.uint32,
-    )
-
-  def restore(self, state: np.ndarray) -> None:
-    """Makes this sampler choose as the sampler whose `state` it was."""
-    self._entropy = sum(int(word) << (32 * i) for i, word in enumerate(state))
 
 
 class FixedSampler(Sampler):
@@ -93,7 +87,7 @@ class FixedSampler(Sampler):
     self.seats = clients_per_round
 
   def _sample(self, rng: np.random.Generator) -> np.ndarray:
-    return rng.choice(self._population, self._clients_per_round, replace=False)
+    return rng.choice(self.population, self.clients_per_round, replace=False)
 
 
 class PoissonSampler(Sampler):
@@ -140,6 +134,6 @@ class PoissonSampler(Sampler):
 
   def _sample(self, rng: np.random.Generator) -> np.ndarray:
     # So many of n at random is the same as each of n with its own coin.
-    num = rng.binomial(self._population, self._clients_per_round / self._population)
-    clients = rng.choice(self._population, min(num, self.seats), replace=False)
+    num = rng.binomial(self.population, self.clients_per_round / self.population)
+    clients = rng.choice(self.population, min(num, self.seats), replace=False)
     return np.concatenate([clients, -1 - np.arange(self.seats - len(clients))])

@@ -30,7 +30,6 @@ class ProgramState(NamedTuple):
     run_id: bytes, which run it is.
     rounds_done: int32, rounds that ended and were reported.
     process: The learning process's state.
-    sampler: The sampler's state.
     ledger: The privacy ledger's state.
     reporters: The reporters' states, in their order.
   """
@@ -38,7 +37,6 @@ class ProgramState(NamedTuple):
   run_id: Any
   rounds_done: Any
   process: Any
-  sampler: Any
   ledger: Any
   reporters: Any
 
@@ -52,8 +50,9 @@ class Checkpoints:
 
   A checkpoint is a directory that appears under its name only when it is whole; what a
   killed writer leaves behind has another name and is removed at the next start.
-  Checkpoints contain the model and, in the sampler's state, the information who took part
-  in which round: keep them secret.
+  A checkpoint has nothing of the sampler, and so does not reveal who took part. Keep it to
+  yourself all the same: reporters may put into their states what no release has, and the process
+  of a simulation has the seed that its noise follows from.
   """
 
   def __init__(

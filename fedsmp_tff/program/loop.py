@@ -79,9 +79,10 @@ def run(
   With `ledger` each round is recorded before it begins.
 
   A round that is run again with fresh noise gets a new draw of clients: two releases on one draw
-  are not two independent rounds. With a ledger the number of a draw is never used twice; without
-  one, a sampler without a seed makes new draws after a restart. A sampler with a seed and no ledger
-  repeats its draws: for simulation, where the noise follows from a seed too.
+  are not two independent rounds. Checkpoints have nothing of the sampler, so that no copy of them
+  repeats a draw either: without a seed each draw is fresh. A sampler with a seed must have the same
+  one when the run resumes, and repeats its draws: for simulation, where the noise follows from a
+  seed too.
 
   Args:
     process: The learning process.
@@ -120,7 +121,6 @@ def run(
         run_id=b'',
         rounds_done=np.int32(rounds_done),
         process=state,
-        sampler=sampler.state(),
         ledger=() if ledger is None else ledger.state(),
         reporters=tuple(reporter.state() for reporter in reporters),
     )
@@ -132,10 +132,6 @@ def run(
     state, rounds_done = process.initialize(), 0
   else:
     state, rounds_done = saved.process, int(saved.rounds_done)
-    # Which draws rounds after the checkpoint have used, only a ledger knows. Without one, an
-    # unseeded sampler keeps its own fresh entropy: each draw from here on is new.
-    if ledger is not None or sampler.seeded:
-      sampler.restore(saved.sampler)
     if ledger is not None:
       ledger.check(saved.ledger)
     for reporter, carried in zip(reporters, saved.reporters):

@@ -1,5 +1,6 @@
 """Tests of the training loop and of the sampling of clients."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -40,6 +41,10 @@ class _Tell(loop.Reporter):
     self.restored = rounds_done
 
 
+# So many that two draws of two clients are equal with a probability of 1e-8.
+_POPULATION = 10_000
+
+
 class _Runs:
 
   def _run(self, reporters, rounds=5, evaluate=None, sampler_seed=0, **options):
@@ -59,7 +64,7 @@ class _Runs:
         lambda i: tf.data.Dataset.from_tensor_slices(
             tiny_models.regression_examples(4, seed=i)
         ),
-        sampling.FixedSampler(6, 2, seed=sampler_seed),
+        sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
         rounds,
         loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
         reporters,
@@ -179,45 +184,57 @@ class TestGoingOn(_Runs):
       self._run([tell], rounds=2, checkpoints=c)
     assert at_report == [(0, []), (1, ['round_0']), (2, ['round_0', 'round_1'])]
 
-  def _draws(self, directory, monkeypatch, sampler_seed, **options):
-    """Runs with a crash, loses the last checkpoint, resumes: the draws before and after."""
+  def _draws(self, directory, monkeypatch, sampler_seed, ledger=None):
+    """Runs with a crash, loses the last checkpoint, is copied; both go on.
+
+    `ledger`: makes the ledger of a directory.
+
+    Returns:
+      The draws before the copy, of the original, and of the copy: numbers and clients.
+    """
     draws = []
     sample = sampling.FixedSampler.sample
 
     def note(sampler, draw):
-      draws.append((sampler, draw))
-      return sample(sampler, draw)
+      clients = sample(sampler, draw)
+      draws.append((draw, tuple(clients)))
+      return clients
 
     monkeypatch.setattr(sampling.FixedSampler, 'sample', note)
-    self._rounds_of(directory, fails_at=3, every=1, sampler_seed=sampler_seed, **options)
-    shutil.rmtree(directory / 'round_2')
-    before = len(draws)
-    self._rounds_of(directory, sampler_seed=sampler_seed, **options)
-    found = [
-        (tuple(sampler.state()), draw, tuple(sample(sampler, draw))) for sampler, draw in draws
-    ]
-    return found[:before], found[before:]
+    found, original = [], directory / 'a'
+    original.mkdir()
+    for path, fails_at in ((original, 3), (original, None), (directory / 'b', None)):
+      with contextlib.nullcontext() if ledger is None else ledger(path) as opened:
+        self._rounds_of(
+            path / 'checkpoints', fails_at=fails_at, every=1, sampler_seed=sampler_seed,
+            ledger=opened,
+        )
+      if not found:
+        shutil.rmtree(original / 'checkpoints' / 'round_2')
+        shutil.copytree(original, directory / 'b')
+      found.append(list(draws))
+      draws.clear()
+    return found
 
   def test_a_seeded_sampler_repeats_a_round_s_draw(self, tmp_path, monkeypatch):
-    before, after = self._draws(tmp_path, monkeypatch, sampler_seed=5)
-    assert [draw for _, draw, _ in before] == [0, 1, 2]
-    assert [draw for _, draw, _ in after] == [1, 2, 3, 4] and after[:2] == before[1:]
+    before, *after = self._draws(tmp_path, monkeypatch, sampler_seed=5)
+    assert [draw for draw, _ in before] == [0, 1, 2]
+    for draws in after:
+      assert [draw for draw, _ in draws] == [1, 2, 3, 4] and draws[:2] == before[1:]
 
-  def test_without_a_ledger_no_unseeded_draw_is_used_twice(self, tmp_path, monkeypatch):
-    before, after = self._draws(tmp_path, monkeypatch, sampler_seed=None)
-    assert len(after) == 4
-    assert not {used[:2] for used in before} & {used[:2] for used in after}
-
-  def test_with_a_ledger_no_draw_is_used_twice(self, tmp_path, monkeypatch):
-    spec = fedsmp_tff.PrivacySpec(6, 2, 5, 1.0, 1.0, 1e-3, sampling='fixed')
-    (tmp_path / 'checkpoints').mkdir()
-    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec) as ledger:
-      before, after = self._draws(
-          tmp_path / 'checkpoints', monkeypatch, sampler_seed=None, ledger=ledger
-      )
-    assert [draw for _, draw, _ in before + after] == list(range(7))
-    # The sampler is the one that began: only its state can make it so.
-    assert len({state for state, _, _ in before + after}) == 1
+  @pytest.mark.parametrize('recorded', [False, True])
+  def test_an_unseeded_draw_is_never_repeated_by_a_copy_either(
+      self, tmp_path, monkeypatch, recorded
+  ):
+    spec = fedsmp_tff.PrivacySpec(_POPULATION, 2, 5, 0.0, 1.0, 1e-3, sampling='fixed')
+    ledger = lambda path: ledger_lib.Ledger(path / 'ledger.jsonl', spec)  # noqa: E731
+    draws = self._draws(tmp_path, monkeypatch, None, ledger if recorded else None)
+    assert [len(part) for part in draws] == [3, 4, 4]
+    clients = [found for part in draws for _, found in part]
+    assert len(set(clients)) == len(clients)
+    if recorded:
+      before, *after = ([draw for draw, _ in part] for part in draws)
+      assert before == [0, 1, 2] and after == [[3, 4, 5, 6]] * 2
 
   def test_a_forgotten_context_gets_a_sentence(self):
     # TFF's worker outlives Python, and keeps its output open: it is ended by hand.
