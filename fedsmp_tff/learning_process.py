@@ -14,7 +14,20 @@ from fedsmp_tff import fed_smp
 from fedsmp_tff import flattening
 from fedsmp_tff import public_update
 from fedsmp_tff import randomness
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
+
+
+class FedSmpProcess(tff.learning.templates.LearningProcess):
+  """A learning process whose mechanism is known: `program.loop.run` compares it with the ledger's.
+
+  Attributes:
+    mechanism: The options of the private sum.
+  """
+
+  def __init__(self, *arguments: Any, mechanism: mechanism_lib.Mechanism, **options: Any):
+    super().__init__(*arguments, **options)
+    self.mechanism = mechanism
 
 
 def tag_client(
@@ -161,7 +174,7 @@ def build_fed_smp(
         *tff.federated_map(finish_round, (state, total))
     )
 
-  return tff.learning.templates.LearningProcess(
+  return FedSmpProcess(
       initialize,
       next_fn,
       tff.tensorflow.computation(steps.get_model_weights, state_type),
@@ -170,6 +183,7 @@ def build_fed_smp(
       set_hparams_fn=tff.tensorflow.computation(
           steps.set_hparams, (state_type, get_hparams.type_signature.result)
       ),
+      mechanism=aggregator.mechanism,
   )
 
 

@@ -224,7 +224,7 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
     if charged < recorded:
       raise ledger_lib.LedgerError(
           f'{paths[-1]} is truncated: {charged} rounds, but {run_dir}/metrics.csv has {recorded};'
-          ' restore it from a backup.'
+          f' {ledger_lib.REMEDY}.'
       )
     runs += zip(paths, records)
   for path, record in runs:
@@ -234,7 +234,8 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
         f' {spec.sampling} sampling, r ='
         f' {spec.clients_per_round}, n = {spec.population:,}, sigma ='
         f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
-        f' {_SEEDED if record.seeded else "fresh noise"}'
+        f' {_SEEDED if record.seeded else "fresh noise"}; initial weights:'
+        f' {record.initial_weights or "not recorded"}'
     )
   specs = [record.spec for _, record in runs]
   kinds = {spec.sampling for spec in specs}
@@ -243,7 +244,7 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
         'Runs with --sampling=poisson and fixed have guarantees about different neighbours,'
         ' which don\'t add up; name runs of one kind.'
     )
-  ledger_lib.check_noise_is_independent(runs)
+  ledger_lib.check_independent(runs)
   delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
   counted = [record.charged for _, record in runs]
   less = [(one.without_noise_of(options.colluding or 0), num) for one, num in counted]

@@ -1,6 +1,6 @@
 """The privacy ledger: a record on disk of each round before it begins.
 
-A ledger of a seeded run has a digest of the seed, by which `check_noise_is_independent` finds
+A ledger of a seeded run has a digest of the seed, by which `check_independent` finds
 two runs whose noise is the same. The digest has no secret key, on purpose: with a key, ledgers
 that were written in two places could not be compared, and whoever has a release or the initial
 weights can test a guessed seed without any ledger. It is slow (scrypt), so that it is the worst
@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import pathlib
+import secrets
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -24,8 +25,13 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 _VERSION = 1
-_SUM, _RUN, _DATA, _SPEC, _SEEDED, _SEED_DIGEST, _ENTRY, _ROUND = (
-    'sum', 'run', 'data', 'spec', 'seeded', 'seed_digest', 'entry', 'round'
+_SUM, _ENTRY, _ROUND = 'sum', 'entry', 'round'
+# What the first line has and a run that resumes must match, in the names of `Record`.
+_HEAD = ('run', 'data', 'initial_weights', 'seeded', 'seed_digest', 'spec')
+# For one that was cut, changed or lost.
+REMEDY = (
+    'restore the latest backup, and add the rounds that it lacks, or epsilon counts too few'
+    ' (docs/privacy.md, \'A damaged ledger\')'
 )
 _NOTE = {
     True: 'simulation: noise follows from the seed, and who knows it can remove it; not valid',
@@ -47,8 +53,10 @@ class Record(NamedTuple):
     rounds: The round of each entry, from 0, in order.
     size: Number of bytes of complete lines. A line after them was cut off while it was
       written, so that its round never began.
-    seed_digest: The digest of the seed; '' without a seed, and in ledgers of earlier versions.
+    seed_digest: The digest of the seed; '' without a seed.
     data: The data that the run is about, as its writer calls them.
+    initial_weights: The initialization of the model, as its writer calls it.
+    id: The random name of the ledger, which a copy shares.
   """
 
   spec: spec_lib.PrivacySpec
@@ -56,8 +64,10 @@ class Record(NamedTuple):
   seeded: bool
   rounds: list[int]
   size: int
-  seed_digest: str = ''
-  data: str = ''
+  seed_digest: str
+  data: str
+  initial_weights: str
+  id: str
 
   @property
   def rounds_charged(self) -> int:
@@ -81,6 +91,10 @@ class Ledger:
   changed, left out or moved. It does not reveal that the end is missing; for that,
   checkpoints contain the length (`state`).
 
+  Attributes:
+    spec: The specification.
+    seeded: Whether the run's noise follows from a seed.
+
   >>> import os, tempfile
   >>> from fedsmp_tff.privacy import spec as spec_lib
   >>> spec = spec_lib.PrivacySpec(
@@ -103,6 +117,7 @@ class Ledger:
       *,
       seed: Optional[int] = None,
       data: str = '',
+      initial_weights: str = '',
       budget: Optional[budget_lib.EpsilonBudget] = None,
   ):
     """Begins a ledger, or continues the existing one.
@@ -114,23 +129,28 @@ class Ledger:
       seed: The seed that the run's noise follows from (that of `build_fed_smp`), not negative;
         None: noise is fresh. Only its digest is written.
       data: The name of the data that the run is about.
+      initial_weights: The initialization of the model, such as 'random', or which public data it
+        was pre-trained on: epsilon covers the rounds alone.
       budget: What the run may spend; None: any epsilon. It may change when the run resumes.
 
     Raises:
       LedgerError: If the existing file is damaged or belongs to another run, or it can't be
         written.
     """
+    self.spec = spec
+    self.seeded = seed is not None
     self._path = pathlib.Path(path)
-    self._seeded = seed is not None
-    seed_digest = '' if seed is None else _digest_of_seed(seed)
     self._budget = budget
     self._rounds, self._sums = [], []
+    seed_digest = '' if seed is None else _digest_of_seed(seed)
+    head = dict(zip(_HEAD, (run, data, initial_weights, self.seeded, seed_digest, spec)))
     if self._path.exists():
       found, self._sums = _read(self._path)
-      if found[:3] != (spec, run, self._seeded) or (
-          (found.seed_digest, found.data) != (seed_digest, data)
-      ):
-        raise LedgerError(f'{self._path} belongs to another run; restore this run\'s ledger.')
+      if differ := [name for name in _HEAD if getattr(found, name) != head[name]]:
+        raise LedgerError(
+            f'{self._path} belongs to another run (other {", ".join(differ)}); restore this run\'s'
+            ' ledger.'
+        )
       self._rounds = found.rounds
     self._file = None
     if self._sums:
@@ -139,12 +159,10 @@ class Ledger:
     else:
       self._append({
           'ledger': _VERSION,
-          _RUN: run,
-          _DATA: data,
-          _SEEDED: self._seeded,
-          _SEED_DIGEST: seed_digest,
-          'randomness': _NOTE[self._seeded],
-          _SPEC: dataclasses.asdict(spec),
+          'id': secrets.token_hex(8),
+          'randomness': _NOTE[self.seeded],
+          **head,
+          'spec': dataclasses.asdict(spec),
       })
 
   def __enter__(self) -> 'Ledger':
@@ -187,7 +205,7 @@ class Ledger:
     except BaseException:
       self._rounds.pop()
       raise
-    return round_num if self._seeded else entry
+    return round_num if self.seeded else entry
 
   def rounds_charged(self, rounds_done: int | None = None) -> int:
     """Returns the number of rounds that count for privacy; see `Record.rounds_charged`.
@@ -195,7 +213,7 @@ class Ledger:
     Args:
       rounds_done: With a seed: only the first so many rounds of the run count; None: all.
     """
-    if not self._seeded:
+    if not self.seeded:
       return len(self._rounds)
     return len({r for r in self._rounds if rounds_done is None or r < rounds_done})
 
@@ -212,12 +230,12 @@ class Ledger:
     if entries >= len(self._sums):
       raise LedgerError(
           f'{self._path} is truncated: {len(self._rounds)} entries, but the checkpoint'
-          f' recorded {entries}; restore it from a backup.'
+          f' recorded {entries}; {REMEDY}.'
       )
     if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
       raise LedgerError(
           f'{self._path} was changed: its first {entries} entries are not those that'
-          ' the checkpoint recorded; restore it from a backup.'
+          f' the checkpoint recorded; {REMEDY}.'
       )
 
   def _append(self, content: dict[str, Any]) -> None:
@@ -251,33 +269,33 @@ def read(path: os.PathLike[str]) -> Record:
   return _read(pathlib.Path(path))[0]
 
 
-def check_noise_is_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
-  """Checks that no two of these runs share noise, so that their rounds compose.
+def check_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
+  """Checks that no two of these runs share noise or rounds, so that they compose.
 
   The noise of a seeded run is a function of the seed, the round and the client. In the difference
-  of two runs with one seed it cancels, and what is left are the updates of clients.
+  of two runs with one seed it cancels, and what is left are the updates of clients. A copied
+  ledger begins with the rounds of the original; from the files nobody knows where they part.
 
   Args:
     ledgers: Pairs of a name, such as the path, and the ledger's record.
 
   Raises:
-    LedgerError: If two have the same seed, or can't be shown to have different ones.
+    LedgerError: If two have the same seed, or one is a copy of another.
   """
-  names = {}
+  by_seed, by_id = {}, {}
   for name, record in ledgers:
-    if not record.seeded:
-      continue
-    if not record.seed_digest and len([r for _, r in ledgers if r.seeded]) > 1:
+    if record.seeded and record.seed_digest in by_seed:
       raise LedgerError(
-          f'{name} is a seeded run\'s ledger of an earlier version, without a digest of the seed,'
-          ' so that it can\'t be composed with another seeded run; name it alone.'
-      )
-    if record.seed_digest in names:
-      raise LedgerError(
-          f'{names[record.seed_digest]} and {name} are of runs with the same seed: their noise is'
+          f'{by_seed[record.seed_digest]} and {name} are of runs with the same seed: their noise is'
           ' the same and cancels in the difference, so no epsilon covers both; name one of them.'
       )
-    names[record.seed_digest] = name
+    if record.id in by_id:
+      raise LedgerError(
+          f'{by_id[record.id]} and {name} are copies of one ledger, which do not record which of'
+          ' their rounds are the same. Name the longer one if the other run ended where it was'
+          ' copied; if both went on, no figure here covers both.'
+      )
+    by_seed[record.seed_digest] = by_id[record.id] = name
 
 
 def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
@@ -286,7 +304,7 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
     content = path.read_bytes()
   except OSError as error:
     raise LedgerError(
-        f'{path} can\'t be read ({error.strerror}); restore it from a backup.'
+        f'{path} can\'t be read ({error.strerror}); {REMEDY}.'
     ) from None
   lines = content.splitlines(keepends=True)
   if lines and not lines[-1].endswith(b'\n'):
@@ -302,25 +320,21 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
     if sum_ != expected or entry.get(_ENTRY, -1) != number - 2:
       raise LedgerError(
           f'{path} was changed: line {number} is not what was written after the line'
-          ' before; restore it from a backup.'
+          f' before; {REMEDY}.'
       )
     sums.append(sum_)
     parsed.append(entry)
   try:
     head, *entries = parsed
     record = Record(
-        spec=spec_lib.PrivacySpec(**head[_SPEC]),
-        run=head[_RUN],
-        seeded=head[_SEEDED],
+        **{name: head[name] for name in ('id', *_HEAD)},
         rounds=[entry[_ROUND] for entry in entries],
         size=sum(map(len, lines)),
-        seed_digest=head.get(_SEED_DIGEST, ''),
-        data=head.get(_DATA, ''),
     )
+    record = record._replace(spec=spec_lib.PrivacySpec(**record.spec))
   except (ValueError, KeyError, TypeError) as error:
     raise LedgerError(
-        f'{path} is not a ledger of this version ({type(error).__name__}: {error});'
-        ' restore it from a backup.'
+        f'{path} is not a ledger of this version ({type(error).__name__}: {error}); {REMEDY}.'
     ) from None
   return record, sums
 

@@ -110,11 +110,15 @@ def run(
     CheckpointError: If a checkpoint can't be read or written.
     LedgerError: If the ledger is not the one that the checkpoint knows.
     RuntimeError: If the current TFF context has no secure sums.
-    ValueError: If there is a ledger, and the process adds something of clients outside of secure
-      aggregation, which the ledger's epsilon does not cover.
+    ValueError: If there is a ledger whose epsilon does not cover what runs: the process adds
+      something of clients outside of secure aggregation, the sampler is not that of the ledger's
+      `spec`, or one of sampler and ledger has a seed, or the mechanism is not that of `spec`. The
+      mechanism of a `build_fed_smp` process is known; that of another process, such as a stock
+      one with a `FedSmpFactory`, is not, and is not checked.
   """
   if ledger is not None:
     _check_sums_are_secure(process)
+    _check_is_of_ledger(process, sampler, ledger)
 
   def program_state(rounds_done, state):
     return checkpoints_lib.ProgramState(
@@ -190,6 +194,43 @@ def _check_sums_are_secure(process: tff.learning.templates.LearningProcess) -> N
         ' `metrics_aggregator=fedsmp_tff.no_client_metrics`, and a `FedSmpFactory` for all of its'
         " aggregators (docs/composing.md, 'What keeps the guarantee'); or run it without `ledger`."
     ) from error
+
+
+def _check_is_of_ledger(
+    process: tff.learning.templates.LearningProcess,
+    sampler: sampling.Sampler,
+    ledger: ledger_lib.Ledger,
+) -> None:
+  """Raises ValueError if what samples or adds noise is not what the ledger's epsilon is about."""
+  spec = ledger.spec
+  names = ('__class__', 'population', 'clients_per_round', 'seats')
+  _check_equal('sampler', sampler, spec.sampler(), names, 'pass `spec.sampler()`')
+  if sampler.seeded != ledger.seeded:
+    raise ValueError(
+        '`sampler` and `ledger` must both have a seed, for simulation, or neither: epsilon needs'
+        f' fresh draws and fresh noise. Found that only `{"sampler" if sampler.seeded else "ledger"}`'
+        ' has one.'
+    )
+  mechanism = getattr(process, 'mechanism', None)
+  if mechanism is not None:
+    # Noise is in units of C, so that these do not change epsilon.
+    free = ('clipping_schedule', 'adaptive_clipping', 'client_metrics')
+    names = [f.name for f in dataclasses.fields(mechanism) if f.name not in free]
+    _check_equal(
+        'process.mechanism', mechanism, spec.mechanism(), names,
+        'build its `FedSmpFactory` with `spec.mechanism()`',
+    )
+
+
+def _check_equal(title: str, actual: Any, expected: Any, names: Sequence[str], remedy: str) -> None:
+  """Raises ValueError if an attribute differs from that of what `ledger.spec` makes."""
+  for name in names:
+    found, needed = getattr(actual, name, None), getattr(expected, name)
+    if found != needed:
+      raise ValueError(
+          f'`{title}` must be that of `ledger.spec`, with `{name}`={needed}. Found {found};'
+          f' {remedy}.'
+      )
 
 
 def _next(process: tff.learning.templates.LearningProcess, state: Any, cohort: list[Any]) -> Any:

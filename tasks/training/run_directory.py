@@ -78,6 +78,7 @@ class RunDirectory:
       run_id: str,
       seed: Optional[int],
       data: str,
+      initial_weights: str,
       began: bool,
       epsilon_budget: Optional[float] = None,
   ) -> ledger_lib.Ledger:
@@ -88,6 +89,7 @@ class RunDirectory:
       run_id: Which run it is.
       seed: The seed that its noise follows from; None: noise is fresh.
       data: The name of the data.
+      initial_weights: The initialization of the model.
       began: Whether rounds may have begun, so that there must be one.
       epsilon_budget: What it and the runs that it has overwritten may spend; None: any epsilon.
 
@@ -98,14 +100,16 @@ class RunDirectory:
     path = self.path / LEDGER
     if began and not path.exists():
       raise ledger_lib.LedgerError(
-          f'{path} is missing, but the run has begun; restore it from a backup.'
+          f'{path} is missing, but the run has begun; {ledger_lib.REMEDY}.'
       )
     budget = None
     if epsilon_budget is not None:
       budget = self._budget(epsilon_budget, spec)
-    ledger = ledger_lib.Ledger(path, spec, run_id, seed=seed, data=data, budget=budget)
+    ledger = ledger_lib.Ledger(
+        path, spec, run_id, seed=seed, data=data, initial_weights=initial_weights, budget=budget
+    )
     if budget is not None:
-      ledger_lib.check_noise_is_independent(
+      ledger_lib.check_independent(
           [(path, ledger_lib.read(path)) for path in ledgers(self.path)]
       )
     return ledger

@@ -126,7 +126,7 @@ def _run(
       if experiment.private:
         ledger = out.ledger(
             experiment.spec, run_id, experiment.seeds.process, clients,
-            began=not checkpoints.empty(), epsilon_budget=settings.epsilon_budget,
+            _name_of_initial_weights(experiment), began=not checkpoints.empty(), epsilon_budget=settings.epsilon_budget,
         )
       with ledger as ledger:
         stopped_by = train.train(
@@ -142,6 +142,16 @@ def _name_of_clients(task: str, config: dict[str, Any]) -> str:
   # Runs of earlier versions have none, and their ledgers the name of the task alone.
   digest = config.get('split_digest')
   return task if digest is None else f'{task} divided as {digest}'
+
+
+def _name_of_initial_weights(experiment: experiment_lib.Experiment) -> str:
+  """Describes the initialization, for the ledger."""
+  source = experiment.settings.warm_start
+  if source is None:
+    return 'random'
+  if source == settings_lib.PUBLIC:
+    return f'pre-trained on public examples, digest {experiment.data.public_digest()}'
+  return f'of {source}'
 
 
 def _weights_of_file(

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 
 import dp_accounting
 import pytest
@@ -318,6 +319,20 @@ class TestLedger:
       assert status == 2 and re.search(sentence, err), err
       assert 'VALID' not in out
 
+  def test_a_copied_run_is_refused(self, tmp_path, capsys):
+    (one,) = self._runs(tmp_path, (2, {}))
+    copy = tmp_path / 'copy'
+    shutil.copytree(one, copy)
+    for path in (one, copy):  # Both go on.
+      spec = ledger_lib.read(path / 'privacy_ledger.jsonl').spec
+      with ledger_lib.Ledger(path / 'privacy_ledger.jsonl', spec, '0') as ledger:
+        ledger.begin(2)
+    status, out, err = self._account(capsys, f'--ledger={one}', str(copy))
+    assert status == 1 and 'VALID' not in out
+    assert f'{copy}/privacy_ledger.jsonl are copies of one ledger' in err
+    status, out, _ = self._account(capsys, f'--ledger={copy}')
+    assert status == 0 and 'fresh noise; initial weights: not recorded\n' in out
+
   def test_one_that_was_cut_or_changed_is_refused(self, tmp_path, capsys):
     (one,) = self._runs(tmp_path, (5, {}))
     path = one / 'privacy_ledger.jsonl'
@@ -327,6 +342,7 @@ class TestLedger:
     path.write_text(''.join(whole[:-1]))
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'is truncated: 4 rounds' in err and 'VALID' not in out
+    assert 'restore the latest backup, and add the rounds that it lacks' in err
     path.write_text(''.join(whole).replace('1.4', '2.4'))
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'line 1 is not what was written' in err and 'VALID' not in out

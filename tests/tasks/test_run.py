@@ -293,6 +293,7 @@ class TestExecution:
         assert float(row['epsilon_paper']) == pytest.approx(spec.epsilon('paper', t))
       record = ledger_lib.read(out / 'privacy_ledger.jsonl')
       assert record.spec == spec and record.rounds == [0, 1, 2] and not record.seeded
+      assert record.initial_weights == 'random'
     else:
       assert not (out / 'privacy_ledger.jsonl').exists()
       assert not [name for name in rows[0] if 'epsilon' in name]

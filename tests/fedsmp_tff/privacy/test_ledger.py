@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from fedsmp_tff.privacy import spec as spec_lib
 _SPEC = spec_lib.PrivacySpec(60, 10, 5, 1.4, 0.5, 1e-3)
 
 
-def _ledger(path, seed=None, spec=_SPEC, run='a', data=''):
-  return ledger_lib.Ledger(path, spec, run, seed=seed, data=data)
+def _ledger(path, seed=None, spec=_SPEC, run='a', **names):
+  return ledger_lib.Ledger(path, spec, run, seed=seed, **names)
 
 
 @pytest.fixture
@@ -34,6 +35,13 @@ class TestComputation:
     assert record.rounds == [0, 1, 2, 3] and record.rounds_charged == 4
     assert record.size == written.stat().st_size
     assert record.spec.epsilon(rounds=4) == _SPEC.epsilon(rounds=4)
+
+  def test_names_are_read_back(self, tmp_path):
+    names = dict(data='people', initial_weights='random')
+    for _ in range(2):  # The second time it is reopened.
+      _ledger(tmp_path / 'a', **names).close()
+      record = ledger_lib.read(tmp_path / 'a')
+      assert {name: getattr(record, name) for name in names} == names
 
   def test_every_kind_of_specification_is_read_back(self, tmp_path):
     for i, options in enumerate((
@@ -55,7 +63,7 @@ class TestComputation:
       if bytes(changed).splitlines() == whole.splitlines():
         continue
       written.write_bytes(bytes(changed))
-      with pytest.raises(ledger_lib.LedgerError, match='restore it from a backup'):
+      with pytest.raises(ledger_lib.LedgerError, match='restore the latest backup, and add the rounds that it lacks'):
         ledger_lib.read(written)
 
   @pytest.mark.parametrize('line', range(5))
@@ -92,18 +100,39 @@ class TestComputation:
       assert '"seed": 7' not in (tmp_path / str(i)).read_text()
     one, other, same, fresh, fresher = records
     for good in ([one], [one, other], [one, fresh, fresher]):
-      ledger_lib.check_noise_is_independent(good)
+      ledger_lib.check_independent(good)
     for names, bad in (('0 .*2', [one, other, same]), ('0 .*0', [one, one])):
       with pytest.raises(ledger_lib.LedgerError, match=f'run {names}.*same seed'):
-        ledger_lib.check_noise_is_independent(bad)
+        ledger_lib.check_independent(bad)
 
-  def test_a_seeded_ledger_without_a_digest_is_taken_alone(self, tmp_path):
-    _ledger(tmp_path / 'a', seed=7).close()
-    record = ledger_lib.read(tmp_path / 'a')
-    old = record._replace(seed_digest='')
-    ledger_lib.check_noise_is_independent([('old', old)])
-    with pytest.raises(ledger_lib.LedgerError, match='of an earlier version'):
-      ledger_lib.check_noise_is_independent([('old', old), ('new', record)])
+  def test_two_copies_do_not_compose(self, written, tmp_path):
+    shutil.copy(written, tmp_path / 'copy')
+    # Another run of the same name and specification is no copy.
+    paths = [written, tmp_path / 'other', tmp_path / 'copy']
+    for path in paths:
+      with _ledger(path) as ledger:
+        ledger.begin(4)
+    one, other, copy = ((path.name, ledger_lib.read(path)) for path in paths)
+    ledger_lib.check_independent([one, other])
+    with pytest.raises(ledger_lib.LedgerError, match='ledger.jsonl and copy are copies of one ledger'):
+      ledger_lib.check_independent([one, other, copy])
+
+  def test_a_backup_to_which_the_lost_rounds_are_added_is_the_ledger(self, written):
+    # The steps of docs/privacy.md.
+    whole = written.read_bytes()
+    with _ledger(written) as ledger:
+      state = ledger.state()
+    written.write_bytes(b''.join(whole.splitlines(keepends=True)[:3]))
+    record = ledger_lib.read(written)
+    with ledger_lib.Ledger(
+        written, record.spec, record.run, data=record.data, initial_weights=record.initial_weights
+    ) as restored:
+      with pytest.raises(ledger_lib.LedgerError, match='is truncated: 2 entries.*latest backup'):
+        restored.check(state)
+      for round_num in range(record.rounds_charged, 4):
+        restored.begin(round_num)
+      restored.check(state)
+    assert written.read_bytes() == whole
 
   def test_a_missing_file_is_refused(self, tmp_path):
     with pytest.raises(ledger_lib.LedgerError, match='no such file|No such file'):
@@ -122,13 +151,15 @@ class TestComputation:
           dict(run='b'),
           dict(seed=0),
           dict(data='other'),
+          dict(initial_weights='of others'),
           dict(spec=dataclasses.replace(_SPEC, noise_multiplier=1.5)),
       ],
   )
   def test_another_run_s_is_refused(self, written, other):
     before = written.read_bytes()
-    with pytest.raises(ledger_lib.LedgerError, match='belongs to another run'):
+    with pytest.raises(ledger_lib.LedgerError, match='belongs to another run') as error:
       _ledger(written, **other)
+    assert f'(other {next(iter(other))}' in str(error.value)
     assert written.read_bytes() == before
 
 

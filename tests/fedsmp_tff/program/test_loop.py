@@ -1,6 +1,9 @@
 """Tests of the training loop and of the sampling of clients."""
 
 import contextlib
+import copy
+import dataclasses
+import itertools
 import os
 import shutil
 import subprocess
@@ -47,24 +50,29 @@ _POPULATION = 10_000
 
 class _Runs:
 
-  def _run(self, reporters, rounds=5, evaluate=None, sampler_seed=0, **options):
-    model = tiny_models.linear_regression()
-    process = processes.fed_smp(
-        model,
+  def _process(self, noise_multiplier=0.0, clients_per_round=2, **options):
+    return processes.fed_smp(
+        tiny_models.linear_regression(),
         fedsmp_tff.LocalTraining(
             tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1
         ),
         fedsmp_tff.Dense(),
-        clients_per_round=2,
+        clients_per_round=clients_per_round,
         clipping_norm=1.0,
-        noise_multiplier=0.0,
+        noise_multiplier=noise_multiplier,
+        **options,
     )
+
+  def _run(
+      self, reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None,
+      **options,
+  ):
     return loop.run(
-        process,
+        process or self._process(),
         lambda i: tf.data.Dataset.from_tensor_slices(
             tiny_models.regression_examples(4, seed=i)
         ),
-        sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
+        sampler or sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
         rounds,
         loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
         reporters,
@@ -140,6 +148,78 @@ class TestRun(_Runs):
 
     _, stopped_by = self._run([tell], between_rounds=end)
     assert isinstance(stopped_by, KeyboardInterrupt) and tell.calls == 3
+
+
+class _Watched(tff.framework.ConcreteComputation):
+  """A computation that calls a function first."""
+
+  @classmethod
+  def of(cls, computation, before):
+    watched = copy.copy(computation)
+    watched.__class__, watched.before = cls, before
+    return watched
+
+  def __call__(self, *arguments):
+    self.before()
+    return super().__call__(*arguments)
+
+
+class TestLedger(_Runs):
+
+  # Of a process without noise: what is refused differs from it in one thing.
+  _SPEC = fedsmp_tff.PrivacySpec(_POPULATION, 2, 3, 0.0, 1.0, 1e-3, sampling='fixed')
+
+  def test_a_round_is_recorded_before_it_begins(self, tmp_path):
+    path, process, recorded = tmp_path / 'ledger.jsonl', self._process(), []
+    process._next_fn = _Watched.of(
+        process.next, lambda: recorded.append(ledger_lib.read(path).rounds)
+    )
+    with ledger_lib.Ledger(path, self._SPEC) as ledger:
+      self._run([], 3, process=process, sampler_seed=None, ledger=ledger)
+    # While it compiles, the context calls it too.
+    assert [rounds for rounds, _ in itertools.groupby(recorded)] == [[0], [0, 1], [0, 1, 2]]
+
+  @pytest.mark.parametrize('sampler, what', [
+      (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
+      (sampling.FixedSampler(_POPULATION, 1), '`clients_per_round`=2. Found 1'),
+      (sampling.PoissonSampler(_POPULATION, 2, 2), '`__class__`=.*FixedSampler'),
+      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'only `sampler` has one'),
+  ])
+  def test_another_sampler_is_refused(self, tmp_path, sampler, what):
+    self._refused(tmp_path, self._SPEC, what, sampler=sampler)
+
+  def test_other_seats_are_refused(self, tmp_path):
+    spec = dataclasses.replace(self._SPEC, sampling='poisson', seats=9, min_reporting=9)
+    self._refused(
+        tmp_path, spec, '`seats`=9. Found 8', sampler=sampling.PoissonSampler(_POPULATION, 2, 8)
+    )
+
+  @pytest.mark.parametrize('options, what', [
+      (dict(noise_multiplier=0.9), '`noise_multiplier`=1.0. Found 0.9'),
+      (dict(noise_multiplier=1.0, clients_per_round=3), '`clients_per_round`=2. Found 3'),
+      # A share for each of two, of which one suffices: each is as large as the sum needs.
+      (dict(noise_multiplier=1.0, min_reporting=1), '`min_reporting`=None. Found 1'),
+      (dict(noise_multiplier=1.0, noise='skellam'), '`noise`=gaussian. Found skellam'),
+  ])
+  def test_another_mechanism_is_refused(self, tmp_path, options, what):
+    spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
+    self._refused(tmp_path, spec, what, process=self._process(**options), sampler=spec.sampler())
+
+  def _refused(self, tmp_path, spec, what, **options):
+    path = tmp_path / 'ledger.jsonl'
+    with ledger_lib.Ledger(path, spec) as ledger:
+      with pytest.raises(ValueError, match=what):
+        self._run([], 1, ledger=ledger, **options)
+    assert not ledger_lib.read(path).rounds  # Nothing is spent.
+
+  @pytest.mark.parametrize('rule', [
+      dict(adaptive_clipping=fedsmp_tff.AdaptiveClipping()),
+      dict(clipping_schedule=lambda round_num: 0.5),
+  ])
+  def test_a_clip_that_follows_a_rule_has_the_same_epsilon(self, tmp_path, rule):
+    spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
+    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec) as ledger:
+      self._run([], 1, process=self._process(1.0, **rule), sampler_seed=None, ledger=ledger)
 
 
 class TestGoingOn(_Runs):

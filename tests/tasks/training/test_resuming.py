@@ -396,7 +396,7 @@ class TestDamage:
     else:
       path.write_bytes(b''.join(lines))
     said = self._refused(capsys, arguments, 1)
-    assert f'{path} {sentence}' in said and 'restore it from a backup' in said
+    assert f'{path} {sentence}' in said and 'restore the latest backup' in said
 
   @pytest.mark.parametrize('content', [None, '', '{"p": 1', '[]', '{"p": 1}'])
   def test_a_configuration_that_can_not_be_read(self, finished, capsys, content):
