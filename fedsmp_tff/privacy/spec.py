@@ -50,7 +50,8 @@ class PrivacySpec:
   protects who took part, how many were sampled, and what a client computed.
 
   Attributes:
-    population: n, the number of clients from which each round samples.
+    population: n, the number of clients from which each round samples; of two neighbouring
+      populations, that of the larger.
     clients_per_round: r, the number of sampled clients (expected, with `POISSON`); sums are
       divided by it.
     rounds: T, the number of rounds.
@@ -211,6 +212,9 @@ class PrivacySpec:
       self, accounting: Optional[str] = None, rounds: Optional[int] = None
   ) -> float:
     """epsilon at `delta`; infinite if no finite one can be shown.
+
+    The number of rounds, or a budget, must be fixed in advance: epsilon does not cover a number
+    that was chosen by what earlier rounds released.
 
     Args:
       accounting: A key of `accounting.ACCOUNTINGS`; None: `claim`. An accounting for another

@@ -257,7 +257,8 @@ class RunSettings:
   accounting: Optional[str] = _option(
       None,
       'How --epsilon is measured, for --sampling: by privacy loss distributions, by Renyi DP,'
-      ' or as in the paper (default: the tightest that is valid: pld, with integer noise rdp).',
+      ' or as in the paper (default: the tightest that is valid: pld; rdp with skellam, and with'
+      ' discrete_gaussian if a noise share has a variance below 8).',
       group=_PRIVACY, values=['pld', 'rdp', 'paper'], only=options.when('epsilon'),
       compared=False,
   )
