@@ -189,9 +189,9 @@ class Pretraining:
   """
 
   epochs: int = 8
-  learning_rate: float = 0.003
+  learning_rate: float = 0.006
   batch_size: int = 32
-  temperature: float = 1.5
+  temperature: float = 1.8
 
   def text(self) -> str:
     """Describes the schedule, as a phrase."""

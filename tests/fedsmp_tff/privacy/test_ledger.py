@@ -118,7 +118,7 @@ class TestComputation:
       ledger_lib.check_independent([one, other, copy])
 
   def test_a_backup_to_which_the_lost_rounds_are_added_is_the_ledger(self, written):
-    # The lines of docs/privacy.md.
+    # The steps of docs/privacy.md.
     whole = written.read_bytes()
     with _ledger(written) as ledger:
       state = ledger.state()
