@@ -314,7 +314,7 @@ TASK = task_lib.Task(
     build_model=_build_model,
     load=_load,
     pretraining=task_lib.Pretraining(
-        epochs=16, learning_rate=0.012, batch_size=16, temperature=1.2
+        epochs=16, learning_rate=0.012, batch_size=16, average_decay=0.0, temperature=1.2
     ),
     weight_names=_weight_names,
     is_padding=_is_padding,

@@ -185,13 +185,16 @@ class Pretraining:
     epochs: Epochs over all public examples.
     learning_rate: Peak of Adam's learning rate, which falls linearly to zero.
     batch_size: Examples of a step.
+    average_decay: Decay per step of the exponential moving average of the weights, which is the
+      result, in [0, 1); 0: the last weights.
     temperature: Divisor of the trained last layer, positive.
   """
 
   epochs: int = 8
   learning_rate: float = 0.006
   batch_size: int = 32
-  temperature: float = 1.8
+  average_decay: float = 0.98
+  temperature: float = 1.5
 
   def text(self) -> str:
     """Describes the schedule, as a phrase."""

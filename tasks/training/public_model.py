@@ -30,9 +30,9 @@ def train(
   """Returns weights pre-trained on public examples by a fixed schedule.
 
   Adam (Kingma and Ba 2015) on gradients clipped to norm 1; the learning rate falls linearly from
-  the schedule's peak to zero, so that the last weights need no averaging. At the end the last
-  layer is divided by the schedule's temperature: a model of few examples is overconfident, and
-  private rounds would first spend their signal on that.
+  the schedule's peak to zero. The result is the moving average of the weights, with the last layer
+  divided by the schedule's temperature: a model of few examples is overconfident, and private
+  rounds would first spend their signal on that.
 
   Args:
     model: The model; training starts from its initial weights.
@@ -46,6 +46,7 @@ def train(
   """
   trainable, non_trainable = model.initial_weights
   variables = [tf.Variable(weight) for weight in tf.nest.flatten(trainable)]
+  averages = [tf.Variable(weight) for weight in variables]
   x, y = (tf.constant(array) for array in examples)
   num = len(examples[0])
   steps = schedule.epochs * -(-num // schedule.batch_size)
@@ -64,6 +65,8 @@ def train(
       output = model.predict_on_batch(weights, tf.gather(x, rows), training=True)
       loss = model.loss(output, tf.gather(y, rows))
     adam.apply_gradients(zip(tape.gradient(loss, values), variables))
+    for average, variable in zip(averages, variables):
+      average.assign_add((1 - schedule.average_decay) * (variable - average))
     return loss
 
   rng = np.random.default_rng(seed)
@@ -80,7 +83,7 @@ def train(
           ' the examples and at the initial weights.'
       )
     report(epoch, loss)
-  weights = tf.nest.pack_sequence_as(trainable, [variable.numpy() for variable in variables])
+  weights = tf.nest.pack_sequence_as(trainable, [average.numpy() for average in averages])
   return tff.learning.models.ModelWeights(
       _apply_temperature(weights, schedule.temperature), non_trainable
   )

@@ -54,7 +54,7 @@ def _softmax(logits):
 def _numpy_training(weights, x, y, schedule, seed):
   """Adam (Kingma and Ba, Algorithm 1), gradients clipped to norm 1, a rate that falls to zero."""
   w = [np.array(a, np.float64) for a in weights]
-  first, second = ([a * 0 for a in w], [a * 0 for a in w])
+  average, first, second = ([a.copy() for a in w], [a * 0 for a in w], [a * 0 for a in w])
   starts = range(0, len(x), schedule.batch_size)
   rng, step, steps = np.random.default_rng(seed), 0, schedule.epochs * len(starts)
   for _ in range(schedule.epochs):
@@ -72,15 +72,18 @@ def _numpy_training(weights, x, y, schedule, seed):
       second = [0.999 * v + 0.001 * g**2 for v, g in zip(second, gradient)]
       factor = rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
       w = [a - factor * m / (np.sqrt(v) + 1e-7) for a, m, v in zip(w, first, second)]
-  return [a / schedule.temperature for a in w]
+      decay = schedule.average_decay
+      average = [decay * mean + (1 - decay) * a for mean, a in zip(average, w)]
+  return [a / schedule.temperature for a in average]
 
 
 class TestTrain:
 
-  def test_equals_numpy(self):
+  @pytest.mark.parametrize('decay', [0.0, 0.9])
+  def test_equals_numpy(self, decay):
     # Inputs of norm 10: gradients are clipped at first.
     model, (x, y) = _model(), _examples(50)
-    schedule = task_lib.Pretraining(3, 0.05, 16, temperature=1.3)
+    schedule = task_lib.Pretraining(3, 0.05, 16, decay, temperature=1.3)
     epochs = []
     found = public_model.train(
         model, schedule, (5 * x, y), 7, lambda epoch, loss: epochs.append((epoch, loss))
