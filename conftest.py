@@ -1,11 +1,15 @@
-"""One TFF context for all tests and examples of a pytest process: this process itself."""
+"""What all tests have: one TFF context, this process itself, and the surroundings of commands."""
 
 import os
+import pathlib
+import signal
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')  # As `tasks` sets it.
 # gRPC, which other tests use here, would speak up in commands that are started.
 os.environ.setdefault('GRPC_ENABLE_FORK_SUPPORT', '0')
+# Commands that tests start import this tree, wherever pytest was started.
+os.environ['PYTHONPATH'] = str(pathlib.Path(__file__).parent)
 
 import pytest
 import tensorflow as tf
@@ -14,6 +18,9 @@ from fedsmp_tff.runtime import graphs
 
 # Checks that tests share: failures show the values there too.
 pytest.register_assert_rewrite('tests.support')
+
+# A shell's background job ignores SIGINT, and so would the commands that tests start and signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Both are settled before TensorFlow runs anything. Several devices stand for GPUs.
 graphs.use_one_thread_an_operation()

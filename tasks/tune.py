@@ -67,7 +67,7 @@ _COMMAND = command.Command(
         'Estimates what Theorem 2 calls constants from a few rounds on public data, and prints',
         'the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
         'settings are those of a run with the same flags (see python -m tasks.run --help).',
-        'Nothing of a client is used, so it costs no privacy.',
+        'It trains on the public examples of that run alone, so it costs no privacy.',
     ),
     (Options,),
     parse=settings_lib.parse,
@@ -92,6 +92,12 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
         f'--epsilon={settings.epsilon} needs k to be known; set --noise_multiplier, which'
         ' python -m tasks.account finds for an epsilon.'
     )
+  if settings.public_examples is None:
+    raise errors.InputError(
+        f'--algorithm={settings.algorithm} sets no public examples aside, so that clients would have'
+        ' those that this command trains on; add --warm_start=public, or choose fedsmp_topk, which'
+        ' gives p of rand-k too.'
+    )
   output = pathlib.Path(options.tune_dir)
   with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)
@@ -101,12 +107,20 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
 
   seeds = seeds_lib.make(settings.seed, None)
   model = builders.model(settings, seeds)
-  num_public = settings.public_examples or task.settings.public_examples
-  data = task.load(seeds.partition, num_public)
+  num_public = settings.public_examples
+  data = task.load(seeds.partition, num_public, settings.held_out or 0)
+  if settings.seed is None and not (data.public_owners and data.public_owners.ids):
+    raise errors.InputError(
+        f'--seed is not set, and a run of {settings.task} draws its public examples by its own seed:'
+        ' those here may be its clients\'; set --seed, to that of the run.'
+    )
   size = options.client_examples or settings.batch_size
+  same = '' if settings.seed is None else f'--seed={settings.seed} '
   print(
       f'{settings.task}: {num_public:,} public examples, half of them as clients of {size};'
-      f' {options.tune_rounds} rounds',
+      f' {options.tune_rounds} rounds\n'
+      '  it costs no privacy for runs that set the same examples aside:'
+      f' {same}--public_examples={num_public}',
       flush=True,
   )
   try:
@@ -128,11 +142,12 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
       clipping_norm=settings.clip,
       noise_multiplier=settings.noise_multiplier,
   )
-  _say(settings, found, run, output)
+  _say(settings, data.public_digest(), found, run, output)
 
 
 def _say(
     settings: settings_lib.RunSettings,
+    public_digest: str,
     found: estimation.Estimate,
     run: theorem_2.Training,
     output: pathlib.Path,
@@ -183,6 +198,7 @@ def _say(
   drawing.save_png(figure, output / f'{_NAME}.png')
   values = {
       'task': settings.task,
+      'public_digest': public_digest,  # As config.json of a run has it.
       'suggested_compression_ratio': suggested,
       'constants': vars(c),
       'training': vars(run),

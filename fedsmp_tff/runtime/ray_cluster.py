@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import pickle
+import signal
 import socket
 import time
 from typing import Any, Optional
@@ -356,7 +357,11 @@ def ray_context(
     }
   else:
     _check_reachable(address)
+  handler = signal.getsignal(signal.SIGTERM)
   ray.init(**options, log_to_driver=False, logging_level='ERROR')
+  if callable(handler) and signal.getsignal(signal.SIGTERM) is not handler:
+    # The program's own: Ray's would end a round that the program lets end.
+    signal.signal(signal.SIGTERM, handler)
   try:
     environment = {
         name: value for name, value in os.environ.items() if name.startswith('TF_')

@@ -37,7 +37,7 @@ class RunDirectory:
   Attributes:
     path: The directory.
     config: The contents of config.json, if it is of a run that can be resumed; else None.
-    tables: The run's tables and events.
+    tables: The run's tables.
   """
 
   def __init__(self, path: str, overwrite: bool):

@@ -1,4 +1,4 @@
-"""A run's tables: metrics.csv, timings.csv and TensorBoard events, a row a round."""
+"""A run's tables: metrics.csv and timings.csv, a row a round."""
 
 from collections.abc import Iterator
 import contextlib
@@ -23,18 +23,14 @@ class RunTables:
   def __init__(self, directory: pathlib.Path):
     self._directory = directory
     self._tables = {name: tables.Table(directory / name) for name in (METRICS, _TIMINGS)}
-    self._events = None
 
   def close(self) -> None:
     """Closes the files."""
     for table in self._tables.values():
       table.close()
-    if self._events is not None:
-      with contextlib.suppress(OSError), _as_os_error():
-        self._events.close()
 
   def resume(self, rounds_done: int, digests: dict[str, np.ndarray]) -> int:
-    """Removes the rows of rounds that are run again, in events too.
+    """Removes the rows of rounds that are run again.
 
     Args:
       rounds_done: The rounds that are not run again.
@@ -51,10 +47,6 @@ class RunTables:
       with writing(self._directory):
         for name, table in self._tables.items():
           table.keep(rounds_done, digests[name])
-        self._remove_events()
-        for row in self._tables[METRICS].rows():
-          step = int(row.pop('round'))
-          self._add_events(step, {n: float(v) for n, v in row.items() if v})
     except tables.DamagedError as error:
       raise errors.InputError(
           f'{error}; restore it from a backup, or start over with --overwrite.'
@@ -81,7 +73,7 @@ class RunTables:
       self.remove()
 
   def paths(self) -> list[pathlib.Path]:
-    """The files of the tables, events aside."""
+    """The files of the tables."""
     return [table.path for table in self._tables.values()]
 
   def digests(self) -> dict[str, np.ndarray]:
@@ -89,11 +81,9 @@ class RunTables:
     return {name: table.digest() for name, table in self._tables.items()}
 
   def add_metrics(self, row: dict[str, Any]) -> None:
-    """Adds a row; None values are left blank. `row['round']` is the step of events."""
+    """Adds a row; None values are left blank."""
     with writing(self._directory):
       self._tables[METRICS].add(row)
-      values = {n: v for n, v in row.items() if n != 'round' and v is not None}
-      self._add_events(row['round'], values)
 
   def add_timings(self, row: dict[str, Any]) -> None:
     with writing(self._directory):
@@ -112,25 +102,9 @@ class RunTables:
     )
 
   def remove(self) -> None:
-    """Removes all rows."""
-    for table in self._tables.values():
-      table.path.unlink(missing_ok=True)
-    self._remove_events()
-
-  def _remove_events(self) -> None:
-    for path in self._directory.glob(_EVENTS):
-      path.unlink()
-
-  def _add_events(self, step: int, values: dict[str, float]) -> None:
-    import tensorflow as tf  # pylint: disable=g-import-not-at-top
-
-    with _as_os_error():
-      if self._events is None:
-        self._events = tf.summary.create_file_writer(str(self._directory))
-      with self._events.as_default(step=step):
-        for name, value in values.items():
-          tf.summary.scalar(name, value)
-      self._events.flush()
+    """Removes all rows, and the TensorBoard events of the same rounds."""
+    for path in [*self.paths(), *self._directory.glob(_EVENTS)]:
+      path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -143,14 +117,3 @@ def writing(path: pathlib.Path) -> Iterator[None]:
         f'{path} can\'t be written ({library_errors.reason(error)}); make room or give access'
         ' there, and run the same command again, which resumes after the last checkpoint.'
     ) from None
-
-
-@contextlib.contextmanager
-def _as_os_error() -> Iterator[None]:
-  """Turns TensorFlow's errors of files into Python's, which commands without it handle too."""
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
-
-  try:
-    yield
-  except tf.errors.OpError as error:
-    raise OSError(library_errors.reason(error)) from None

@@ -39,9 +39,13 @@ def train(
   try:
     averages = _averages(experiment)
     writer = metrics.MetricsWriter(experiment, out.tables, ledger)
-    reporters = [averages, writer, progress]
+    managers = [tff.program.TensorBoardReleaseManager(out.path)]
     if release_manager is not None:
-      reporters.append(releases.Releases(release_manager, lambda report: writer.row))
+      managers.append(release_manager)
+    reporters = [
+        averages, writer, progress,
+        *(releases.Releases(manager, lambda report: writer.row) for manager in managers),
+    ]
     with interruption.rounds():
       weights, stopped_by = loop.run(
           experiment.process(),

@@ -14,6 +14,7 @@ from fedsmp_tff import constants
 from fedsmp_tff import runtime
 from tests.support import processes
 from tests.support import tiny_models
+from tests.support import waiting
 
 
 def _arrays():
@@ -89,7 +90,7 @@ print(constants.tensors(np.arange(5)).numpy().sum(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, timeout=120, check=False,
-        env={**os.environ, 'PYTHONPATH': os.getcwd(), 'TMPDIR': str(tmp_path)},
+        [sys.executable, '-c', code], capture_output=True, timeout=waiting.SECONDS, check=False,
+        env={**os.environ, 'TMPDIR': str(tmp_path)},
     )
     assert done.stdout == b'10\n' and not list(tmp_path.iterdir())

@@ -13,21 +13,29 @@ from tests.support import commands
 
 _PAGE = (pathlib.Path(__file__).parents[2] / 'docs' / 'privacy.md').read_text(encoding='utf-8')
 _MARKS = {'inside', 'outside', 'secret'}
+# Seconds, a duration or the time left, in what a run prints.
+_TIME = re.compile(r'\d (s|min|h)\b|\d\d:\d\d')
 _OUTSIDE_OR_SECRET = {
-    'timings.csv', 'checkpoints/round_*', 'checkpoints/data_digest.json', 'participants',
+    'timings.csv', 'events.out.tfevents.*', 'checkpoints/round_*', 'checkpoints/data_digest.json', 'participants',
     'released', 'exact_clipped_clients', 'exact_non_finite_clients', 'exact_saturated_values',
     'round_seconds',
 }
 
 
-def _table(title):
-  """Maps the artifacts of a table that have names in code to their marks."""
+def _rows(title):
+  """Maps all artifacts of a table to their marks."""
   lines = _PAGE.split(f'| {title} | mark | why |\n')[1].split('\n\n')[0].splitlines()[1:]
   cells = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
   assert all(len(line) == 3 and line[1] in _MARKS and line[2] for line in cells), cells
-  named = [(match[1], mark) for name, mark, _ in cells if (match := re.match('`(.*)`$', name))]
-  assert len(dict(named)) == len(named)
-  return dict(named)
+  marks = {name: mark for name, mark, _ in cells}
+  assert len(marks) == len(cells)
+  return marks
+
+
+def _table(title):
+  """The same of those that have names in code."""
+  rows = _rows(title).items()
+  return {match[1]: mark for name, mark in rows if (match := re.match('`(.*)`$', name))}
 
 
 @pytest.fixture(scope='module')
@@ -75,6 +83,33 @@ def test_every_file_is_marked_and_no_other(runs):
 def test_every_column_is_marked_and_no_other(runs, file):
   table = _table(f'column of `{file}`')
   assert {name for run in runs for name in commands.rows(run / file)[0]} == set(table)
+
+
+def test_events_have_the_columns_of_metrics_and_times(runs):
+  for run in runs:
+    events = commands.events(run)
+    assert {column for _, column, _ in events} <= {*commands.rows(run / 'metrics.csv')[0]}
+    times = {step: time for step, _, time in events}
+    assert len({*times.values()}) == len(times) > 1  # Their differences are seconds a round.
+  marks = _table('artifact')
+  assert marks['events.out.tfevents.*'] == marks['timings.csv'] == 'outside'
+
+
+def test_what_a_run_prints_is_outside_where_it_has_times(tmp_path, capsys):
+  from tests.support import small_data
+
+  small_data.write_fashion_mnist(tmp_path / 'data')
+  assert commands.main(commands.tiny(tmp_path / 'data', tmp_path / 'run', '--rounds=2')) == 0
+  printed = capsys.readouterr()
+  plan, results = printed.out.split('\noutput: ', 1)
+  marks = _rows('artifact')
+  for name, text in (
+      ('the plan on standard output', plan),
+      ('the results on standard output', results),
+      ('lines of progress on standard error', printed.err),
+  ):
+    assert text and marks[name] == ('outside' if _TIME.search(text) else 'inside'), name
+  assert marks["`logs/*` of a sweep's directory"] == 'outside'
 
 
 def test_what_is_not_inside_is_what_is_known_to_be(runs):

@@ -5,15 +5,14 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.support import commands
 from tests.support import small_data
+from tests.support import waiting
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_WAIT = 180
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def _start(tmp_path, temporary, *arguments):
       ['bash', _ROOT / 'docs' / 'slurm' / 'array.sbatch', *arguments], cwd=tmp_path,
       env={
           **os.environ, 'SLURM_JOB_ID': '7', 'SLURM_ARRAY_TASK_ID': '0',
-          'TMPDIR': str(temporary), 'PYTHONPATH': str(_ROOT),
+          'TMPDIR': str(temporary),
       },
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
   )
@@ -39,7 +38,7 @@ def _start(tmp_path, temporary, *arguments):
 @pytest.mark.parametrize('flag, status', [('--print', 0), ('--no_such_flag', 2)])
 def test_it_ends_with_the_sweeps_status_and_leaves_nothing(tmp_path, temporary, flag, status):
   job = _start(tmp_path, temporary, '--grid=paper/fashion_mnist', flag)
-  out, err = job.communicate(timeout=_WAIT)
+  out, err = job.communicate(timeout=waiting.SECONDS)
   assert job.returncode == status and not [*temporary.iterdir()]
   assert 'tasks.run --task=fashion_mnist' in out if flag == '--print' else 'no_such_flag' in err
 
@@ -51,13 +50,15 @@ def test_sigterm_ends_the_run_after_its_round_and_leaves_nothing(tmp_path, tempo
   flags = [flag for flag in commands.tiny(tmp_path / 'data', '')[1:] if 'output_dir' not in flag]
   grid.write_text(' '.join([*flags, '--rounds=100000']))
   job = _start(tmp_path, temporary, f'--grid={grid}', f'--sweep_dir={tmp_path / "runs"}')
-  end = time.monotonic() + _WAIT
-  while not any(len(table.read_bytes().splitlines()) > 3
-                for table in tmp_path.glob('runs/*/metrics.csv')):
-    assert job.poll() is None and time.monotonic() < end, job.communicate()
-    time.sleep(0.1)
+
+  def has_rounds():
+    assert job.poll() is None, job.communicate()
+    tables = tmp_path.glob('runs/*/metrics.csv')
+    return any(len(table.read_bytes().splitlines()) > 3 for table in tables)
+
+  waiting.until(has_rounds)
   assert [*temporary.iterdir()]
   job.send_signal(signal.SIGTERM)
-  _, err = job.communicate(timeout=_WAIT)
+  _, err = job.communicate(timeout=waiting.SECONDS)
   assert job.returncode == 143, err
   assert [*tmp_path.glob('runs/*/summary.json')] and not [*temporary.iterdir()]

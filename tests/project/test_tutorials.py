@@ -6,6 +6,8 @@ import nbclient
 import nbformat
 import pytest
 
+from tests.support import waiting
+
 _ROOT = pathlib.Path(__file__).parents[2]
 _TUTORIALS = sorted((_ROOT / 'docs' / 'tutorials').glob('*.ipynb'))
 
@@ -15,7 +17,7 @@ def test_it_runs_and_its_outputs_are_kept(path):
   notebook = nbformat.read(path, as_version=4)
   kept = [cell.get('outputs') for cell in notebook.cells]
   nbclient.NotebookClient(
-      notebook, timeout=300, resources={'metadata': {'path': str(path.parent)}}
+      notebook, timeout=waiting.SECONDS, resources={'metadata': {'path': str(path.parent)}}
   ).execute()
   for cell, before in zip(notebook.cells, kept, strict=True):
     # The numbers differ, since noise is fresh; each cell shows what it showed, and no warning.

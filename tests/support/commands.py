@@ -1,13 +1,12 @@
 """Small runs of `python -m tasks.run`, in this process and as one of their own."""
 
 import csv
-import os
-import signal
 import subprocess
 import sys
 
 from absl.testing import flagsaver
 import numpy as np
+import tensorflow as tf
 
 from tasks import run
 
@@ -33,16 +32,23 @@ def tiny(data_dir, output_dir, *arguments):
 def command(arguments):
   return subprocess.Popen(
       [sys.executable, '-m', 'tasks.run', *arguments[1:]],
-      env={**os.environ, 'PYTHONPATH': os.getcwd()}, text=True,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-      # A shell's background jobs start with SIGINT ignored; these must hear it.
-      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
   )
 
 
 def rows(path):
   with open(path, encoding='utf-8') as file:
     return list(csv.DictReader(file))
+
+
+def events(path):
+  """(step, column, time) of each value in the TensorBoard events of a directory."""
+  return [
+      (event.step, value.tag, event.wall_time)
+      for file in sorted(path.glob('events.out.tfevents.*'))
+      for event in tf.compat.v1.train.summary_iterator(str(file))
+      for value in event.summary.value
+  ]
 
 
 def main(arguments):

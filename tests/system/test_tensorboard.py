@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
@@ -11,20 +10,15 @@ import portpicker
 import pytest
 
 from tests.support import commands
-
-_SECONDS = 90
+from tests.support import waiting
 
 
 def _read(url):
-  deadline = time.monotonic() + _SECONDS
-  while True:
-    try:
-      with urllib.request.urlopen(url, timeout=5) as page:
-        return json.loads(page.read())
-    except (urllib.error.URLError, ConnectionError):
-      if time.monotonic() > deadline:
-        raise
-      time.sleep(0.5)
+  try:
+    with urllib.request.urlopen(url, timeout=waiting.SECONDS) as page:
+      return json.loads(page.read())
+  except (urllib.error.URLError, ConnectionError):
+    return {}
 
 
 @pytest.mark.slow  # It imports TensorFlow.
@@ -39,12 +33,12 @@ def test_it_has_the_run(data_dir, tmp_path):
     )
   try:
     url = f'http://127.0.0.1:{port}/data/plugin/scalars/tags'
-    found = _read(url)
-    deadline = time.monotonic() + _SECONDS
-    while not found.get('run') and time.monotonic() < deadline:
-      time.sleep(0.5)  # It reads the files after it has begun to listen.
-      found = _read(url)
-    assert 'test_accuracy' in found['run'], (tmp_path / 'log').read_text()
+
+    def has_accuracies():
+      assert board.poll() is None, (tmp_path / 'log').read_text()
+      return 'test_accuracy' in _read(url).get('run', ())
+
+    waiting.until(has_accuracies)
   finally:
     board.terminate()
     board.wait()

@@ -29,6 +29,7 @@ from tasks.config import settings
 from tasks.config import task_flags
 from tasks.training import run_directory
 from tests.support import commands
+from tests.support import waiting
 
 
 def _ray_node(ip, *arguments):
@@ -543,19 +544,16 @@ class TestExecution:
         seen |= {c.pid for c in psutil.Process(command.pid).children(recursive=True)}
       time.sleep(0.05)
     # Its output ends with it: nobody else holds it open.
-    out, err = command.communicate(timeout=10)
+    out, err = command.communicate(timeout=waiting.SECONDS)
     assert command.returncode == 0
     assert '3 of 3 rounds done' in out and 'round 3/3' in err
     assert 'Traceback' not in err
     assert len(seen) >= children
-    deadline = time.monotonic() + 30
-    while any(psutil.pid_exists(pid) for pid in seen):
-      assert time.monotonic() < deadline
-      time.sleep(0.2)
+    waiting.until_ended(seen)
 
   def test_a_failed_start_says_one_sentence_and_no_traceback(self):
     command = commands.command(['run', '--task=fashion_mnist', '--p=0'])
-    out, err = command.communicate(timeout=60)
+    out, err = command.communicate(timeout=waiting.SECONDS)
     assert command.returncode == 2 and out == ''
     assert err == 'tasks.run: --p must be a number > 0 and <= 1; got 0.0.\n'
 
@@ -573,7 +571,7 @@ class TestRayNodes:
     undisturbed.remove('--local_epochs=1')
     # A process of its own: TensorFlow reads some of its settings once.
     command = commands.command(undisturbed)
-    _, err = command.communicate(timeout=300)
+    _, err = command.communicate(timeout=waiting.SECONDS)
     assert command.returncode == 0, err
     with socket.socket() as free:
       free.bind(('127.0.0.1', 0))
@@ -609,7 +607,7 @@ class TestRayNodes:
         assert command.poll() is None
       _kill([raylet])
       assert len(commands.rows(out / 'timings.csv')) < 5  # It is not over yet.
-      printed, err = command.communicate(timeout=300)
+      printed, err = command.communicate(timeout=waiting.SECONDS)
       assert command.returncode == 0, err
       assert '4 of 4 rounds done' in printed
     finally:

@@ -1,20 +1,17 @@
 """Tests of `python -m tasks.sweep`: real processes, interrupted, and two at once."""
 
 import csv
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from tasks import sweep
 from tests.support import commands
-
-_WAIT = 180
+from tests.support import waiting
 
 
 @pytest.fixture
@@ -37,16 +34,8 @@ def _main(capsys, *arguments):
 def _start(*arguments):
   return subprocess.Popen(
       [sys.executable, '-m', 'tasks.sweep', *arguments], text=True,
-      env={**os.environ, 'PYTHONPATH': os.getcwd()},
       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
   )
-
-
-def _until(what):
-  end = time.monotonic() + _WAIT
-  while not what():
-    assert time.monotonic() < end
-    time.sleep(0.05)
 
 
 def _rounds(run_dir):
@@ -138,7 +127,7 @@ class TestExecution:
     )
     root = tmp_path / 'runs'
     both = [_start(grid, f'--sweep_dir={root}', '--seeds=1') for _ in range(2)]
-    said = [one.communicate(timeout=_WAIT) for one in both]
+    said = [one.communicate(timeout=waiting.SECONDS) for one in both]
     logs = {log.stem: log.read_text() for log in (root / 'logs').iterdir()}
     for name, log in logs.items():
       # Begun once and ended once, by one of them; what failed may be tried by both.
@@ -160,7 +149,7 @@ class TestExecution:
         grid, f'--sweep_dir={tmp_path / "runs"}', '--seeds=1', '--seconds_per_line=0.5',
         '--keep_checkpoints', '--', '--seconds_per_line=0.5',
     )
-    out, err = process.communicate(timeout=_WAIT)
+    out, err = process.communicate(timeout=waiting.SECONDS)
     assert process.returncode == 0, err
     lines = out.splitlines()
     second = next(i for i, line in enumerate(lines) if line.startswith('[2/2] '))
@@ -176,7 +165,7 @@ class TestExecution:
 
   def test_interrupted_twice_and_started_again(self, write_grid, tmp_path, capsys):
     grid = write_grid(
-        '--algorithm=fedavg --rounds=1', '--algorithm=fedsmp_randk --p=0.5 --rounds=14'
+        '--algorithm=fedavg --rounds=1', '--algorithm=fedsmp_randk --p=0.5 --rounds=30'
     )
     arguments = (grid, f'--sweep_dir={tmp_path / "runs"}', '--seeds=1')
     status, out, _ = _main(capsys, *arguments, '--print')
@@ -188,12 +177,12 @@ class TestExecution:
     for number in (signal.SIGTERM, signal.SIGKILL):
       seen = len(_rounds(second))
       process = _start(*arguments)
-      _until(lambda seen=seen: len(_rounds(second)) > seen + 1)
+      waiting.until(lambda seen=seen: len(_rounds(second)) > seen + 1)
       (run,) = psutil.Process(process.pid).children()
       process.send_signal(number)
-      process.communicate(timeout=_WAIT)
+      process.communicate(timeout=waiting.SECONDS)
       # The run was told, has ended in its own way, and nothing is left.
-      _until(lambda run=run: not run.is_running())
+      waiting.until(lambda run=run: not run.is_running())
       assert process.returncode == (143 if number == signal.SIGTERM else -9)
       summary = (first / 'summary.json').stat()
     status, out, _ = _main(capsys, *arguments, '--status')
@@ -204,7 +193,7 @@ class TestExecution:
     assert status == 0
     report = f'report: python -m tasks.report {tmp_path / "runs"}'
     assert out.splitlines()[-2:] == ['1 done, 1 done before', report]
-    assert _rounds(second) == [*range(15)]
+    assert _rounds(second) == [*range(31)]
     assert (first / 'summary.json').stat() == summary
     log = (tmp_path / 'runs' / 'logs' / f'{second.name}.log').read_text()
     assert log.count('resuming after round') == 2

@@ -22,6 +22,7 @@ class TestComputation:
           ([], '--task is not set'),
           (['--task=fashion_mnist', '--algorithm=fedavg'], 'adds no noise'),
           (['--task=fashion_mnist', '--epsilon=1'], '--epsilon=1.0 needs k to be known'),
+          (['--task=fashion_mnist', '--algorithm=fedsmp_randk'], 'sets no public examples aside'),
           (['--task=fashion_mnist', '--tune_rounds=0'], '--tune_rounds must be an integer >= 1; got 0'),
           (['--task=fashion_mnist', '--client_examples=0'], '--client_examples must be an integer >= 1; got 0'),
           (['--task=fashion_mnist', '--p=2'], '--p must be a number > 0 and <= 1; got 2.0'),
@@ -69,6 +70,31 @@ class TestExecution:
       found.append(values['suggested_compression_ratio'])
     for kind in ('randk', 'topk'):
       assert found[0][kind] > found[1][kind]
+
+  def test_it_trains_on_the_public_examples_of_the_run_with_its_flags(
+      self, capsys, arguments, tmp_path
+  ):
+    status, out, _ = _run(capsys, *arguments)
+    assert status == 0 and 'set the same examples aside: --seed=1 --public_examples=24\n' in out
+    digest = json.loads((tmp_path / 'tune' / 'bound.json').read_text())['public_digest']
+    flags = [a for a in arguments if not a.startswith(('--tune', '--client_examples'))]
+    for seed in ('1', '2'):
+      run = [*flags, '--rounds=1', f'--seed={seed}', f'--output_dir={tmp_path / seed}']
+      assert commands.main(['run', *run]) == 0
+      config = json.loads((tmp_path / seed / 'config.json').read_text())
+      assert (config['public_digest'] == digest) == (seed == '1')
+
+  def test_without_a_seed_only_where_no_seed_draws_the_public_set(
+      self, capsys, arguments, tmp_path
+  ):
+    unseeded = [a for a in arguments if a != '--seed=1']
+    assert "may be its clients'; set --seed" in commands.refused(capsys, tune, *unseeded)
+    status, out, err = _run(
+        capsys, '--task=shakespeare', '--shakespeare_lstm_units=2', '--tune_rounds=1',
+        '--client_examples=100', '--public_examples=400', f'--tune_dir={tmp_path / "tune"}',
+    )
+    assert status == 0, err
+    assert 'set the same examples aside: --public_examples=400\n' in out
 
   def test_too_few_public_examples(self, capsys, arguments):
     status, _, err = _run(capsys, *arguments, '--client_examples=20')

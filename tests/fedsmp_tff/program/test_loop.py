@@ -22,6 +22,7 @@ from fedsmp_tff.program import checkpoints as checkpoints_lib
 from fedsmp_tff.program import loop
 from tests.support import processes
 from tests.support import tiny_models
+from tests.support import waiting
 
 
 class _Tell(loop.Reporter):
@@ -329,7 +330,7 @@ for child in psutil.Process().children():
   child.kill()
 """
     done = subprocess.run(
-        [sys.executable, '-c', code], env={**os.environ, 'PYTHONPATH': os.getcwd()},
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=240, check=False,
+        [sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        timeout=waiting.SECONDS, check=False,
     )
     assert 'fedsmp_tff.runtime.set_local_context()' in done.stdout

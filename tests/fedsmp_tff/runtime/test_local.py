@@ -12,6 +12,7 @@ from fedsmp_tff import runtime
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import local
 from fedsmp_tff.runtime import workers
+from tests.support import waiting
 
 
 class TestComputation:
@@ -97,7 +98,7 @@ class TestExecution:
           active.add(call)
           mine.append(len(active))
         if not by_variable and call in (1, 2):
-          together.wait(timeout=60)  # Both threads are in the one function.
+          together.wait(timeout=waiting.SECONDS)  # Both threads are in the one function.
         else:
           time.sleep(0.01)  # For the other thread to come in, if it may.
         results = run(*tensors)

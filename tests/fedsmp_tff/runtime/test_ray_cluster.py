@@ -1,12 +1,12 @@
 """Tests of rounds on a Ray cluster whose workers die, hang, or come late."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 import psutil
@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import runtime
 from fedsmp_tff.runtime import ray_cluster
+from tests.support import waiting
 
 _CLIENTS = 12
 
@@ -34,6 +35,16 @@ def _slow_square(x):
 @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
 def _sum_of_squares(x):
   return tff.federated_secure_sum(tff.federated_map(_slow_square, x), 10**6)
+
+
+@tff.federated_computation(
+    tff.FederatedType(np.int32, tff.SERVER), tff.FederatedType(np.int32, tff.CLIENTS)
+)
+def _sum_of_multiples(factor, x):
+  multiply = tff.tensorflow.computation(lambda a, b: a * b, [np.int32, np.int32])
+  return tff.federated_secure_sum(
+      tff.federated_map(multiply, (tff.federated_broadcast(factor), x)), 10**6
+  )
 
 
 _VALUES = list(range(1, _CLIENTS + 1))
@@ -100,6 +111,12 @@ class TestComputation:
 
 class TestExecution:
 
+  def test_each_round_s_clients_have_its_broadcast(self):
+    with runtime.ray_context(workers=1):  # Which has fetched the broadcast of the round before.
+      assert [_sum_of_multiples(factor, _VALUES) for factor in (2, 5)] == [
+          2 * sum(_VALUES), 5 * sum(_VALUES)
+      ]
+
   def test_a_killed_worker_s_client_runs_elsewhere_and_counts_once(self):
     with runtime.ray_context(workers=2):
       assert _sum_of_squares(_VALUES) == _SUM
@@ -150,13 +167,32 @@ class TestExecution:
       assert [total(data), total(data)] == [19, 19]
     assert len([sent for sent in put if isinstance(sent, bytes)]) == num_put
 
-  def test_a_hanging_worker_is_given_up(self):
-    with runtime.ray_context(workers=2, client_timeout=6.0):
+  def test_a_hanging_worker_is_given_up(self, monkeypatch):
+    timeout, late = 100000.0, []
+    clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + sum(late))
+    monkeypatch.setattr(ray_cluster, 'time', clock)
+
+    def suspend(actor):
+      actor.suspend()
+      time.sleep(1)  # It may have been between two batches: then it has the next one by now.
+      late.append(timeout * _CLIENTS)
+      return True
+
+    with runtime.ray_context(workers=2, client_timeout=timeout):
       assert _sum_of_squares(_VALUES) == _SUM
-      with _meanwhile(lambda actor: actor.suspend() or True) as stopped:
-        start = time.monotonic()
+      with _meanwhile(suspend):
         assert _sum_of_squares(_VALUES) == _SUM
-      assert stopped and time.monotonic() - start < 60
+    assert late
+
+  def test_the_program_s_handler_of_sigterm_stays(self):
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+      with runtime.ray_context(workers=1):
+        signal.raise_signal(signal.SIGTERM)
+      assert received == [signal.SIGTERM]
+    finally:
+      signal.signal(signal.SIGTERM, before)
 
   def test_a_client_that_ends_every_worker_ends_the_round(self):
     with runtime.ray_context(workers=2):
@@ -193,13 +229,9 @@ with runtime.ray_context(workers=1):
 """
     done = subprocess.run(
         [sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        timeout=120, env={**os.environ, 'PYTHONPATH': os.getcwd()}, check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        timeout=waiting.SECONDS, check=False,
     )
     assert done.returncode == status
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) >= 3  # Ray's own, and the worker.
-    deadline = time.monotonic() + 30
-    while any(psutil.pid_exists(pid) for pid in pids):
-      assert time.monotonic() < deadline
-      time.sleep(0.2)
+    waiting.until_ended(pids)

@@ -1,16 +1,15 @@
 """Tests of the life of TFF's worker: it ends with the process that started it."""
 
-import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 import tensorflow_federated as tff
 
 from fedsmp_tff import runtime
+from tests.support import waiting
 
 _START = """
 import os, signal, sys
@@ -32,16 +31,6 @@ print(worker.pid, flush=True)
 
 def _workers():
   return [c.pid for c in psutil.Process().children() if 'worker_binary' in c.name()]
-
-
-def _wait_until_gone(pid):
-  for _ in range(100):
-    if not psutil.pid_exists(pid) or (
-        psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    ):
-      return True
-    time.sleep(0.1)
-  return False
 
 
 class TestExecution:
@@ -79,9 +68,8 @@ class TestExecution:
         [sys.executable, '-c', _START + ending],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        timeout=120,
-        env={**os.environ, 'PYTHONPATH': os.getcwd()},
+        timeout=waiting.SECONDS,
         check=False,
     )
     assert done.returncode == status
-    assert _wait_until_gone(int(done.stdout))
+    waiting.until_ended([int(done.stdout)])

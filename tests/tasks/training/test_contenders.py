@@ -46,7 +46,7 @@ class TestExecution:
     environment = {n: v for n, v in os.environ.items() if n != 'TF_DETERMINISTIC_OPS'}
     done = subprocess.run(
         [sys.executable, '-c', script], text=True, capture_output=True, check=False,
-        env={**environment, 'PYTHONPATH': os.getcwd()},
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
 

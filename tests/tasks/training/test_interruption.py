@@ -1,7 +1,6 @@
 """Tests of signals before the rounds, and of what a command leaves in the temporary directory."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -11,10 +10,7 @@ import pytest
 
 from tasks.training import interruption
 from tests.support import commands
-
-_WAIT = 180
-# A busy machine takes a few seconds to end a process.
-_SLACK = 30
+from tests.support import waiting
 
 
 @pytest.fixture(autouse=True)
@@ -27,20 +23,16 @@ def temporary(tmp_path, monkeypatch):
   assert not [*path.rglob('*')]
 
 
-def _wait_for_line(stream, beginning):
-  assert any(line.startswith(beginning) for line in stream), beginning
-
-
 @pytest.mark.parametrize('number, status', [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
     data_dir, tmp_path, number, status
 ):
   out = tmp_path / 'a'
-  arguments = commands.tiny(data_dir, out, '--algorithm=fedavg', '--grace_seconds=600')
+  arguments = commands.tiny(data_dir, out, '--algorithm=fedavg', '--grace_seconds=100000')
   command = commands.command(arguments)
-  _wait_for_line(command.stdout, 'output: ')  # TensorFlow compiles and measures now.
+  waiting.until_line(command.stdout, 'output: ')  # TensorFlow compiles and measures now.
   command.send_signal(number)
-  printed, err = command.communicate(timeout=interruption._SECONDS_BEFORE_ROUNDS + _SLACK)
+  printed, err = command.communicate(timeout=waiting.SECONDS)
   assert command.returncode == status, err
   assert err.splitlines()[-1] == (
       f'tasks.run: ended by {signal.Signals(number).name}; the same command with'
@@ -48,7 +40,7 @@ def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
   )
   assert 'in flight' not in err and 'Traceback' not in err and 'rounds done' not in printed
   again = commands.command(arguments)
-  printed, err = again.communicate(timeout=_WAIT)
+  printed, err = again.communicate(timeout=waiting.SECONDS)
   assert again.returncode == 0 and '3 of 3 rounds done' in printed, err
 
 
@@ -68,15 +60,23 @@ def _started(body):
   process = subprocess.Popen(
       [
           sys.executable, '-c',
-          'import hashlib, os, signal, threading\n'
+          'import hashlib, os, signal, threading, time\n'
           'from tasks.training import interruption\n'
-          'stop = interruption.Interruption(600.0)\n'
+          'stop = interruption.Interruption(100000.0)\n'
           'stop.next_step = "; the same command resumes it."\n'
+          # By its own clock, which shows that the main thread is in the long call.
+          'clock = time.pthread_getcpuclockid(threading.main_thread().ident)\n'
+          'def signal_in_call(number, begun):\n'
+          '  while time.clock_gettime(clock) < begun + 0.2:\n'
+          '    time.sleep(0.01)\n'
+          '  os.kill(os.getpid(), number)\n'
           'def signal_soon(number):\n'
-          '  threading.Timer(0.2, os.kill, (os.getpid(), number)).start()\n'
+          '  threading.Thread(\n'
+          '      target=signal_in_call, args=(number, time.clock_gettime(clock))\n'
+          '  ).start()\n'
           f'with stop.handled():\n{body}',
       ],
-      stderr=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH': os.getcwd()},
+      stderr=subprocess.PIPE, text=True,
   )
   try:
     yield process
@@ -92,7 +92,7 @@ _LONG = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
 
 def test_an_operation_in_flight_gets_no_grace_before_the_rounds():
   with _started(f'  signal_soon(signal.SIGTERM)\n  with stop.rounds():\n    {_LONG}\n') as process:
-    _, err = process.communicate(timeout=_SLACK)
+    _, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 143
   assert err.strip() == 'tasks.run: ended by SIGTERM; the same command resumes it.'
 
@@ -101,11 +101,11 @@ def test_it_gets_the_grace_from_the_first_round_on_and_a_second_signal_names_how
   with _started(
       f'  with stop.rounds():\n    stop.check()\n    signal_soon(signal.SIGTERM)\n    {_LONG}\n'
   ) as process:
-    _wait_for_line(process.stderr, 'tasks.run: SIGTERM: the round in flight has 600 s to end')
+    waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the round in flight has 100000 s to end')
     time.sleep(interruption._SECONDS_BEFORE_ROUNDS + 1)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=_SLACK)
+    _, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 130
   assert err.strip() == 'tasks.run: SIGINT again: ended; the same command resumes it.'
 
@@ -115,5 +115,5 @@ def test_after_the_rounds_it_ends_as_before_them():
       '  with stop.rounds():\n    stop.check()\n'
       f'  signal_soon(signal.SIGTERM)\n  {_LONG}\n'
   ) as process:
-    _, err = process.communicate(timeout=_SLACK)
+    _, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 143 and 'in flight' not in err
