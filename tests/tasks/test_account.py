@@ -1,5 +1,6 @@
 """Tests of the command `python -m tasks.account`."""
 
+import json
 import math
 import re
 import shutil
