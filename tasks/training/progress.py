@@ -1,7 +1,6 @@
 """Prints the progress of a run, as a bar or lines, and its summary at the end."""
 
-from collections.abc import Callable, Iterator
-import contextlib
+from collections.abc import Callable
 import math
 import sys
 import threading
@@ -123,32 +122,6 @@ class Progress(loop.Reporter):
     if self._bar.disable:
       self._thread.join()
     self._bar.close()
-
-
-@contextlib.contextmanager
-def beating(title: str, bound: str, seconds_per_line: float) -> Iterator[None]:
-  """In this block, prints what takes the time and for how long, every `seconds_per_line`.
-
-  Args:
-    title: What takes the time.
-    bound: How much work it is, for the first line.
-    seconds_per_line: Seconds from one line to the next.
-  """
-  done, begun = threading.Event(), time.monotonic()
-
-  def beat():
-    while not done.wait(seconds_per_line):
-      elapsed = tqdm.tqdm.format_interval(time.monotonic() - begun)
-      print(f'{title}: {elapsed} so far', file=sys.stderr, flush=True)
-
-  print(f'{title}: {bound}', file=sys.stderr, flush=True)
-  thread = threading.Thread(target=beat, daemon=True, name='beating')
-  thread.start()
-  try:
-    yield
-  finally:
-    done.set()
-    thread.join()
 
 
 def summary_text(
