@@ -25,7 +25,7 @@ from fedsmp_tff.runtime import workers as workers_lib
 # A client that ended this many workers would end all of them.
 _MAX_LOSSES = 3
 # Starting an actor includes the import of TensorFlow, on a busy machine.
-_SECONDS_WITHOUT_WORKER = 120
+_SECONDS_WITHOUT_WORKER = 300
 _MAX_FAILED_STARTS = 3
 _SECONDS_TO_CONNECT = 10
 _SECONDS_BETWEEN_CHECKS = 5.0
