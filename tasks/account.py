@@ -329,8 +329,6 @@ def _answer(
   """Returns the figure that was asked for, under one accounting; None if it has no answer."""
   if options.epsilon is None:
     return spec.epsilon(name)
-  if not how.guarantees:
-    return None
   # For the other sampling: what that would take, with as many clients.
   if how.sampling != spec.sampling:
     spec = dataclasses.replace(
@@ -368,7 +366,7 @@ def _verdict(name: str, spec: spec_lib.PrivacySpec, answer: float) -> str:
     return 'not for this sampling'
   if spec.is_valid(name):
     return 'VALID' if answer < math.inf else 'no bound here'
-  return 'not valid for --seats' if how.guarantees else 'lower bound'
+  return 'not valid for --seats'
 
 
 def _seats_text(spec: spec_lib.PrivacySpec) -> str:

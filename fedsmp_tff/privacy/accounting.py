@@ -4,24 +4,24 @@ Every round releases a sum over sampled clients of vectors clipped to C, plus no
 standard deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. It depends on
 how clients are sampled and on the adjacency, the meaning of 'one client more or less':
 
-  name             sampling            adjacency           sum's sensitivity
-  poisson_pld      Poisson, rate r/n   add or remove one   C
-  fixed_pld        exactly r of n,     replace one         2 C
-                   no replacement
-  poisson_rdp      Poisson, rate r/n   add or remove one   C
-  fixed_rdp        exactly r of n      replace one         2 C
-  fixed_pld_lower  exactly r of n      replace one         2 C
-  paper            Poisson, rate r/n   add or remove one   C
+  name         sampling            adjacency           sum's sensitivity
+  poisson_pld  Poisson, rate r/n   add or remove one   C
+  fixed_pld    exactly r of n,     replace one         2 C
+               no replacement
+  poisson_rdp  Poisson, rate r/n   add or remove one   C
+  fixed_rdp    exactly r of n      replace one         2 C
+  paper        Poisson, rate r/n   add or remove one   C
 
-`*_pld` are composed privacy loss distributions; `pld` explains which and why. The exception:
-`fixed_pld_lower` is a LOWER bound (`lower_bound`): no accountant of that sampling may claim less.
-`*_rdp` are Renyi DP with the conversion of Canonne, Kamath, Steinke (2020): for
-Poisson sampling of Gaussian noise dp-accounting's, with a fixed number of clients Wang, Balle,
-Kasiviswanathan (2019), Theorem 9, at noise multiplier sigma / 2, since replacing a client moves
-a sum by up to 2 C and dp-accounting takes the multiplier relative to that. With integer noise
-(`lattice`) they are valid too, by `rdp`; PLD is valid for discrete Gaussian noise
-(`discrete_gaussian`), not for Skellam noise. `paper` is the paper's own
-accounting (Renyi DP, conversion of Lemma 2), which reproduces its tables.
+`*_pld` are composed privacy loss distributions (`pld` explains which and why), or Renyi DP where
+that gives a smaller epsilon: both are upper bounds, so the smaller is one too. `*_rdp` are
+Renyi DP with the conversion of Canonne, Kamath, Steinke (2020): for Poisson sampling of Gaussian
+noise dp-accounting's, with a fixed number of clients Wang, Balle, Kasiviswanathan (2019),
+Theorem 9, at noise multiplier sigma / 2, since replacing a client moves a sum by up to 2 C and
+dp-accounting takes the multiplier relative to that. With integer noise (`lattice`) they are valid
+too, by `rdp`; PLD is valid for discrete Gaussian noise (`discrete_gaussian`), not for Skellam
+noise. `paper` is the paper's own accounting (Renyi DP, conversion of Lemma 2), which reproduces
+its tables. The RDP accounting of TensorFlow Privacy lives in dp-accounting since version 0.9, so
+`poisson_rdp` is its figure too.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,6 @@ from scipy import stats
 
 from fedsmp_tff.mechanism import lattice as lattice_lib
 from fedsmp_tff.privacy import discrete_gaussian
-from fedsmp_tff.privacy import lower_bound
 from fedsmp_tff.privacy import pld
 from fedsmp_tff.privacy import rdp as rdp_lib
 from fedsmp_tff.privacy import sampling
@@ -48,6 +47,8 @@ _ORDERS = (*_TENTHS, *_INTEGER_ORDERS[_INTEGER_ORDERS.index(11):])
 # The orders of Opacus 0.x, which the paper used.
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))
 _MOST_STEPS_TO_DELTA = 100
+# Divergences that are kept: each of a round, at an order.
+_DIVERGENCES_KEPT = 2**14
 # For many deltas at once; as all upper bounds, they are no less for it.
 _COARSE_STEP = 1e-3
 
@@ -59,30 +60,26 @@ class Accounting(NamedTuple):
     title: The method and the sampling, for people.
     assumption: The adjacency and the sensitivity.
     sampling: The sampling that it assumes: `POISSON` or `FIXED`.
-    guarantees: Whether it is an upper bound, and so a guarantee, for that sampling.
     any_noise: Whether it accounts for integer noise of any kind; see `Round.can_account`.
   """
 
   title: str
   assumption: str
   sampling: str
-  guarantees: bool = True
   any_noise: bool = False
 
 
+_PLD = 'PLD (RDP if smaller)'
 _ONE_MORE = 'add-or-remove-one adjacency, sensitivity C'
 _ANOTHER = 'replace-one adjacency, sensitivity 2C'
 _BY_POISSON = 'Poisson sampling at rate r/n'
 _BY_FIXED = 'exactly r of n clients a round, without replacement'
 
 ACCOUNTINGS = {
-    'poisson_pld': Accounting(f'PLD, {_BY_POISSON}', _ONE_MORE, sampling.POISSON),
-    'fixed_pld': Accounting(f'PLD, {_BY_FIXED}', _ANOTHER, sampling.FIXED),
+    'poisson_pld': Accounting(f'{_PLD}, {_BY_POISSON}', _ONE_MORE, sampling.POISSON),
+    'fixed_pld': Accounting(f'{_PLD}, {_BY_FIXED}', _ANOTHER, sampling.FIXED),
     'poisson_rdp': Accounting(f'RDP, {_BY_POISSON}', _ONE_MORE, sampling.POISSON, any_noise=True),
     'fixed_rdp': Accounting(f'RDP, {_BY_FIXED}', _ANOTHER, sampling.FIXED, any_noise=True),
-    'fixed_pld_lower': Accounting(
-        f'LOWER BOUND by PLD, {_BY_FIXED}', _ANOTHER, sampling.FIXED, guarantees=False
-    ),
     'paper': Accounting(
         f"the paper's accounting (RDP, {_BY_POISSON}, classic conversion)", _ONE_MORE,
         sampling.POISSON,
@@ -106,7 +103,7 @@ class Round(NamedTuple):
 
   Attributes:
     sampling: `sampling.POISSON` or `sampling.FIXED`.
-    population: n.
+    population: n, the most clients that either neighbouring population has.
     clients_per_round: r.
     seats: The most clients that take part.
     noise_multiplier: sigma.
@@ -180,6 +177,9 @@ def epsilon(
 ) -> float:
   """Returns epsilon of all rounds on the same clients together, in any order.
 
+  The epsilon after t rounds is a guarantee only if t, or a budget that ends the run, was fixed in
+  advance.
+
   >>> one = Round('poisson', 6000, 100, 6000, noise_multiplier=1.4)
   >>> round(epsilon([(one, 180)], 'poisson_rdp', delta=6000**-1.1), 3)
   0.744
@@ -209,45 +209,62 @@ def epsilon(
           ' choose one by Renyi DP.'
       )
   if by_privacy_loss(accounting):
-    if accounting == 'fixed_pld_lower':
-      return lower_bound.fixed(
-          [(one.noise_multiplier, one.sampling_rate, num) for one, num in rounds], delta
-      )
     distance = sum(_distance_of_reals(one) * num for one, num in rounds)
     rounds = [(one.in_reals(), num) for one, num in rounds]
-    step = _step(rounds, accounting)
-    losses = [(_ROUND_LOSS[accounting](one, step), num) for one, num in rounds]
-    return _less_than_delta(pld.epsilon_of(losses), delta, distance)
+    return _less_than_delta(_by_loss_or_renyi(rounds, accounting), delta, distance)
   if accounting == 'paper':
     orders = _PAPER_ORDERS
-    divergence = sum(_gaussian_poisson(one, orders) * num for one, num in rounds)
+    divergence = [
+        sum(_gaussian_poisson(one, order) * num for one, num in rounds) for order in orders
+    ]
     return float(np.nanmin(divergence + math.log(1 / delta) / (np.array(orders) - 1)))
-  integers = any(one.lattice is not None for one, _ in rounds)
-  orders = _INTEGER_ORDERS if integers else _ORDERS
+  return _by_renyi(rounds, accounting, delta)
+
+
+def _by_loss_or_renyi(rounds, accounting: str) -> Callable[[float], float]:
+  """Maps delta to epsilon of rounds of noise in reals, the smaller of two upper bounds."""
+  step = _step(rounds, accounting)
+  by_loss = pld.epsilon_of([(_ROUND_LOSS[accounting](one, step), num) for one, num in rounds])
+  return lambda delta: _by_renyi(rounds, accounting, delta, most=by_loss(delta))
+
+
+def _by_renyi(rounds, accounting: str, delta: float, most: float = math.inf) -> float:
+  """Returns epsilon by Renyi DP of the sampling that an accounting assumes, or `most` if less."""
   if ACCOUNTINGS[accounting].sampling == sampling.FIXED:
-    return _of_renyi(rounds, orders, delta, _fixed_rdp, _inexact)
+    return _of_renyi(rounds, delta, _fixed_rdp, _inexact, most)
   # A limit of seats is part of the divergences, or a failure; both are valid.
   return min(
-      _of_renyi(rounds, orders, delta, _poisson_rdp, lambda one: _inexact(one) + _overflow(one)),
-      _of_renyi(rounds, orders, delta, _truncated_rdp, _inexact),
+      _of_renyi(rounds, delta, _poisson_rdp, lambda one: _inexact(one) + _overflow(one), most),
+      _of_renyi(rounds, delta, _truncated_rdp, _inexact, most),
   )
 
 
-def _of_renyi(rounds, orders, delta, rdp_of, distance_of) -> float:
+def _of_renyi(rounds, delta, rdp_of, distance_of, most) -> float:
   """Returns epsilon of rounds by Renyi DP.
 
   Args:
     rounds: See `epsilon`.
-    orders: Of the divergences.
     delta: See `epsilon`.
-    rdp_of: Divergences of a `Round`'s model at the orders.
+    rdp_of: Maps a `Round` and an order to the divergence of the round's model.
     distance_of: Total variation between a release and the model.
+    most: An upper bound that is known; what can't give less is not computed, which takes time.
   """
-  divergence = sum(rdp_of(one, orders) * num for one, num in rounds)
+  integers = any(one.lattice is not None for one, _ in rounds)
+  orders, divergences = [], []
+  for order in _INTEGER_ORDERS if integers else _ORDERS:
+    # epsilon is the divergence, which grows with the order, and this.
+    if math.log1p(-1 / order) - math.log(delta * order) / (order - 1) >= most:
+      continue
+    orders.append(order)
+    divergences.append(sum(rdp_of(one, order) * num for one, num in rounds))
+    if most <= divergences[-1] < math.inf:  # Infinite where dp-accounting's series diverges.
+      break
+  if not orders:
+    return most
   distance = sum(distance_of(one) * num for one, num in rounds)
-  return _less_than_delta(
-      lambda delta: float(rdp.compute_epsilon(orders, divergence, delta)[0]), delta, distance
-  )
+  return min(most, _less_than_delta(
+      lambda delta: float(rdp.compute_epsilon(orders, divergences, delta)[0]), delta, distance
+  ))
 
 
 def _less_than_delta(epsilon_of: Callable[[float], float], delta: float, distance: float) -> float:
@@ -282,7 +299,7 @@ def deltas(one: Round, num: int, epsilons: Sequence[float]) -> np.ndarray:
   name = f'{one.sampling}_pld'
   step = max(_step([(one, num)], name), _COARSE_STEP)
   loss = _ROUND_LOSS[name](one.without_truncation(), step)
-  return np.array(pld.deltas(loss, num, list(epsilons)))
+  return pld.deltas(loss, num, list(epsilons))
 
 
 def _step(rounds: Sequence[tuple[Round, int]], accounting: str) -> float:
@@ -298,6 +315,15 @@ def _distance_of_reals(one: Round) -> float:
   return discrete_gaussian.dominating(one.lattice).distance if one.lattice else 0.0
 
 
+@functools.lru_cache
+def _full(one: Round) -> float:
+  """The probability that the others fill the seats."""
+  if one.sampling == sampling.FIXED:
+    return 0.0
+  return float(stats.binom.sf(one.seats - 1, one.population - 1, one.sampling_rate))
+
+
+@functools.lru_cache
 def _overflow(one: Round) -> float:
   """The probability that more clients are sampled than there are seats."""
   if one.sampling == sampling.FIXED:
@@ -310,70 +336,71 @@ def _inexact(one: Round) -> float:
   return one.lattice.statistical_distance if one.lattice else 0.0
 
 
-@functools.lru_cache
-def _gaussian_poisson(one: Round, orders: tuple) -> np.ndarray:
+@functools.lru_cache(_DIVERGENCES_KEPT)
+def _gaussian_poisson(one: Round, order: float) -> float:
   event = dp_accounting.PoissonSampledDpEvent(
       one.sampling_rate,
       dp_accounting.GaussianDpEvent(one.noise_multiplier),
   )
-  return _divergence(orders, event)
+  return _divergence(order, event)
 
 
-@functools.lru_cache
-def _poisson_rdp(one: Round, orders: tuple) -> np.ndarray:
-  """Renyi DP of one round at the orders, with seats for all."""
+@functools.lru_cache(_DIVERGENCES_KEPT)
+def _poisson_rdp(one: Round, order: float) -> float:
+  """Renyi DP of one round at the order, with seats for all."""
   if one.lattice is None:
-    return _gaussian_poisson(one, orders)
-  rate = one.sampling_rate
-  return rdp_lib.poisson(rdp_lib.curve_of(one.lattice, moved=1), rate, orders)
+    return _gaussian_poisson(one, order)
+  (divergence,) = rdp_lib.poisson(
+      rdp_lib.curve_of(one.lattice, moved=1), one.sampling_rate, [order]
+  )
+  return divergence
 
 
-@functools.lru_cache
-def _truncated_rdp(one: Round, orders: tuple) -> np.ndarray:
-  """Renyi DP of one round at the orders, with its seats.
+@functools.lru_cache(_DIVERGENCES_KEPT)
+def _truncated_rdp(one: Round, order: float) -> float:
+  """Renyi DP of one round at the order, with its seats.
 
   Whether the others fill the seats does not depend on the client in question. If not, the round
   is as with seats for all. If so, the client, sampled with probability q, takes the place of
   another with probability `seats` / (others + 1), which moves the sum by 2 C. The
   exponential of (alpha - 1) times the divergence is jointly convex.
   """
-  plain = _poisson_rdp(one, orders)
-  rate = one.sampling_rate
-  full = 0.0
-  if one.sampling == sampling.POISSON:
-    full = stats.binom.sf(one.seats - 1, one.population - 1, rate)
+  plain = _poisson_rdp(one, order)
+  full = _full(one)
   if not full:
     return plain
-  rate *= one.seats / (one.seats + 1)
+  rate = one.sampling_rate * one.seats / (one.seats + 1)
   if one.lattice is None:
-    replaced = _divergence(orders, dp_accounting.PoissonSampledDpEvent(
+    replaced = _divergence(order, dp_accounting.PoissonSampledDpEvent(
         rate, dp_accounting.GaussianDpEvent(one.noise_multiplier / 2)
     ))
   else:
-    replaced = rdp_lib.poisson(rdp_lib.curve_of(one.lattice, moved=2), rate, orders)
-  powers = np.array(orders) - 1
+    (replaced,) = rdp_lib.poisson(rdp_lib.curve_of(one.lattice, moved=2), rate, [order])
+  power = order - 1
   return np.logaddexp(
-      math.log1p(-full) + powers * plain, math.log(full) + powers * replaced
-  ) / powers
+      math.log1p(-full) + power * plain, math.log(full) + power * replaced
+  ) / power
 
 
-@functools.lru_cache
-def _fixed_rdp(one: Round, orders: tuple) -> np.ndarray:
-  """Renyi DP of one round at the orders."""
+@functools.lru_cache(_DIVERGENCES_KEPT)
+def _fixed_rdp(one: Round, order: float) -> float:
+  """Renyi DP of one round at the order."""
   if one.lattice is not None:
-    rate = one.sampling_rate
-    return rdp_lib.fixed(rdp_lib.curve_of(one.lattice, moved=2), rate, orders)
+    (divergence,) = rdp_lib.fixed(
+        rdp_lib.curve_of(one.lattice, moved=2), one.sampling_rate, [order]
+    )
+    return divergence
   event = dp_accounting.GaussianDpEvent(one.noise_multiplier / 2)
   if one.clients_per_round < one.population:
     event = dp_accounting.SampledWithoutReplacementDpEvent(
         one.population, one.clients_per_round, event
     )
-  return _divergence(orders, event, dp_accounting.NeighboringRelation.REPLACE_ONE)
+  return _divergence(order, event, dp_accounting.NeighboringRelation.REPLACE_ONE)
 
 
-def _divergence(orders, event, *relation) -> np.ndarray:
-  accountant = rdp.RdpAccountant(orders, *relation).compose(event)
-  return np.array(accountant.rdp)
+def _divergence(order, event, *relation) -> float:
+  (divergence,) = rdp.RdpAccountant([order], *relation).compose(event).rdp
+  return divergence
 
 
 def _poisson_loss(one: Round, step: float) -> pld.Loss:
@@ -395,4 +422,4 @@ _ROUND_LOSS = {
     'poisson_pld': _poisson_loss,
     'fixed_pld': _fixed_loss,
 }
-_SENSITIVITY = {'poisson_pld': 1, 'fixed_pld': 2, 'fixed_pld_lower': 2}
+_SENSITIVITY = {'poisson_pld': 1, 'fixed_pld': 2}

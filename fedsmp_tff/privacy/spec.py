@@ -5,8 +5,7 @@ the sampler is a choice, and the claim follows from it; `accounting` explains ho
 
 >>> from fedsmp_tff.privacy import accounting
 >>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, seats=6000)
->>> {name: round(spec.epsilon(name), 3) for name in accounting.ACCOUNTINGS
-...  if name != 'fixed_pld_lower'}  # That one is on another grid, and slower.
+>>> {name: round(spec.epsilon(name), 3) for name in accounting.ACCOUNTINGS}
 {'poisson_pld': 0.63, 'fixed_pld': 3.743, 'poisson_rdp': 0.744, 'fixed_rdp': 5.352, 'paper': 1.008}
 """
 
@@ -174,11 +173,7 @@ class PrivacySpec:
     how = accounting_lib.named(accounting)
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
-    return (
-        how.sampling == self.sampling
-        and how.guarantees
-        and self.round.can_account(accounting)
-    )
+    return how.sampling == self.sampling and self.round.can_account(accounting)
 
   def sampler(self, seed: Optional[int] = None) -> sampling_lib.Sampler:
     """Returns the sampler for which the claim is valid; `seed`: see `sampling.Sampler`."""
@@ -255,8 +250,7 @@ class PrivacySpec:
       accounting: A key of `accounting.ACCOUNTINGS`; None: the claim of the result.
 
     Raises:
-      ValueError: If a number is out of its range, `accounting` is a lower bound, or no
-        sigma up to 10^4 will do.
+      ValueError: If a number is out of its range, or no sigma up to 10^4 will do.
     """
     if accounting is None and self.lattice is not None:
       # The claim depends on sigma: losses account for integer noise that is large enough.
@@ -309,7 +303,7 @@ class PrivacySpec:
       accounting: A key of `accounting.ACCOUNTINGS`; None: the claim's.
 
     Raises:
-      ValueError: If `epsilon` is not positive and finite, or `accounting` is a lower bound.
+      ValueError: If `epsilon` is not positive and finite.
     """
     accounting = self._target(epsilon, accounting)
     low, high = 0, 1
@@ -325,15 +319,9 @@ class PrivacySpec:
 
   def _target(self, epsilon: float, accounting: Optional[str]) -> str:
     """Checks a target; returns the accounting that it is in."""
-    accounting = accounting or self.claim
     if not 0 < epsilon < math.inf:
       raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
-    if not accounting_lib.named(accounting).guarantees:
-      raise ValueError(
-          f'`accounting`={accounting!r} is a lower bound of epsilon; noise that reaches'
-          ' a target by it guarantees nothing. Choose another.'
-      )
-    return accounting
+    return accounting or self.claim
 
 
 @functools.lru_cache

@@ -10,6 +10,7 @@ one client added or removed; it is no dependency, so they are kept here. Each is
   ).compute_epsilon(delta=delta, num_self_compositions=[T])
 """
 
+import numpy as np
 import pytest
 
 from fedsmp_tff.privacy import spec as spec_lib
@@ -49,5 +50,8 @@ class TestExecution:
     )
     epsilon = spec.epsilon()
     assert low <= epsilon <= high
-    # An upper bound; the grid costs a quarter of a percent at most.
-    assert 0.9999 * estimate <= epsilon <= 1.0025 * estimate
+    # An upper bound; the grid costs a quarter of a percent at most. With 10^5 rounds at 1e-10 the
+    # FFT's charge is 22 % of delta: over the tail's slope, which is about -6 in a Gaussian's
+    # standard deviations out of 6, that is 1 % of epsilon.
+    charge = np.finfo(float).eps * rounds / delta
+    assert 0.9999 * estimate <= epsilon <= (1.0025 + charge / 20) * estimate

@@ -14,9 +14,11 @@ from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import channel
 from fedsmp_tff.mechanism import fixed_point as fixed_point_lib
 from fedsmp_tff.mechanism import noise
+from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
 from tasks.config import settings
+from tests.support import gaussian_mechanism
 from tests.support import numpy_reference
 
 # The same examples each time: what CI finds can be found again.
@@ -167,6 +169,26 @@ class TestAccounting:
     more, rounds = _spec(data), data.draw(st.integers(1, 3000))
     less = more | dict(delta=data.draw(st.floats(more['delta'], 0.2)))
     self._cheaper(name, rounds, rounds, less, more)
+
+
+class TestClosedForm:
+
+  @_many
+  @hypothesis.given(
+      st.sampled_from(['poisson', 'fixed']), st.floats(-1.5, 0.9), st.floats(0, 5),
+      st.floats(-14, -2),
+  )
+  def test_no_epsilon_is_below_that_of_the_gaussian_mechanism(
+      self, sampling, log_mu, log_rounds, log_delta
+  ):
+    # All clients take part, so that T rounds are one of mu, and its epsilon is known exactly.
+    mu, rounds, delta = 10**log_mu, round(10**log_rounds), 10**log_delta
+    sigma = {'poisson': 1, 'fixed': 2}[sampling] * math.sqrt(rounds) / mu
+    one = accounting.Round(sampling, 9, 9, 9, sigma)
+    exact = gaussian_mechanism.epsilon(mu, delta)
+    for name in ('pld', 'rdp'):
+      # One round on a grid may be exact, but for rounding.
+      assert accounting.epsilon([(one, rounds)], f'{sampling}_{name}', delta) >= exact * (1 - 1e-9)
 
 
 # Each flag with the range that its help and the paper give it: lowest, highest, and

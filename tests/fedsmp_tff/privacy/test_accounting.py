@@ -10,10 +10,10 @@ from scipy import special
 
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import spec as spec_lib
+from tests.support import gaussian_mechanism
 
 _N, _R, _T = 6000, 100, 180
 _DELTA = _N**-1.1
-_GUARANTEES = [n for n, a in accounting.ACCOUNTINGS.items() if a.guarantees]
 # The best orders are below 24; far above, the integral overflows.
 _ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(12, 24))
 
@@ -75,7 +75,7 @@ class TestExecution:
     options = dict(r=10, n=10**9, rounds=1000, delta=1e9**-1.1)
     assert _spec(math.sqrt(0.1), **options).epsilon('paper') == pytest.approx(6.99, abs=5e-3)
     assert _spec(0.3, **options).epsilon('paper') == pytest.approx(7.898, abs=5e-4)
-    assert _spec(0.3, **options).epsilon('poisson_pld') == pytest.approx(0.996, abs=5e-4)
+    assert _spec(0.3, **options).epsilon('poisson_pld') == pytest.approx(0.997, abs=5e-4)
 
   def test_pinned_figures(self):
     # Upstream may change what REPLACE_ONE means by a factor of two: at sigma rather
@@ -86,19 +86,6 @@ class TestExecution:
     assert spec.epsilon('fixed_rdp', _T) == pytest.approx(5.352, abs=5e-4)
     assert spec.epsilon('poisson_pld', _T) == pytest.approx(0.630, abs=5e-4)
     assert spec.epsilon('fixed_pld', _T) == pytest.approx(3.743, abs=1e-3)
-    # 3.214 if the grid were infinitely fine.
-    lower = spec.epsilon('fixed_pld_lower', _T)
-    assert 3.2125 < lower < 3.2142
-
-  def test_a_guarantee_is_never_below_the_lower_bound(self):
-    for sigma, r, rounds in ((1.4, 100, 180), (3.0, 600, 20), (1.0, 10, 50)):
-      spec = _spec(sigma, r)
-      low, pld, rdp = (
-          spec.epsilon(f'fixed_{name}', rounds) for name in ('pld_lower', 'pld', 'rdp')
-      )
-      assert low <= pld <= rdp
-      # What this sampling costs is far above what Poisson sampling does.
-      assert spec.epsilon('poisson_pld', rounds) < low
 
   @pytest.mark.parametrize('sigma, q, rounds', [(1.4, 1 / 60, 180), (0.7, 0.01, 50)])
   def test_paper_equals_integration(self, sigma, q, rounds):
@@ -150,6 +137,56 @@ class TestExecution:
     assert _spec(0.0).epsilon(accounting_name, 1) == math.inf
     all_take_part = _spec(2.0, r=50, n=50).epsilon(accounting_name, 1)
     assert all_take_part > _spec(2.0, r=50, n=5000).epsilon(accounting_name, 1)
+
+
+class TestUpperBound:
+  """The `*_pld` accountings where deltas are tiny, rounds many, or losses on the grid too large."""
+
+  # Where all clients take part, T rounds are one Gaussian mechanism of this mu.
+  @pytest.mark.parametrize('sampling, sensitivity', [('poisson', 1), ('fixed', 2)])
+  @pytest.mark.parametrize(
+      'mu, rounds, delta',
+      [
+          (0.1, 10**4, 1e-9), (0.1, 10**4, 1e-12), (0.1, 10**6, 1e-9), (0.1, 10**6, 1e-12),
+          (2.0, 10**4, 1e-9), (2.0, 10**4, 1e-12), (2.0, 10**5, 1e-13), (5.0, 10**5, 1e-12),
+      ],
+  )
+  def test_epsilon_is_not_below_the_closed_form(self, sampling, sensitivity, mu, rounds, delta):
+    sigma = sensitivity * math.sqrt(rounds) / mu
+    one = accounting.Round(sampling, 50, 50, 50, sigma)
+    epsilon = accounting.epsilon([(one, rounds)], f'{sampling}_pld', delta)
+    exact = gaussian_mechanism.epsilon(mu, delta)
+    # Renyi DP, whose divergence is mu^2 / 2 times the order, at its best order is 3 to 6 % above
+    # the closed form here. The orders that are tried are a factor x^2 = 1.5 apart at most. A term
+    # that grows with the order and one that falls with it are equal at the best order, so that
+    # with another order their sum is (x + 1 / x) / 2 = 1.02 times as large at most.
+    renyi = min(
+        mu**2 * a / 2 + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
+        for a in 1 + np.geomspace(0.1, 1000, 10_000)
+    )
+    assert exact <= epsilon <= 1.021 * renyi < 1.08 * exact
+    # At the larger delta the FFT's charge is little, and losses are what is composed.
+    if delta > 1e4 * np.finfo(float).eps * rounds:
+      assert epsilon < 1.001 * exact
+
+  @pytest.mark.parametrize('mu, rounds', [(3.0, 10**4), (8.0, 1000)])
+  def test_deltas_are_not_below_the_closed_form(self, mu, rounds):
+    one = accounting.Round('poisson', 50, 50, 50, math.sqrt(rounds) / mu)
+    epsilons = np.linspace(mu**2 / 2, mu**2 / 2 + 8 * mu, 100)
+    exact = np.exp(gaussian_mechanism.log_delta(epsilons, mu))
+    assert np.all(accounting.deltas(one, rounds, epsilons) >= exact)
+
+  @pytest.mark.parametrize(
+      'one', [
+          # All but one take part; more are sampled than there are seats.
+          accounting.Round('fixed', 50, 49, 49, 2.0), accounting.Round('poisson', 50, 49, 49, 4.0),
+          accounting.Round('poisson', 100, 90, 92, 4.0),
+      ],
+  )
+  def test_renyi_dp_is_taken_where_it_says_less(self, one):
+    by_renyi = accounting.epsilon([(one, 10)], f'{one.sampling}_rdp', 1e-5)
+    assert accounting.epsilon([(one, 10)], f'{one.sampling}_pld', 1e-5) == by_renyi
+
 
 class TestRuns:
 

@@ -80,6 +80,19 @@ class TestExecution:
     # It is no empty bound, and noise of the same variance would be none.
     assert closest > 0.75 and plain > 1.01
 
+  @pytest.mark.parametrize('seats', [5, 20])
+  def test_the_noise_is_of_the_shares_that_a_release_has_at_least(self, seats):
+    # Each share is a fifth of the variance; seats beyond the fifth may stay empty.
+    lattice = _lattice(
+        noise_multiplier=1.0, bits=12, clients_per_round=4, seats=seats, min_reporting=5
+    )
+    dominating = discrete_gaussian.dominating(lattice)
+    # In integer steps; rounding takes a variance of 3 away.
+    variance = dominating.noise_multiplier**2 * lattice.squared_norm_bound
+    assert variance == pytest.approx((1.0 * lattice.scale) ** 2 - 3, rel=1e-9)
+    one = accounting.Round('poisson', 100, 4, seats, 1.0, lattice)
+    assert one.in_reals().noise_multiplier == dominating.noise_multiplier
+
   def test_what_the_distance_holds(self):
     lattice = _lattice(num_values=1000, noise_multiplier=1.0, bits=16)
     found = discrete_gaussian.dominating(lattice)
