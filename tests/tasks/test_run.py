@@ -452,7 +452,8 @@ class TestExecution:
     with run_directory.RunDirectory(str(out), overwrite=False) as again:
       again.check_clients(ledger_lib.read(former).data)
       ledger = again.ledger(
-          spec, 'another', None, 'a name', began=False, epsilon_budget=spec.epsilon(rounds=2)
+          spec, 'another', None, 'a name', 'random', began=False,
+          epsilon_budget=spec.epsilon(rounds=2),
       )
       with ledger, pytest.raises(budget_lib.BudgetSpentError):
         ledger.begin(0)
