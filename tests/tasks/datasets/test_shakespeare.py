@@ -217,7 +217,7 @@ class TestExecution:
     # What a model has that always says 'space', where it may say 'padding' after the end too.
     space = np.bincount(labels[labels > 0]).argmax()
     constant = np.mean((labels == space) | (labels == 0))
-    assert constant == pytest.approx({'role': 0.212, 'speech': 0.361}[snippets], abs=0.001)
+    assert constant == pytest.approx({'role': 0.212, 'speech': 0.358}[snippets], abs=0.001)
 
   def test_each_role_has_lines_on_both_sides(self, play, set_flags):
     set_flags('--shakespeare_test=per_client')
