@@ -30,7 +30,9 @@ def _data(num_clients, examples):
 
 class TestExecution:
 
-  def test_flops_are_those_of_the_model_s_weights(self):
+  def test_flops_are_those_of_the_model_s_weights(self, set_flags):
+    # A module's fixture may have left others.
+    set_flags('--fashion_mnist_filters=32,64', '--fashion_mnist_dense_units=512')
     # Of each kernel: a multiply-add a weight and output position; 14x14 and 28x28
     # positions for the convolutions, one for the dense layers.
     weights = fashion_mnist.TASK.build_model(initializers.KerasInitializer(0)).initial_weights[0]
