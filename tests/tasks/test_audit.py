@@ -89,9 +89,10 @@ class TestExecution:
   def test_a_run_with_hardly_any_noise_shows(self, capsys):
     _, out, _ = _run(
         capsys, '--part=run', '--seed=1', '--population=200', '--clients_per_round=100',
-        '--rounds=2', '--canaries=100', '--num_values=600', '--noise_multiplier=0.5',
+        '--rounds=2', '--canaries=100', '--num_values=600', '--noise_multiplier=0.2',
     )
-    # The canaries are there, and what they say is understood.
+    # The canaries are there, and what they say is understood. The noise is fresh: at sigma = 0.5
+    # the bound was 0.28 to 1.13 in four runs, here it is 1.5.
     assert float(re.search(r'audited +epsilon > (\S+)', out)[1]) > 0.3
 
   @pytest.mark.parametrize('shaping', _SHAPINGS)
