@@ -50,8 +50,9 @@ class TestExecution:
     )
     epsilon = spec.epsilon()
     assert low <= epsilon <= high
-    # An upper bound; the grid costs a quarter of a percent at most. With 10^5 rounds at 1e-10 the
-    # FFT's charge is 22 % of delta: over the tail's slope, which is about -6 in a Gaussian's
-    # standard deviations out of 6, that is 1 % of epsilon.
+    # An upper bound; the grid costs a quarter of a percent at most. The
+    # FFT's charge is 22 % of delta with 10^5 rounds at 1e-10, and nothing elsewhere. In a normal
+    # tail of z = 6 standard deviations a change of log delta is z^2 times epsilon's relative change;
+    # 20 leaves room.
     charge = np.finfo(float).eps * rounds / delta
     assert 0.9999 * estimate <= epsilon <= (1.0025 + charge / 20) * estimate
