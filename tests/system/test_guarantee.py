@@ -19,6 +19,8 @@ from tests.support import numpy_reference
 from tests.support import processes
 from tests.support import tiny_models
 
+pytestmark = pytest.mark.usefixtures('without_determinism')
+
 _PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'composing.md'
 _CLIENTS, _CLIP = 3, 0.7
 _FUNCTIONAL = tiny_models.linear_regression()

@@ -13,6 +13,8 @@ from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import one_round
 from tests.support import processes
 
+pytestmark = pytest.mark.usefixtures('without_determinism')
+
 
 @pytest.mark.parametrize(
     'n, r, rounds, sigma, delta',
