@@ -203,10 +203,10 @@ class _Algorithm1:
     self._dropout = dropout
     self._seed = seed
     self._mask_seed = aggregator.seed if seed is None else seed
-    self.weights_type = weights_type_of(model)
+    self.weights_type = _weights_type_of(model)
     self._flattener = flattening.Flattener(self.weights_type.trainable)
     self.round = aggregator.round(self._flattener.shapes)
-    self.data_type = data_type_of(model, tagged=seed is not None)
+    self.data_type = _data_type_of(model, tagged=seed is not None)
     self._train = client_training.TracedTraining(training, model, self.weights_type)
     public = aggregator.sparsifier.public_training(training)
     self._ahead = public is not None and public.ahead
@@ -237,7 +237,7 @@ class _Algorithm1:
   def client_report(self, data, message) -> collections.OrderedDict[str, tf.Tensor]:
     """ClientUpdate and DP-spar: trains, then makes the report."""
     weights, hparams, state = message
-    client_seed, examples = seed_and_examples(self._seed, data, state)
+    client_seed, examples = _seed_and_examples(self._seed, data, state)
     update = self._train(
         weights,
         client_training.examples_of(examples),
@@ -312,12 +312,12 @@ class _Algorithm1:
     )
 
 
-def weights_type_of(model: tff.learning.models.FunctionalModel) -> tff.Type:
+def _weights_type_of(model: tff.learning.models.FunctionalModel) -> tff.Type:
   """Returns the type of a model's weights, as `ModelWeights`."""
   return tff.tensorflow.computation(lambda: _initial_weights(model)).type_signature.result
 
 
-def data_type_of(model: tff.learning.models.FunctionalModel, tagged: bool) -> tff.Type:
+def _data_type_of(model: tff.learning.models.FunctionalModel, tagged: bool) -> tff.Type:
   """Returns the type of a client's examples; `tagged`: as `tag_client` makes them."""
   examples = tff.SequenceType(
       tff.types.tensorflow_to_type(client_training.element_spec(model))
@@ -330,14 +330,14 @@ def data_type_of(model: tff.learning.models.FunctionalModel, tagged: bool) -> tf
   )
 
 
-def seed_and_examples(
+def _seed_and_examples(
     seed: Optional[int], data: Any, state: state_lib.FedSmpState
 ) -> tuple[tf.Tensor, tf.data.Dataset]:
   """Returns a client's seed in a round, int64[2], and its examples.
 
   Args:
     seed: The process's seed; None: the client's is fresh.
-    data: What `data_type_of` describes.
+    data: What `_data_type_of` describes.
     state: The state of the round.
   """
   if seed is None:

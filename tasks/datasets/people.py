@@ -130,7 +130,7 @@ def divide(
   drawn, aside = [], [apart]
   for num, names in ((num_public, spare), (num_held_out, list(groups.validation) or spare)):
     taken = _take(groups, names, num, num_public, num_held_out)
-    drawn.append(_draw(groups, taken, num, rng) if num else (None, None))
+    drawn.append(_draw(groups, taken, num, rng) if num else None)
     aside.append(taken)
   aside.append(groups.validation)
   gone = {name for names in aside for name in names}
@@ -144,7 +144,7 @@ def divide(
         f'{source}: too few {groups.noun} to set some aside and to have others as clients; get the'
         ' whole data set, or set smaller numbers.'
     )
-  (public, public_people), (held_out, _) = drawn
+  public, held_out = drawn
   if num_held_out:
     source = f'{source}; {num_held_out:,} examples HELD OUT in place of the test set'
     test, owners = held_out, _owners(groups, aside[2])
@@ -164,7 +164,6 @@ def divide(
       client_ids=tuple(person.name for person in clients),
       test_owners=owners,
       public_owners=_owners(groups, aside[1]) if num_public else None,
-      public_people=public_people,
       public_client_examples=_typical_size(groups, aside[1]) if num_public else None,
       held_out=bool(num_held_out),
       # Of names that are set aside alone: one of all clients' names would depend on each client.
@@ -185,11 +184,11 @@ def _take(
   taken, found = [], 0
   while found < num:
     if not names:
-      people = _members(groups, [*groups.spare, *groups.validation])
-      available = sum(len(person.examples[0]) for person in people)
+      may_leave = [*groups.spare, *groups.validation]
+      available = sum(_size(groups, name) for name in may_leave)
       raise errors.InputError(
           f'{task_lib.flags_of_sizes(num_public, num_held_out)} needs more examples than there'
-          f' are: the {len(people):,} {groups.noun} that may leave the'
+          f' are: the {len(_members(groups, may_leave)):,} {groups.noun} that may leave the'
           f' population have {available:,}, and each leaves it whole, for one purpose; set a'
           ' smaller number.'
       )
@@ -200,13 +199,11 @@ def _take(
 
 def _draw(
     groups: Groups, names: Sequence[str], num: int, rng: np.random.Generator
-) -> tuple[task_lib.Examples, np.ndarray]:
-  """Draws examples of groups; returns them and a number for whose each is, int64[num]."""
-  parts = [person.examples for person in _members(groups, names)]
-  x, y = concatenated(parts)
-  people = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+) -> task_lib.Examples:
+  """Draws examples of groups."""
+  x, y = concatenated(person.examples for person in _members(groups, names))
   chosen = np.sort(rng.choice(len(x), num, replace=False))
-  return (x[chosen], y[chosen]), people[chosen]
+  return x[chosen], y[chosen]
 
 
 def _owners(groups: Groups, names: Sequence[str]) -> task_lib.Owners:

@@ -51,8 +51,6 @@ class TaskData:
     client_ids: Who the clients are, in the order of `clients`.
     test_owners: Whose data `test` are; None: unknown, which counts as the clients'.
     public_owners: Whose data `public` are; None without them.
-    public_people: A number for whose each public example is, int64[num]; None: nobody's, or not
-      known.
     public_client_examples: Examples of a client, by public knowledge alone; None without
       `public`.
     held_out: Whether `test` is held-out examples.
@@ -69,7 +67,6 @@ class TaskData:
   client_ids: Sequence[str] = ()
   test_owners: Optional[Owners] = None
   public_owners: Optional[Owners] = None
-  public_people: Optional[np.ndarray] = None
   public_client_examples: Optional[int] = None
   held_out: bool = False
   even: bool = False

@@ -118,7 +118,8 @@ def _run(
       if experiment.private:
         ledger = out.ledger(
             experiment.spec, run_id, experiment.seeds.process, clients,
-            _name_of_initial_weights(experiment), began=not checkpoints.empty(), epsilon_budget=settings.epsilon_budget,
+            _name_of_initial_weights(experiment), began=not checkpoints.empty(),
+            epsilon_budget=settings.epsilon_budget,
         )
       with ledger as ledger:
         stopped_by = train.train(
@@ -155,7 +156,7 @@ def _with_warm_start(experiment: experiment_lib.Experiment) -> experiment_lib.Ex
         file=sys.stderr, flush=True,
     )
 
-  # The weights that public examples train are those of the task's own model, with --whiten or without.
+  # With --whiten too, pre-trained weights are those of the task's own model.
   weights = public_model.train(
       experiment.plain_model, schedule, experiment.data.public, experiment.seeds.partition, report
   )
