@@ -17,7 +17,7 @@ from tests.support import numpy_reference
 from tests.support import processes
 from tests.support import tiny_models
 
-_ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '4'))
+_ROUNDS = int(os.environ.get('HOSTILE_ROUNDS', '10'))
 _R, _HOSTILE = 100, 30
 # Labels that no image has: with them a client's training goes wrong in its own way.
 _NAN, _OVERFLOW, _HUGE, _ASCENT = range(10, 14)
@@ -192,5 +192,5 @@ class TestRealData:
       assert counts['participants'] == _R and counts['exact_saturated_values'] == 0
       assert counts['exact_non_finite_clients'] > 0
     # Chance is 0.1, with a standard error of 0.003. Last bits differ between processors, and training
-    # spreads them: 0.30 on one with AVX-512, 0.178 on one without; 0.32 and 0.35 with other seeds.
-    assert accuracies[0] < 0.15 and accuracies[-1] > 0.15
+    # spreads them: one run was at 0.18 after four rounds where another was at 0.30.
+    assert accuracies[0] < 0.15 and accuracies[-1] > 0.2
