@@ -5,13 +5,17 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test lint lock
+.PHONY: run test lint planted lock
 
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare $(ARGS)
 
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# Plants faults in privacy code, one at a time; tests must catch each.
+planted: $(INSTALLED)
+	$(VENV)/bin/python -m tests.planted $(ARGS)
 
 # npm's @bazel/buildifier is used where npx is; ruff always.
 lint: $(INSTALLED)

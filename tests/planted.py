@@ -1,0 +1,202 @@
+"""`make planted`: plants one fault at a time in the code that privacy rests on; tests must catch each.
+
+The table is the licence to delete tests: a test may go if every fault that it finds is found by
+another. A fault is caught if one of its tests fails; a test that cannot be collected does not count.
+
+    python -m tests.planted [NUMBER ...]      # Only these, from 1.
+"""
+
+import concurrent.futures
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_TREE = ('fedsmp_tff', 'tasks', 'tests', 'conftest.py', 'pyproject.toml')
+_JOBS = 2
+_TESTS_FAILED = 1  # pytest's status.
+
+
+class Fault(NamedTuple):
+  """A fault.
+
+  Attributes:
+    file: Where it is planted.
+    right: The text that is there, once.
+    wrong: The text that takes its place.
+    tests: The arguments of pytest: the files of which a test must fail, and what to select of them.
+  """
+
+  file: str
+  right: str
+  wrong: str
+  tests: str
+
+
+_LIB = 'tests/fedsmp_tff'
+_SUM = 'fedsmp_tff/mechanism/masked_sum.py'
+_MECHANISM = 'fedsmp_tff/mechanism/mechanism.py'
+_CHANNEL = 'fedsmp_tff/mechanism/channel.py'
+_LATTICE = 'fedsmp_tff/mechanism/lattice_channel.py'
+_SHARES = 'fedsmp_tff/mechanism/noise_shares.py'
+_RANDOMNESS = 'fedsmp_tff/randomness.py'
+_PROCESS = 'fedsmp_tff/learning_process.py'
+_SAMPLING = 'fedsmp_tff/privacy/sampling.py'
+_ACCOUNTING = 'fedsmp_tff/privacy/accounting.py'
+_PLD = 'fedsmp_tff/privacy/pld.py'
+_DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
+_LEDGER = 'fedsmp_tff/privacy/ledger.py'
+_LOOP = 'fedsmp_tff/program/loop.py'
+
+FAULTS = (
+    # The clip.
+    Fault(_SUM, 'kept = tf.where(clipped, direction / length, kept / clipping_norm)',
+          'kept = kept / clipping_norm', f'{_LIB}/mechanism/test_masked_sum.py'),
+    Fault(_SUM, 'clipped = largest * length > clipping_norm', 'clipped = largest > clipping_norm',
+          f'{_LIB}/mechanism/test_masked_sum.py'),
+    Fault(_SUM, 'kept = tf.where(finite, kept, tf.zeros_like(kept))\n',
+          'kept = tf.where(finite, kept, kept)\n', f'{_LIB}/mechanism/test_masked_sum.py'),
+    Fault(_SUM, 'vote = tf.where(empty, 0.0, tf.where(clipped, -0.5, 0.5))',
+          'vote = tf.where(clipped, -0.5, 0.5)', f'{_LIB}/mechanism/test_adaptive_clipping.py'),
+    Fault('fedsmp_tff/mechanism/adaptive_clipping.py', 'return math.sqrt(1 - vote**2)',
+          'return 1.0', f'{_LIB}/mechanism/test_adaptive_clipping.py'),
+    # The size of the noise.
+    Fault('fedsmp_tff/mechanism/noise.py', 'return noise_stddev / math.sqrt(num_shares)',
+          'return noise_stddev / num_shares', f'{_LIB}/mechanism/test_noise.py'),
+    Fault(_MECHANISM, 'return self.min_reporting or self.seats', 'return self.seats',
+          f'{_LIB}/mechanism/test_mechanism.py {_LIB}/mechanism/test_masked_sum.py'),
+    Fault(_MECHANISM, '_NOISE_TAIL = 12.0', '_NOISE_TAIL = 2.0',
+          f'{_LIB}/mechanism/test_mechanism.py {_LIB}/mechanism/test_masked_sum.py'),
+    Fault('fedsmp_tff/mechanism/lattice.py',
+          'return (self.noise_multiplier * self.scale) ** 2 / self.min_reporting',
+          'return (self.noise_multiplier * self.scale) ** 2 / self.min_reporting**2',
+          f'{_LIB}/mechanism/test_lattice.py {_LIB}/mechanism/test_lattice_channel.py'),
+    Fault(_SUM, 'return participants >= least, check', 'return participants >= 1, check',
+          f'{_LIB}/mechanism/test_masked_sum.py'),
+    Fault(_SUM, 'mean = values / self.mechanism.clients_per_round',
+          'mean = values / tf.cast(participants, tf.float64)',
+          f'{_LIB}/mechanism/test_masked_sum.py'),
+    Fault(_LATTICE, 'return tf.where(too_long(integers), tf.zeros_like(integers), integers)',
+          'return integers', f'{_LIB}/mechanism/test_lattice_channel.py'),
+    # The draw of the noise.
+    Fault(_SHARES, 'deep = tf.reduce_any(tf.bitwise.bitwise_and(first, tf.int64.max) < _DEEP)',
+          'deep = tf.constant(False)', f'{_LIB}/mechanism/test_noise_shares.py'),
+    Fault(_SHARES, 'tf.where(bits[0] < 0, below_zero, -below_zero)',
+          'tf.where(bits[0] < 0, below_zero, below_zero)', f'{_LIB}/mechanism/test_noise_shares.py'),
+    Fault(_CHANNEL, 'self.num_values, self.share_stddev, seed)',
+          'self.num_values, self.share_stddev, public_seed)', 'tests/system/test_secrets.py'),
+    Fault(_LATTICE, 'randomness.derive(seed, randomness.Stream.INTEGER_NOISE)',
+          'randomness.derive(public_seed, randomness.Stream.INTEGER_NOISE)',
+          'tests/system/test_secrets.py'),
+    Fault('fedsmp_tff/aggregator.py', 'state, randomness.fresh_seed())', 'state, state.seed)',
+          'tests/system/test_secrets.py'),
+    Fault(_PROCESS, 'return randomness.fresh_seed(), data', 'return state.seed, data',
+          'tests/system/test_secrets.py'),
+    Fault(_PROCESS, 'round_seed = randomness.of_round(state.seed, state.round_num)',
+          'round_seed = state.seed', 'tests/system/test_secrets.py'),
+    Fault(_RANDOMNESS, '_HASH_KEYS = ((1, 2), (3, 4))', '_HASH_KEYS = ((1, 2), (1, 2))',
+          f'{_LIB}/test_randomness.py'),
+    Fault(_RANDOMNESS, 'counter=[number, counter]', 'counter=[number, tf.zeros_like(counter)]',
+          f'{_LIB}/test_randomness.py'),
+    # Who takes part.
+    Fault(_SAMPLING, 'num = rng.binomial(self.population, self.clients_per_round / self.population)',
+          'num = self.clients_per_round', f'{_LIB}/privacy/test_sampling.py'),
+    Fault(_SAMPLING, 'rng.choice(self.population, min(num, self.seats), replace=False)',
+          'rng.choice(self.population, min(num, self.seats))', f'{_LIB}/privacy/test_sampling.py'),
+    Fault(_SAMPLING, '[self._seed, draw] if self.seeded else None',
+          '[self._seed or 0, draw]',
+          f'{_LIB}/privacy/test_sampling.py {_LIB}/program/test_loop.py'),
+    Fault(_LEDGER, 'return round_num if self.seeded else entry', 'return round_num',
+          f'{_LIB}/privacy/test_ledger.py {_LIB}/program/test_loop.py'),
+    # What is claimed.
+    Fault(_PLD, 'return Loss(gaussian_loss.distribution(noise_multiplier / 2, rate, _REPLACED, step))',
+          'return Loss(gaussian_loss.distribution(noise_multiplier, rate, _REPLACED, step))',
+          f'{_LIB}/privacy/test_pld.py'),
+    Fault(_PLD, '  if not full:\n    return plain', '  if True:\n    return plain',
+          f'{_LIB}/privacy/test_pld.py'),
+    Fault(_PLD, 'return _ROUNDING * sum(num for _, num in rounds)', 'return 0.0',
+          f'{_LIB}/privacy/test_pld.py {_LIB}/privacy/test_accounting.py tests/system/test_properties.py'),
+    Fault(_PLD, 'return Loss(removed, gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
+          'return Loss(gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
+          f'{_LIB}/privacy/test_pld.py'),
+    Fault(_ACCOUNTING, 'event = dp_accounting.GaussianDpEvent(one.noise_multiplier / 2)\n  if',
+          'event = dp_accounting.GaussianDpEvent(one.noise_multiplier)\n  if',
+          f'{_LIB}/privacy/test_accounting.py {_LIB}/privacy/test_spec.py'),
+    Fault(_ACCOUNTING, 'return float(stats.binom.sf(one.seats, one.population, one.sampling_rate))',
+          'return 0.0', f'{_LIB}/privacy/test_accounting.py {_LIB}/privacy/test_spec.py'),
+    Fault(_DISCRETE, 'share, num = lattice.share_variance, lattice.min_reporting',
+          'share, num = lattice.share_variance, lattice.seats',
+          f'{_LIB}/privacy/test_discrete_gaussian.py'),
+    Fault(_DISCRETE, 'lattice.num_integers * (rounding + sums) + lattice.statistical_distance',
+          '0.0', f'{_LIB}/privacy/test_discrete_gaussian.py'),
+    Fault('fedsmp_tff/privacy/budget.py',
+          'counted = [*self._before, (self._spec.round, rounds)]',
+          'counted = [(self._spec.round, rounds)]', f'{_LIB}/privacy/test_budget.py'),
+    # What is recorded.
+    Fault(_LEDGER, 'return len(set(self.rounds)) if self.seeded else len(self.rounds)',
+          'return len(set(self.rounds))', f'{_LIB}/privacy/test_ledger.py'),
+    Fault(_LEDGER, 'if record.id in by_id:', 'if False:', f'{_LIB}/privacy/test_ledger.py'),
+    Fault(_LEDGER, '(before + json.dumps(content)).encode()', 'json.dumps(content).encode()',
+          f'{_LIB}/privacy/test_ledger.py'),
+    Fault(_LOOP, '''      draw = round_num if ledger is None else ledger.begin(round_num)
+      cohort = [client_data(int(i)) for i in sampler.sample(draw)]
+      output = _next(process, state, cohort)
+''', '''      cohort = [client_data(int(i)) for i in sampler.sample(round_num)]
+      output = _next(process, state, cohort)
+      draw = round_num if ledger is None else ledger.begin(round_num)
+''', f'{_LIB}/program/test_loop.py'),
+    # What leaves clients, and whose data are whose.
+    Fault('fedsmp_tff/runtime/ray_worker.py', 'if self._round != round_key:',
+          'if self._round is None:',
+          f'{_LIB}/runtime/test_ray_cluster.py -k each_round_s_clients'),
+    Fault('tasks/datasets/people.py', 'aside.append(taken)\n', 'aside.append(taken[1:])\n',
+          'tests/tasks/datasets/test_people.py'),
+)
+
+
+def _caught(fault: Fault) -> str:
+  """Plants a fault in a copy of the tree; returns which test fails, or ''."""
+  with tempfile.TemporaryDirectory() as directory:
+    tree = pathlib.Path(directory)
+    for name in _TREE:
+      path = _ROOT / name
+      if path.is_dir():
+        shutil.copytree(path, tree / name, ignore=shutil.ignore_patterns('__pycache__'))
+      else:
+        shutil.copy(path, tree / name)
+    file = tree / fault.file
+    text = file.read_text(encoding='utf-8')
+    if text.count(fault.right) != 1:
+      return ''
+    file.write_text(text.replace(fault.right, fault.wrong), encoding='utf-8')
+    result = subprocess.run(
+        [sys.executable, '-m', 'pytest', '-x', '-q', '--durations=0', '-p', 'no:cacheprovider',
+         *fault.tests.split()],
+        cwd=tree, check=False, capture_output=True, text=True,
+    )
+  failed = [line for line in result.stdout.splitlines() if line.startswith('FAILED ')]
+  if result.returncode != _TESTS_FAILED or not failed:
+    return ''
+  return failed[0].split(' ')[1]
+
+
+def main(numbers: list[int]) -> int:
+  """Plants faults; returns how many no test caught."""
+  numbers = numbers or list(range(1, len(FAULTS) + 1))
+  missed = 0
+  with concurrent.futures.ThreadPoolExecutor(_JOBS) as pool:
+    found = pool.map(_caught, [FAULTS[number - 1] for number in numbers])
+    for number, test in zip(numbers, found):
+      fault = FAULTS[number - 1]
+      print(f'{number:2} {fault.file}: {fault.wrong.strip().splitlines()[0][:70]!r}'
+            f' {f"caught by {test}" if test else "NOT CAUGHT"}', flush=True)
+      missed += not test
+  print(f'{len(numbers) - missed} of {len(numbers)} caught')
+  return missed
+
+
+if __name__ == '__main__':
+  sys.exit(min(main([int(number) for number in sys.argv[1:]]), 1))

@@ -1,0 +1,131 @@
+"""`python -m tests.support.same_numbers BASE`: whether a commit's runs have the numbers of this tree's.
+
+Both trees make the same tiny seeded runs. Of each run, the arrays of weights.npz and the columns of
+metrics.csv that both trees write must be equal, byte for byte. A commit that changes numbers says so
+in a line of its message, and those runs may differ:
+
+    Numbers: discrete, released: the dominating Gaussian's Renyi DP
+"""
+
+import csv
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+_CLIPPED = ('--noise_multiplier=1', '--clip=0.5')
+# A run's name and its flags beside those that `commands.tiny` of its own tree gives.
+_RUNS = {
+    'topk': ('--algorithm=fedsmp_topk', '--p=0.1', *_CLIPPED),
+    'topk_pseudo_clients': (
+        '--algorithm=fedsmp_topk', '--p=0.1', '--public_clients=2', '--mask_rounds=2', *_CLIPPED
+    ),
+    'randk': ('--algorithm=fedsmp_randk', '--p=0.1', *_CLIPPED),
+    'randk_all': ('--algorithm=fedsmp_randk', '--p=1', *_CLIPPED),
+    'dp_fedavg': ('--algorithm=dp_fedavg', '--clip_schedule=linear', *_CLIPPED),
+    'fedavg': ('--algorithm=fedavg',),
+    'fedavg_topk': ('--algorithm=fedavg_topk', '--p=0.1', '--public_examples=8'),
+    'released': ('--algorithm=fedsmp_released', '--p=0.1', *_CLIPPED),
+    'discrete': (
+        '--algorithm=fedsmp_randk', '--p=0.5', '--noise=discrete_gaussian', *_CLIPPED
+    ),
+    'fixed': ('--algorithm=fedsmp_randk', '--p=0.1', '--sampling=fixed', *_CLIPPED),
+    'adaptive': ('--algorithm=fedsmp_randk', '--p=0.1', '--clip_quantile=0.5', *_CLIPPED),
+    'warm_start': (
+        '--algorithm=fedsmp_topk', '--p=0.1', '--warm_start=public', *_CLIPPED
+    ),
+}
+_RESUMED = ('topk', 'discrete')
+
+
+def _make(out: pathlib.Path) -> None:
+  """Makes the runs of the tree that this process imports; ends `_RESUMED` after a round, once."""
+  from tests.support import commands
+  from tests.support import small_data
+
+  small_data.write_fashion_mnist(out / 'data')
+  for name, flags in _RUNS.items():
+    arguments = commands.tiny(out / 'data', out / name, '--seed=5', *flags)
+    if name in _RESUMED:
+      arguments.append('--rounds=40')
+      _interrupt(arguments, out / name / 'metrics.csv')
+    if commands.main(arguments):
+      sys.exit(f'{name}: {" ".join(arguments[1:])}: this run failed')
+
+
+def _interrupt(arguments, table):
+  with subprocess.Popen(
+      [sys.executable, '-m', 'tasks.run', *arguments[1:]],
+      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+  ) as child:
+    while child.poll() is None and not (table.exists() and table.read_bytes().count(b'\n') > 2):
+      time.sleep(0.02)
+    child.terminate()
+
+
+def _differences(base: pathlib.Path, new: pathlib.Path) -> list[str]:
+  """What differs between two directories of one run."""
+  found = []
+  with np.load(base / 'weights.npz') as before, np.load(new / 'weights.npz') as after:
+    if [before[n].tobytes() for n in before] != [after[n].tobytes() for n in after]:
+      found.append('weights.npz')
+  tables = []
+  for directory in (base, new):
+    with open(directory / 'metrics.csv', encoding='utf-8', newline='') as file:
+      header, *rows = csv.reader(file)
+    tables.append({name: column for name, *column in zip(header, *rows)})
+  before, after = tables
+  return found + [name for name in before if name in after and before[name] != after[name]]
+
+
+def _changed_on_purpose(base: str) -> dict[str, str]:
+  """Maps names of runs to the reasons that commits since `base` give."""
+  log = subprocess.run(
+      ['git', 'log', '--reverse', '--format=%B', f'{base}..HEAD'],
+      check=True, capture_output=True, text=True,
+  ).stdout
+  reasons = {}
+  for names, reason in re.findall(r'^Numbers: ([\w, ]+): (.*)$', log, re.MULTILINE):
+    for name in names.split(','):
+      reasons[name.strip()] = '; '.join(filter(None, [reasons.get(name.strip()), reason]))
+  return reasons
+
+
+def compare(base: str) -> int:
+  """Compares this tree with a commit; returns how many runs differ without a stated reason."""
+  failures = 0
+  with tempfile.TemporaryDirectory() as directory:
+    place = pathlib.Path(directory)
+    subprocess.run(['git', 'worktree', 'add', '--quiet', '--detach', place / 'tree', base], check=True)
+    try:
+      for tree, out in ((place / 'tree', place / 'base'), (pathlib.Path.cwd(), place / 'new')):
+        subprocess.run(
+            [sys.executable, __file__, '--make', out], check=True, stdout=subprocess.DEVNULL,
+            cwd=tree, env={**os.environ, 'PYTHONPATH': str(tree), 'TF_ENABLE_ONEDNN_OPTS': '0'},
+        )
+      reasons = _changed_on_purpose(base)
+      for name in _RUNS:
+        found = _differences(place / 'base' / name, place / 'new' / name)
+        allowed = found and name in reasons
+        print(f'{name:20} {", ".join(found) + " differ" if found else "equal"}'
+              f'{f" (on purpose: {reasons[name]})" if allowed else ""}')
+        failures += bool(found) and not allowed
+    finally:
+      subprocess.run(['git', 'worktree', 'remove', '--force', place / 'tree'], check=True)
+  return failures
+
+
+if __name__ == '__main__':
+  if sys.argv[1:2] == ['--make']:
+    sys.path.remove(str(pathlib.Path(__file__).parent))
+    os.makedirs(sys.argv[2])
+    _make(pathlib.Path(sys.argv[2]))
+  elif len(sys.argv) == 2:
+    sys.exit(min(compare(sys.argv[1]), 1))
+  else:
+    sys.exit('usage: python -m tests.support.same_numbers BASE')
