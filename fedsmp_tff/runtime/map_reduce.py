@@ -90,7 +90,7 @@ def _compile(
     raise NoMapReduceFormError(
         f'The computation of type {function_type.compact_representation()} has no'
         f' MapReduceForm ({type(error).__name__}: {error}), which this context needs;'
-        ' run it in `fedsmp_tff.runtime.tff_context()`.'
+        " run it in TFF's own, `tff.backends.test.create_sync_test_cpp_execution_context()`."
     ) from error
 
 

@@ -42,12 +42,11 @@ def files(monkeypatch):
 
 class TestExecution:
 
-  @pytest.mark.parametrize('context', [runtime.local_context, runtime.tff_context])
-  def test_values_come_back_from_files(self, files, context):
+  def test_values_come_back_from_files(self, files):
     comp = tff.tensorflow.computation(lambda: constants.tensors(_arrays()))
     graph = tff.framework.serialize_computation(comp).tensorflow.graph_def.value
     assert len(graph) < 5000 < sum(a.nbytes for a in tf.nest.flatten(_arrays()))
-    with context():
+    with runtime.local_context():
       for _ in range(2):
         found = comp()
         for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(_arrays())):
