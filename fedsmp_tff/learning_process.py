@@ -9,7 +9,6 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator as aggregator_lib
 from fedsmp_tff import client_training
-from fedsmp_tff import constants
 from fedsmp_tff import fed_smp
 from fedsmp_tff import flattening
 from fedsmp_tff import public_update
@@ -351,5 +350,5 @@ def _initial_weights(
     model: tff.learning.models.FunctionalModel,
 ) -> tff.learning.models.ModelWeights:
   return tff.learning.models.ModelWeights(
-      *constants.tensors(model.initial_weights)
+      *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
   )

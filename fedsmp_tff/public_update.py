@@ -6,7 +6,6 @@ from typing import Any, Union
 import tensorflow as tf
 
 from fedsmp_tff import client_training
-from fedsmp_tff import constants
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
@@ -66,7 +65,7 @@ class PublicUpdate:
       seed: int64[2], the public seed of the round.
       due: Whether the update is needed; if not, it is zero, and costs no training.
     """
-    examples = constants.tensors(self._public.examples)
+    examples = tf.nest.map_structure(tf.convert_to_tensor, self._public.examples)
     updates = []
     for rows, own_seed in self._shares(seed):
       if due is not True:
