@@ -151,7 +151,6 @@ def _task_part(task: task_lib.Task, num_clients: int, repeats: int) -> dict[str,
     for name, sparsifier in (
         ('randk, local', randk),
         ('topk, local', topk()),
-        ('topk ahead, local', topk(ahead=True)),
         ('topk not held, local', topk(mask_rounds=1)),
         ('topk of paper, local', paper),
     ):

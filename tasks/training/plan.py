@@ -155,8 +155,6 @@ def _public_text(
     length = _plural(s.public_steps, 'step')
   if public.clients is not None:
     length = f'the mean of {public.clients} pseudo-clients of {public.client_examples}, {length}'
-  if public.ahead:
-    length += ', from the weights of the round before'
   return length
 
 

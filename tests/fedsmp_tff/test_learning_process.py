@@ -136,11 +136,10 @@ class TestExecution:
       assert state.aggregator.round_num == round_num
       state = process.next(state, linear_runs.datasets()).state
 
-  @pytest.mark.parametrize('ahead', [False, True])
   @pytest.mark.parametrize('held', [1, 2])
-  def test_a_mask_is_held_and_made_ahead(self, ahead, held):
+  def test_a_mask_is_held(self, held):
     process = _build(
-        _topk(ahead=ahead, mask_rounds=held),
+        _topk(mask_rounds=held),
         training=linear_runs.training(learning_rate_fn=_decayed),
     )
     state = process.initialize()
@@ -151,9 +150,8 @@ class TestExecution:
       state = process.next(state, linear_runs.datasets()).state
     for round_num, mask in enumerate(masks):
       made = round_num - round_num % held
-      start = weights[max(made - 1, 0) if ahead else made]
       public = linear_runs.numpy_update(
-          start, linear_runs.PUBLIC, linear_runs.RATE * 0.5**made
+          weights[made], linear_runs.PUBLIC, linear_runs.RATE * 0.5**made
       )
       np.testing.assert_array_equal(mask, numpy_reference.top_coordinates(public, 4))
     # The test would see nothing if the masks did not change on the way.

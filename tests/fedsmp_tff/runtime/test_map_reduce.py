@@ -182,8 +182,7 @@ class TestExecution:
   @pytest.mark.parametrize('options', [
       {},
       dict(public_clients=3, public_client_examples=3),
-      dict(public_clients=4, public_client_examples=2, ahead=True),
-      dict(public_clients=2, public_client_examples=4, ahead=True, mask_rounds=2),
+      dict(public_clients=2, public_client_examples=4, mask_rounds=2),
   ])
   def test_a_round_is_the_same_everywhere(self, each_context, options):
     public = tiny_models.regression_examples(9, seed=99)
@@ -205,25 +204,6 @@ class TestExecution:
         again = process.next(again, data).state
     for one, other in zip(_leaves(state), _leaves(again)):
       np.testing.assert_array_equal(one, other)
-
-  @pytest.mark.parametrize('ahead', [False, True])
-  def test_workers_run_the_public_trainings(self, monkeypatch, ahead):
-    seen = []
-    run = local.LocalWorkers.run
-
-    def spy(self, jobs):
-      seen.append([len(job.units) for job in jobs])
-      return run(self, jobs)
-
-    monkeypatch.setattr(local.LocalWorkers, 'run', spy)
-    process = _fed_smp(sparsifier=fedsmp_tff.TopK(
-        0.5, public_examples=tiny_models.regression_examples(9, seed=99),
-        public_clients=3, public_client_examples=3, ahead=ahead,
-    ))
-    with runtime.local_context():
-      process.next(process.initialize(), _data(6))
-    # Before the first round; then beside its six clients, or after them.
-    assert seen == ([[3], [6, 3]] if ahead else [[3], [6], [3]])
 
   def test_fresh_noise_differs_between_clients_and_rounds(self, each_context):
     @tff.tensorflow.computation(np.int32)
