@@ -42,7 +42,6 @@ __version__ = '0.1.0'
 # Each public name, once, under the module that defines it.
 _NAMES = {
     'aggregator': ('FedSmpFactory',),
-    'baselines': ('build_dp_fedavg', 'build_fedavg', 'build_fedavg_randk', 'build_fedavg_topk'),
     'client_training': ('LocalTraining', 'examples_of'),
     'learning_process': ('build_fed_smp', 'tag_client'),
     'mechanism.adaptive_clipping': ('AdaptiveClipping',),

@@ -9,7 +9,6 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator as aggregator_lib
 from fedsmp_tff import client_training
-from fedsmp_tff import constants
 from fedsmp_tff import fed_smp
 from fedsmp_tff import flattening
 from fedsmp_tff import public_update
@@ -209,7 +208,6 @@ class _Algorithm1:
     self.data_type = _data_type_of(model, tagged=seed is not None)
     self._train = client_training.TracedTraining(training, model, self.weights_type)
     public = aggregator.sparsifier.public_training(training)
-    self._ahead = public is not None and public.ahead
     self._public_update = None
     if public is not None:
       train = self._train
@@ -265,13 +263,12 @@ class _Algorithm1:
         trainable, state.global_model_weights.non_trainable
     )
     hparams = self._training.hparams_of_round(state.client_work, aggregation.round_num)
-    public_start = state.global_model_weights if self._ahead else weights
     return (
         tff.learning.templates.LearningAlgorithmState(
             global_model_weights=weights,
             distributor=(),
             client_work=hparams,
-            aggregator=self._choose(aggregation, public_start, hparams),
+            aggregator=self._choose(aggregation, weights, hparams),
             finalizer=finalizer,
         ),
         collections.OrderedDict(aggregator=measurements),
@@ -351,5 +348,5 @@ def _initial_weights(
     model: tff.learning.models.FunctionalModel,
 ) -> tff.learning.models.ModelWeights:
   return tff.learning.models.ModelWeights(
-      *constants.tensors(model.initial_weights)
+      *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
   )

@@ -6,19 +6,16 @@ from typing import Any, Union
 import tensorflow as tf
 
 from fedsmp_tff import client_training
-from fedsmp_tff import constants
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
-from fedsmp_tff.runtime import shared_calls
 
 
 class PublicUpdate:
   """Trains on public data from given weights: once, or as the mean of pseudo-clients.
 
-  Each training is one call of one TensorFlow function (`runtime.shared_calls`), which the
-  runtimes of this package share out to all workers; in any other context they run where the
-  server does.
+  Each training is one call of one TensorFlow function. They run where the server does, on as many
+  processors at the same time: TensorFlow runs what does not wait for anything else in parallel.
   """
 
   def __init__(
@@ -47,7 +44,8 @@ class PublicUpdate:
       return update * tf.cast(factor, update.dtype)
 
     c = tf.TensorSpec([], tf.float64)
-    return shared_calls.function(train, (*self._trained.specs(self._public.examples), c))
+    specs = *self._trained.specs(self._public.examples), c
+    return tf.function(train, input_signature=specs, autograph=False)
 
   def __call__(
       self,
@@ -66,7 +64,7 @@ class PublicUpdate:
       seed: int64[2], the public seed of the round.
       due: Whether the update is needed; if not, it is zero, and costs no training.
     """
-    examples = constants.tensors(self._public.examples)
+    examples = tf.nest.map_structure(tf.convert_to_tensor, self._public.examples)
     updates = []
     for rows, own_seed in self._shares(seed):
       if due is not True:

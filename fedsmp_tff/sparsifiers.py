@@ -48,15 +48,12 @@ class PublicTraining(NamedTuple):
       its own, new ones each time; the mean of their clipped updates is the public update. None:
       training on all examples, as in the paper.
     client_examples: Examples of a pseudo-client.
-    ahead: Whether a round's public update starts from the weights of the round before, so
-      that it can be made while that round's clients train.
   """
 
   examples: Any
   training: Any
   clients: Optional[int] = None
   client_examples: Optional[int] = None
-  ahead: bool = False
 
 
 class Sparsifier(abc.ABC):
@@ -198,9 +195,8 @@ class TopK(Kept):
   update is such a mean: pseudo-clients, each with `public_client_examples` of the public
   examples, train beside one another, and their updates are clipped to the clients' C.
 
-  Privacy: a function of public data and of the round's weights, or of weights before them,
-  which are past releases. So the coordinates are public before the round begins, whatever
-  the options.
+  Privacy: a function of public data and of the round's weights, which are past releases. So the
+  coordinates are public before the round begins, whatever the options.
 
   >>> topk = TopK(num=2, public_examples=(np.zeros([8, 3]), np.zeros(8)))
   >>> topk.select(tf.constant([0.1, -3.0, 0.2, 2.0])).numpy().tolist()
@@ -216,9 +212,6 @@ class TopK(Kept):
     public_clients: The number of pseudo-clients; None: one training on all public examples,
       as in the paper. Each draws its examples without replacement, new ones each time.
     public_client_examples: Examples of a pseudo-client; set with `public_clients`.
-    ahead: Whether a round's public update starts from the weights of the round before, so
-      that runtimes can make it while that round's clients train. The first two rounds' start
-      from the same weights.
   """
 
   public_examples: Any = None
@@ -226,7 +219,6 @@ class TopK(Kept):
   public_steps: Optional[int] = None
   public_clients: Optional[int] = None
   public_client_examples: Optional[int] = None
-  ahead: bool = False
 
   def __post_init__(self):
     super().__post_init__()
@@ -271,8 +263,7 @@ class TopK(Kept):
           of_clients, epochs=self.public_epochs, steps=self.public_steps
       )
     return PublicTraining(
-        self.public_examples, training, self.public_clients, self.public_client_examples,
-        self.ahead,
+        self.public_examples, training, self.public_clients, self.public_client_examples
     )
 
   def choose(self, known: Known) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Contexts that run a round: on TFF's own worker, in this process, or on a Ray cluster.
+"""Contexts that run a round: in this process or on a Ray cluster.
 
 As in the package itself, a name is imported when it is first used: `processes` alone needs neither
 TensorFlow nor TFF.
@@ -12,7 +12,6 @@ _NAMES = {
     'local': ('local_context', 'set_local_context'),
     'map_reduce': ('NoMapReduceFormError',),
     'ray_cluster': ('WorkersLostError', 'ray_context'),
-    'tff_worker': ('set_tff_context', 'tff_context'),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

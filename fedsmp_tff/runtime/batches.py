@@ -1,4 +1,4 @@
-"""Checks and adds the integers of a batch of units in a worker; needs NumPy alone.
+"""Checks and adds the integers of a batch of clients in a worker; needs NumPy alone.
 
 A worker on another machine runs this module, as `graphs`, sent to it with its work.
 """
@@ -25,28 +25,28 @@ class IntegerSum:
 
     Args:
       zero: Zeros of the tensor's shape and type.
-      max_input: The largest integer that a unit may give, a scalar.
+      max_input: The largest integer that a client may give, a scalar.
       modulus: Of a modular sum; None: a plain one.
     """
     self.zero = zero
     self._max_input = max_input
     self._modulus = modulus
 
-  def check(self, value: np.ndarray, giver: str) -> None:
-    """Checks the integers that one unit gives.
+  def check(self, value: np.ndarray, position: int) -> None:
+    """Checks the integers that one client gives.
 
     Raises:
       ValueError: If one is negative or larger than was declared.
     """
     if np.any(value < 0) or np.any(value > self._max_input):
       raise ValueError(
-          f'{giver.capitalize()} of the round gave secure aggregation integers from'
+          f'Client {position} of the round gave secure aggregation integers from'
           f' {np.min(value)} to {np.max(value)}, outside 0 to'
           f' {np.max(self._max_input)}, which it declared.'
       )
 
   def add(self, total: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Returns `total` with `value` added: a checked unit's integers, or a sum of several."""
+    """Returns `total` with `value` added: a checked client's integers, or a sum of several."""
     if self._modulus is None:
       return np.add(total, value, dtype=self.zero.dtype)
     # Two values below a modulus near 2^31 add up to more than int32 can represent.
@@ -55,44 +55,42 @@ class IntegerSum:
 
 
 def run(
-    run_unit: Callable[[Sequence[Any]], list[np.ndarray]],
-    units: Sequence[Sequence[Any]],
+    run_client: Callable[[Sequence[Any]], list[np.ndarray]],
+    clients: Sequence[Sequence[Any]],
     positions: Sequence[int],
     sums: Sequence[IntegerSum],
-    kind: str,
 ) -> list[np.ndarray]:
-  """Runs the units of a batch and adds their integers.
+  """Runs the clients of a batch and adds their integers.
 
   Args:
-    run_unit: From a unit's leaves to its results.
-    units: The leaves of each.
-    positions: Where each is in its job.
+    run_client: From a client's leaves to its results.
+    clients: The leaves of each.
+    positions: Where each is in the round.
     sums: How the last results are checked and added; none are before them if there is more
-      than one unit.
-    kind: What a unit is called in errors.
+      than one client.
 
   Returns:
     The results that are not added, and the sums.
 
   Raises:
-    ValueError: If a unit's integers are out of their range.
+    ValueError: If a client's integers are out of their range.
   """
   totals = [sum_.zero for sum_ in sums]
-  for unit, position in zip(units, positions):
-    with naming(position, kind):
-      results = run_unit(unit)
+  for client, position in zip(clients, positions):
+    with naming(position):
+      results = run_client(client)
     num_plain = len(results) - len(sums)
     for sum_, value in zip(sums, results[num_plain:]):
-      sum_.check(value, f'{kind} {position}')
+      sum_.check(value, position)
     totals = [sum_.add(t, v) for sum_, t, v in zip(sums, totals, results[num_plain:])]
   return results[:num_plain] + totals
 
 
 @contextlib.contextmanager
-def naming(position: int, kind: str = 'client') -> Iterator[None]:
-  """Adds to an exception's text which unit of the round it comes from."""
+def naming(position: int) -> Iterator[None]:
+  """Adds to an exception's text which client of the round it comes from."""
   try:
     yield
   except Exception as error:
-    error.add_note(f'(from {kind} {position} of the round, counted from 0)')
+    error.add_note(f'(from client {position} of the round, counted from 0)')
     raise

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 import contextlib
 import re
 
-import grpc
 import tensorflow as tf
 
 
@@ -12,10 +11,11 @@ import tensorflow as tf
 def sentence_first() -> Iterator[None]:
   """Raises a failed `tf.debugging` check as an error whose text is that of the check.
 
-  TensorFlow puts it behind a traceback of the graph, TFF's worker within a report of gRPC.
+  TensorFlow puts it behind a traceback of the graph.
 
   >>> with sentence_first():
-  ...   raise grpc.RpcError('details: assertion failed: [Too few.] [Condition x > 0] [x = ] [0]')
+  ...   text = 'Graph execution error: assertion failed: [Too few.] [x = ] [0]'
+  ...   raise tf.errors.InvalidArgumentError(None, None, text)
   Traceback (most recent call last):
     ...
   tensorflow.python.framework.errors_impl.InvalidArgumentError: Too few.
@@ -25,7 +25,7 @@ def sentence_first() -> Iterator[None]:
   """
   try:
     yield
-  except (tf.errors.InvalidArgumentError, grpc.RpcError) as error:
+  except tf.errors.InvalidArgumentError as error:
     found = re.search(r'assertion failed: \[(.*?)\](?= \[|$)', str(error), re.DOTALL)
     if found is None:
       raise

@@ -45,13 +45,11 @@ class LocalWorkers(workers_lib.Workers):
     self._functions = weakref.WeakKeyDictionary()
     self._making = threading.Lock()
 
-  def run(self, jobs: Sequence[workers_lib.Job]) -> Iterator[workers_lib.Result]:
+  def run(self, job: workers_lib.Job) -> Iterator[workers_lib.Result]:
     """See `workers.Workers`."""
-    broadcasts = [
-        {d: graphs.on_device(d, job.broadcast) for d in self._devices} for job in jobs
-    ]
+    broadcasts = {d: graphs.on_device(d, job.broadcast) for d in self._devices}
     # A batch would save no traffic here.
-    cohort = workers_lib.Cohort(jobs)
+    cohort = workers_lib.Cohort(job)
     running = {}
     try:
       while cohort:
@@ -60,10 +58,7 @@ class LocalWorkers(workers_lib.Workers):
           batch = cohort.take()
           if batch is None:
             break
-          future = self._pool.submit(
-              self._run_batch, jobs[batch.job], broadcasts[batch.job], batch.positions
-          )
-          running[future] = batch
+          running[self._pool.submit(self._run_batch, job, broadcasts, batch)] = batch
         done, _ = concurrent.futures.wait(
             running, return_when=concurrent.futures.FIRST_COMPLETED
         )
@@ -79,10 +74,9 @@ class LocalWorkers(workers_lib.Workers):
   def _run_batch(self, job, broadcasts, positions) -> list[np.ndarray]:
     return batches.run(
         lambda leaves: self._run_client(job.work, broadcasts, leaves),
-        [job.units[p] for p in positions],
+        [job.clients[p] for p in positions],
         positions,
         job.work.sums,
-        job.work.kind,
     )
 
   def _run_client(self, work, broadcasts, leaves) -> list[np.ndarray]:

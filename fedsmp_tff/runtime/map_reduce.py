@@ -19,7 +19,6 @@ from fedsmp_tff import flattening
 from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import checks
 from fedsmp_tff.runtime import graphs
-from fedsmp_tff.runtime import server_graph
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
 
@@ -27,6 +26,8 @@ from fedsmp_tff.runtime import workers as workers_lib
 # a choice of kernels by device.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()
 _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
+
+
 class NoMapReduceFormError(TypeError):
   """The computation can't run in this context."""
 
@@ -90,7 +91,7 @@ def _compile(
     raise NoMapReduceFormError(
         f'The computation of type {function_type.compact_representation()} has no'
         f' MapReduceForm ({type(error).__name__}: {error}), which this context needs;'
-        ' run it in `fedsmp_tff.runtime.tff_context()`.'
+        " run it in TFF's own, `tff.backends.test.create_sync_test_cpp_execution_context()`."
     ) from error
 
 
@@ -108,14 +109,15 @@ class _Local:
         values.without_placement(self._type.result)
     ):
       raise TypeError(f'its result is of type {self._type.result}')
-    self._graph = server_graph.ServerGraph(_graph_of(proto))
+    self._function = _graph_of(proto).function()
 
   def __call__(self, workers: workers_lib.Workers, arg: Any) -> Any:
+    del workers  # There are no clients.
     leaves = []
     if self._type.parameter is not None:
       parameter = values.without_placement(self._type.parameter)
       leaves = values.leaves_of(arg, parameter)
-    outputs = self._graph.finish(workers, [*map(values.tensor_of, leaves)])
+    outputs = self._function(*map(values.tensor_of, leaves))
     return values.value_of(outputs, self._type.result)
 
 
@@ -147,11 +149,10 @@ class _Round:
         for sum_ in _secure_sums(kind, result, bound)
     ]
     self._work = workers_lib.Work(_graph(form.work), sums)
-    self._prepare, self._zero, self._accumulate, self._report = (
+    self._prepare, self._zero, self._accumulate, self._report, self._update = (
         _graph(part).function()
-        for part in (form.prepare, form.zero, form.accumulate, form.report)
+        for part in (form.prepare, form.zero, form.accumulate, form.report, form.update)
     )
-    self._update = server_graph.ServerGraph(_graph(form.update))
 
   def _as_round(self, comp):
     """`comp` as TFF wants it: from (state, clients' data) to (state, the rest).
@@ -209,15 +210,8 @@ class _Round:
     plain = self._zero()
     sums = self._work.sums
     totals = [sum_.zero for sum_ in sums]
-    jobs = [workers_lib.Job(self._work, self._prepare(*state), clients)]
-    # Shared calls that need nothing of the clients run beside them.
-    beside = self._update.start(state)
-    if beside is not None:
-      jobs.append(beside.job)
-    for batch, results in workers.run(jobs):
-      if batch.job:
-        beside.results.extend(results)
-        continue
+    job = workers_lib.Job(self._work, self._prepare(*state), clients)
+    for _, results in workers.run(job):
       if self._num_plain:
         plain = self._accumulate(*plain, *results[: self._num_plain])
       totals = [
@@ -225,9 +219,7 @@ class _Round:
           for sum_, total, value in zip(sums, totals, results[self._num_plain :])
       ]
     with checks.sentence_first():
-      outputs = self._update.finish(
-          workers, [*state, *self._report(*plain), *totals], beside
-      )
+      outputs = self._update(*state, *self._report(*plain), *totals)
     return values.value_of(outputs[len(state) :], self._type.result)
 
 

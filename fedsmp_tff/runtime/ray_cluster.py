@@ -1,6 +1,6 @@
 """Clients on a Ray cluster: an actor for each processor or GPU that Ray gives."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import dataclasses
 import itertools
@@ -43,7 +43,7 @@ class _Call:
   """A batch on its way through a worker."""
 
   actor: Any
-  batch: workers_lib.Batch
+  batch: range
   timeout: float
   deadline: float
 
@@ -108,30 +108,26 @@ class RayWorkers(workers_lib.Workers):
     self._works = weakref.WeakKeyDictionary()
     self._datasets = weakref.WeakKeyDictionary()
 
-  def run(self, jobs: Sequence[workers_lib.Job]) -> Iterator[workers_lib.Result]:
+  def run(self, job: workers_lib.Job) -> Iterator[workers_lib.Result]:
     """See `workers.Workers`.
 
     Raises:
       WorkersLostError: If no worker is left and none can be started, or one batch
         ended several.
     """
-    common = []
-    round_key = next(self._keys)
-    for number, job in enumerate(jobs):
-      work = job.work
-      if work not in self._works:
-        sent = work.graph, work.sums, work.kind
-        self._works[work] = next(self._keys), [self._ray.put(sent)]
-      broadcast = [self._ray.put([t.numpy() for t in job.broadcast])]
-      common.append((*self._works[work], round_key, number, broadcast))
-    cohort = workers_lib.Cohort(jobs, self._max_batch)
+    work = job.work
+    if work not in self._works:
+      self._works[work] = next(self._keys), [self._ray.put((work.graph, work.sums))]
+    broadcast = [self._ray.put([t.numpy() for t in job.broadcast])]
+    common = *self._works[work], next(self._keys), broadcast
+    cohort = workers_lib.Cohort(job, self._max_batch)
     calls = {}
     try:
       while cohort:
         wanted = self._start_actors(len(calls))
         while self._free and (batch := cohort.take(wanted)) is not None:
-          self._hand_out(batch, calls, common[batch.job], jobs[batch.job])
-        yield from self._collect(cohort, calls, jobs)
+          self._hand_out(batch, calls, common, job)
+        yield from self._collect(cohort, calls)
     finally:
       # A client that still runs when the round fails would delay the next round.
       for call in calls.values():
@@ -154,12 +150,12 @@ class RayWorkers(workers_lib.Workers):
 
   def _hand_out(self, batch, calls, common, job) -> None:
     actor = self._free.pop()
-    units = [[self._sent(leaf) for leaf in job.units[p]] for p in batch.positions]
-    reference = actor.run.remote(*common, batch.positions, units)
-    timeout = self._client_timeout * len(units)
+    clients = [[self._sent(leaf) for leaf in job.clients[p]] for p in batch]
+    reference = actor.run.remote(*common, batch, clients)
+    timeout = self._client_timeout * len(clients)
     calls[reference] = _Call(actor, batch, timeout, time.monotonic() + timeout)
 
-  def _collect(self, cohort, calls, jobs) -> Iterator[workers_lib.Result]:
+  def _collect(self, cohort, calls) -> Iterator[workers_lib.Result]:
     """Waits for something to happen to a worker, and deals with it."""
     now = time.monotonic()
     timeout = min(
@@ -183,7 +179,7 @@ class RayWorkers(workers_lib.Workers):
       except self._ray.exceptions.RayError as error:
         # The actor or its node died, or the node that stored the result.
         self._ray.kill(call.actor)
-        self._lost(cohort, call, jobs, str(error))
+        self._lost(cohort, call, str(error))
         continue
       self._free.append(call.actor)
       if outcome != self._ok:
@@ -198,8 +194,8 @@ class RayWorkers(workers_lib.Workers):
       call = calls.pop(reference)
       self._ray.kill(call.actor)
       self._lost(
-          cohort, call, jobs, f'no answer within {call.timeout:g} s, which is'
-          f' client_timeout={self._client_timeout:g} s a {jobs[call.batch.job].work.kind}'
+          cohort, call, f'no answer within {call.timeout:g} s, which is'
+          f' client_timeout={self._client_timeout:g} s a client'
       )
 
   def _wait_for_a_worker(self) -> None:
@@ -237,15 +233,14 @@ class RayWorkers(workers_lib.Workers):
       self._failed_starts = 0
       self._free.append(actor)
 
-  def _lost(self, cohort, call, jobs, reason) -> None:
+  def _lost(self, cohort, call, reason) -> None:
     losses = cohort.lose(call.batch)
     if losses >= _MAX_LOSSES:
-      number, positions = call.batch
-      units = f'{jobs[number].work.kind} {positions[0]}'.capitalize()
-      if len(positions) > 1:
-        units += f', or one of those up to {positions[-1]},'
+      clients = f'Client {call.batch[0]}'
+      if len(call.batch) > 1:
+        clients += f', or one of those up to {call.batch[-1]},'
       raise WorkersLostError(
-          f'{units} of the round was lost with {losses} Ray workers, one'
+          f'{clients} of the round was lost with {losses} Ray workers, one'
           f' after the other; the last one: {reason}. Look at its data, at the'
           " nodes' memory, and at the limit of time for a client."
       )

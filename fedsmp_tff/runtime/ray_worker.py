@@ -43,32 +43,30 @@ class Worker:
           ' requirements-gpu.txt on all nodes, or run on processors.'
       )
     self._device = devices[0].name
-    # By the key of the work: its function, its sums and what its units are called.
+    # By the key of the work: its function and its sums.
     self._works = {}
-    # By the number of the job in the round: its broadcast tensors.
-    self._broadcasts = {}
+    # The key of the round, and its broadcast tensors.
     self._round = None
+    self._broadcast = []
 
   def run(
       self,
       work_key: int,
       work: list['ray.ObjectRef'],
       round_key: int,
-      job: int,
       broadcast: list['ray.ObjectRef'],
       positions: range,
-      units: list[list[Any]],
+      clients: list[list[Any]],
   ) -> tuple[str, Any]:
-    """Runs a batch of units.
+    """Runs a batch of clients.
 
     Args:
-      work_key: Names what units do; it is fetched once.
-      work: Reference to its `graphs.Graph`, its sums and what units are called.
-      round_key: Names the round.
-      job: The number of the job in it, whose broadcast is fetched once.
+      work_key: Names what clients do; it is fetched once.
+      work: Reference to its `graphs.Graph` and its sums.
+      round_key: Names the round, whose broadcast is fetched once.
       broadcast: Reference to the arrays that the server broadcasts.
-      positions: Where the units are in their job.
-      units: Each one's own: arrays, or tuples of a dataset's graph or of a reference to it.
+      positions: Where the clients are in the round.
+      clients: Each one's own: arrays, or tuples of a dataset's graph or of a reference to it.
 
     Returns:
       `OK` and the batch's results, or `FAILED` and an error's class (TensorFlow's can't be
@@ -77,28 +75,25 @@ class Worker:
     try:
       with tf.device(self._device):
         if work_key not in self._works:
-          graph, sums, kind = ray.get(work[0])
-          self._works[work_key] = graph.function(), sums, kind
-        function, sums, kind = self._works[work_key]
+          graph, sums = ray.get(work[0])
+          self._works[work_key] = graph.function(), sums
+        function, sums = self._works[work_key]
         if self._round != round_key:
-          self._broadcasts = {}
-          self._round = round_key
-        if job not in self._broadcasts:
-          self._broadcasts[job] = graphs.on_device(
+          self._broadcast = graphs.on_device(
               self._device, [tf.constant(a) for a in ray.get(broadcast[0])]
           )
-        tensors = self._broadcasts[job]
+          self._round = round_key
 
-        def run_unit(leaves):
+        def run_client(leaves):
           own = [
               graphs.dataset_variant(_fetched(*leaf))
               if isinstance(leaf, tuple)
               else tf.constant(leaf)
               for leaf in leaves
           ]
-          return [np.asarray(result.numpy()) for result in function(*own, *tensors)]
+          return [np.asarray(result.numpy()) for result in function(*own, *self._broadcast)]
 
-        return OK, batches.run(run_unit, units, positions, sums, kind)
+        return OK, batches.run(run_client, clients, positions, sums)
     except tf.errors.OpError as error:
       arguments = None, None, error.message
       return FAILED, (type(error), arguments, getattr(error, '__notes__', []))

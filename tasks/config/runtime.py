@@ -19,8 +19,8 @@ class RuntimeSettings:
   runtime: str = options.option(
       'local',
       'Where clients run. local: in this process, threads over clients, on processors or GPUs;'
-      " ray: on a Ray cluster; tff: in TFF's own worker process, on processors.",
-      group=_GROUP, values=['local', 'ray', 'tff'],
+      ' ray: on a Ray cluster.',
+      group=_GROUP, values=['local', 'ray'],
   )
   devices: Optional[list[str]] = options.option(
       None,
@@ -83,8 +83,6 @@ def context(settings: RuntimeSettings) -> Iterator[None]:
         settings.workers,
         client_timeout=settings.client_timeout,
     )
-  elif settings.runtime == 'tff':
-    made = runtime.tff_context(settings.workers)
   else:
     made = runtime.local_context(settings.devices, settings.workers)
   with contextlib.ExitStack() as stack:

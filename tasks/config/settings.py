@@ -421,9 +421,9 @@ class RunSettings:
   public_clients: Optional[int] = _option(
       None,
       'Cut public examples into this many pseudo-clients of --public_client_examples, train them'
-      ' as clients do, on all workers, and rank coordinates by the mean of their'
-      ' updates. 0: one training on all public examples, on one worker, as in the paper (default:'
-      ' 4 of a quarter of the public examples each; 0 with --public_epochs or --public_steps).',
+      ' as clients do, in parallel on the server, and rank coordinates by the mean of their'
+      ' updates. 0: one training on all public examples, as in the paper (default: 4 of a quarter'
+      ' of the public examples each; 0 with --public_epochs or --public_steps).',
       group=PUBLIC_DATA, at_least=0, only=_TOPK,
   )
   public_client_examples: Optional[int] = _option(
@@ -431,12 +431,6 @@ class RunSettings:
       'Public examples of a pseudo-client (default: as many as a client has: the median of the'
       ' public people; for images those of a client).',
       group=PUBLIC_DATA, at_least=1, only=options.when('public_clients'),
-  )
-  public_update: str = _option(
-      'now',
-      'now: rank coordinates by a public update from the weights of the round, as in the paper.'
-      ' ahead: from those of the round before, while its clients train, so that no worker waits.',
-      group=PUBLIC_DATA, values=['now', 'ahead'], only=_TOPK,
   )
   rounds_per_evaluation: Optional[int] = _option(
       None,

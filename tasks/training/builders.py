@@ -115,7 +115,6 @@ def sparsifier(
       public_examples=data.public,
       public_epochs=settings.public_epochs,
       public_steps=settings.public_steps,
-      ahead=settings.public_update == 'ahead',
       mask_rounds=settings.mask_rounds,
       **_pseudo_clients(settings, data),
   )

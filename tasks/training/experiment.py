@@ -8,7 +8,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
-from fedsmp_tff import communication
 from fedsmp_tff import fed_smp
 from tasks import datasets
 from tasks import errors
@@ -108,18 +107,18 @@ class Experiment:
     return cadence_lib.of_run(self.settings, self.data)
 
   @property
-  def communication(self) -> communication.Communication:
-    """The bytes that a client and round move."""
-    channel = self.round.channel
+  def uplink_bytes(self) -> int:
+    """The bytes of a report: its integers, without its counts (4 to 20 bytes)."""
+    return -(-self.round.channel.num_integers * self.round.channel.wire_bits // 8)
+
+  @property
+  def downlink_bytes(self) -> int:
+    """The bytes that a client receives in a round: weights, coordinates, factors and guess."""
     shaping = (self.settings.precondition, self.settings.predict)
-    return communication.Communication(
-        dim=self.dim,
-        num_integers=channel.num_integers,
-        num_coordinates=self.aggregator.sparsifier.num_coordinates(self.dim),
-        integer_bits=channel.wire_bits,
-        num_shaping=self.round.num_kept * sum(value is not None for value in shaping),
-        num_fixed=sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights[1])),
-    )
+    numbers = sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights))
+    numbers += self.aggregator.sparsifier.num_coordinates(self.dim)
+    numbers += self.round.num_kept * sum(value is not None for value in shaping)
+    return 4 * numbers
 
   @property
   def randomness(self) -> str:
@@ -167,9 +166,8 @@ class Experiment:
 
   def uplink_megabytes(self, rounds: int) -> float:
     """Returns the MB that a client sends in so many rounds, on average."""
-    return self.communication.uplink_megabytes(
-        rounds, self.settings.clients_per_round, self.num_clients
-    )
+    share = rounds * self.settings.clients_per_round / self.num_clients
+    return self.uplink_bytes * share / 10**6
 
   def epsilons(self, rounds: int) -> dict[str, float]:
     """Returns epsilon after so many rounds, by column; empty without privacy.

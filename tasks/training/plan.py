@@ -155,8 +155,6 @@ def _public_text(
     length = _plural(s.public_steps, 'step')
   if public.clients is not None:
     length = f'the mean of {public.clients} pseudo-clients of {public.client_examples}, {length}'
-  if public.ahead:
-    length += ', from the weights of the round before'
   return length
 
 
@@ -177,10 +175,10 @@ def _cohort_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def _traffic_text(experiment: experiment_lib.Experiment) -> str:
-  s, traffic = experiment.settings, experiment.communication
+  s = experiment.settings
   return (
-      f'a client and round: {traffic.uplink_bytes / 1e6:.4g} MB up,'
-      f' {traffic.downlink_bytes / 1e6:.4g} MB down; up over the run:'
+      f'a client and round: {experiment.uplink_bytes / 1e6:.4g} MB up,'
+      f' {experiment.downlink_bytes / 1e6:.4g} MB down; up over the run:'
       f' {experiment.uplink_megabytes(s.rounds):.4g} MB a client on average'
       + (
           f' ({experiment.spec.seats} participants send, {s.clients_per_round} of them with'

@@ -179,7 +179,7 @@ class TestComputation:
           (['--devices='], '--devices=: .*empty'),
           (['--runtime=ray', '--devices=GPU:0'], '--devices has no effect unless --runtime=local;'),
           (['--client_timeout=3'], '--client_timeout has no effect unless --runtime=ray;'),
-          (['--runtime=tff', '--ray_address=auto'], '--ray_address has no effect'),
+          (['--ray_address=auto'], '--ray_address has no effect unless --runtime=ray;'),
           (
               ['--runtime=ray', '--client_timeout=nan'],
               '--client_timeout must be a finite number > 0; got nan',
@@ -345,19 +345,6 @@ class TestExecution:
     commands.main(commands.tiny(data_dir, tmp_path / 'other', '--seed=2'))
     other = commands.story(tmp_path / 'other')
     assert stories[0][0] != other[0] and stories[0][1] != other[1]
-
-  def test_tff_s_worker_agrees_but_for_the_last_bits(self, data_dir, tmp_path):
-    # It is another build of TensorFlow. One round: later ones would carry on the
-    # difference through top-k, whose choice is not continuous.
-    for name in ('local', 'tff'):
-      arguments = ['--seed=1', '--rounds=1', f'--runtime={name}']
-      assert commands.main(commands.tiny(data_dir, tmp_path / name, *arguments)) == 0
-    with (
-        np.load(tmp_path / 'local' / 'weights.npz') as one,
-        np.load(tmp_path / 'tff' / 'weights.npz') as other,
-    ):
-      for name in one:
-        np.testing.assert_allclose(one[name], other[name], atol=1e-5)
 
   def test_a_seeded_run_says_that_its_noise_can_be_removed(
       self, data_dir, tmp_path, capsys
@@ -533,7 +520,7 @@ class TestExecution:
     assert float(rows[-1]['epsilon']) == pytest.approx(spec.epsilon())
 
   @pytest.mark.parametrize(
-      'runtime, children', [('local', 0), ('tff', 1), ('ray', 3)]
+      'runtime, children', [('local', 0), ('ray', 3)]
   )
   def test_the_command_leaves_no_process_behind(
       self, data_dir, tmp_path, runtime, children

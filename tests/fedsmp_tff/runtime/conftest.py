@@ -9,7 +9,6 @@ _CONTEXTS = {
     'local, 1 worker': lambda: runtime.local_context(workers=1),
     'local, 2 devices': lambda: runtime.local_context(['CPU:0', 'cpu:1'], 2),
     'ray': lambda: runtime.ray_context(workers=2),
-    'tff': runtime.tff_context,
 }
 
 

@@ -1,4 +1,4 @@
-"""Tests of the sums that workers make of their own units' integers."""
+"""Tests of the sums that workers make of their own clients' integers."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,12 @@ from fedsmp_tff.runtime import batches
 
 
 def _run(sums, values, start=0):
-  """The batch's results, where each unit gives its value to each sum."""
+  """The batch's results, where each client gives its value to each sum."""
   return batches.run(
-      lambda unit: [np.asarray(unit[0])] * len(sums),
+      lambda client: [np.asarray(client[0])] * len(sums),
       [[value] for value in values],
       range(start, start + len(values)),
       sums,
-      'client',
   )
 
 
@@ -21,20 +20,20 @@ class TestComputation:
 
   @pytest.mark.parametrize('value', [-1, 101])
   @pytest.mark.parametrize('modulus', [None, 101])
-  def test_each_unit_s_range_is_checked_before_it_is_added(self, value, modulus):
+  def test_each_client_s_range_is_checked_before_it_is_added(self, value, modulus):
     sum_ = batches.IntegerSum(np.zeros([2], np.int32), np.int32(100), modulus)
     # The sum of a batch with -1 and 60 would be in the range.
     values = [np.array([10, value], np.int32), np.array([50, 60], np.int32)]
     with pytest.raises(ValueError, match=f'^Client 7 .* from .*{value}.*, outside 0 to 100,'):
       _run([sum_], values, start=7)
 
-  def test_an_error_within_a_unit_names_it(self):
-    def fail(unit):
-      raise KeyError(*unit)
+  def test_an_error_within_a_client_names_it(self):
+    def fail(client):
+      raise KeyError(*client)
 
     with pytest.raises(KeyError) as raised:
-      batches.run(fail, [['x']], [4], [], 'public client')
-    assert raised.value.__notes__ == ['(from public client 4 of the round, counted from 0)']
+      batches.run(fail, [['x']], [4], [])
+    assert raised.value.__notes__ == ['(from client 4 of the round, counted from 0)']
 
 
 class TestExecution:
@@ -42,7 +41,7 @@ class TestExecution:
   def test_results_that_are_not_added_come_first(self):
     sum_ = batches.IntegerSum(np.zeros([], np.int64), np.int64(9))
     results = batches.run(
-        lambda unit: [np.float32(0.5), np.int64(unit[0])], [[3]], [0], [sum_], 'client'
+        lambda client: [np.float32(0.5), np.int64(client[0])], [[3]], [0], [sum_]
     )
     assert results == [0.5, 3]
 

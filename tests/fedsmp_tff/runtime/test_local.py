@@ -48,10 +48,10 @@ def _add(by_variable=False):
 
 
 def _results(pool, work, num):
-  """Runs units 0 to `num` - 1, to which the server sends 0.5; their results, by position."""
-  units = [[tf.constant(float(i))] for i in range(num)]
-  job = workers.Job(work, [tf.constant(0.5)], units)
-  return {r.batch.positions.start: r.values[0] for r in pool.run([job])}
+  """Runs clients 0 to `num` - 1, to which the server sends 0.5; their results, by position."""
+  clients = [[tf.constant(float(i))] for i in range(num)]
+  job = workers.Job(work, [tf.constant(0.5)], clients)
+  return {r.batch.start: r.values[0] for r in pool.run(job)}
 
 
 class TestExecution:

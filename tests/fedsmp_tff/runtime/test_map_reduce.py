@@ -72,7 +72,7 @@ class TestComputation:
 
   def test_what_has_no_form_names_the_context_that_runs_it(self):
     with runtime.local_context(), pytest.raises(
-        runtime.NoMapReduceFormError, match=r'has no MapReduceForm .*tff_context\(\)'
+        runtime.NoMapReduceFormError, match=r'has no MapReduceForm .*tff\.backends\.test\.'
     ):
       _return_to_clients([1, 2])
 
@@ -182,8 +182,7 @@ class TestExecution:
   @pytest.mark.parametrize('options', [
       {},
       dict(public_clients=3, public_client_examples=3),
-      dict(public_clients=4, public_client_examples=2, ahead=True),
-      dict(public_clients=2, public_client_examples=4, ahead=True, mask_rounds=2),
+      dict(public_clients=2, public_client_examples=4, mask_rounds=2),
   ])
   def test_a_round_is_the_same_everywhere(self, each_context, options):
     public = tiny_models.regression_examples(9, seed=99)
@@ -203,31 +202,8 @@ class TestExecution:
       again = process.initialize()
       for _ in range(3):
         again = process.next(again, data).state
-    if each_context == 'tff':  # Another build of TensorFlow: other last bits.
-      for one, other in zip(_leaves(state), _leaves(again)):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    else:
-      for one, other in zip(_leaves(state), _leaves(again)):
-        np.testing.assert_array_equal(one, other)
-
-  @pytest.mark.parametrize('ahead', [False, True])
-  def test_workers_run_the_public_trainings(self, monkeypatch, ahead):
-    seen = []
-    run = local.LocalWorkers.run
-
-    def spy(self, jobs):
-      seen.append([len(job.units) for job in jobs])
-      return run(self, jobs)
-
-    monkeypatch.setattr(local.LocalWorkers, 'run', spy)
-    process = _fed_smp(sparsifier=fedsmp_tff.TopK(
-        0.5, public_examples=tiny_models.regression_examples(9, seed=99),
-        public_clients=3, public_client_examples=3, ahead=ahead,
-    ))
-    with runtime.local_context():
-      process.next(process.initialize(), _data(6))
-    # Before the first round; then beside its six clients, or after them.
-    assert seen == ([[3], [6, 3]] if ahead else [[3], [6], [3]])
+    for one, other in zip(_leaves(state), _leaves(again)):
+      np.testing.assert_array_equal(one, other)
 
   def test_fresh_noise_differs_between_clients_and_rounds(self, each_context):
     @tff.tensorflow.computation(np.int32)
@@ -313,6 +289,20 @@ class TestExecution:
     ]
     measured = evaluated['client_work']['eval']['current_round_metrics']
     assert measured['mean_squared_error'] == pytest.approx(np.mean(squares), rel=1e-4)
+
+  @pytest.mark.slow
+  def test_a_round_in_tffs_own_worker(self):
+    process = _fed_smp(seed=1)
+    data = [fedsmp_tff.tag_client(i, d) for i, d in enumerate(_data(6))]
+    found = []
+    for context in (
+        tff.backends.test.create_sync_test_cpp_execution_context(),
+        local._create(None, 2),
+    ):
+      with tff.framework.get_context_stack().install(context):
+        found.append(_leaves(process.next(process.initialize(), data).state))
+    for one, other in zip(*found, strict=True):  # It is another build of TensorFlow.
+      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 class _Cohorts(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIterator):

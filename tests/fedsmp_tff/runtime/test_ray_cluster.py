@@ -132,8 +132,8 @@ class TestExecution:
       results = []
       run = context._workers.run
 
-      def watched(jobs):
-        for result in run(jobs):
+      def watched(job):
+        for result in run(job):
           results.append(result)
           yield result
 
@@ -143,7 +143,7 @@ class TestExecution:
         assert _sum_of_squares(_VALUES) == _SUM
     assert killed
     # For two workers a quarter of the 12 clients that are left, and then of 9, 7, 6, 5 and so on.
-    sizes = [len(result.batch.positions) for result in results]
+    sizes = [len(result.batch) for result in results]
     assert sorted(sizes) == sorted(2 * ([1] * 12 if max_batch == 1 else [3, 2] + [1] * 7))
     assert sum(result.values[0] for result in results) == 2 * _SUM
 

@@ -113,14 +113,14 @@ class TestParse:
     task_flags.use({'fashion_mnist_clients': 17})
     before = _global_flags()
     own = [
-        '--algorithm=fedsmp_randk', '--fashion_mnist_clients=5', '--runtime=tff', '--overwrite',
+        '--algorithm=fedsmp_randk', '--fashion_mnist_clients=5', '--runtime=ray', '--overwrite',
         '--fashion_mnist_filters=1,2',
     ]
     for _ in range(2):
       found, place, output = settings.parse(['--task=fashion_mnist', *own])
       assert found.task_flags['fashion_mnist_clients'] == 5
       assert found.task_flags['fashion_mnist_filters'] == ['1', '2']
-      assert place.runtime == 'tff' and output.overwrite
+      assert place.runtime == 'ray' and output.overwrite
       plain, place, output = settings.parse(['--task=fashion_mnist'])
       # The default, not what the tasks use at the moment.
       assert plain.task_flags['fashion_mnist_clients'] == 6000

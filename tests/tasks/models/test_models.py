@@ -116,12 +116,12 @@ class TestExecution:
     trained = []
     for use_keras in (False, True):
       model = rnn.character_rnn(12, 3, (5, 4), 7, 0, initializer=_initializer(0), use_keras=use_keras)
-      process = fedsmp_tff.build_fedavg(
+      process = fedsmp_tff.build_fed_smp(
           model,
           fedsmp_tff.LocalTraining(
               tff.learning.optimizers.build_sgdm(0.5, 0.9), 2, epochs=2
           ),
-          1,
+          fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), fedsmp_tff.Mechanism(1)),
           seed=1,
       )
       state = process.next(

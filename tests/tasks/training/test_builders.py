@@ -101,8 +101,7 @@ class TestComputation:
       public_client_examples = 5
 
     assert sparsifier().public_clients is None
-    assert sparsifier('--public_update=ahead', '--mask_rounds=4').mask_rounds == 4
-    assert sparsifier('--public_update=ahead').ahead and not sparsifier().ahead
+    assert sparsifier('--mask_rounds=4').mask_rounds == 4
 
   def test_c_falls_as_the_learning_rate(self):
     share = _clipping_schedule(

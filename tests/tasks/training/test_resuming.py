@@ -464,7 +464,7 @@ class TestSignals:
     assert (out / 'checkpoints' / 'round_0').exists()
     assert not list(temporary.glob('__autograph_generated_file*'))
 
-  @pytest.mark.parametrize('runtime', ['local', 'tff', 'ray'])
+  @pytest.mark.parametrize('runtime', ['local', 'ray'])
   def test_a_second_signal_ends_at_once(self, data_dir, tmp_path, runtime):
     out = tmp_path / 'a'
     arguments = commands.tiny(
