@@ -5,13 +5,19 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test lint lock
+.PHONY: run test results lint lock
 
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare $(ARGS)
 
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# Tables and figures of a grid, with the grid's name: make results NAME=worth/fashion_mnist ARGS=--seeds=3
+results: $(INSTALLED)
+	@test -n "$(NAME)" || { echo "make: name a grid: make results NAME=worth/fashion_mnist" >&2; exit 2; }
+	$(VENV)/bin/python -m tasks.sweep --grid=$(NAME) --sweep_dir=runs/$(NAME) $(ARGS)
+	$(VENV)/bin/python -m tasks.report runs/$(NAME) --output=docs/results/$(NAME)
 
 # npm's @bazel/buildifier is used where npx is; ruff always.
 lint: $(INSTALLED)

@@ -263,7 +263,7 @@ def _range(values: Sequence[float]) -> str:
 
 def _is_of(group: results.Group, cell: grids.Cell) -> bool:
   """Whether a group's runs have a cell's flags, whatever their seed."""
-  expected, flags = settings_lib.completed(cell.identity), group.config['flags']
+  expected, flags = cell.identity, group.config['flags']
   # Not a run that the report cuts.
   whole = all(run.rounds == expected['rounds'] for run in group.runs)
   return whole and all(flags.get(name) == value for name, value in expected.items() if name != 'seed')

@@ -244,8 +244,7 @@ def _differences(group: results.Group, row: paper_tables.Row) -> str:
   parts += [
       f'{name} = {results.text(measured.get(name))}'
       for name, value in paper.items()
-      # A flag that did not exist when a run was made is not compared.
-      if name not in results.NOT_COMPARED and measured.get(name, value) != value
+      if name not in results.NOT_COMPARED and measured.get(name) != value
   ]
   return ', '.join(parts)
 
@@ -256,12 +255,11 @@ def _own_settings(group: results.Group) -> list[str]:
   defaults, *_ = settings_lib.parse(
       [f'--task={config["task"]}', f'--algorithm={config["algorithm"]}']
   )
+  shown = set(dataclasses.asdict(defaults)) - set(results.NOT_COMPARED)
   return [
       f'{name} = {results.text(config["flags"].get(name))}'
-      for name, value in dataclasses.asdict(defaults).items()
-      # A flag that did not exist when a run was made is not compared.
-      if name not in (*results.NOT_COMPARED, 'task_flags')
-      and config['flags'].get(name, value) != value
+      for name, value in settings_lib.identity(defaults).items()
+      if name in shown and config['flags'].get(name) != value
   ]
 
 

@@ -20,7 +20,7 @@ def text(settings: settings_lib.RunSettings, root: pathlib.Path) -> Optional[str
   found = []
   for path in root.glob(f'*/{run_directory.CONFIG}'):
     config = run_directory.read_json(path)
-    if settings_lib.completed(config.get('flags', {})) == asked:
+    if config.get('flags') == asked:
       found.append((config.get('record', {}).get('date', ''), path.parent))
   if not found:
     return None

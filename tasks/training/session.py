@@ -132,7 +132,7 @@ def _run(
 
 def _name_of_clients(task: str, config: dict[str, Any]) -> str:
   """The name by which ledgers of the same clients, and of no others, know their data."""
-  # Runs of earlier versions have none, and their ledgers the name of the task alone.
+  # A task of one's own may have none.
   digest = config.get('split_digest')
   return task if digest is None else f'{task} divided as {digest}'
 
