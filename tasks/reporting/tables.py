@@ -1,9 +1,8 @@
-"""Renders runs beside the paper's tables, as tables, Markdown and HTML."""
+"""Renders runs beside the paper's tables, as tables and Markdown."""
 
 from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
-import html
 import math
 from typing import Any, Optional
 
@@ -26,8 +25,7 @@ class Table:
     header: A title for each column.
     rows: Texts, as many as the header has.
     note: A sentence below; '' for none.
-    not_run: Further rows, of cells that were not run: on a page they are folded away, in Markdown
-      the note counts them.
+    not_run: Further rows, of cells that were not run: for CSV; in Markdown the note counts them.
   """
 
   title: str
@@ -53,7 +51,7 @@ def all_tables(groups: Sequence[results.Group]) -> list[Table]:
   return [
       *(table for table in of_paper if table.rows),
       *_other_runs(groups),
-      *_times(groups),
+      *_list_of_runs(groups),
       *_not_run([table for table in of_paper if not table.rows]),
   ]
 
@@ -103,7 +101,7 @@ def _tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
 
 
 def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
-  """Runs that no row of the paper is about, and unfinished ones: the most accurate first."""
+  """Runs without a counterpart in the paper, and incomplete runs: the most accurate first."""
   others = [
       group for group in groups
       if group.complete is None or not any(_reproduces(group, row) for row in paper_tables.rows())
@@ -139,7 +137,7 @@ def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
   )
   note = f'All with {", ".join(shared)}.' if shared else ''
   note = (note + _seeded_text(others) + _outside_text(others)).strip()
-  title = 'Runs that no row of the paper is about, and unfinished ones'
+  title = 'Runs without a counterpart in the paper, and incomplete runs'
   return [_without_padding(Table(title, header, lines, note))]
 
 
@@ -176,17 +174,20 @@ def _outside_text(groups: Iterable[results.Group]) -> str:
   )
 
 
-def _times(groups: Sequence[results.Group]) -> list[Table]:
-  """Makes the table of seconds a round."""
+def _list_of_runs(groups: Sequence[results.Group]) -> list[Table]:
+  """Makes the table with a row per run."""
   lines = [
       [
-          str(run.path), run.config['task'], figures.label(group), str(run.config['seed']),
-          str(run.rounds_done), _text(run.seconds and run.seconds / 60, '{:.0f}'),
+          run.path.name, run.config['task'], figures.label(group), str(run.config['seed']),
+          f'{run.rounds_done} of {run.config["rounds"]}', f'{run.final:.2f}',
+          _text(run.last('epsilon'), '{:.3g}'), _text(run.seconds and run.seconds / 60, '{:.0f}'),
       ]
       for group in groups
       for run in group.runs
   ]
-  header = ('run', 'task', 'algorithm', 'seed', 'rounds', 'minutes')
+  header = (
+      'run', 'task', 'system', 'seed', 'rounds', 'accuracy (%)', 'epsilon, valid', 'minutes'
+  )
   return [Table('The runs', header, lines)] if lines else []
 
 
@@ -280,13 +281,11 @@ def _text(value: Optional[float], form: str = '{}') -> str:
 
 
 _ABOUT = (
-    'Best is the best test accuracy over rounds, as the paper reports, of measurements on all test'
-    ' examples; a run that measures on samples before its end has one such measurement, its last.'
-    ' Final is the accuracy after the last round, which a user of the model gets. Means over seeds ± sample standard deviation.'
-    ' "epsilon, valid" is by an accounting that is valid for how the run sampled its clients; with'
-    ' a seed it would be valid with fresh noise;'
-    ' "paper\'s accounting" is Renyi DP of Poisson sampling, whatever the run did. Losses are of'
-    ' the test set, where the paper\'s Figure 3 has those of training.'
+    'Best: the highest test accuracy over rounds, as in the paper, of measurements on all test'
+    ' examples. Final: after the last round. Mean ± standard deviation over seeds. "epsilon, valid":'
+    ' by an accountant that is sound for the sampling of the run. "Paper\'s accounting": Renyi DP of'
+    ' Poisson sampling, whatever the run did. Losses are of the test set, where the paper\'s Figure 3'
+    ' has those of training.'
 )
 
 
@@ -303,94 +302,3 @@ def markdown(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
     if table.note:
       parts.append(table.note)
   return '\n\n'.join(parts) + '\n'
-
-
-# Nothing but a table's own box is ever wider than the screen.
-_STYLE = """
-* { box-sizing: border-box }
-body { font: 16px/1.5 sans-serif; max-width: 1200px; margin: 1em auto; padding: 0 12px;
-  overflow-wrap: anywhere }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; line-height: 1.3; margin: 1.5em 0 .5em }
-figure { margin: 0 }
-.panels { display: grid; gap: 12px; grid-template-columns: minmax(0, 1fr) }
-@media (min-width: 960px) { .columns2 { grid-template-columns: repeat(2, minmax(0, 1fr)) } }
-.panels > div { min-width: 0 }
-.legend { list-style: none; margin: .5em 0; padding: 0 }
-.legend li { padding-left: 36px; position: relative }
-.legend span { position: absolute; left: 0; top: .7em; width: 26px;
-  border-top: 3px solid currentColor }
-.legend .reference { border-top-style: dotted }
-.legend .marks { left: 8px; top: .45em; width: 10px; height: 10px; border-radius: 5px;
-  background: currentColor }
-figcaption p, details, .wide { font-size: 14px }
-.wide { overflow-x: auto; max-width: 100% }
-table { border-collapse: collapse; font-size: 13px; overflow-wrap: normal }
-td, th { border: 1px solid #ccc; padding: 2px 6px; text-align: right; white-space: nowrap }
-td:first-child, td:last-child { text-align: left; white-space: normal; min-width: 9em }
-th { padding: 0; white-space: normal; vertical-align: bottom }
-th button { font: inherit; font-weight: bold; background: none; border: 0; padding: 4px 6px;
-  cursor: pointer; width: 100%; min-height: 2.5em; color: inherit }
-th[aria-sort=ascending] button::after { content: ' \\2191' }
-th[aria-sort=descending] button::after { content: ' \\2193' }
-summary { cursor: pointer; padding: .5em 0 }
-"""
-# A click, or Enter on a header, sorts: numbers as numbers, by the first in a cell, those without
-# one last whichever the direction.
-_SORT = """
-document.querySelectorAll('th button').forEach(button => button.addEventListener('click', () => {
-  const header = button.parentElement, rows = header.closest('table').tBodies[0];
-  const sign = header.getAttribute('aria-sort') === 'descending' ? 1 : -1;
-  header.parentElement.querySelectorAll('th').forEach(th => th.removeAttribute('aria-sort'));
-  header.setAttribute('aria-sort', sign < 0 ? 'descending' : 'ascending');
-  const texts = row => row.cells[header.cellIndex].textContent.trim();
-  const isNumber = text => /^[-+]?[0-9]/.test(text);
-  const filled = [...rows.rows].map(texts).filter(text => text);
-  const numeric = filled.some(isNumber) && filled.every(
-    text => isNumber(text) || text === 'not run');
-  const isLast = text => numeric ? !isNumber(text) : !text;
-  const number = text => parseFloat(text.replaceAll(',', ''));
-  const compare = (a, b) => isLast(a) || isLast(b) ? isLast(a) - isLast(b)
-    : sign * (numeric ? number(a) - number(b) : a.localeCompare(b));
-  rows.append(...[...rows.rows].sort((a, b) => compare(texts(a), texts(b))));
-}));
-"""
-
-
-def page(tables: Sequence[Table], drawn: Sequence[drawing.Figure]) -> str:
-  """Renders tables and figures as one HTML page, for a screen of any width."""
-  parts = [
-      '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
-      '<meta name="viewport" content="width=device-width, initial-scale=1">',
-      f'<title>Fed-SMP: results</title><style>{_STYLE}</style>',
-      drawing.html_script(),
-      '</head><body><h1>Results beside the paper\'s</h1>',
-      *map(drawing.html, drawn),
-      f'<details><summary>What the columns mean</summary><p>{html.escape(_ABOUT)}</p></details>',
-  ]
-  for table in tables:
-    parts.append(f'<h2>{html.escape(table.title)}</h2>')
-    if table.rows:
-      parts.append(_html_table(table.header, table.rows))
-    parts.append(f'<p>{html.escape(table.note)}</p>')
-    if table.not_run:
-      parts += [
-          f'<details><summary>Cells that were not run: {len(table.not_run)}</summary>',
-          _html_table(table.header, table.not_run),
-          '</details>',
-      ]
-  return '\n'.join([*parts, f'<script>{_SORT}</script></body></html>', ''])
-
-
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """A table that sorts, in a box of its own that scrolls."""
-  heads = ''.join(
-      f'<th scope="col"><button type="button">{html.escape(text)}</button></th>'
-      for text in header
-  )
-  lines = [
-      f'<tr>{"".join(f"<td>{html.escape(text)}</td>" for text in row)}</tr>' for row in rows
-  ]
-  return (
-      f'<div class="wide" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>\n'
-      + '\n'.join(lines) + '\n</tbody></table></div>'
-  )
