@@ -39,16 +39,17 @@ def test_a_loaded_model_has_the_accuracy_of_its_run(run):
   assert right / scored == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_documents_saved_model_has_the_same_logits(run):
+def test_the_documents_saved_model_has_the_same_logits(run, tmp_path):
   (snippet,) = re.findall(
-      r'```python\n(import tempfile\n\nmodule = .*?)```', _COMPOSING.read_text(), re.DOTALL
+      r'```python\n(def save\(.*?)```', _COMPOSING.read_text(encoding='utf-8'), re.DOTALL
   )
-  model = trained.load_model(run)
-  names = {'model': model, 'tf': tf}
+  names = {'tf': tf}
   exec(snippet, names)
+  model = trained.load_model(run)
+  names['save'](model, str(tmp_path / 'model'))
   x = tf.constant(np.random.default_rng(1).integers(0, 90, [2, 80]), model.input_spec[0].dtype)
   expected = model.predict_on_batch(model.initial_weights, x, training=False)
-  loaded = tf.saved_model.load(names['directory'])
+  loaded = tf.saved_model.load(str(tmp_path / 'model'))
   np.testing.assert_allclose(loaded.logits(x), expected, rtol=1e-5, atol=1e-6)
 
 
