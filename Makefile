@@ -5,7 +5,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test lint planted lock
+.PHONY: run test results lint planted lock
 
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare $(ARGS)
@@ -16,6 +16,12 @@ test: $(INSTALLED)
 # Plants faults in privacy code, one at a time; tests must catch each.
 planted: $(INSTALLED)
 	$(VENV)/bin/python -m tests.planted $(ARGS)
+
+# Tables and figures of a grid, with the grid's name: make results NAME=worth/fashion_mnist ARGS=--seeds=3
+results: $(INSTALLED)
+	@test -n "$(NAME)" || { echo "make: name a grid: make results NAME=worth/fashion_mnist" >&2; exit 2; }
+	$(VENV)/bin/python -m tasks.sweep --grid=$(NAME) --sweep_dir=runs/$(NAME) $(ARGS)
+	$(VENV)/bin/python -m tasks.report runs/$(NAME) --output=docs/results/$(NAME)
 
 # npm's @bazel/buildifier is used where npx is; ruff always.
 lint: $(INSTALLED)

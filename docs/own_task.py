@@ -10,6 +10,7 @@ from absl import flags
 import numpy as np
 
 from tasks import errors
+from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 
@@ -87,5 +88,5 @@ TASK = task_lib.Task(
     load=_load,
     num_clients=lambda: _CLIENTS.value,
     loads_alone=lambda: True,
-    class_names=('upper', 'lower'),
+    show=showing.confusion_table(('upper', 'lower')),
 )

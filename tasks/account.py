@@ -8,15 +8,11 @@ import math
 import os
 import pathlib
 import sys
-import typing
 from typing import Optional
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-import numpy as np
-
-from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
@@ -26,9 +22,6 @@ from tasks import errors
 from tasks.config import command
 from tasks.config import options as options_lib
 from tasks.training import run_directory
-
-if typing.TYPE_CHECKING:
-  from tasks.reporting import drawing
 
 _SEEDED = 'SEEDED: would be valid with fresh noise, simulation only'
 # What takes numbers; the ledgers have their own.
@@ -67,28 +60,16 @@ class Options:
       'With Poisson sampling, the most clients that take part in a round (default: no limit;'
       ' tasks.run has one).',
   )
-  noise: str = _option(
-      noise_lib.GAUSSIAN, 'Kind of noise; integers need --num_values too.',
-      values=list(noise_lib.KINDS),
-  )
-  num_values: Optional[int] = _option(None, 'With integer noise: k, values of a client.')
-  bits: Optional[int] = _option(
-      None, 'With integer noise: bits of a value (default: 16).'
-  )
   colluding: Optional[float] = options_lib.option(
       None,
       'Share f of the seats, in [0, 1), that leave out their noise, or whose noise the attacker'
       ' knows: also prints epsilon for the noise that remains, sigma sqrt(1 - f); with integer'
-      ' noise, for the whole shares that remain.',
+      ' noise of a --ledger, for the whole shares that remain.',
       at_least=0, below=1, excludes=('epsilon',),
   )
   epsilon_budget: Optional[float] = options_lib.option(
       None, 'With --ledger: prints what is left of this epsilon.', above=0,
       only=options_lib.Condition('--ledger is set', lambda chosen: bool(chosen['ledger'])),
-  )
-  plot: Optional[str] = _option(
-      None, 'Writes a picture of epsilon over rounds to this file (PNG).',
-      excludes=('epsilon', 'ledger'),
   )
   ledger: list[str] = options_lib.option(
       [],
@@ -152,16 +133,11 @@ def _account(options: Options) -> None:
         delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
         sampling=options.sampling,
         seats=n if poisson and options.seats is None else options.seats,
-        noise=options.noise,
-        num_values=options.num_values,
-        bits=options.bits,
     )
     # What a run may claim first, the paper's own figure last.
     found = {
-        name: answer
+        name: _answer(name, how, spec, options)
         for name, how in accounting.ACCOUNTINGS.items()
-        if spec.round.can_account(name)
-        if (answer := _answer(name, how, spec, options)) is not None
     }
     colluding = {
         name: accounting.epsilon(
@@ -192,15 +168,9 @@ def _account(options: Options) -> None:
     print(_theorem_text(spec))
   print(
       '\nAll assume: a client is one unit of privacy; n is public; those who see the model do not'
-      ' know\nwho takes part; all participants report and add fresh noise'
-      + (
-          '; noise and sums are in\nreal arithmetic.'
-          if spec.lattice is None
-          else '.\nThe figures are of the integers that leave a client.'
-      )
+      ' know\nwho takes part; all participants report and add fresh noise; noise and sums are in\nreal'
+      ' arithmetic. Integer noise: see the plan of tasks.run.'
   )
-  if options.plot is not None:
-    _plot(spec, options.plot)
 
 
 def _account_for(run_dirs: list[str], options: Options) -> None:
@@ -325,8 +295,8 @@ def _known_text(options: Options) -> str:
 
 def _answer(
     name: str, how: accounting.Accounting, spec: spec_lib.PrivacySpec, options: Options
-) -> Optional[float]:
-  """Returns the figure that was asked for, under one accounting; None if it has no answer."""
+) -> float:
+  """Returns the figure that was asked for, under one accounting."""
   if options.epsilon is None:
     return spec.epsilon(name)
   # For the other sampling: what that would take, with as many clients.
@@ -335,8 +305,6 @@ def _answer(
         spec, sampling=how.sampling, min_reporting=None,
         seats=spec.population if how.sampling == sampling_lib.POISSON else None,
     )
-    if not spec.round.can_account(name):
-      return None
   if options.noise_multiplier is None:
     return spec.calibrated(options.epsilon, name).noise_multiplier
   return spec.most_rounds(options.epsilon, name)
@@ -387,45 +355,6 @@ def _theorem_text(spec: spec_lib.PrivacySpec) -> str:
       f'{"":46}replace-one adjacency, but sensitivity C where it is 2C: no guarantee'
   )
   return text + ''.join(f'\n{"":46}not met: {condition}' for condition in unmet)
-
-
-def _plot(spec: spec_lib.PrivacySpec, path: str) -> None:
-  # Numbers alone need no Matplotlib.
-  from tasks.reporting import drawing  # pylint: disable=g-import-not-at-top
-
-  try:
-    drawing.save_png(_figure(spec), path)
-  except errors.InputError as error:
-    raise errors.InputError(f'--plot={error}') from None
-  print(f'wrote {path}')
-
-
-def _figure(spec: spec_lib.PrivacySpec) -> drawing.Figure:
-  """Epsilon over rounds, a curve for each accounting."""
-  from tasks.reporting import drawing  # pylint: disable=g-import-not-at-top
-
-  steps = min(spec.rounds, 25)
-  rounds = sorted({math.ceil(spec.rounds * (i + 1) / steps) for i in range(steps)})
-  curves = []
-  for color, (name, how) in enumerate(accounting.ACCOUNTINGS.items()):
-    if not spec.round.can_account(name):
-      continue
-    epsilons = [spec.epsilon(name, t) for t in rounds]
-    curves.append(
-        drawing.Curve(
-            f'{_verdict(name, spec, epsilons[-1])}: {how.title}',
-            np.array(rounds), np.array(epsilons), color=color,
-            style='line' if spec.is_valid(name) else 'reference',
-        )
-    )
-  title = f'Epsilon: sigma = {spec.noise_multiplier:g}, delta = {spec.delta:.4g}'
-  rounds_of = (
-      f'rounds of r = {spec.clients_per_round:,} of n = {spec.population:,} clients\n'
-      f'({spec.sampling} sampling{_seats_text(spec)}, {spec.noise} noise)'
-  )
-  return drawing.Figure(
-      'epsilon', title, [drawing.Panel('', rounds_of, 'epsilon', curves, bottom=0)]
-  )
 
 
 if __name__ == '__main__':

@@ -1,28 +1,9 @@
 """`python -m tasks.benchmark`: Fed-SMP beside stock `tff.learning`, on this machine, in one run.
 
-Parts (`--part=` selects parts; default: all):
-
-  fashion_mnist  a round of 100 clients of real images, with RandK(0.005) in this
-                 process and on TFF's worker, with TopK(0.005) by pseudo-clients (now, one
-                 round ahead, kept for 5 rounds) and as in the paper, whose training on 1,000
-                 public images is as much work again as all clients', and stock:
-                 `build_unweighted_fed_avg`, TFF's own Keras model of the same CNN, and
-                 `tff.learning.dp_aggregator`, on a worker with TFF's own settings
-  shakespeare    the same for a round of 10 roles and the character LSTM
-  aggregator     `FedSmpFactory` alone beside `tff.learning.dp_aggregator` and
-                 `secure_aggregator`: 20 clients, d = 1,663,370
-  large          `FedSmpFactory` alone at d = 50 million: seconds and memory
-  clients        10, 100 and 1,000 Fashion-MNIST clients a round, each in a process of
-                 its own: time a client, peak memory
-  workers        1 and 2 workers, in this process and on Ray, whose own processes
-                 would slow the other parts down
-  one_processor  the part fashion_mnist on one processor alone, as by `taskset`
-  start          seconds from a command, `--task=shakespeare --p=0.05`, to its help, its plan and
-                 the end of its first round, in processes of their own
-
-Contenders alternate, so that a busy machine slows all of them; the first round of
-each, which builds graphs, is left out. Seconds are medians of `--repeats`. A busy machine still
-distorts ratios: load and the speed of a matrix product are printed before and after.
+Parts: a round of 100 clients of Fashion-MNIST, one of 10 roles of Shakespeare, whole runs. Stock is
+`build_unweighted_fed_avg`, a Keras model and `dp_aggregator` on a worker with TFF's own settings.
+Implementations alternate, so that a busy machine slows all; the first round, which builds graphs,
+is left out. A top-k mask serves five rounds: the mean of five includes one.
 """
 
 import os
@@ -31,54 +12,38 @@ import sys
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from collections.abc import Sequence
 import dataclasses
 import json
-from typing import Any, Optional
+import pathlib
+import subprocess
+import tempfile
+import time
+
+import numpy as np
 
 from tasks import datasets
 from tasks.config import command
 from tasks.config import options as options_lib
 from tasks.config import task_flags
 
-_PARTS = (
-    'fashion_mnist', 'shakespeare', 'aggregator', 'large', 'clients', 'workers',
-    'one_processor', 'start',
-)
+_CLIENTS, _RATIO, _PUBLIC = {'fashion_mnist': 100, 'shakespeare': 10}, 0.005, 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """The options of this command, besides those of the tasks."""
+  """The options of this command."""
 
   part: list[str] = options_lib.option(
-      list(_PARTS), 'What to measure; may be given several times.',
-      values=[*_PARTS, 'one_size'], repeated=True,
+      [*_CLIENTS, 'start'], 'Part; may be repeated.', values=(*_CLIENTS, 'start'), repeated=True
   )
-  repeats: int = options_lib.option(
-      5, 'Measured rounds of each, after one that is left out.', at_least=1
-  )
-  json: Optional[str] = options_lib.option(None, 'JSON file for the measurements.')
-  size: int = options_lib.option(
-      100, 'For --part=one_size, which --part=clients starts: clients a round.', at_least=1
-  )
-
-
-def _parse(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
-  """As `command.parse`, with the flags of the tasks, which are set."""
-  parsed = options_lib.new_flags(*tables)
-  task_flags.define(parsed)
-  command.refuse(command.read(parsed, arguments, program), program)
-  for task in datasets.TASKS:
-    task_flags.use({name: parsed[name].value for name in task_flags.names(task)})
-  return [options_lib.make(table, parsed) for table in tables]
+  repeats: int = options_lib.option(5, 'Number of measurements of each.', at_least=1)
+  json: str = options_lib.option('', 'JSON file for the measurements.')
 
 
 _COMMAND = command.Command(
     'tasks.benchmark',
     ('usage: python -m tasks.benchmark [flags]', '', *__doc__.splitlines()[2:]),
     (Options,),
-    parse=_parse,
 )
 
 
@@ -88,27 +53,98 @@ def main(argv: list[str]) -> int:
 
 
 def _main(options: Options) -> None:
-  # It imports TensorFlow, which --help and wrong flags need not wait for.
-  from tasks.training import contests
-
-  parts = contests.parts(options.repeats, options.size)
-  chosen = list(dict.fromkeys(options.part))
   found = {'processors': len(os.sched_getaffinity(0))}
-  of_one_size = chosen == ['one_size']  # Its parent reads its output.
-  if not of_one_size:
-    found['before'] = contests.busyness('before')
-  for part in chosen:
-    found[part] = parts[part]()
-    _write(options.json, found)
-  if not of_one_size:
-    found['after'] = contests.busyness('after')
-    _write(options.json, found)
+  for part in dict.fromkeys(options.part):
+    print(f'{part}, load average {os.getloadavg()[0]:.2f}', flush=True)
+    seconds = _start(options.repeats) if part == 'start' else _rounds(part, options.repeats)
+    for name, times in seconds.items():
+      median, mean = float(np.median(times)), float(np.mean(times))
+      found[f'{part}, {name}'] = {'median': median, 'mean': mean, 'seconds': times}
+      faster = np.median(seconds.get('stock', times)) / median
+      print(f'  {name:12} median {median:8.3f} s, mean {mean:8.3f} s, {faster:.2f} x', flush=True)
+  if options.json:
+    pathlib.Path(options.json).write_text(json.dumps(found, indent=2), encoding='utf-8')
 
 
-def _write(path: Optional[str], found: dict[str, Any]) -> None:
-  if path:
-    with open(path, 'w', encoding='utf-8') as file:
-      json.dump(found, file, indent=2)
+def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
+  """Seconds of rounds by implementation, stock first."""
+  task, num_clients = datasets.TASKS[part], _CLIENTS[part]
+  task_flags.use({})
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  import fedsmp_tff
+  from fedsmp_tff import runtime
+  from fedsmp_tff.runtime import graphs
+  from tasks.models import initializers
+  from tasks.training import builders
+
+  graphs.use_one_thread_an_operation()
+  settings, data = task.settings, task.load(0, _PUBLIC)
+  model = task.build_model(initializers.KerasInitializer(0))
+  optimizer = tff.learning.optimizers.build_sgdm(settings.learning_rate, settings.momentum)
+  clients = [tf.data.Dataset.from_tensor_slices(e) for e in data.clients[:num_clients]]
+  batches = [
+      client.map(lambda x, y: (x / 255 if part == 'fashion_mnist' else x, y))
+      .shuffle(1000).repeat(settings.local_epochs).batch(settings.batch_size) for client in clients
+  ]
+  pseudo = builders.default_public_clients(_PUBLIC)
+  sparsifiers = {
+      'rand-k': fedsmp_tff.RandK(_RATIO),
+      'top-k': fedsmp_tff.TopK(_RATIO, public_examples=data.public, mask_rounds=5, **pseudo),
+      'last layer': fedsmp_tff.Head(sum(np.size(w) for w in model.initial_weights[0][-2:])),
+  }
+  training = fedsmp_tff.LocalTraining(optimizer, settings.batch_size, settings.local_epochs)
+  mechanism = fedsmp_tff.Mechanism(num_clients, settings.clipping_norm, settings.noise_multiplier)
+  stock = tff.learning.algorithms.build_unweighted_fed_avg(
+      lambda: _stock_model(part), optimizer,
+      model_aggregator=tff.learning.dp_aggregator(settings.noise_multiplier, num_clients),
+  )
+  with runtime.local_context() as local:
+    worker = tff.backends.test.create_sync_test_cpp_execution_context()
+    measured = {'stock': (worker, stock, batches)}
+    for name, one in sparsifiers.items():
+      factory = fedsmp_tff.FedSmpFactory(one, mechanism)
+      measured[name] = (local, fedsmp_tff.build_fed_smp(model, training, factory), clients)
+    seconds, states = {name: [] for name in measured}, {}
+    for repeat in range(repeats + 1):
+      for name, (context, process, examples) in measured.items():
+        with tff.framework.get_context_stack().install(context):
+          state = states[name] if repeat else process.initialize()
+          begin = time.monotonic()
+          states[name] = process.next(state, examples).state
+          seconds[name].append(time.monotonic() - begin)
+  return {name: times[1:] for name, times in seconds.items()}
+
+
+def _stock_model(part: str):
+  """TFF's own CNN, or an LSTM of TFF's layers and sizes."""
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  if part == 'fashion_mnist':
+    cnns = tff.simulation.baselines.emnist.emnist_models
+    model = cnns.create_original_fedavg_cnn_model(only_digits=True)
+    spec = (tf.TensorSpec([None, 28, 28, 1]), tf.TensorSpec([None], tf.int32))
+  else:
+    lstm = [tf.keras.layers.LSTM(256, return_sequences=True) for _ in range(2)]
+    embedding = tf.keras.layers.Embedding(90, 8, input_length=80)
+    model = tf.keras.Sequential([embedding, *lstm, tf.keras.layers.Dense(90)])
+    spec = (tf.TensorSpec([None, 80], tf.int32),) * 2
+  loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=part != 'fashion_mnist')
+  return tff.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+
+
+def _start(repeats: int) -> dict[str, list[float]]:
+  """Seconds from a command to its end, by what it does."""
+  run = [sys.executable, '-m', 'tasks.run', '--task=shakespeare', '--recipe=none', '--p=0.05']
+  seconds = {'--dry_run': [], '--rounds=1': []}
+  for flag in list(seconds) * repeats:
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+      subprocess.run([*run, flag, f'--output_dir={directory}'], check=True, capture_output=True)
+    seconds[flag].append(time.monotonic() - begin)
+  return seconds
 
 
 if __name__ == '__main__':

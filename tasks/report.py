@@ -1,4 +1,4 @@
-"""`python -m tasks.report RUNS...`: the paper's tables and figures beside the runs', on one page."""
+"""`python -m tasks.report RUNS...`: the paper's tables and figures beside the runs'."""
 
 import os
 
@@ -20,10 +20,10 @@ from tasks.config import command
 from tasks.config import options as options_lib
 from tasks.reporting import drawing
 from tasks.reporting import figures
-from tasks.reporting import pages
 from tasks.reporting import results
+from tasks.reporting import tables as tables_lib
 
-_MARKDOWN, _HTML, _CSV = 'report.md', 'report.html', 'cells.csv'
+_MARKDOWN, _CSV = 'report.md', 'cells.csv'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Options:
 
   output: str = options_lib.option(
       'report',
-      f'The directory to write: {_MARKDOWN}, {_HTML} (one page, no other file needed), a PNG for'
-      f' each figure, and all figures of the tables as {_CSV}.',
+      f'The directory to write: {_MARKDOWN}, a PNG per figure, and all tables as {_CSV}.',
   )
   rounds: Optional[int] = options_lib.option(
       None,
@@ -49,8 +48,8 @@ _COMMAND = command.Command(
         'usage: python -m tasks.report RUNS... [--output=DIRECTORY]',
         '',
         'RUNS are directories of runs (--output_dir of tasks.run), or of many (--sweep_dir of',
-        'tasks.sweep). Prints every number of the paper next to that of these runs; lists the',
-        'flags in which they differ from the paper, and the cells that were not run.',
+        'tasks.sweep). Writes every number of the paper next to that of these runs, the flags in',
+        'which they differ from the paper, the cells that were not run, and a list of the runs.',
     ),
     (Options,),
     parse=command.parse_with_arguments,
@@ -69,7 +68,7 @@ def _main(options: Options, run_dirs: list[str]) -> None:
   directories = tqdm.tqdm(results.find(run_dirs), unit='run', disable=None)
   runs = [results.read(directory, options.rounds) for directory in directories]
   _write(output, [run for run in runs if run is not None])
-  print(f'wrote {output / _MARKDOWN}, {output / _HTML}, {output / _CSV} and the figures')
+  print(f'wrote {output / _MARKDOWN}, {output / _CSV} and the figures')
 
 
 def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
@@ -78,7 +77,7 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
       task: [group for group in groups if group.config['task'] == task]
       for task in datasets.TASKS
   }
-  tables = pages.all_tables(groups)
+  tables = tables_lib.all_tables(groups)
   drawn = [
       figure for of_task in by_task.values() if of_task for figure in figures.of_task(of_task)
   ]
@@ -86,8 +85,7 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     for figure in drawn:
       drawing.save_png(figure, output / f'{figure.name}.png')
-    (output / _MARKDOWN).write_text(pages.markdown(tables, drawn), encoding='utf-8')
-    (output / _HTML).write_text(pages.page(tables, drawn), encoding='utf-8')
+    (output / _MARKDOWN).write_text(tables_lib.markdown(tables, drawn), encoding='utf-8')
     with open(output / _CSV, 'w', encoding='utf-8', newline='') as file:
       writer = csv.writer(file)
       for table in tables:

@@ -670,7 +670,7 @@ def _flags_of_run(path: str) -> list[str]:
     raise errors.InputError(
         f"--config={path} is not a run's config.json, or a directory that has one; name one."
     ) from None
-  found, line = completed(found), basis
+  line = basis
   while True:  # What is set changes what other flags are by default.
     made = identity(_run_settings(_read(line, (), _PROGRAM)))
     missing = {n: v for n, v in found.items() if v is not None and v != made.get(n)}
@@ -690,27 +690,6 @@ def identity(settings: RunSettings) -> dict[str, Any]:
   values |= values.pop('task_flags')
   del values['epsilon_budget'], values['recipe']
   return json.loads(json.dumps({n: v for n, v in values.items() if not n.endswith('_dir')}))
-
-
-def completed(identity: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns an identity with the flags that it lacks, since it was made before they were.
-
-  Args:
-    identity: As `identity` returned it then.
-  """
-  known = {name: one.default for name, one in options.options_of(RunSettings).items()}
-  del known['epsilon_budget']
-  task = identity.get('task')
-  own = task_flags_lib.names(task) if task is not None else []
-  known |= {name: flags.FLAGS[name].default for name in own if not name.endswith('_dir')}
-  known |= identity
-  # Two that did then what is not their default now.
-  if 'mask_rounds' not in identity:
-    known['mask_rounds'] = 1
-  others = (known['public_epochs'], known['public_steps'])
-  if 'public_clients' not in identity and _TOPK.met(known) and others == (None, None):
-    known['public_clients'] = 0
-  return known
 
 
 def _new_flags(tables: Sequence[type]) -> flags.FlagValues:

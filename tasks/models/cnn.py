@@ -79,21 +79,6 @@ def cnn(
   )
 
 
-def weight_names(num_filters: int, num_dense: int) -> list[str]:
-  """The names of the weights of `cnn`, in their order.
-
-  >>> weight_names(1, 0)
-  ['conv_1/kernel', 'conv_1/bias', 'logits/kernel', 'logits/bias']
-
-  Args:
-    num_filters: The number of convolutions.
-    num_dense: The number of hidden dense layers.
-  """
-  layers = [f'conv_{i + 1}' for i in range(num_filters)]
-  layers += [f'dense_{i + 1}' for i in range(num_dense)]
-  return [f'{layer}/{part}' for layer in (*layers, 'logits') for part in ('kernel', 'bias')]
-
-
 def from_keras_images(
     keras_model: tf.keras.Model, image_shape: Sequence[int]
 ) -> tff.learning.models.FunctionalModel:

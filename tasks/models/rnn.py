@@ -94,14 +94,3 @@ def character_rnn(
       loss_fn=loss,
       input_spec=input_spec,
   )
-
-
-def weight_names(num_lstm: int) -> list[str]:
-  """The names of the weights of `character_rnn`, in their order.
-
-  Args:
-    num_lstm: The number of LSTM layers.
-  """
-  parts = ('kernel', 'recurrent_kernel', 'bias')
-  layers = [f'lstm_{i + 1}/{part}' for i in range(num_lstm) for part in parts]
-  return ['embedding', *layers, 'logits/kernel', 'logits/bias']

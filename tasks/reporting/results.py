@@ -73,8 +73,7 @@ class Run:
   @property
   def sampled(self) -> bool:
     """Whether accuracies before the last round are of samples of the test set."""
-    # Runs that are older than the cadence have what was asked for; 0 is all.
-    return bool(self.config.get('cadence', self.config).get('eval_examples'))
+    return self.config['cadence']['eval_examples'] is not None
 
   @property
   def final(self) -> float:
@@ -214,10 +213,7 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
   try:
     config = json.loads((directory / CONFIG).read_text(encoding='utf-8'))
     length = min(config['rounds'], rounds or config['rounds'])
-    config['flags'] = settings.completed(config['flags'])
-    if config['flags'].get('warm_start'):  # Kept runs name files that public_only wrote.
-      config['flags']['warm_start'] = settings.PUBLIC
-    for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm'):
+    for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm', 'cadence'):
       config[name]
     found = [
         row for row in tables.Table(directory / METRICS).rows() if int(row['round']) <= length
@@ -265,11 +261,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
   """Runs of the same flags together, in the order of the first of each."""
   groups: dict[str, list[Run]] = {}
   for run in runs:
-    # A flag that did not exist when a run was made is one that is not set.
-    flags = {
-        name: value for name, value in run.config['flags'].items()
-        if name != 'seed' and value is not None
-    }
+    flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}
     groups.setdefault(json.dumps([flags, run.rounds], sort_keys=True), []).append(run)
   return [
       Group(tuple(sorted(some, key=lambda run: run.config['seed'] or 0)))

@@ -51,13 +51,10 @@ def check_identity(path: Any, config: dict[str, Any], flags: dict[str, Any]) -> 
 
 
 def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
-  """Returns the flags in which two identities differ.
-
-  A flag that is missing has its default: runs were made before some flags existed.
-  """
-  names = {*recorded, *flags}
-  recorded, flags = settings_lib.completed(recorded), settings_lib.completed(flags)
-  return sorted(name for name in names if recorded.get(name) != flags.get(name))
+  """Returns the flags in which two identities differ."""
+  return sorted(
+      name for name in {*recorded, *flags} if recorded.get(name) != flags.get(name)
+  )
 
 
 def check_data(

@@ -268,18 +268,6 @@ class RunDirectory:
         unfinished.unlink(missing_ok=True)
 
 
-def in_use(path: pathlib.Path) -> bool:
-  """Whether a process runs in a directory."""
-  try:
-    with open(path / LOCK, 'rb') as lock:
-      fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  except OSError:
-    pass
-  return False
-
-
 def read_json(path: pathlib.Path) -> dict[str, Any]:
   """Returns the contents of a JSON file of a run; nothing if it is missing, can't be read or is no object."""
   try:

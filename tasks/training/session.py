@@ -6,7 +6,6 @@
 import contextlib
 import importlib
 import os
-import pathlib
 import sys
 import time
 from typing import Any, Optional
@@ -23,7 +22,6 @@ from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
 from tasks.models import whitening
-from tasks.training import earlier
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
 from tasks.training import plan
@@ -78,8 +76,6 @@ def _run(
   path = output.output_dir
   if path is None:
     path = _default_output_dir(settings)
-    if (of_earlier := earlier.text(settings, pathlib.Path(_RUNS))) is not None:
-      print(f'{of_earlier}\n', flush=True)
   with run_directory.RunDirectory(path, output.overwrite) as out:
     if out.config is not None:
       resuming.check_identity(out.path, out.config, settings_lib.identity(settings))
@@ -132,7 +128,7 @@ def _run(
 
 def _name_of_clients(task: str, config: dict[str, Any]) -> str:
   """The name by which ledgers of the same clients, and of no others, know their data."""
-  # Runs of earlier versions have none, and their ledgers the name of the task alone.
+  # A task of one's own may have none.
   digest = config.get('split_digest')
   return task if digest is None else f'{task} divided as {digest}'
 

@@ -14,7 +14,6 @@ from tasks import datasets
 from tasks.datasets import task as task_lib
 from tasks.training import averages as averages_lib
 from tasks.training import builders
-from tasks.training import ending
 from tasks.training import evaluation
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
@@ -67,8 +66,10 @@ def train(
   out.write_summary(summary)
   print(progress_lib.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
-  if stopped_by is None:
-    print(f'\n{ending.text(experiment, weights, out.path)}', flush=True)
+  show = datasets.TASKS[settings.task].show
+  if stopped_by is None and show is not None and not experiment.data.test_outside_guarantee:
+    model = experiment_lib.with_weights(experiment.model, weights)
+    print(f'\n{show(model, experiment.data.test)}', flush=True)
   return stopped_by
 
 

@@ -22,7 +22,7 @@ def _run(module, *flags):
 
 
 @pytest.mark.parametrize(
-    'name', ['account', 'audit', 'benchmark', 'export', 'generate', 'report', 'run', 'runs', 'sweep', 'tune']
+    'name', ['account', 'audit', 'benchmark', 'report', 'run', 'sweep', 'tune']
 )
 class TestEveryCommand:
 

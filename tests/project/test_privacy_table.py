@@ -7,8 +7,7 @@ import re
 import pytest
 
 from fedsmp_tff.privacy import spec as spec_lib
-from tasks import export
-from tasks import runs as runs_command
+from tasks.training import finished
 from tests.support import commands
 
 _PAGE = (pathlib.Path(__file__).parents[2] / 'docs' / 'privacy.md').read_text(encoding='utf-8')
@@ -58,8 +57,7 @@ def runs(tmp_path_factory):
       '--clients_per_round=1', '--local_steps=1', '--rounds=1', '--eval_examples=50',
       f'--output_dir={padded}',
   ]) == 0
-  assert export.main(['export', str(one)]) == 0
-  assert runs_command.main(['runs', '--clean', str(other)]) == 0
+  assert finished.clean(other)
   return one, other, padded
 
 

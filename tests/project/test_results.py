@@ -1,33 +1,102 @@
-"""Tests that docs/results is what tasks.report makes of the runs that are there."""
+"""Tests that the documents' tables of results have the figures of docs/results/**/cells.csv."""
 
+import csv
+import itertools
 import pathlib
 import re
 
 import pytest
 
-from tasks import report
+from tasks.config import grids
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_RESULTS = pathlib.Path('docs', 'results')
+_RESULTS = _ROOT / 'docs' / 'results'
+# Columns of the documents, by how their titles begin, and of cells.csv.
+_COLUMNS = {
+    'paper: best': 'paper (best, %)',
+    'best': 'best (%)',
+    'final, padding masked': 'final, padding masked (%)',
+    'final': 'final (%)',
+    "epsilon, paper's accounting": "epsilon, paper's accounting",
+    'epsilon': 'epsilon, valid',
+    'uplink': 'uplink (MB)',
+    'seeds': 'seeds',
+}
 
 
-def _commands():
-  """The commands under the results, as docs/results/README.md has them."""
-  text = (_ROOT / _RESULTS / 'README.md').read_text(encoding='utf-8')
-  return re.findall(r'^python -m tasks\.report (.*)$', text, re.MULTILINE)
+def _cells(path):
+  """The rows of a cells.csv, which has several tables."""
+  with open(path, encoding='utf-8', newline='') as file:
+    for row in csv.reader(file):
+      if row[0] == 'table':
+        header = [name.removeprefix('measured: ') for name in row]
+      else:
+        yield {name: text.removesuffix(' †') for name, text in zip(header, row)}
 
 
-def test_there_are_some():
-  assert _commands()
+def _tables():
+  """Of each table of results: its first line, its rows by column, and the cells.csv that it names."""
+  for document in (_ROOT / 'README.md', _RESULTS / 'README.md'):
+    linked = []
+    for part in document.read_text(encoding='utf-8').split('\n\n'):
+      linked = re.findall(r'\(([^()]*cells\.csv)\)', part) or linked
+      lines = [line.strip('|').split('|') for line in part.split('\n') if line.startswith('|')]
+      header, _, *rows = [[text.strip() for text in line] for line in lines] or [[], []]
+      if any('final' in name or name == 'held out' for name in header) and linked:
+        cells = list(itertools.chain(*(_cells(document.parent / path) for path in linked)))
+        yield pytest.param(header, rows, cells, id=f'{document.parent.name}: {header[0]}')
 
 
-@pytest.mark.parametrize('command', _commands())
-def test_tables_are_those_of_the_runs(command, tmp_path, monkeypatch):
-  monkeypatch.chdir(_ROOT)
-  arguments = command.split()
-  (output,) = (a.removeprefix('--output=') for a in arguments if a.startswith('--output='))
-  assert report.main(['report', *arguments, f'--output={tmp_path}']) == 0
-  for name in ('report.md', 'cells.csv'):
-    assert (tmp_path / name).read_text() == pathlib.Path(output, name).read_text(), name
-  for picture in tmp_path.glob('*.png'):
-    assert pathlib.Path(output, picture.name).exists()
+def _agrees(column, text, cell):
+  """Whether a document's figure is a cell's, to the digits that the document has."""
+  if text in ('', 'none', '0'):
+    return cell in ('', '0', '0.0') or not text
+  if column == 'seeds':
+    return str(len(text.split(','))) == cell
+  if ' MB' in text:
+    number = text.removesuffix(' MB')
+    return bool(cell) and f'{float(cell):.{len(number.partition(".")[2])}f}' == number
+  return text.strip('*') == cell
+
+
+@pytest.mark.parametrize('header, rows, cells', _tables())
+def test_each_figure_is_one_of_a_cell_of_its_method(header, rows, cells):
+  for row in rows:
+    method = re.findall(r'`(\w+)', row[0] + header[0])[0]
+    of_method = [cell for cell in cells if cell.get('algorithm') == method]
+    by_column = {
+        _COLUMNS[name]: text for title, text in zip(header[1:], row[1:])
+        if (name := next((name for name in _COLUMNS if title.startswith(name)), None))
+    }
+    assert any(
+        all(_agrees(column, text, cell.get(column, '')) for column, text in by_column.items())
+        for cell in of_method
+    ), row
+    # The columns that choose a setting: a figure of any run of the method.
+    for title, text in zip(header[1:], row[1:]):
+      if not title.startswith((*_COLUMNS, 'start', 'gain')) and re.match(r'\**\d+\.\d\d', text):
+        assert text.strip('*') in {cell['final (%)'] for cell in of_method}, row
+
+
+@pytest.mark.parametrize('header, rows, cells', _tables())
+def test_a_gain_is_what_the_final_accuracy_has_above_the_start(header, rows, cells):
+  starts = {cell['final (%)'] for cell in cells if cell.get('algorithm') == 'public_only'}
+  for row in rows:
+    figures = {
+        name: text for title, text in zip(header, row)
+        for name in ('start', 'final', 'gain') if title.startswith(name)
+    }
+    if 'gain' in figures:
+      assert figures['start'] in starts or not starts, row
+      start, final, gain = (float(figures[name].split()[0]) for name in ('start', 'final', 'gain'))
+      assert gain == pytest.approx(final - start, abs=0.011), row
+
+
+def test_there_are_tables():
+  assert len(list(_tables())) >= 9
+
+
+def test_make_can_write_each_directory_again():
+  # The runs of `shakespeare` had other clients.
+  names = {str(path.parent.relative_to(_RESULTS)) for path in _RESULTS.rglob('cells.csv')}
+  assert names - set(grids.names()) == {'shakespeare'}

@@ -10,7 +10,7 @@ from docs import own_task
 from tasks import report
 from tasks import run
 from tasks import sweep
-from tasks.training import saved
+from tasks.training import trained
 from tests.support import commands
 
 _TASK = f'--task={own_task.__name__}'
@@ -43,20 +43,14 @@ def test_the_template_trains_resumes_sweeps_and_is_reported(tmp_path, capsys):
   # By its config.json, and as `--task MODULE`.
   again = ['run', f'--config={out}', '--rounds=1', f'--output_dir={tmp_path}/runs/b', '--dry_run']
   assert run.main(again) == 0
+  model = trained.load_model(out)
+  assert model.initial_weights[0][0].shape == (2, 16)
   assert run.main(['run', '--task', 'docs.own_task', *again[2:], '--two_moons_clients=9',
                    '--clients_per_round=3']) == 0
   assert 'docs.own_task, 1 rounds' in capsys.readouterr().out
   assert report.main(['report', str(tmp_path / 'runs'), f'--output={tmp_path}/report']) == 0
   text = (tmp_path / 'report' / 'report.md').read_text()
   assert f'{100 * summary["final_test_accuracy"]:.2f}' in text
-
-
-def test_its_model_is_loaded_with_the_flags_that_shape_it():
-  # All flags of its own, by the task's name and not by its module's.
-  settings = saved._settings(
-      {'task': own_task.__name__, 'two_moons_clients': 400, 'initializer': 'keras'}
-  )
-  assert settings.task_flags['two_moons_clients'] == 400
 
 
 def test_a_grid_of_it(tmp_path, capsys):

@@ -176,23 +176,6 @@ class TestIdentity:
         _settings('--seed=1', '--fashion_mnist_clients=5', '--p=0.5')
     )
 
-  def test_an_older_identity_gets_what_its_flags_meant(self):
-    def older(*arguments, without):
-      values = settings.identity(_settings(*arguments))
-      return settings.completed({n: v for n, v in values.items() if n not in without})
-
-    new = ('mask_rounds', 'public_clients', 'warm_start', 'fashion_mnist_filters')
-    # Before there were these flags, top-k trained once on all public examples, for each round.
-    assert older(without=new) == settings.identity(
-        _settings('--public_clients=0', '--mask_rounds=1')
-    )
-    assert older('--public_steps=3', without=new) == settings.identity(_settings('--public_steps=3'))
-    assert older('--algorithm=dp_fedavg', without=new) == settings.identity(
-        _settings('--algorithm=dp_fedavg')
-    )
-    whole = settings.identity(_settings())
-    assert settings.completed(whole) == whole
-
   def test_config_json_has_that_of_its_command(self, data_dir, tmp_path):
     assert commands.main(commands.tiny(data_dir, tmp_path / 'run', '--seed=1')) == 0
     config = json.loads((tmp_path / 'run' / 'config.json').read_text())

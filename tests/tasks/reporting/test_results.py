@@ -28,13 +28,11 @@ class TestExecution:
     assert run.last('epsilon') == pytest.approx(0.2)
     assert results.read(path, rounds=9).rounds == 3
 
-  @pytest.mark.parametrize('recorded', ['cadence', 'flag'])
-  def test_best_is_of_all_test_examples_if_there_is_such_a_measurement(self, tmp_path, recorded):
+  def test_best_is_of_all_test_examples_if_there_is_such_a_measurement(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6, 0.5])
     assert results.read(path).best == 60
     config = json.loads((path / 'config.json').read_text())
-    sample = {'eval_examples': 13}
-    config |= {'cadence': sample} if recorded == 'cadence' else sample
+    config['cadence'] = {'eval_examples': 13}
     (path / 'config.json').write_text(json.dumps(config))
     assert results.read(path).best == results.read(path).final == 50
     # Cut before its end, a run has samples alone.
@@ -87,17 +85,6 @@ class TestExecution:
     rounds, accuracy, spread = groups[0].curve('test_accuracy')
     assert rounds.tolist() == [0, 1] and accuracy == pytest.approx([0.1, 0.55])
     assert spread == pytest.approx([0, std / 100])
-
-  def test_kept_runs_that_name_a_file_of_public_weights_are_warm_starts(self, tmp_path):
-    made = [
-        runs_on_disk.write(tmp_path / str(seed), accuracies=[0.1, 0.2], seed=seed, warm_start='public')
-        for seed in (1, 2)
-    ]
-    config = json.loads((made[1] / 'config.json').read_text())
-    config['flags']['warm_start'] = 'runs/seed=2/weights.npz'
-    (made[1] / 'config.json').write_text(json.dumps(config))
-    (group,) = results.group([results.read(path) for path in made])
-    assert len(group.runs) == 2
 
   def test_finds_runs_below_a_directory(self, tmp_path):
     one = runs_on_disk.write(tmp_path / 'x' / 'b', accuracies=[0.1])

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tasks.datasets import fashion_mnist
 from tasks.models import whitening
-from tasks.training import saved
 from tasks.training import session
+from tasks.training import trained
 from tests.support import commands
 from tests.support import small_data
 
@@ -98,7 +98,7 @@ class TestExecution:
       assert not np.allclose(before[bias], after[bias], atol=1e-6)
     # The plain model of the files is the function that the run measured.
     with flagsaver.flagsaver():
-      model = saved.load(out).model
+      model = trained.load_model(out)
     images, y = small_data.write_fashion_mnist(tmp_path / 'again')['t10k']
     logits = model.predict_on_batch(
         model.initial_weights, tf.constant(images[..., np.newaxis]), training=False

@@ -1,0 +1,45 @@
+"""What a finished run shows of a classifier of its task: a table of its mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+import typing
+
+import numpy as np
+
+if typing.TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+_BATCH = 500
+
+
+def confusion_table(
+    class_names: Sequence[str],
+) -> Callable[[tff.learning.models.FunctionalModel, tuple[np.ndarray, np.ndarray]], str]:
+  """Returns a `Task.show` that counts predicted classes per true class, in percent.
+
+  Args:
+    class_names: Names of the labels 0, 1, ...
+  """
+  num = len(class_names)
+  width = max(map(len, class_names)) + 3
+
+  def show(model, test):
+    import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+    predict = tf.function(
+        lambda x: model.predict_on_batch(model.initial_weights, x, training=False)
+    )
+    x, y = test
+    batches = (tf.constant(x[i : i + _BATCH]) for i in range(0, len(x), _BATCH))
+    predicted = np.concatenate([predict(batch).numpy().argmax(axis=1) for batch in batches])
+    table = np.bincount(num * y + predicted, minlength=num**2).reshape(num, num)
+    percent = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    lines = [' ' * (width + 2) + ''.join(f'{i:>4}' for i in range(num))]
+    lines += [
+        f'  {f"{i} {name}":<{width}}' + ''.join(f'{value:>4.0f}' for value in row)
+        for i, (name, row) in enumerate(zip(class_names, percent))
+    ]
+    return '\n'.join(['confusion matrix: % of each true class (row) predicted as class (column)', *lines])
+
+  return show
