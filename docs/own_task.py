@@ -87,6 +87,5 @@ TASK = task_lib.Task(
     build_model=_build_model,
     load=_load,
     num_clients=lambda: _CLIENTS.value,
-    loads_alone=lambda: True,
     show=showing.confusion_table(('upper', 'lower')),
 )

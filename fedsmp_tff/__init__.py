@@ -16,9 +16,8 @@ Perturbation" (d weights, k kept coordinates, r clients a round):
   10. k does not enter it: fewer coordinates, less noise, the same guarantee.
 
 Beyond it: what the server makes of past releases, public data and the schedule costs no
-epsilon (`PostProcessing`): masks without public data (`ReleasedTopK`) or by both
-(`HybridTopK`), factors before the clip (`Preconditioner`), guesses (`Prediction`), filtered
-updates (`Filter`), averages of the weights (`post_processing.averaging`).
+epsilon: masks without public data (`ReleasedTopK`) or by both (`HybridTopK`), and any other
+`Sparsifier` that remembers releases.
 
 Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to compose
 the aggregator into another learning process (with `no_client_metrics`: those of TFF release
@@ -37,7 +36,7 @@ from typing import Any
 
 from fedsmp_tff import _platform
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 # Each public name, once, under the module that defines it.
 _NAMES = {
@@ -50,10 +49,6 @@ _NAMES = {
     'mechanism.mechanism': ('Mechanism',),
     'mechanism.state': ('FedSmpState', 'Release'),
     'metrics': ('no_client_metrics',),
-    'post_processing.base': ('Factors', 'Filter', 'Guess', 'PostProcessing'),
-    'post_processing.filters': ('LowPass', 'Momentum', 'Shrinkage'),
-    'post_processing.preconditioning': ('Preconditioner',),
-    'post_processing.prediction': ('Prediction',),
     'post_processing.released_topk': ('HybridTopK', 'ReleasedTopK'),
     'privacy.spec': ('PrivacySpec',),
     'sparsifiers': ('Dense', 'Head', 'Kept', 'Known', 'PublicTraining', 'RandK', 'Sparsifier', 'TopK'),

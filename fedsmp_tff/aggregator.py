@@ -1,6 +1,5 @@
 """The masked private sum, as one flat TFF aggregator."""
 
-from collections.abc import Sequence
 from typing import Optional
 
 import tensorflow_federated as tff
@@ -11,8 +10,6 @@ from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import masked_sum
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
-from fedsmp_tff.post_processing import base
-from fedsmp_tff.post_processing import server_choices
 
 
 class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -62,16 +59,14 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   >>> with fedsmp_tff.runtime.local_context():
   ...   state = process.initialize()
   ...   output = process.next(state, [np.ones(6, np.float32)] * 3)
-  >>> set(np.flatnonzero(output.result)) == set(state.choice.coordinates)
+  >>> set(np.flatnonzero(output.result)) == set(state.coordinates)
   True
   >>> int(output.measurements['participants']), int(output.state.round_num)
   (3, 1)
 
   The process's state is `FedSmpState`. Its measurements: `participants` and `released`, 1 or 0,
-  which are exact, and private only if dropping out does not depend on data; public are `clipping_norm`, C of the round; `signal_to_noise`, estimated
-  from the release; with `client_metrics` also `exact_clipped_clients`,
-  `exact_non_finite_clients` and `exact_saturated_values`: securely summed, but exact, so
-  outside the differential privacy guarantee; keep those to yourself.
+  which are exact, and private only if dropping out does not depend on data; `clipping_norm`, C of
+  the round, and `signal_to_noise`, estimated from the release, are public.
   """
 
   def __init__(
@@ -79,7 +74,6 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       sparsifier: sparsifiers.Sparsifier,
       mechanism: mechanism_lib.Mechanism,
       *,
-      post_processing: Sequence[base.PostProcessing] = (),
       seed: Optional[int] = None,
       make_channel: masked_sum.MakeChannel = masked_sum.make_channel,
   ):
@@ -90,8 +84,6 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
         `HybridTopK`, which need the model, only in `fedsmp_tff.build_fed_smp`).
       mechanism: The options of the private sum: clip, noise and number of participants.
         `PrivacySpec.mechanism()` makes it together with its epsilon.
-      post_processing: Objects that shape values before the clip or filter releases, at most
-        one of each kind: `Factors` (`Preconditioner`), `Guess` (`Prediction`) and `Filter`.
       seed: Seed of the masks, which are public; None: a fresh one at `initialize`.
         Noise never depends on it here.
       make_channel: Makes the channel of a mechanism. `PrivacySpec` accounts for the default
@@ -99,7 +91,6 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Raises:
       TypeError: If an argument is of the wrong kind.
-      ValueError: If `post_processing` has two of one kind, or shapes values without a clip.
     """
     if not isinstance(sparsifier, sparsifiers.Sparsifier):
       raise TypeError(
@@ -110,24 +101,14 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
           '`mechanism` must be a Mechanism, such as `PrivacySpec.mechanism()`. Found'
           f' {type(mechanism)}.'
       )
-    kinds = server_choices.by_kind(post_processing)
-    for name in ('factors', 'guess'):
-      if name in kinds and not mechanism.private:
-        raise ValueError(
-            f'`post_processing` has {kinds[name]}, which needs a `clipping_norm`, which'
-            ' bounds what a client sends. Found None.'
-        )
     self.sparsifier = sparsifier
     self.mechanism = mechanism
     self.seed = seed
-    self._post_processing = list(post_processing)
     self._make_channel = make_channel
 
   def round(self, shapes: flattening.Shapes) -> fed_smp.FedSmpRound:
     """Returns the steps of a round for a model of tensors of these shapes."""
-    return fed_smp.FedSmpRound(
-        self.sparsifier, self.mechanism, shapes, self._post_processing, self._make_channel
-    )
+    return fed_smp.FedSmpRound(self.sparsifier, self.mechanism, shapes, self._make_channel)
 
   def create(
       self, value_type: tff.Type, weight_type: Optional[tff.Type] = None

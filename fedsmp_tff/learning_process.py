@@ -9,7 +9,6 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator as aggregator_lib
 from fedsmp_tff import client_training
-from fedsmp_tff import fed_smp
 from fedsmp_tff import flattening
 from fedsmp_tff import public_update
 from fedsmp_tff import randomness
@@ -55,7 +54,6 @@ def build_fed_smp(
     aggregator: aggregator_lib.FedSmpFactory,
     *,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
-    dropout: float = 0.0,
     seed: Optional[int] = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds Algorithm 1 (Fed-SMP) as a learning process.
@@ -88,7 +86,7 @@ def build_fed_smp(
   >>> with fedsmp_tff.runtime.local_context():
   ...   state = process.initialize()
   ...   output = process.next(state, [dataset] * spec.seats)
-  >>> len(output.state.aggregator.choice.coordinates)  # k, for d = 3 * 2 + 2.
+  >>> len(output.state.aggregator.coordinates)  # k, for d = 3 * 2 + 2.
   4
 
   The state is a `tff.learning.templates.LearningAlgorithmState`: `client_work`
@@ -107,8 +105,6 @@ def build_fed_smp(
       `aggregator.mechanism.seats` clients; a client without examples sends its noise alone.
     server_optimizer: Applies the mean update, as a gradient, to the weights;
       None: SGD at learning rate 1, as in the paper.
-    dropout: For simulation only: the probability that a participant trains and never
-      reports, independently.
     seed: For simulation only: makes masks, the order of examples and the NOISE
       reproducible, the latter two from (seed, round, client id). `next` then takes
       `tag_client(id, dataset)` for each client. Who knows the seed can remove the
@@ -142,9 +138,7 @@ def build_fed_smp(
         '`server_optimizer` must be a `tff.learning.optimizers.Optimizer`. Found '
         f'{type(server_optimizer)}.'
     )
-  if not 0 <= dropout < 1:
-    raise ValueError(f'`dropout` must be in [0, 1). Found {dropout}.')
-  steps = _Algorithm1(model, training, aggregator, server_optimizer, dropout, seed)
+  steps = _Algorithm1(model, training, aggregator, server_optimizer, seed)
 
   initial_state = tff.tensorflow.computation(steps.initial_state)
   state_type = initial_state.type_signature.result
@@ -195,11 +189,10 @@ class _Algorithm1:
     data_type: The TFF type of a client's data.
   """
 
-  def __init__(self, model, training, aggregator, server_optimizer, dropout, seed):
+  def __init__(self, model, training, aggregator, server_optimizer, seed):
     self._model = model
     self._training = training
     self._server_optimizer = server_optimizer
-    self._dropout = dropout
     self._seed = seed
     self._mask_seed = aggregator.seed if seed is None else seed
     self.weights_type = _weights_type_of(model)
@@ -209,9 +202,11 @@ class _Algorithm1:
     self._train = client_training.TracedTraining(training, model, self.weights_type)
     public = aggregator.sparsifier.public_training(training)
     self._public_update = None
+    self._public_training = None  # Unless it is the clients'.
     if public is not None:
       train = self._train
       if public.training != training:
+        self._public_training = public.training
         train = client_training.TracedTraining(public.training, model, self.weights_type)
       self._public_update = public_update.PublicUpdate(train, public, self._flattener)
 
@@ -242,12 +237,11 @@ class _Algorithm1:
         hparams,
         randomness.derive(client_seed, randomness.Stream.ORDER),
     )
-    report = self.round.report(
+    return self.round.report(
         self._flattener.flatten(update),
         state,
         randomness.derive(client_seed, randomness.Stream.NOISE),
     )
-    return fed_smp.dropped_out(report, self._dropout, client_seed)
 
   def finish_round(self, state, total) -> tuple[
       tff.learning.templates.LearningAlgorithmState, collections.OrderedDict[str, Any]
@@ -302,6 +296,10 @@ class _Algorithm1:
     if self._public_update is None:
       return self.round.choose(state, due=due)
     due = self.round.is_due(state.round_num) if due is None else due
+    if self._public_training is not None:
+      hparams = self._public_training.hparams_of_round(
+          self._public_training.initial_hparams(weights.trainable), state.round_num
+      )
     return self.round.choose(
         state,
         lambda seed: self._public_update(weights, hparams, state.clipping_norm, seed, due),

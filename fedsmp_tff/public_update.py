@@ -81,7 +81,7 @@ class PublicUpdate:
       return [(tf.range(num_examples), seed)]
     seed = randomness.derive(seed, randomness.Stream.PUBLIC)
     order = tf.random.experimental.stateless_shuffle(tf.range(num_examples), seed)
-    size = self._public.client_examples
+    size = num_examples // self._public.clients
     return [
         (order[i * size : (i + 1) * size], randomness.fold_in(seed, i))
         for i in range(self._public.clients)

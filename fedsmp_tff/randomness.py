@@ -18,7 +18,6 @@ All streams, each a `fold_in` of the one that it is indented under:
         NOISE       1                                    its noise share
           ROUNDING  1                                    coins of random rounding
           INTEGER_NOISE 2                                 integer noise
-        DROPOUT     2                                    whether it reports (simulation)
 
 No two meet: numbers under one stream differ, since ids of clients are above -2^62 + 1, and
 `fold_in` gives each number a seed of its own.
@@ -102,7 +101,6 @@ class Stream(enum.Enum):
   PUBLIC = ('round', -(2**62) + 1)
   ORDER = ('client', 0)
   NOISE = ('client', 1)
-  DROPOUT = ('client', 2)
   ROUNDING = ('noise', 1)
   INTEGER_NOISE = ('noise', 2)
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedsmp_tff import flattening
+from fedsmp_tff.mechanism import state as state_lib
 
 
 class Known(NamedTuple):
@@ -22,20 +23,15 @@ class Known(NamedTuple):
   Attributes:
     shapes: The shapes of the model's tensors, d elements in all.
     seed: int64[2], the public seed of the round.
-    memory: What the choosing object remembers of past releases, if it is a
-      `post_processing.base.PostProcessing`; else None.
+    memory: What `Sparsifier.remember` returned; () without one.
     public_update: Makes the update [d] on the sparsifier's `public_training` from the
       round's weights; raises `ValueError` where there is none.
-    coordinates: int32[k], the round's kept coordinates, once they are chosen.
-    release: For a `post_processing.base.Filter`: the round's `Release`.
   """
 
   shapes: flattening.Shapes
   seed: Any = None
-  memory: Any = None
+  memory: Any = ()
   public_update: Optional[Callable[[], Any]] = None
-  coordinates: Any = None
-  release: Any = None
 
 
 class PublicTraining(NamedTuple):
@@ -47,13 +43,11 @@ class PublicTraining(NamedTuple):
     clients: The number of pseudo-clients that train beside one another, each on examples of
       its own, new ones each time; the mean of their clipped updates is the public update. None:
       training on all examples, as in the paper.
-    client_examples: Examples of a pseudo-client.
   """
 
   examples: Any
   training: Any
   clients: Optional[int] = None
-  client_examples: Optional[int] = None
 
 
 class Sparsifier(abc.ABC):
@@ -77,6 +71,16 @@ class Sparsifier(abc.ABC):
   @abc.abstractmethod
   def choose(self, known: Known) -> tf.Tensor:
     """A round's coordinates, int32[num_coordinates], distinct and ascending."""
+
+  def initial_memory(self, dim: int) -> Any:
+    """Returns the memory before any release: a structure of tensors of fixed shapes, public."""
+    del dim
+    return ()
+
+  def remember(self, memory: Any, release: state_lib.Release) -> Any:
+    """Returns the memory after one more valid release."""
+    del release
+    return memory
 
   def num_coordinates(self, dim: int) -> int:
     """Length of the list of coordinates in the server's state: k, or 0 if they never change."""
@@ -186,14 +190,13 @@ class RandK(Kept):
 class TopK(Kept):
   """The k coordinates that an update on public data moves most; not scaled.
 
-  SelectTopk of Algorithm 1. The server trains on the public data from the
-  round's weights, with the clients' optimizer, batch size and learning rate. It
-  needs those weights, so it works in `fedsmp_tff.build_fed_smp`, which has them,
-  and not as a stock process's aggregator.
+  SelectTopk of Algorithm 1. The server trains on the public data from the round's weights, as
+  clients do or by `training`. It needs those weights, so it works in
+  `fedsmp_tff.build_fed_smp`, which has them, and not as a stock process's aggregator.
 
   A mask should foretell the mean of many short trainings. With `public_clients` the public
-  update is such a mean: pseudo-clients, each with `public_client_examples` of the public
-  examples, train beside one another, and their updates are clipped to the clients' C.
+  update is such a mean: pseudo-clients, each with an equal share of the public examples, train
+  beside one another, and their updates are clipped to the clients' C.
 
   Privacy: a function of public data and of the round's weights, which are past releases. So the
   coordinates are public before the round begins, whatever the options.
@@ -206,19 +209,15 @@ class TopK(Kept):
     public_examples: A structure `(x, y)` of arrays whose first dimension counts
       the examples; `fedsmp_tff.examples_of(dataset)` makes it from a dataset.
       Nobody's privacy is protected in it.
-    public_epochs: Passes over the public data; None, with `public_steps` None
-      too, takes the clients' setting: as many epochs as they make, or steps.
-    public_steps: Steps on the public data (the paper's tau_p), instead.
+    training: A `LocalTraining` on the public data, with a learning rate of its own; None: the
+      clients', at their learning rate of the round.
     public_clients: The number of pseudo-clients; None: one training on all public examples,
       as in the paper. Each draws its examples without replacement, new ones each time.
-    public_client_examples: Examples of a pseudo-client; set with `public_clients`.
   """
 
   public_examples: Any = None
-  public_epochs: Optional[int] = None
-  public_steps: Optional[int] = None
+  training: Any = None
   public_clients: Optional[int] = None
-  public_client_examples: Optional[int] = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -232,39 +231,17 @@ class TopK(Kept):
           f'lengths {sorted(lengths)}.'
       )
     object.__setattr__(self, 'public_examples', examples)
-    if self.public_epochs is not None and self.public_steps is not None:
-      raise ValueError(
-          'At most one of `public_epochs` and `public_steps` may be set. Found '
-          f'{self.public_epochs} and {self.public_steps}.'
-      )
-    self._check_clients(*lengths)
-
-  def _check_clients(self, num_examples: int) -> None:
-    clients, size = self.public_clients, self.public_client_examples
-    if (clients is None) != (size is None):
-      raise ValueError(
-          '`public_clients` and `public_client_examples` must be set together. Found'
-          f' {clients} and {size}.'
-      )
-    if clients is None:
-      return
-    _check_positive('public_clients', clients)
-    _check_positive('public_client_examples', size)
-    if clients * size > num_examples:
-      raise ValueError(
-          f'`public_clients`={clients} with `public_client_examples`={size} need'
-          f' {clients * size} public examples. Found {num_examples}; lower one of them.'
-      )
+    if self.public_clients is not None:
+      _check_positive('public_clients', self.public_clients)
+      if self.public_clients > min(lengths):
+        raise ValueError(
+            f'`public_clients`={self.public_clients} must be at most the number of public examples.'
+            f' Found {min(lengths)} examples.'
+        )
 
   def public_training(self, of_clients: Any) -> PublicTraining:
-    training = of_clients
-    if self.public_epochs is not None or self.public_steps is not None:
-      training = dataclasses.replace(
-          of_clients, epochs=self.public_epochs, steps=self.public_steps
-      )
-    return PublicTraining(
-        self.public_examples, training, self.public_clients, self.public_client_examples
-    )
+    training = of_clients if self.training is None else self.training
+    return PublicTraining(self.public_examples, training, self.public_clients)
 
   def choose(self, known: Known) -> tf.Tensor:
     return self.select(known.public_update())

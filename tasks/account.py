@@ -141,7 +141,7 @@ def _account(options: Options) -> None:
     }
     colluding = {
         name: accounting.epsilon(
-            [(spec.round.without_noise_of(options.colluding), spec.rounds)], name, spec.delta
+            [(spec.round_without_noise_of(options.colluding), spec.rounds)], name, spec.delta
         )
         for name in found
         if options.colluding is not None and spec.is_valid(name)
@@ -214,7 +214,10 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
   ledger_lib.check_independent(runs)
   delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
   counted = [record.charged for _, record in runs]
-  less = [(one.without_noise_of(options.colluding or 0), num) for one, num in counted]
+  less = [
+      (record.spec.round_without_noise_of(options.colluding or 0), record.rounds_charged)
+      for _, record in runs
+  ]
   valid = [name for name in accounting.ACCOUNTINGS if all(spec.is_valid(name) for spec in specs)]
   verdict = 'VALID'
   if any(record.seeded for _, record in runs):

@@ -3,8 +3,8 @@
 Two audits, each beside the claim:
 
   release  one round, nobody sampled: the canary takes part or not, many times over. Its
-           scores are the released sum along it and, where the next round's coordinates,
-           factors or guess follow from releases, how far these lean towards it.
+           scores are the released sum along it and, where the next round's coordinates
+           follow from releases, how far these lean towards it.
   run      a whole run: every canary is a client of the population or not, by a coin of its
            own, and is sampled as the others are. Its score adds up, over the rounds, how
            much likelier the released sum is if it may have taken part.
@@ -66,16 +66,8 @@ class Options:
   )
   sparsifier: str = _option(
       'randk',
-      'How the coordinates of a round are chosen. randk: at random; released: by past releases;'
-      ' hybrid: by past releases and a public update, for which random numbers stand here: any'
-      ' function of public data has the same guarantee.',
-      values=['randk', 'released', 'hybrid'],
-  )
-  precondition: Optional[float] = _option(
-      None, "Exponent of tasks.run's --precondition (default: off).", above=0, at_most=1
-  )
-  predict: Optional[float] = _option(
-      None, "Share of tasks.run's --predict (default: off).", above=0, at_most=1
+      'How the coordinates of a round are chosen. randk: at random; released: by past releases.',
+      values=['randk', 'released'],
   )
   releases: int = _option(
       400_000, 'Releases with a canary, and as many without.', at_least=100
@@ -109,18 +101,15 @@ def main(argv: list[str]) -> int:
 
 def _main(options: Options) -> int:
   spec = _spec(options)
-  # They import TensorFlow, which --help and wrong flags need not wait for.
-  import tensorflow_federated as tff
-
+  # It imports TensorFlow, which --help and wrong flags need not wait for.
   from fedsmp_tff import runtime
 
-  with runtime.local_context() as context:
-    with tff.framework.get_context_stack().install(context):
-      refuted = [
-          audit(spec, options)
-          for part, audit in (('release', _release), ('run', _run))
-          if part in options.part
-      ]
+  with runtime.local_context():
+    refuted = [
+        audit(spec, options)
+        for part, audit in (('release', _release), ('run', _run))
+        if part in options.part
+    ]
   return int(any(refuted))
 
 
@@ -154,9 +143,7 @@ def _aggregator(
 ) -> fedsmp_tff.FedSmpFactory:
   from tasks.training import canaries
 
-  return canaries.aggregator(
-      spec, options.sparsifier, options.precondition, options.predict, seed
-  )
+  return canaries.aggregator(spec, options.sparsifier, seed)
 
 
 def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
@@ -176,19 +163,14 @@ def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
   from tasks.training import canaries
 
   audited = canaries.AuditedRound(one, _aggregator(one, options), options.seed)
-  directions = audited.directions()
-  # All bounds are right at once with the confidence that is asked for.
-  confidence = 1 - (1 - options.confidence) / len(directions)
-  audits = []
-  for name, direction in directions.items():
-    present, absent = (
-        audited.scores(direction, canary, options.releases) for canary in (True, False)
-    )
-    audit = auditing.epsilon_of_one_release(present, absent, spec.delta, confidence)
-    audits.append(audit._replace(how=f'canary {name}; {audit.how}'))
+  where, direction = audited.direction()
+  present, absent = (
+      audited.scores(direction, canary, options.releases) for canary in (True, False)
+  )
+  audit = auditing.epsilon_of_one_release(present, absent, spec.delta, options.confidence)
   return _say(
       'one release, nobody sampled, one client added or removed', claim,
-      max(audits, key=lambda audit: audit.epsilon), spec, options,
+      audit._replace(how=f'canary {where}; {audit.how}'), spec, options,
   )
 
 
@@ -212,15 +194,10 @@ def _say(
 ) -> bool:
   refuted = audit.epsilon > claim
   share = f' ({100 * audit.epsilon / claim:.0f} % of the claim)' if claim else ''
-  shaping = ''.join(
-      f', {name} {value:g}'
-      for name, value in (('precondition', options.precondition), ('predict', options.predict))
-      if value is not None
-  )
   print(
       f'{what}\n  claimed  epsilon = {claim:.4g} at delta = {spec.delta:.3g}, sigma ='
       f' {spec.noise_multiplier:g}, {spec.noise} noise;'
-      f' {options.sparsifier} coordinates{shaping}\n'
+      f' {options.sparsifier} coordinates\n'
       f'  audited  epsilon > {audit.epsilon:.4g}{share}, confidence'
       f' {options.confidence:g}: {audit.how}\n'
       f'  {"CLAIM REFUTED" if refuted else "the claim stands"}',

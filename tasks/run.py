@@ -4,7 +4,6 @@ import functools
 import os
 import signal
 import sys
-import threading
 
 if __name__ == '__main__':
   # While packages are imported, Ctrl-C ends without a traceback.
@@ -25,7 +24,6 @@ from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
 from tasks.config import task_flags
 from tasks.training import finished
-from tasks.training import specs
 
 
 def _failures() -> tuple[type[BaseException], ...]:
@@ -71,12 +69,9 @@ def _main(
   if 'tensorflow' not in sys.modules:  # Its import takes 10 s and more when files are not in memory.
     print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
   task_flags.use(settings.task_flags)
-  accounting = threading.Thread(target=specs.account_ahead, args=(settings,), daemon=True)
-  accounting.start()
   # TensorFlow, which takes seconds: only now that the flags are right and there is work to do.
   from tasks.training import session
 
-  accounting.join()
   return session.run(settings, place, output)
 
 

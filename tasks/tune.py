@@ -131,7 +131,7 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
     )
   except ValueError as error:
     raise errors.as_flags(error, ['client_examples']) from None
-  steps = settings.local_steps or settings.local_epochs * -(-size // settings.batch_size)
+  steps = settings.local_epochs * -(-size // settings.batch_size)
   run = theorem_2.Training(
       dim=found.dim,
       # Momentum makes a step so much longer; the theorem has none.

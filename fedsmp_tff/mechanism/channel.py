@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from fedsmp_tff.mechanism import fixed_point
 from fedsmp_tff.mechanism import noise_shares
 
-# What a client sends: `values`, integers [num_integers], and scalar counts.
+# What a client sends: `values`, integers [num_integers], and `participants`, 1.
 Report = collections.OrderedDict
 
 
@@ -44,7 +44,7 @@ class Channel(abc.ABC):
   @abc.abstractmethod
   def encode(
       self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  ) -> tf.Tensor:
     """Adds a client's share of the noise and encodes.
 
     Args:
@@ -53,7 +53,7 @@ class Channel(abc.ABC):
       public_seed: int64[2], a public seed of the round, the same for all clients.
 
     Returns:
-      The integers, `dtype`[num_integers], and the number of values out of range, int64.
+      The integers, `dtype`[num_integers].
     """
 
   @abc.abstractmethod
@@ -72,12 +72,11 @@ class Channel(abc.ABC):
     """
 
   @abc.abstractmethod
-  def secure_sum(self, reports: tff.Value, max_counts: Report) -> tff.Value:
+  def secure_sum(self, reports: tff.Value) -> tff.Value:
     """Sums reports securely, within a `tff.federated_computation`.
 
     Args:
-      reports: At clients: `values` and counts.
-      max_counts: The largest value of each count, by name.
+      reports: At clients.
 
     Returns:
       At the server, a structure as a report.
@@ -114,15 +113,13 @@ class GaussianChannel(fixed_point.FixedPoint, Channel):
 
   def encode(
       self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  ) -> tf.Tensor:
     del public_seed  # Nothing is rotated.
     if self.share_stddev:
       values += noise_shares.gaussian_share(self.num_values, self.share_stddev, seed)
-    out_of_range = tf.abs(values) > self.value_bound
     inside = tf.clip_by_value(values, -self.value_bound, self.value_bound)
     steps = tf.round(inside * (self.levels / self.value_bound))
-    integers = tf.cast(steps, self.dtype) + tf.constant(self.levels, self.dtype)
-    return integers, tf.math.count_nonzero(out_of_range)
+    return tf.cast(steps, self.dtype) + tf.constant(self.levels, self.dtype)
 
   def decode_sum(
       self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
@@ -131,8 +128,8 @@ class GaussianChannel(fixed_point.FixedPoint, Channel):
     offset = tf.cast(num_clients, self.dtype) * tf.constant(self.levels, self.dtype)
     return tf.cast(total - offset, tf.float64) * self.step
 
-  def secure_sum(self, reports: tff.Value, max_counts: Report) -> tff.Value:
-    most = collections.OrderedDict(values=self.max_input, **max_counts)
+  def secure_sum(self, reports: tff.Value) -> tff.Value:
+    most = collections.OrderedDict(values=self.max_input, participants=1)
     return tff.federated_secure_sum(reports, most)
 
   def sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:

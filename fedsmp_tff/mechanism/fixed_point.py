@@ -19,8 +19,7 @@ class FixedPoint:
   """Fixed point with `bits` bits a client value, for a sum over clients.
 
   A value x in [-B, B] becomes the integer round(x / step) + L in [0, 2 L], with
-  L = 2^(bits - 1) - 1 and step = B / L; values outside are put to -B or B and
-  counted. A sum of at most `num_summands` values stays below 2^31 (32 bits on the
+  L = 2^(bits - 1) - 1 and step = B / L; values outside are put to -B or B. A sum of at most `num_summands` values stays below 2^31 (32 bits on the
   wire) or 2^63 (64): it can neither overflow nor wrap, whatever clients send.
 
   Rounding moves a value by at most step / 2, so a decoded mean over clients is

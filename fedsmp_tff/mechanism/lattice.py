@@ -5,9 +5,8 @@ noise, the noise is of integers, and what is left to do, wrapping around, the se
 all that the server does, is post-processing. Nothing rests on floating point but the
 choice of the integers, whose norm is checked.
 
-Sources: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated
-Learning with Secure Aggregation" (2021); Agarwal, Kairouz, Liu, "The Skellam Mechanism for
-Differentially Private Federated Learning" (2021).
+Source: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning
+with Secure Aggregation" (2021).
 """
 
 import dataclasses
@@ -15,13 +14,29 @@ import math
 
 from fedsmp_tff.mechanism import noise
 
-# Standard deviations of a sum's values inside the field, with a rotation. A value
-# leaves it with probability 2e-9, and is then wrong by the whole range.
+# Standard deviations of a sum's values inside the field. A value leaves it with probability 2e-9,
+# and is then wrong by the whole range.
 _RANGE = 6.0
 # A rounding is taken with probability 1 - beta at least.
 _BETA = math.exp(-0.5)
 _MIN_BITS, _MAX_BITS = 8, 30
-DEFAULT_BITS = 16
+_DEFAULT_BITS = 16
+# Of a share, in squared steps: from here on a Gaussian dominates (`privacy.discrete_gaussian`).
+LEAST_SHARE_VARIANCE = 8.0
+
+
+def default_bits(
+    num_values: int, noise_multiplier: float, clients_per_round: int, seats: int, min_reporting: int
+) -> int:
+  """Returns 16, or the least above it with which a noise share is wide enough; see `Lattice`."""
+  bits = _DEFAULT_BITS
+  while bits < _MAX_BITS and noise_multiplier:
+    try:
+      Lattice(bits, num_values, noise_multiplier, clients_per_round, seats, min_reporting)
+      break
+    except ValueError:
+      bits += 1
+  return bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,53 +44,54 @@ class Lattice:
   """Vectors of norm at most 1 as integers modulo 2^bits, and their sums back.
 
   At a client, a vector is rotated at random (the same rotation for all), scaled, rounded at
-  random to integers whose norm is at most `norm_bound`, given its share of the integer noise
-  and reduced modulo 2^bits. At the server, the sum modulo 2^bits is taken for a number around
+  random to integers whose norm is at most the root of `squared_norm_bound`, given its share of
+  discrete Gaussian noise and reduced modulo 2^bits. At the server, the sum modulo 2^bits is taken for a number around
   zero, scaled and rotated back. A sum too large for that wraps around: the value is
   then wrong by a multiple of the range, which costs accuracy, never privacy.
 
   >>> lattice = Lattice(
-  ...     noise.SKELLAM, num_values=1000, bits=16, noise_multiplier=1.0, clients_per_round=100,
-  ...     seats=150, min_reporting=150)
+  ...     bits=16, num_values=1000, noise_multiplier=1.0, clients_per_round=100, seats=150,
+  ...     min_reporting=150)
   >>> lattice.modulus, round(lattice.value_bound, 2), round(lattice.scale)
   (65536, 19.9, 1647)
 
   Attributes:
-    kind: `noise.DISCRETE_GAUSSIAN` or `noise.SKELLAM`.
-    num_values: Length of a vector.
     bits: Bits of each integer, of a client's and of the sum.
+    num_values: Length of a vector.
     noise_multiplier: The least standard deviation of the noise of a released sum.
     clients_per_round: r: the range fits r vectors of norm 1.
     seats: The most shares that a sum has.
     min_reporting: The fewest shares that a released sum has.
-    rotate: Whether vectors are rotated. Without it a sum may be large in one
-      coordinate, so the range is wider and its steps coarser.
+
+  Raises:
+    ValueError: If `bits` is out of its range, or so small that a noise share has a variance under
+      8 steps: no Gaussian would dominate it.
   """
 
-  kind: str
-  num_values: int
   bits: int
+  num_values: int
   noise_multiplier: float
   clients_per_round: int
   seats: int
   min_reporting: int
-  rotate: bool = True
 
   def __post_init__(self):
-    if self.kind not in (noise.DISCRETE_GAUSSIAN, noise.SKELLAM):
-      raise ValueError(
-          f'`noise` must be one of {noise.KINDS}. Found {self.kind!r}.'
-      )
     if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= _MAX_BITS:
       raise ValueError(
           f'`bits` must be an integer from {_MIN_BITS} to {_MAX_BITS} with integer'
           f' noise. Found {self.bits}.'
       )
+    if self.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
+      raise ValueError(
+          '`bits` must be so large that a noise share has a variance of'
+          f' {LEAST_SHARE_VARIANCE:g} squared steps, which the guarantee takes. Found {self.bits} with'
+          f' {self.share_variance:.3g}; raise `bits`.'
+      )
 
   @property
   def num_integers(self) -> int:
-    """The number of integers that a client sends: even with a rotation."""
-    return self.num_values + (self.num_values % 2 if self.rotate else 0)
+    """The number of integers that a client sends: even, for the rotation."""
+    return self.num_values + self.num_values % 2
 
   @property
   def modulus(self) -> int:
@@ -85,8 +101,6 @@ class Lattice:
   def value_bound(self) -> float:
     """The largest value of a sum that does not wrap around."""
     noise_stddev = self.noise_multiplier * math.sqrt(self.seats / self.min_reporting)
-    if not self.rotate:
-      return self.clients_per_round + _RANGE * noise_stddev
     return _RANGE * math.hypot(
         self.clients_per_round / math.sqrt(self.num_integers), noise_stddev
     )
@@ -130,5 +144,5 @@ class Lattice:
     """
     if not self.noise_multiplier:
       return 0.0
-    table = noise.integer_table(self.kind, self.share_variance)
+    table = noise.integer_table(self.share_variance)
     return self.seats * self.num_integers * table.distance

@@ -31,18 +31,17 @@ class LatticeChannel(lattice.Lattice, channel.Channel):
 
   def encode(
       self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  ) -> tf.Tensor:
     integers = self._rounded(
         self._rotated(values, public_seed) * self.scale,
         randomness.derive(seed, randomness.Stream.ROUNDING),
     )
     if self.noise_multiplier:
       integers += noise_shares.integer_share(
-          self.num_integers, self.kind, self.share_variance,
+          self.num_integers, self.share_variance,
           randomness.derive(seed, randomness.Stream.INTEGER_NOISE),
       )
-    wrapped = tf.math.floormod(integers, self.modulus)
-    return tf.cast(wrapped, self.dtype), tf.constant(0, tf.int64)
+    return tf.cast(tf.math.floormod(integers, self.modulus), self.dtype)
 
   def decode_sum(
       self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
@@ -52,23 +51,20 @@ class LatticeChannel(lattice.Lattice, channel.Channel):
     centered = tf.math.floormod(tf.cast(total, tf.int64) + half, self.modulus) - half
     return self._rotated_back(tf.cast(centered, tf.float64) * self.step, public_seed)
 
-  def secure_sum(self, reports: tff.Value, max_counts: channel.Report) -> tff.Value:
-    totals = collections.OrderedDict(
+  def secure_sum(self, reports: tff.Value) -> tff.Value:
+    return tff.federated_zip(collections.OrderedDict(
         values=tff.backends.mapreduce.federated_secure_modular_sum(
             reports['values'], self.modulus
-        )
-    )
-    for name, most in max_counts.items():
-      totals[name] = tff.federated_secure_sum(reports[name], most)
-    return tff.federated_zip(totals)
+        ),
+        participants=tff.federated_secure_sum(reports['participants'], 1),
+    ))
 
   def sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.math.floormod(tf.add_n(list(values)), self.modulus)
 
   def describe(self, unit: str) -> str:
     return (
-        f'{self.num_integers:,} integers modulo 2^{self.bits}'
-        f'{", after a random rotation" if self.rotate else ""}; sums within'
+        f'{self.num_integers:,} integers modulo 2^{self.bits}, after a random rotation; sums within'
         f' {self.value_bound:.4g}{unit} don\'t wrap around, step {self.step:.2g}{unit}'
     )
 
@@ -95,16 +91,12 @@ class LatticeChannel(lattice.Lattice, channel.Channel):
     return tf.where(too_long(integers), tf.zeros_like(integers), integers)
 
   def _rotated(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    if not self.rotate:
-      return values
     padded = tf.pad(values, [[0, self.num_integers - self.num_values]])
     pairs = tf.complex(*tf.split(padded, 2)) * self._phases(seed)
     spread = tf.signal.fft(pairs) / math.sqrt(self.num_integers // 2)
     return tf.concat([tf.math.real(spread), tf.math.imag(spread)], 0)
 
   def _rotated_back(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    if not self.rotate:
-      return values
     spread = tf.complex(*tf.split(values, 2))
     pairs = tf.signal.ifft(spread) * math.sqrt(self.num_integers // 2)
     pairs *= tf.math.conj(self._phases(seed))

@@ -43,10 +43,6 @@ class MaskedPrivateSum:
   A client's report, all that leaves it, is an ordered dictionary of integers:
     values: [channel.num_integers], about k: the noisy values.
     participants: int32, 1.
-  and only with `client_metrics`, exact and so outside of the guarantee:
-    exact_clipped_clients: int32, 1 if the norm exceeded C.
-    exact_non_finite_clients: int32, 1 if a kept value was NaN or infinite.
-    exact_saturated_values: int64, values outside the encoded range.
 
   Attributes:
     dim: d.
@@ -81,19 +77,11 @@ class MaskedPrivateSum:
     num_values = self.num_kept + (mechanism.adaptive_clipping is not None)
     mechanism.check_num_values(num_values)
     self.channel = make_channel(mechanism, num_values, self._scale)
-    # The largest value of each count that a client sends.
-    self._max_counts = collections.OrderedDict(participants=1)
-    if mechanism.client_metrics:
-      self._max_counts.update(
-          exact_clipped_clients=1,
-          exact_non_finite_clients=1,
-          exact_saturated_values=self.num_kept,
-      )
 
   @property
   def measurements(self) -> list[str]:
     """The names of what `release` measures, in its order."""
-    names = [*self._max_counts, 'released']
+    names = ['participants', 'released']
     if self.mechanism.private:
       names.append('clipping_norm')
     if self.mechanism.noise_multiplier:
@@ -124,34 +112,27 @@ class MaskedPrivateSum:
     Returns:
       A report.
     """
-    kept = self._sparsifier.gather(update, state.choice.coordinates)
-    kept = _shaped(tf.cast(kept, tf.float64) * self._scale, state.choice)
+    kept = self._sparsifier.gather(update, state.coordinates)
+    kept = tf.cast(kept, tf.float64) * self._scale
     # A NaN norm compares false, so the clip alone would let it through.
     finite = tf.reduce_all(tf.math.is_finite(kept))
     kept = tf.where(finite, kept, tf.zeros_like(kept))
-    clipped = tf.constant(False)
     if self.mechanism.private:
       kept, clipped, empty = _clipped(kept, state.clipping_norm)
       kept = self._with_vote(kept, clipped, empty)
-    values, saturated = self.channel.encode(kept, noise_seed, _public_seed(state))
-    report = collections.OrderedDict(values=values, participants=tf.constant(1))
-    if self.mechanism.client_metrics:
-      report.update(
-          exact_clipped_clients=tf.cast(clipped, tf.int32),
-          exact_non_finite_clients=tf.cast(tf.logical_not(finite), tf.int32),
-          exact_saturated_values=saturated,
-      )
-    return report
+    values = self.channel.encode(kept, noise_seed, _public_seed(state))
+    return collections.OrderedDict(values=values, participants=tf.constant(1))
 
   def secure_sum(self, reports: tff.Value) -> tff.Value:
     """Sums reports securely, within a `tff.federated_computation`."""
-    return self.channel.secure_sum(reports, self._max_counts)
+    return self.channel.secure_sum(reports)
 
   def sum(self, reports: list[channel_lib.Report]) -> channel_lib.Report:
     """Sums reports as `secure_sum` does, in TensorFlow, for audits and tests."""
-    total = tf.nest.map_structure(lambda *parts: tf.add_n(parts), *reports)
-    total['values'] = self.channel.sum([report['values'] for report in reports])
-    return total
+    return collections.OrderedDict(
+        values=self.channel.sum([report['values'] for report in reports]),
+        participants=tf.add_n([report['participants'] for report in reports]),
+    )
 
   def release(
       self, total: channel_lib.Report, state: state_lib.FedSmpState
@@ -166,7 +147,7 @@ class MaskedPrivateSum:
 
     Returns:
       The release (zeros if fewer than `min_reporting` reported); the state of the next
-      round, except for the parts that `ServerChoices` sets; and the measurements
+      round, its coordinates not yet chosen; and the measurements
       (`FedSmpFactory` lists them).
     """
     participants = total['participants']
@@ -180,17 +161,16 @@ class MaskedPrivateSum:
       values *= state.clipping_norm
     mean = values / self.mechanism.clients_per_round
     stddev = self._noise_stddev(participants, state.clipping_norm)
-    measurements = total.copy()
-    del measurements['values']
-    measurements['released'] = tf.cast(valid, tf.int32)
+    measurements = collections.OrderedDict(
+        participants=participants, released=tf.cast(valid, tf.int32)
+    )
     if self.mechanism.private:
       measurements['clipping_norm'] = state.clipping_norm
     if self.mechanism.noise_multiplier:
       # The released mean's energy over that of its noise, less 1: all of it public.
       energy = self.num_kept * stddev**2
       measurements['signal_to_noise'] = tf.maximum(tf.reduce_sum(mean**2) / energy - 1, 0.0)
-    mean, stddev = _unshaped(mean, tf.fill([self.num_kept], stddev), state.choice, valid)
-    coordinates = self._sparsifier.coordinates(state.choice.coordinates, self.dim)
+    coordinates = self._sparsifier.coordinates(state.coordinates, self.dim)
     next_norm = self.clipping_norm(state.round_num + 1)
     if mean_vote is not None:
       log_factor = self.mechanism.adaptive_clipping.log_factor(mean_vote)
@@ -198,7 +178,7 @@ class MaskedPrivateSum:
           valid, state.clipping_norm * tf.exp(log_factor), state.clipping_norm
       )
     return (
-        state_lib.Release(coordinates, mean, stddev, valid),
+        state_lib.Release(coordinates, mean, tf.fill([self.num_kept], stddev), valid),
         state._replace(round_num=state.round_num + 1, clipping_norm=next_norm),
         measurements,
     )
@@ -251,29 +231,6 @@ class MaskedPrivateSum:
     shares = tf.cast(participants, tf.float64) / mechanism.noise_shares
     stddev = clipping_norm * mechanism.values_noise_multiplier / mechanism.clients_per_round
     return stddev * tf.sqrt(shares)
-
-
-def _shaped(kept, choice: state_lib.Choice) -> tf.Tensor:
-  """Subtracts the guess from a client's values, and multiplies by the factors."""
-  # A participant without data sends zero, whatever the guess: else to join would move the sum by
-  # 2 C.
-  absent = tf.reduce_all(tf.equal(kept, 0.0))  # `==` compares identities in TFF's graphs.
-  if choice.has_guess:
-    kept -= tf.cast(choice.guess, tf.float64)
-  if choice.has_factors:
-    kept *= tf.cast(choice.factors, tf.float64)
-  return tf.where(absent, tf.zeros_like(kept), kept)
-
-
-def _unshaped(mean, stddev, choice: state_lib.Choice, valid) -> tuple[tf.Tensor, tf.Tensor]:
-  """Undoes `_shaped` for the mean and its noise."""
-  if choice.has_factors:
-    factors = tf.cast(choice.factors, tf.float64)
-    mean, stddev = mean / factors, stddev / factors
-  if choice.has_guess:
-    guess = tf.cast(choice.guess, tf.float64)
-    mean += tf.where(valid, guess, tf.zeros_like(guess))
-  return mean, stddev
 
 
 def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

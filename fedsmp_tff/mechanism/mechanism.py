@@ -11,7 +11,7 @@ from fedsmp_tff.mechanism import lattice
 from fedsmp_tff.mechanism import noise as noise_lib
 
 # Without clipping nothing bounds a value. Updates of networks stay far below
-# this; the values that reach it are counted.
+# this; the values that reach it are cut.
 _DEFAULT_VALUE_BOUND = 16.0
 # Standard deviations of a noise share inside the encoded range. A share that leaves it is cut:
 # of the share that is post-processing, of the sum, which epsilon is about, it is not, and so it
@@ -44,10 +44,10 @@ class Mechanism:
     seats: Number of participants of a round, at least r; None: r.
     min_reporting: The fewest participants whose sum is released; their noise shares alone
       add up to sigma. None: exactly `seats` report, or the round fails.
-    noise: `gaussian`, or `discrete_gaussian` or `skellam` for integers.
+    noise: `gaussian`, or `discrete_gaussian` for integers.
     bits: Bits of each integer that a client sends; None: the most for which a sum over all
-      seats fits in int32; 16 with integer noise.
-    rotate: With integer noise: see `lattice.Lattice`.
+      seats fits in int32; with integer noise 16, or the least above it that has a dominating
+      Gaussian (`lattice.default_bits`).
     num_values: With integer noise: how many values of a client epsilon is about, the vote of
       `adaptive_clipping` among them; a round of another number is refused. None: any.
     value_bound: Without clipping: largest magnitude of an encoded value; None: 16
@@ -57,8 +57,6 @@ class Mechanism:
     clipping_schedule: Maps a round's number (int32 scalar tensor, from 0) to a positive
       factor on `clipping_norm` in that round; None: 1. Noise is scaled to the round's C, so
       that epsilon is the same. Not with `adaptive_clipping`.
-    client_metrics: Whether to sum exact counts of clipped, non-finite and saturated values,
-      OUTSIDE of the guarantee.
 
   Raises:
     ValueError: If a number is out of its range, or two options exclude each other.
@@ -71,12 +69,10 @@ class Mechanism:
   min_reporting: Optional[int] = None
   noise: str = noise_lib.GAUSSIAN
   bits: Optional[int] = None
-  rotate: bool = True
   num_values: Optional[int] = None
   value_bound: Optional[float] = None
   adaptive_clipping: Optional[adaptive_clipping_lib.AdaptiveClipping] = None
   clipping_schedule: Optional[Callable[[Any], Any]] = None
-  client_metrics: bool = False
 
   def __post_init__(self):
     # Each check is of the form `not (good)`: NaN compares false.
@@ -125,7 +121,7 @@ class Mechanism:
           f' by itself. Found {self.clipping_norm}.'
       )
     if self.bits is not None or self.value_bound is not None:
-      self.encoding(num_values=1)  # Checks them.
+      self.encoding(self.num_values or 1)  # Checks them.
 
   def check_num_values(self, num_values: int):
     """Raises ValueError if epsilon is about another number of values than `num_values`."""
@@ -180,11 +176,11 @@ class Mechanism:
       scale: d/k where values are scaled by it before the clip (`RandK`), else 1.
     """
     if self.private and self.noise != noise_lib.GAUSSIAN:
-      bits = lattice.DEFAULT_BITS if self.bits is None else self.bits
-      return lattice.Lattice(
-          self.noise, num_values, bits, self.noise_multiplier, self.clients_per_round,
-          self.seats, self.noise_shares, self.rotate,
+      numbers = (
+          num_values, self.noise_multiplier, self.clients_per_round, self.seats, self.noise_shares
       )
+      bits = lattice.default_bits(*numbers) if self.bits is None else self.bits
+      return lattice.Lattice(bits, *numbers)
     if self.private:
       bound = 1 + _NOISE_TAIL * self.share_stddev
     else:

@@ -12,8 +12,7 @@ import numpy as np
 
 GAUSSIAN = 'gaussian'
 DISCRETE_GAUSSIAN = 'discrete_gaussian'
-SKELLAM = 'skellam'
-KINDS = (GAUSSIAN, DISCRETE_GAUSSIAN, SKELLAM)
+KINDS = (GAUSSIAN, DISCRETE_GAUSSIAN)
 
 _DIGITS = 60
 # What lies beyond the ends of a table, on each side, is below this.
@@ -56,13 +55,11 @@ class IntegerTable(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def integer_table(kind: str, variance: float) -> IntegerTable:
-  """The table from which `noise_shares.integer_share` draws.
+def integer_table(variance: float) -> IntegerTable:
+  """The table of discrete Gaussian noise from which `noise_shares.integer_share` draws.
 
   Args:
-    kind: `DISCRETE_GAUSSIAN`: probabilities proportional to exp(-x^2 / (2 variance)).
-      `SKELLAM`: the difference of two Poisson variables of mean `variance` / 2.
-    variance: Positive.
+    variance: Positive; probabilities are proportional to exp(-x^2 / (2 variance)).
 
   Raises:
     ValueError: If the table would have over 2^18 integers.
@@ -74,7 +71,7 @@ def integer_table(kind: str, variance: float) -> IntegerTable:
         ' wide to draw exactly; lower `bits`.'
     )
   with decimal.localcontext(decimal.Context(prec=_DIGITS)):
-    weights = _WEIGHTS[kind](decimal.Decimal(variance), entries // 2)
+    weights = _weights(decimal.Decimal(variance), entries // 2)
     total = weights[0] + 2 * sum(weights[1:])
     while len(weights) > 2 and weights[-1] < _TAIL * total / entries:
       weights.pop()
@@ -95,11 +92,11 @@ def integer_table(kind: str, variance: float) -> IntegerTable:
 
 
 def _tail_start(stddev: float) -> int:
-  """Returns an integer beyond which the probability is negligible, for both kinds of noise."""
+  """Returns an integer beyond which the probability is negligible."""
   return math.ceil(12 * stddev) + 40
 
 
-def _discrete_gaussian_weights(variance, num):
+def _weights(variance, num):
   """exp(-x^2 / (2 variance)) at x = 0 ... num."""
   ratio = (-1 / (2 * variance)).exp()
   step = (-1 / variance).exp()
@@ -108,22 +105,3 @@ def _discrete_gaussian_weights(variance, num):
     weights.append(weights[-1] * ratio)
     ratio *= step
   return weights
-
-
-def _skellam_weights(variance, num):
-  """Proportional to the Bessel function I_x(variance), at x = 0 ... num.
-
-  By the recurrence I_(x-1) = I_(x+1) + (2x / variance) I_x, downwards, in which the
-  error of starting it from nothing dies out.
-  """
-  after, weights = decimal.Decimal(0), [decimal.Decimal(1)]
-  for x in range(2 * num + 40, 0, -1):
-    weights.append(after + 2 * x / variance * weights[-1])
-    after = weights[-2]
-  return list(reversed(weights))[: num + 1]
-
-
-_WEIGHTS = {
-    DISCRETE_GAUSSIAN: _discrete_gaussian_weights,
-    SKELLAM: _skellam_weights,
-}

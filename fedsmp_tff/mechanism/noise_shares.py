@@ -56,21 +56,18 @@ def normal_of_bits(bits: tf.Tensor) -> tf.Tensor:
   return tf.where(bits[0] < 0, below_zero, -below_zero)
 
 
-def integer_share(
-    num_values: int, kind: str, variance: float, seed: tf.Tensor
-) -> tf.Tensor:
-  """One client's share, int64[num_values], drawn from `seed` int64[2].
+def integer_share(num_values: int, variance: float, seed: tf.Tensor) -> tf.Tensor:
+  """One client's share of discrete Gaussian noise, int64[num_values], drawn from `seed` int64[2].
 
   It inverts the distribution at 128 random bits: without floating point, without rejection,
   and within the distance from the distribution that `noise.integer_table` states.
 
   Args:
     num_values: Number of integers.
-    kind: See `noise.integer_table`.
     variance: See `noise.integer_table`.
     seed: See `gaussian_share`.
   """
-  table = noise.integer_table(kind, variance)
+  table = noise.integer_table(variance)
   bits = tf.reshape(chacha20.stream(seed, 2 * num_values), [2, num_values])
   below = tf.searchsorted(table.high, bits[0], out_type=tf.int64)
   nearest = tf.minimum(below, len(table.high) - 1)

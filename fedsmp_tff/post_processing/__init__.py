@@ -1,5 +1,1 @@
-"""Uses that the server makes of past releases, at no cost in epsilon."""
-
-# Defaults that the help of commands names; here, as the modules import TensorFlow.
-FILTER_DECAY = 0.9
-EXPLORE = 0.1
+"""Masks by past releases, at no cost in epsilon."""

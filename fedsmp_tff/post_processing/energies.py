@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fedsmp_tff import flattening
+from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
-from fedsmp_tff.post_processing import base
 
 _FITS = 3
 # No group of coordinates is given up for what may be noise alone.
@@ -29,9 +29,8 @@ class Energies(NamedTuple):
   noise: Any
 
   @classmethod
-  def none(cls, shapes: flattening.Shapes) -> 'Energies':
+  def none(cls, dim: int) -> 'Energies':
     """Returns the memory before any release."""
-    dim = flattening.dim(shapes)
     return cls(tf.zeros([dim]), tf.zeros([dim]), tf.constant(0.0))
 
   def after(self, release: state_lib.Release, decay: float) -> 'Energies':
@@ -133,8 +132,8 @@ class _Fit:
     return prior + weight * (tf.math.divide_no_nan(total, visits) - prior)
 
 
-class RemembersEnergies(base.PostProcessing):
-  """Post-processing by `Energies`, in which `decay` lowers the weight of older releases."""
+class RemembersEnergies(sparsifiers.Sparsifier):
+  """A sparsifier that remembers `Energies`, in which `decay` lowers the weight of older releases."""
 
   decay: float
 
@@ -143,10 +142,10 @@ class RemembersEnergies(base.PostProcessing):
     if not 0 < self.decay <= 1:
       raise ValueError(f'`decay` must be more than 0 and at most 1. Found {self.decay}.')
 
-  def initialize(self, shapes: flattening.Shapes) -> Energies:
-    return Energies.none(shapes)
+  def initial_memory(self, dim: int) -> Energies:
+    return Energies.none(dim)
 
-  def next(self, memory: Energies, release: state_lib.Release) -> Energies:
+  def remember(self, memory: Energies, release: state_lib.Release) -> Energies:
     return memory.after(release, self.decay)
 
 

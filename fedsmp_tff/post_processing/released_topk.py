@@ -5,7 +5,6 @@ import dataclasses
 import tensorflow as tf
 
 from fedsmp_tff import flattening
-from fedsmp_tff import post_processing
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.post_processing import energies as energies_lib
 
@@ -16,7 +15,7 @@ _JITTER = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
-class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
+class ReleasedTopK(energies_lib.RemembersEnergies, sparsifiers.Kept):
   """The k coordinates of the largest energies by past releases; not scaled.
 
   A share of the k explores: it is drawn at random, half of it from all tensors of the
@@ -28,7 +27,7 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
   one support after a warm-up, and keeps it.
 
   Privacy: the coordinates are a function of past releases and of public randomness, so
-  they are public before the round begins (`base.PostProcessing`).
+  they are public before the round begins (`fed_smp.FedSmpRound`).
 
   Attributes:
     decay: Decay per round of the weight of past releases, in (0, 1].
@@ -36,7 +35,7 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
   """
 
   decay: float = 0.95
-  explore: float = post_processing.EXPLORE
+  explore: float = 0.1
 
   def __post_init__(self):
     super().__post_init__()
@@ -66,7 +65,7 @@ class ReleasedTopK(sparsifiers.Kept, energies_lib.RemembersEnergies):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class HybridTopK(sparsifiers.TopK, energies_lib.RemembersEnergies):
+class HybridTopK(energies_lib.RemembersEnergies, sparsifiers.TopK):
   """The top k by an update on public data and by past releases together; not scaled.
 
   A coordinate's score is the weighted mean of its share of the public update's energy and
@@ -75,7 +74,7 @@ class HybridTopK(sparsifiers.TopK, energies_lib.RemembersEnergies):
   public update is one sample of one path of training: its energies are smoothed by the product
   of their rows and columns, as those of releases are (`energies.Energies.estimate`).
 
-  Privacy: a function of past releases and of public data (`base.PostProcessing`).
+  Privacy: a function of past releases and of public data (`fed_smp.FedSmpRound`).
 
   Attributes:
     released_weight: Weight of the releases in the score, in [0, 1].

@@ -51,16 +51,13 @@ class EpsilonBudget:
     self.epsilon = epsilon
     self._spec = spec
     self._before = list(before)
-    self._accounting = accounting.tightest(
-        spec.sampling, [(spec.round, spec.rounds), *before]
-    )
     # The most rounds that are known to fit, and the fewest that are known not to.
     self._most_allowed, self._fewest_refused = -1, math.inf
 
   def spent(self, rounds: int) -> float:
     """Returns epsilon of the earlier runs and of so many rounds of this one."""
     counted = [*self._before, (self._spec.round, rounds)]
-    return accounting.epsilon(counted, self._accounting, self._spec.delta)
+    return accounting.epsilon(counted, self._spec.claim, self._spec.delta)
 
   def allows(self, rounds: int) -> bool:
     """Whether so many rounds of the run stay within the budget."""

@@ -18,22 +18,15 @@ integers y is sqrt(2 pi v) times a number in 1 +- eta(v) (Poisson summation). So
 
 (Peikert 2010, Theorem 3.1; Kairouz, Liu, Steinke 2021, Section 4, has the sums.) With t^2 = 3,
 eta is 4e-26. More shares than the fewest are post-processing too.
-
-Skellam noise has no such rounding: its tails are heavier than a Gaussian's of its variance, so
-that it is no Gaussian with something added (for an a^2 near its variance), and it is about
-0.06 / variance away from D(variance) in each coordinate, which is no negligible distance.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from fedsmp_tff.mechanism import lattice as lattice_lib
-from fedsmp_tff.mechanism import noise
 
 # t^2.
 _ROUNDING_VARIANCE = 3.0
-# Of a share: from here on sums of shares are as good as discrete Gaussians.
-_LEAST_SHARE_VARIANCE = 8.0
 
 
 class Dominating(NamedTuple):
@@ -48,21 +41,17 @@ class Dominating(NamedTuple):
   distance: float
 
 
-def has_dominating(lattice: lattice_lib.Lattice) -> bool:
-  """Whether the noise has a dominating Gaussian whose distance is negligible."""
-  return (
-      lattice.kind == noise.DISCRETE_GAUSSIAN
-      and lattice.share_variance >= _LEAST_SHARE_VARIANCE
-  )
-
-
-def dominating(lattice: lattice_lib.Lattice) -> Dominating:
+def dominating(lattice: lattice_lib.Lattice, shares: Optional[int] = None) -> Dominating:
   """Returns the Gaussian mechanism for one client added or removed.
 
   Args:
-    lattice: The integers that leave clients, with noise that `has_dominating`.
+    lattice: The integers that leave clients. From `lattice.LEAST_SHARE_VARIANCE` on sums of shares
+      are as good as discrete Gaussians.
+    shares: How many noise shares the sum has; None: the fewest of a released sum.
   """
-  share, num = lattice.share_variance, lattice.min_reporting
+  share, num = lattice.share_variance, lattice.min_reporting if shares is None else shares
+  if not num:
+    return Dominating(0.0, 0.0)
   variance = share * num - _ROUNDING_VARIANCE
   rounding = 2 * _ratio(_ROUNDING_VARIANCE)
   sums = sum(_ratio(share * i / (i + 1)) for i in range(1, num))

@@ -21,13 +21,13 @@ from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import accounting as accounting_lib
 from fedsmp_tff.privacy import calibration
+from fedsmp_tff.privacy import discrete_gaussian
 from fedsmp_tff.privacy import sampling as sampling_lib
 
 _SIGMA_RANGE = (1e-2, 1e4)
 MOST_ROUNDS = 10**6
-# Standard deviations of the number of sampled clients that have seats. PLD accounts
-# for truncation at little cost, Renyi DP as a failure, which must be rarer.
-_SPREAD, _INTEGER_NOISE_SPREAD = 5, 7
+# Standard deviations of the number of sampled clients that have seats.
+_SPREAD = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +61,14 @@ class PrivacySpec:
     delta: delta of the run, in (0, 1).
     sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
     seats: Participants of a round, each with a share of the noise. `POISSON`: as many as
-      five standard deviations above r need (150 for r = 100; seven with integer noise);
-      empty seats go to noise-only participants. `FIXED`: r.
+      five standard deviations above r need (150 for r = 100); empty seats go to noise-only participants. `FIXED`: r.
     min_reporting: The fewest participants whose sum is released; noise shares are sized
       for it. None: all seats.
     noise: A kind of `noise.KINDS`.
     num_values: With integer noise: how many values a client sends: k, and one more for the
       vote of adaptive clipping. A round of `mechanism()` with another number is refused.
-    bits: With integer noise: bits of a value; None: 16.
-    rotate: With integer noise: see `lattice.Lattice`.
+    bits: With integer noise: bits of a value; None: 16, or the least above it that will do
+      (`lattice.default_bits`).
   """
 
   population: int
@@ -84,7 +83,6 @@ class PrivacySpec:
   noise: str = noise_lib.GAUSSIAN
   num_values: Optional[int] = None
   bits: Optional[int] = None
-  rotate: bool = True
 
   def __post_init__(self):
     # Each check is of the form `not (good)`: NaN compares false.
@@ -116,18 +114,16 @@ class PrivacySpec:
       )
     if self.min_reporting is None:
       object.__setattr__(self, 'min_reporting', self.seats)
-    if self.noise != noise_lib.GAUSSIAN and self.bits is None:
-      object.__setattr__(self, 'bits', lattice_lib.DEFAULT_BITS)
     self.mechanism()  # Checks the rest.
     if self.noise != noise_lib.GAUSSIAN and self.num_values is None:
       raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
+    _ = self.lattice  # Checks `bits`.
 
   def _default_seats(self) -> int:
     r = self.clients_per_round
     if self.sampling == sampling_lib.FIXED:
       return r
-    spread = _SPREAD if self.noise == noise_lib.GAUSSIAN else _INTEGER_NOISE_SPREAD
-    return min(self.population, math.ceil(r + spread * math.sqrt(r)))
+    return min(self.population, math.ceil(r + _SPREAD * math.sqrt(r)))
 
   def mechanism(self) -> mechanism_lib.Mechanism:
     """Returns the mechanism for which the claim is valid."""
@@ -140,7 +136,6 @@ class PrivacySpec:
         min_reporting=None if self.min_reporting == self.seats else self.min_reporting,
         noise=self.noise,
         bits=self.bits,
-        rotate=self.rotate,
         num_values=None if self.noise == noise_lib.GAUSSIAN else self.num_values,
     )
 
@@ -154,15 +149,27 @@ class PrivacySpec:
   @property
   def round(self) -> accounting_lib.Round:
     """The numbers on which a round's guarantee depends."""
+    return self.round_without_noise_of(0.0)
+
+  def round_without_noise_of(self, colluding: float) -> accounting_lib.Round:
+    """Returns the round if a share of the participants, in [0, 1), leaves out its noise.
+
+    Variances of noise shares add up, of the `1 - colluding` that are left. Integer noise comes in
+    whole shares, which stay as they are, as the encoding does.
+    """
+    sigma, distance = self.noise_multiplier * math.sqrt(1 - colluding), 0.0
+    if self.noise != noise_lib.GAUSSIAN and self.noise_multiplier:
+      # A share of 0.1 of 150 is 15: not one more for the rounding of floats.
+      left = math.floor(self.min_reporting * (1 - colluding) + 1e-9)
+      sigma, distance = discrete_gaussian.dominating(self.lattice, left)
     return accounting_lib.Round(
-        self.sampling, self.population, self.clients_per_round, self.seats,
-        self.noise_multiplier, self.lattice,
+        self.sampling, self.population, self.clients_per_round, self.seats, sigma, distance
     )
 
   @property
   def claim(self) -> str:
-    """The tightest of `accounting.ACCOUNTINGS` that is valid for this sampling and noise."""
-    return accounting_lib.tightest(self.sampling, [(self.round, self.rounds)])
+    """The tightest of `accounting.ACCOUNTINGS` that is valid for this sampling."""
+    return f'{self.sampling}_pld'
 
   def is_valid(self, accounting: str) -> bool:
     """Whether an accounting is a guarantee for this sampling and noise.
@@ -173,7 +180,9 @@ class PrivacySpec:
     how = accounting_lib.named(accounting)
     if accounting == 'paper' and self.seats < self.population:
       return False  # It knows nothing of truncation.
-    return how.sampling == self.sampling and self.round.can_account(accounting)
+    if accounting == 'paper' and self.noise != noise_lib.GAUSSIAN:
+      return False  # Nor of integers.
+    return how.sampling == self.sampling
 
   def sampler(self, seed: Optional[int] = None) -> sampling_lib.Sampler:
     """Returns the sampler for which the claim is valid; `seed`: see `sampling.Sampler`."""
@@ -220,7 +229,7 @@ class PrivacySpec:
       epsilon; 0 before the first round.
 
     Raises:
-      ValueError: If there is no such accounting, or it does not cover this noise.
+      ValueError: If there is no such accounting.
     """
     num = self.rounds if rounds is None else rounds
     return _epsilon(self.round, num, accounting or self.claim, self.delta)
@@ -252,25 +261,18 @@ class PrivacySpec:
     Raises:
       ValueError: If a number is out of its range, or no sigma up to 10^4 will do.
     """
-    if accounting is None and self.lattice is not None:
-      # The claim depends on sigma: losses account for integer noise that is large enough.
-      by_renyi = f'{self.sampling}_rdp'
-      accounting = self.calibrated(epsilon, by_renyi).claim
     accounting = self._target(epsilon, accounting)
     low, high = map(math.log, _SIGMA_RANGE)
 
     def spent(log_sigma):
-      one = self.with_noise_multiplier(math.exp(log_sigma))
-      if log_sigma < high and not one.round.can_account(accounting):
-        return math.inf  # Too little noise for losses.
-      return one.epsilon(accounting)
+      return self.with_noise_multiplier(math.exp(log_sigma)).epsilon(accounting)
 
     if accounting_lib.by_privacy_loss(accounting):
       # From an accounting that takes less time; far from its sigma a grid of losses is huge.
       near, by = self, f'{accounting_lib.ACCOUNTINGS[accounting].sampling}_rdp'
       factor = 1.25
       # Without truncation a lattice has a share for each of n clients, which is no run.
-      if self.lattice is None and self != self.without_truncation():
+      if self.noise == noise_lib.GAUSSIAN and self != self.without_truncation():
         near, by, factor = self.without_truncation(), accounting, 1.0001
       high = math.log(near.calibrated(epsilon, by).noise_multiplier)
       while spent(high) > epsilon and high < math.log(_SIGMA_RANGE[1]):

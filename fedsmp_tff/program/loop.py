@@ -214,7 +214,7 @@ def _check_is_of_ledger(
   mechanism = getattr(process, 'mechanism', None)
   if mechanism is not None:
     # Noise is in units of C, so that these do not change epsilon.
-    free = ('clipping_schedule', 'adaptive_clipping', 'client_metrics')
+    free = ('clipping_schedule', 'adaptive_clipping')
     names = [f.name for f in dataclasses.fields(mechanism) if f.name not in free]
     _check_equal(
         'process.mechanism', mechanism, spec.mechanism(), names,

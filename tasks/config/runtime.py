@@ -43,27 +43,17 @@ class RuntimeSettings:
       'Seconds that one client may take before its worker is ended and it runs again elsewhere.',
       group=_GROUP, above=0, only=options.when('runtime', 'ray'), compared=False,
   )
-  bf16: bool = options.option(
-      False,
-      'Lets oneDNN round the inputs of matrix products and convolutions on processors to bfloat16'
-      ' (TF_SET_ONEDNN_FPMATH_MODE): other results, and perhaps faster ones, where TensorFlow has'
-      ' kernels for it.',
-      group=_GROUP,
-  )
 
 
-def prepare(settings: RuntimeSettings, seeded: bool) -> None:
+def prepare(seeded: bool) -> None:
   """Sets what TensorFlow reads from its environment, before it runs anything.
 
   It reads each of them once: in a process that has run something without a seed, a seeded
   run gets another graph (of the cross entropy), so other last bits, than by its command.
 
   Args:
-    settings: Where rounds run; workers on other machines get the same environment.
     seeded: Whether two runs must be equal, on GPUs too.
   """
-  if settings.bf16:
-    os.environ['TF_SET_ONEDNN_FPMATH_MODE'] = 'BF16'
   if seeded:
     os.environ['TF_DETERMINISTIC_OPS'] = '1'
 

@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 from absl import flags
 
-from fedsmp_tff import post_processing
 from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from tasks import datasets
@@ -56,11 +55,6 @@ ALGORITHMS = {
 }
 # The value of --warm_start and --whiten.
 PUBLIC = 'public'
-# Names in `fedsmp_tff` and in `tff.learning.optimizers`, which take seconds to import.
-FILTERS = {'momentum': 'Momentum', 'low_pass': 'LowPass', 'shrinkage': 'Shrinkage'}
-OPTIMIZERS = {
-    'sgd': 'build_sgdm', 'adagrad': 'build_adagrad', 'adam': 'build_adam', 'yogi': 'build_yogi',
-}
 
 _RUN = 'What to run'
 _PRIVACY = 'Privacy'
@@ -72,16 +66,17 @@ _OUTPUT = 'Output and interruption'
 # By default, of top-k: a public update costs as much as the training of a whole round of clients on
 # one processor.
 _MASK_ROUNDS = 5
+PSEUDO_CLIENTS = 4
+_EVALUATIONS = 20
 
 
 def _when_algorithm(is_meant: Callable[[Algorithm], bool]) -> options.Condition:
   return options.when('algorithm', *(n for n, found in ALGORITHMS.items() if is_meant(found)))
 
 
-# The size of a head is fixed: --p and --k do not apply.
+# The size of a head is fixed: --p does not apply.
 _SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier not in (None, 'head'))
 _TOPK = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'topk')
-_RELEASED = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'released')
 # What a run has public examples for.
 _WITH_PUBLIC = options.Condition(
     f'{_TOPK.text} or --warm_start is set',
@@ -125,7 +120,7 @@ def _best_ratio(chosen: Mapping[str, Any]) -> float:
 
 def _mask_rounds(chosen: Mapping[str, Any]) -> int:
   """The rounds that a mask serves, unless something is set that makes masks in another way."""
-  others = ('public_clients', 'public_epochs', 'public_steps', 'released_weight')
+  others = ('public_clients', 'released_weight')
   is_default = _TOPK.met(chosen) and all(chosen[name] is None for name in others)
   return _MASK_ROUNDS if is_default else 1
 
@@ -138,8 +133,8 @@ def _best_sampling(chosen: Mapping[str, Any]) -> str:
 class RunSettings:
   """Everything that defines a run: the flags' values, filled in from the task.
 
-  `clip`, `noise_multiplier` and `population` are None without privacy. What else is None
-  follows from the data (see `specs.build`) or is off.
+  `clip` and `noise_multiplier` are None without privacy. What else is None follows from the data
+  (see `builders.privacy_spec`) or is off.
 
   Attributes:
     task_flags: The values of the task's own flags, by name.
@@ -165,12 +160,8 @@ class RunSettings:
       None,
       'Compression ratio in (0, 1]: k = max(1, round(p d)) of d coordinates are kept. Top-k:'
       f' {_of_tasks("topk_ratio")}. Rand-k: {_of_tasks("randk_ratio")}.',
-      group=_RUN, common=True, above=0, at_most=1, only=_SPARSE, excludes=('k',), fill=_best_ratio,
+      group=_RUN, common=True, above=0, at_most=1, only=_SPARSE, fill=_best_ratio,
       compared=False,
-  )
-  k: Optional[int] = _option(
-      None, 'Number of coordinates kept, instead of --p.',
-      group=_RUN, at_least=1, only=_SPARSE, compared=False,
   )
   mask_rounds: int = _option(
       None,
@@ -201,13 +192,6 @@ class RunSettings:
       'clipping_norm', "Clipping norm C, L2, of a client's k values",
       group=_PRIVACY, common=True, above=0, only=_PRIVATE,
   )
-  population: Optional[int] = _option(
-      None,
-      'Number of clients n that the accounting assumes. If the data have another number,'
-      ' --epsilon is hypothetical: the clients in the data get another epsilon (default: the'
-      ' number in the data).',
-      group=_PRIVACY, at_least=1, only=_PRIVATE,
-  )
   sampling: str = _option(
       None,
       'poisson: each client with probability r/n, neighbours differ by one client added or'
@@ -216,33 +200,16 @@ class RunSettings:
       ' fixed for fedavg*).',
       group=_PRIVACY, values=[sampling_lib.POISSON, sampling_lib.FIXED], fill=_best_sampling,
   )
-  seats: Optional[int] = _option(
-      None,
-      'Participants of a round; empty seats send noise alone (default: five standard deviations'
-      ' above r: 150 for 100; seven with integer noise).',
-      group=_PRIVACY, at_least=1, only=options.when('sampling', sampling_lib.POISSON),
-  )
   noise: str = _option(
       noise_lib.GAUSSIAN,
-      'gaussian: in reals, then 32-bit integers. discrete_gaussian, skellam: integers modulo'
-      ' 2^--bits, whose guarantee needs no floating point.',
+      'gaussian: in reals, then 32-bit integers. discrete_gaussian: integers modulo 2^16 or more,'
+      ' whose guarantee needs no floating point.',
       group=_PRIVACY, values=list(noise_lib.KINDS), only=_PRIVATE,
-  )
-  bits: Optional[int] = _option(
-      None,
-      'Bits of an encoded client value (default: the most for which a sum over all seats fits in'
-      ' int32; more bits double the uplink. With integer noise: 16).',
-      group=_PRIVACY, compared=False,
-  )
-  rotate: bool = _option(
-      True, 'Rotate the k values at random, so that no sum is large.',
-      group=_PRIVACY,
-      only=options.when('noise', *(kind for kind in noise_lib.KINDS if kind != noise_lib.GAUSSIAN)),
   )
   epsilon: Optional[float] = _option(
       None,
       'Instead of --noise_multiplier: the smallest sigma that spends at most this epsilon over'
-      ' all rounds, by --accounting.',
+      ' all rounds.',
       group=_PRIVACY, common=True, above=0, only=_PRIVATE, compared=False,
   )
   epsilon_budget: Optional[float] = _option(
@@ -252,16 +219,8 @@ class RunSettings:
       ' the run ends with status 1 (default: no limit). It may change when a run resumes.',
       group=_PRIVACY, above=0, only=_PRIVATE, compared=False,
   )
-  accounting: Optional[str] = _option(
-      None,
-      'How --epsilon is measured, for --sampling: by privacy loss distributions, by Renyi DP,'
-      ' or as in the paper (default: the tightest that is valid: pld; rdp with skellam, and with'
-      ' discrete_gaussian if a noise share has a variance below 8).',
-      group=_PRIVACY, values=['pld', 'rdp', 'paper'], only=options.when('epsilon'),
-      compared=False,
-  )
   delta: Optional[float] = _option(
-      None, 'delta, in (0, 1) (default: n^-1.1, n as in --population).',
+      None, 'delta, in (0, 1) (default: n^-1.1).',
       group=_PRIVACY, above=0, below=1, only=_PRIVATE,
   )
   clip_quantile: Optional[float] = _option(
@@ -270,40 +229,8 @@ class RunSettings:
       ' estimated within epsilon (default: off).',
       group=_PRIVACY, above=0, below=1, only=_PRIVATE,
   )
-  min_reporting: Optional[int] = _option(
-      None,
-      'The fewest participants whose sum is released, for which noise shares are sized (default:'
-      ' all seats; with --dropout, four standard deviations below what is expected). A round'
-      ' with fewer reports is charged to the ledger but leaves the model unchanged.',
-      group=_PRIVACY, at_least=1,
-  )
-  dropout: float = _option(
-      0.0, 'Simulation: the probability that a participant trains and never reports.',
-      group=_PRIVACY, at_least=0, below=1,
-  )
-  participants: str = _option(
-      'reported',
-      'hidden: leaves the number of participants that reported out of metrics.csv and events. It'
-      ' is an exact number, private only if who drops out does not depend on data.',
-      group=_PRIVACY, values=['reported', 'hidden'], compared=False,
-  )
-  client_metrics: str = _option(
-      'none',
-      'exact: sums of clients that were clipped, non-finite or out of range, as columns exact_*.'
-      ' They are OUTSIDE the guarantee: keep them to yourself.',
-      group=_PRIVACY, values=['none', 'exact'], compared=False,
-  )
   learning_rate: float = _task_option(
       'learning_rate', "Clients' learning rate in the first round", group=_TRAINING, above=0
-  )
-  learning_rate_decay: float = _task_option(
-      'learning_rate_decay',
-      "Factor on the clients' learning rate every --learning_rate_decay_rounds rounds",
-      group=_TRAINING, above=0, at_most=1,
-  )
-  learning_rate_decay_rounds: int = _task_option(
-      'learning_rate_decay_rounds', 'Rounds between two steps of --learning_rate_decay',
-      group=_TRAINING, at_least=1,
   )
   momentum: float = _task_option(
       'momentum', "Clients' momentum, zero at the start of every round",
@@ -314,25 +241,15 @@ class RunSettings:
   )
   local_epochs: Optional[int] = _task_option(
       'local_epochs', 'Passes of a client over its data in a round',
-      group=_TRAINING, at_least=1, excludes=('local_steps',),
-  )
-  local_steps: Optional[int] = _option(
-      None, 'Steps of a client in a round, instead of --local_epochs.',
       group=_TRAINING, at_least=1,
   )
   server_learning_rate: float = _option(
-      1.0, 'Learning rate of --server_optimizer.', group=_TRAINING, above=0
+      1.0, 'The server\'s learning rate, on the mean update.', group=_TRAINING, above=0
   )
   initializer: str = _option(
       'keras',
       "The library whose default initial weights the model has. The paper's code was PyTorch.",
       group=_TRAINING, values=list(initializers.INITIALIZERS),
-  )
-  explore: Optional[float] = _option(
-      None,
-      'Share of the k coordinates that are drawn at random, in [0, 1]; the others are the top of'
-      f' past releases (default: {post_processing.EXPLORE}).',
-      group=_POST_PROCESSING, at_least=0, at_most=1, only=_RELEASED,
   )
   released_weight: Optional[float] = _option(
       None,
@@ -340,37 +257,6 @@ class RunSettings:
       ' public update, smoothed over the rows and columns of each layer. 0: public update only'
       " (default: off, each coordinate's own public update, as in the paper).",
       group=_POST_PROCESSING, at_least=0, at_most=1, only=_TOPK,
-  )
-  precondition: Optional[float] = _option(
-      None,
-      'Exponent a, in (0, 1]: before clipping, scale each value by m^-a, where m is its'
-      ' estimated magnitude in past releases; the server undoes it. 0.5 minimizes the noise'
-      ' (default: off).',
-      group=_POST_PROCESSING, above=0, at_most=1, only=_PRIVATE,
-  )
-  predict: Optional[float] = _option(
-      None,
-      'Share, in (0, 1], of the mean of past releases to subtract before clipping; the server'
-      ' adds it back (default: off).',
-      group=_POST_PROCESSING, above=0, at_most=1, only=_PRIVATE,
-  )
-  server_filter: Optional[str] = _option(
-      None,
-      'Filter applied to releases before the server update: momentum, low_pass (DOPPLER) or'
-      ' shrinkage (Wiener) (default: off).',
-      group=_POST_PROCESSING, values=list(FILTERS),
-  )
-  server_filter_decay: Optional[float] = _option(
-      None,
-      "Decay of the filter's memory from one release to the next, in [0, 1) (default:"
-      f' {post_processing.FILTER_DECAY}).',
-      group=_POST_PROCESSING, at_least=0, below=1, only=options.when('server_filter'),
-  )
-  server_optimizer: Optional[str] = _option(
-      None,
-      'Applies the update to the weights (default: sgd). An adaptive optimizer gets a gradient of'
-      ' zero at each coordinate that was not kept.',
-      group=_POST_PROCESSING, values=list(OPTIMIZERS),
   )
   server_schedule: Optional[str] = _option(
       None,
@@ -383,12 +269,6 @@ class RunSettings:
       "learning_rate: C, and the noise with it, decays as the clients' learning rate does"
       ' (default: off).',
       group=_POST_PROCESSING, values=['learning_rate'], only=_PRIVATE, excludes=('clip_quantile',),
-  )
-  average_decay: Optional[float] = _option(
-      None,
-      'Decay, in [0, 1), of the exponential moving average of the weights that is evaluated next'
-      ' to the final weights (default: 0.95).',
-      group=_POST_PROCESSING, at_least=0, below=1,
   )
   warm_start: Optional[str] = _option(
       None,
@@ -408,41 +288,23 @@ class RunSettings:
       'public_examples', 'Examples on the server, of people or of a pool that no client has',
       group=PUBLIC_DATA, at_least=1, only=_WITH_PUBLIC,
   )
-  public_epochs: Optional[int] = _option(
-      None,
-      'Passes of the server over the public examples before each round (default: as many as'
-      ' clients make over their own data; with --local_steps, as many steps).',
-      group=PUBLIC_DATA, at_least=1, only=_TOPK, excludes=('public_steps',),
-  )
-  public_steps: Optional[int] = _option(
-      None, 'Steps on the public examples, instead of --public_epochs.',
-      group=PUBLIC_DATA, at_least=1, only=_TOPK,
-  )
   public_clients: Optional[int] = _option(
       None,
-      'Cut public examples into this many pseudo-clients of --public_client_examples, train them'
-      ' as clients do, in parallel on the server, and rank coordinates by the mean of their'
-      ' updates. 0: one training on all public examples, as in the paper (default: 4 of a quarter'
-      ' of the public examples each; 0 with --public_epochs or --public_steps).',
+      'Cut the public examples into this many pseudo-clients, train them as clients do, and rank'
+      ' coordinates by the mean of their updates. 0: one training on all public examples, as in the'
+      f' paper (default: {PSEUDO_CLIENTS}).',
       group=PUBLIC_DATA, at_least=0, only=_TOPK,
-  )
-  public_client_examples: Optional[int] = _option(
-      None,
-      'Public examples of a pseudo-client (default: as many as a client has: the median of the'
-      ' public people; for images those of a client).',
-      group=PUBLIC_DATA, at_least=1, only=options.when('public_clients'),
   )
   rounds_per_evaluation: Optional[int] = _option(
       None,
-      "Rounds from one evaluation to the next; one in ten and the last measure the weights'"
-      ' averages, too (default: for about 40 evaluations, and averages after the last round, as far'
-      ' as 5 % of the training work allows).',
+      f'Rounds from one evaluation to the next (default: for {_EVALUATIONS} evaluations).',
       group=_EVALUATION, at_least=1, compared=False,
+      fill=lambda chosen: -(-max(chosen['rounds'], 1) // _EVALUATIONS),
   )
-  eval_examples: Optional[int] = _option(
-      None,
-      'Random test examples in an evaluation; the last evaluation uses all. 0: all (default: as'
-      ' many as 5 % of the training work allows).',
+  eval_examples: int = _option(
+      2000,
+      'Random test examples in an evaluation; the last evaluation uses all. 0: all in each, so that'
+      ' the best of them is a result too.',
       group=_EVALUATION, at_least=0, compared=False,
   )
   held_out: Optional[int] = _option(
@@ -462,8 +324,8 @@ class OutputSettings:
 
   output_dir: Optional[str] = _option(
       None,
-      'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz (and those'
-      ' of averages), privacy_ledger.jsonl, checkpoints and TensorBoard events (default:'
+      'Directory for config.json, metrics.csv, timings.csv, summary.json, weights.npz,'
+      ' privacy_ledger.jsonl, checkpoints and TensorBoard events (default:'
       ' runs/TASK-ALGORITHM-TIME). If the directory has a run with the same flags, resumes it.',
       group=_OUTPUT, common=True,
   )
@@ -482,23 +344,6 @@ class OutputSettings:
       ' which receives each row of metrics.csv with its round as the key: for MLflow, W&B and the'
       ' like (default: none).',
       group=_OUTPUT,
-  )
-  rounds_per_checkpoint: Optional[int] = _option(
-      None,
-      'Rounds from one checkpoint to the next (default: 1, or as many as keep them under 5 % of'
-      ' the time).',
-      group=_OUTPUT, at_least=1,
-  )
-  seconds_per_line: float = _option(
-      30.0,
-      'Without a terminal: the most seconds between two lines of progress.',
-      group=_OUTPUT, above=0,
-  )
-  grace_seconds: float = _option(
-      20.0,
-      'Seconds that the round in flight may take to end after SIGTERM or Ctrl-C, before it is'
-      ' abandoned. Finished rounds are kept either way; a second signal ends the run at once.',
-      group=_OUTPUT, at_least=0,
   )
 
 
@@ -717,12 +562,6 @@ def _run_settings(parsed: flags.FlagValues) -> RunSettings:
   if settings.mask_rounds is None:  # All coordinates, every round.
     settings = dataclasses.replace(settings, mask_rounds=1)
   _check_rounds(settings, parsed)
-  clients, population = settings.clients_per_round, settings.population
-  if population is not None and clients > population:
-    raise errors.InputError(
-        f'--clients_per_round={clients} is more than --population={population}; lower it, or'
-        ' raise the population.'
-    )
   return settings
 
 

@@ -164,7 +164,6 @@ def divide(
       client_ids=tuple(person.name for person in clients),
       test_owners=owners,
       public_owners=_owners(groups, aside[1]) if num_public else None,
-      public_client_examples=_typical_size(groups, aside[1]) if num_public else None,
       held_out=bool(num_held_out),
       # Of names that are set aside alone: one of all clients' names would depend on each client.
       split_digest=task_lib.digest_of_split(per_client, sorted(gone)),
@@ -217,12 +216,6 @@ def _owners(groups: Groups, names: Sequence[str]) -> task_lib.Owners:
 
 def _members(groups: Groups, names: Iterable[str]) -> list[Person]:
   return [person for name in names for person in groups.members[name]]
-
-
-def _typical_size(groups: Groups, names: Sequence[str]) -> int:
-  """The median of the people's numbers of examples: a few have very many."""
-  sizes = [len(person.examples[0]) for person in _members(groups, names) if person.eligible]
-  return max(1, round(float(np.median(sizes)))) if sizes else 1
 
 
 def _size(groups: Groups, name: str) -> int:

@@ -328,5 +328,4 @@ TASK = task_lib.Task(
     show=_show,
     is_padding=_is_padding,
     padding_counts=lambda: _PADDING.value == _COUNTED,
-    loads_alone=lambda: _DATA.value == 'bundled',
 )

@@ -51,8 +51,6 @@ class TaskData:
     client_ids: Who the clients are, in the order of `clients`.
     test_owners: Whose data `test` are; None: unknown, which counts as the clients'.
     public_owners: Whose data `public` are; None without them.
-    public_client_examples: Examples of a client, by public knowledge alone; None without
-      `public`.
     held_out: Whether `test` is held-out examples.
     even: Whether clients are an even cut of a pool of images, so that their sizes follow from
       public numbers. If not, sizes are exact functions of people's data.
@@ -67,7 +65,6 @@ class TaskData:
   client_ids: Sequence[str] = ()
   test_owners: Optional[Owners] = None
   public_owners: Optional[Owners] = None
-  public_client_examples: Optional[int] = None
   held_out: bool = False
   even: bool = False
   split_digest: Optional[str] = None
@@ -143,8 +140,8 @@ class PaperSettings:
     clients_per_round: r.
     noise_multiplier: sigma.
     clipping_norm: C.
-    population: The hypothetical n of the paper's accounting, which runs take only where
-      --population is set; None: the number of clients in the data.
+    population: n of the paper's accounting, for the column `epsilon_paper` alone; None: the number of
+      clients in the data.
     learning_rate: Of clients, in round 0.
     learning_rate_decay: Factor on it every `learning_rate_decay_rounds` rounds.
     learning_rate_decay_rounds: See `learning_rate_decay`.
@@ -229,7 +226,6 @@ class Task:
     show: Returns what a finished run prints of its model, whose initial weights are the trained
       ones, and of the test examples; None: nothing. It is not called where the guarantee does
       not cover the test examples.
-    loads_alone: Whether `load` needs no TensorFlow.
   """
 
   name: str
@@ -242,7 +238,6 @@ class Task:
   padding_counts: Callable[[], bool] = lambda: False
   pretraining: Pretraining = Pretraining()
   show: Optional[Callable[[tff.learning.models.FunctionalModel, Examples], str]] = None
-  loads_alone: Callable[[], bool] = lambda: False
 
   def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
     """Returns which labels count for loss and accuracy, bool of the same shape."""
@@ -301,7 +296,6 @@ def cut_pool(
       client_ids=tuple(map(str, range(num_clients))),
       test_owners=test_owners,
       public_owners=Owners(text) if num_public else None,
-      public_client_examples=max(1, round(len(rest) / num_clients)) if num_public else None,
       held_out=bool(num_held_out),
       even=True,
       split_digest=digest_of_split(order.astype(np.int64), num_clients, num_public, num_held_out),

@@ -14,7 +14,6 @@ from tasks import errors
 from tasks.config import options
 from tasks.config import settings
 from tasks.training import run_directory
-from tasks.training import run_tables
 from tasks.training import tables
 
 CONFIG, METRICS = 'config.json', 'metrics.csv'
@@ -25,10 +24,9 @@ NOT_COMPARED = tuple(
     name for name, option in options.options_of(settings.RunSettings).items()
     if not option.compared
 )
-_AVERAGES = tuple(f'test_accuracy_{name}' for name in run_tables.AVERAGES)
 # Of a task whose examples are padded: accuracy without padding, and with it.
 PADDING = ('test_accuracy_masked', 'test_accuracy_counted')
-_EPSILONS = ('epsilon', 'epsilon_hypothetical', 'epsilon_paper')
+_EPSILONS = ('epsilon', 'epsilon_paper')
 # What a run that was interrupted has spent and sent since the last measurement too.
 _AT_END = (*_EPSILONS, 'uplink_megabytes')
 
@@ -63,32 +61,21 @@ class Run:
 
   @property
   def best(self) -> float:
-    """The best accuracy over rounds, in percent; among samples of the test set if none is of all."""
-    accuracies = self.columns['test_accuracy']
-    # The last round's is of all test examples. Among samples the best is the luckiest.
-    if self.sampled and self.columns['round'][-1] == self.config['rounds']:
-      accuracies = accuracies[-1:]
-    return 100 * float(accuracies.max())
+    """The best accuracy over rounds, in percent; NaN if it was measured on samples of the test set.
+
+    Among samples the best is the luckiest.
+    """
+    return math.nan if self.sampled else 100 * float(self.columns['test_accuracy'].max())
 
   @property
   def sampled(self) -> bool:
     """Whether accuracies before the last round are of samples of the test set."""
-    return self.config['cadence']['eval_examples'] is not None
+    return self.config['sampled']
 
   @property
   def final(self) -> float:
     """The last accuracy, in percent."""
     return 100 * float(self.columns['test_accuracy'][-1])
-
-  @property
-  def exponential(self) -> float:
-    """The last accuracy of the weights' exponential average, in percent; NaN if not measured."""
-    return 100 * (self.last('test_accuracy_exponential') or math.nan)
-
-  @property
-  def tail(self) -> float:
-    """The last accuracy of the mean over the second half, in percent; NaN if not measured."""
-    return 100 * (self.last('test_accuracy_tail') or math.nan)
 
   @property
   def masked(self) -> float:
@@ -213,7 +200,7 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
   try:
     config = json.loads((directory / CONFIG).read_text(encoding='utf-8'))
     length = min(config['rounds'], rounds or config['rounds'])
-    for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm', 'cadence'):
+    for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm', 'sampled'):
       config[name]
     found = [
         row for row in tables.Table(directory / METRICS).rows() if int(row['round']) <= length
@@ -225,7 +212,7 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
     at_end = _at_end(found[-1], run_directory.read_json(directory / run_directory.SUMMARY))
     columns = {
         name: np.array([float(row[name] or math.nan) for row in rows])
-        for name in (*_ALWAYS, *_AVERAGES, *PADDING, *_EPSILONS)
+        for name in (*_ALWAYS, *PADDING, *_EPSILONS)
         if name in _ALWAYS or name in rows[0]
     }
     seconds = sum(

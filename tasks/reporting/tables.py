@@ -13,7 +13,6 @@ from tasks.config import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import figures
 from tasks.reporting import results
-from tasks.training import run_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +66,10 @@ def _tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
   found = []
   for number, title in paper_tables.TITLES.items():
     of_table = [row for row in paper_tables.rows() if row.table == number]
-    lines, missing, num_run, hypothetical = [], [], 0, False
+    lines, missing, num_run = [], [], 0
     for row in of_table:
       reproducing = [g for g in groups if g.complete and _reproduces(g, row)]
       num_run += bool(reproducing)
-      hypothetical |= any(g.last('epsilon_hypothetical') is not None for g in reproducing)
       of_row = (row.algorithm, f'{row.p:g}', _text(row.noise_multiplier, '{:g}'))
       lines += [
           [*of_row, *_beside(row, group.complete, _differences(group, row))]
@@ -84,10 +82,10 @@ def _tables_of_the_paper(groups: Sequence[results.Group]) -> list[Table]:
         ])
     title = f'Table {number}: {title}'
     note = f'{num_run} of {len(of_table)} cells were run.'
-    if hypothetical:
+    if of_table[0].task == 'shakespeare':
       note += (
-          ' The paper\'s accounting is of the hypothetical number of clients that the paper'
-          ' assumes, the valid figure of those in the data.'
+          ' The paper\'s accounting is for the number of clients that the paper assumes, the valid'
+          ' figure for those in the data.'
       )
     of_this = [g for g in groups if any(_reproduces(g, row) for row in of_table)]
     note += _seeded_text(of_this) + _outside_text(of_this)
@@ -126,13 +124,12 @@ def _other_runs(groups: Sequence[results.Group]) -> list[Table]:
     lines.append([
         group.config['task'], group.config['algorithm'], f'{group.p:.3g}',
         _text(group.noise_multiplier, '{:.3g}'), f'{unfinished}{run.rounds}', *_measured(shown),
-        *(_accuracy_of(shown, name) for name in (*run_tables.AVERAGES, 'masked', 'counted')),
+        *(_accuracy_of(shown, name) for name in ('masked', 'counted')),
         ', '.join(one for one in own if one not in shared),
     ])
   header = (
       'task', 'algorithm', 'p', 'sigma', 'rounds', 'best (%)', 'final (%)', 'seeds',
       'epsilon, paper\'s accounting', 'epsilon, valid', 'uplink (MB)',
-      'final, exponential average (%)', 'final, second half\'s mean (%)',
       'final, padding masked (%)', 'final, padding counted (%)', 'with',
   )
   note = f'All with {", ".join(shared)}.' if shared else ''
@@ -205,7 +202,9 @@ def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
 def _beside(row: paper_tables.Row, group: results.Group, differences: str) -> list[str]:
   """Our columns beside a row of the paper."""
   best, final, seeds, epsilon_paper, epsilon, uplink = _measured(group)
-  difference = group.mean_and_std('best')[0] - row.accuracy
+  # The paper's is the best over rounds.
+  name = 'final' if group.runs[0].sampled else 'best'
+  difference = group.mean_and_std(name)[0] - row.accuracy
   return [
       _accuracy(row.accuracy, row.std), best, f'{difference:+.2f}', final, seeds,
       _text(row.epsilon), epsilon_paper, epsilon, _text(row.uplink_megabytes), uplink,

@@ -9,15 +9,15 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import fed_smp
+from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.models import whitening
 from tasks.training import builders
-from tasks.training import cadence as cadence_lib
 from tasks.training import seeds as seeds_lib
-from tasks.training import specs as specs_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,6 @@ class Experiment:
     aggregator: The masked private sum.
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
-    hypothetical: The specification for --population, if that differs.
   """
 
   settings: settings_lib.RunSettings
@@ -44,7 +43,6 @@ class Experiment:
   aggregator: fedsmp_tff.FedSmpFactory
   round: fed_smp.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
-  hypothetical: Optional[fedsmp_tff.PrivacySpec]
 
   @classmethod
   def build(
@@ -67,24 +65,20 @@ class Experiment:
     model = builders.in_coordinates(settings, plain)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
     sizes = [int(np.prod(shape)) for shape in shapes]
-    _check_kept(settings, sum(sizes))
     num_kept = builders.num_kept(settings, sizes)
-    specs = None
+    spec = None
     if task.num_clients() is not None:
-      specs = specs_lib.build(settings, task.num_clients(), num_kept)
+      spec = builders.privacy_spec(settings, task.num_clients(), num_kept)
     data = task.load(
         seeds.partition, settings.public_examples or 0, settings.held_out or 0
     )
     _check_clients(settings, len(data.clients))
     _check_public(settings, data)
-    spec, hypothetical = specs or specs_lib.build(settings, len(data.clients), num_kept)
+    spec = spec or builders.privacy_spec(settings, len(data.clients), num_kept)
     aggregator = builders.aggregator(
         settings, spec, builders.sparsifier(settings, data, num_kept)
     )
-    return cls(
-        settings, seeds, data, model, plain, aggregator, aggregator.round(shapes), spec,
-        hypothetical,
-    )
+    return cls(settings, seeds, data, model, plain, aggregator, aggregator.round(shapes), spec)
 
   @property
   def private(self) -> bool:
@@ -102,9 +96,12 @@ class Experiment:
     return len(self.data.clients)
 
   @property
-  def cadence(self) -> cadence_lib.Cadence:
-    """When accuracy is measured."""
-    return cadence_lib.of_run(self.settings, self.data)
+  def eval_examples(self) -> Optional[int]:
+    """Random test examples in a measurement before the last; None: all of them."""
+    num = self.settings.eval_examples
+    # The size of a test set of the clients' own examples follows from them.
+    is_all = not num or (not self.data.test_outside_guarantee and num >= len(self.data.test[0]))
+    return None if is_all else num
 
   @property
   def uplink_bytes(self) -> int:
@@ -113,11 +110,9 @@ class Experiment:
 
   @property
   def downlink_bytes(self) -> int:
-    """The bytes that a client receives in a round: weights, coordinates, factors and guess."""
-    shaping = (self.settings.precondition, self.settings.predict)
+    """The bytes that a client receives in a round: weights and coordinates."""
     numbers = sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights))
     numbers += self.aggregator.sparsifier.num_coordinates(self.dim)
-    numbers += self.round.num_kept * sum(value is not None for value in shaping)
     return 4 * numbers
 
   @property
@@ -134,12 +129,6 @@ class Experiment:
   def verdict(self) -> str:
     """Whether epsilon is a guarantee, for every output."""
     return 'valid' if self.settings.seed is None else 'would be valid with fresh noise'
-
-  @property
-  def measurements(self) -> list[str]:
-    """The names of the aggregator's measurements that outputs have."""
-    hidden = ('participants',) if self.settings.participants == 'hidden' else ()
-    return [name for name in self.round.measurements if name not in hidden]
 
   def with_initial_weights(
       self, weights: tff.learning.models.ModelWeights
@@ -160,7 +149,6 @@ class Experiment:
         builders.local_training(self.settings),
         self.aggregator,
         server_optimizer=builders.server_optimizer(self.settings),
-        dropout=self.settings.dropout,
         seed=self.seeds.process,
     )
 
@@ -172,19 +160,25 @@ class Experiment:
   def epsilons(self, rounds: int) -> dict[str, float]:
     """Returns epsilon after so many rounds, by column; empty without privacy.
 
-    `epsilon` is valid for the data's clients; `epsilon_hypothetical` is what as many
-    clients as --population names would get; `epsilon_paper` is the paper's figure at that
-    number, of Gaussian noise alone.
+    `epsilon` is valid for the data's clients; `epsilon_paper` is the paper's figure.
     """
     if not self.private:
       return {}
     found = {'epsilon': self.spec.epsilon(rounds=rounds)}
-    if self.hypothetical is not None:
-      found['epsilon_hypothetical'] = self.hypothetical.epsilon(rounds=rounds)
-    claimed = self.hypothetical or self.spec
-    if claimed.round.can_account('paper'):
-      found['epsilon_paper'] = claimed.epsilon('paper', rounds)
+    if self.spec.noise == noise_lib.GAUSSIAN:
+      found['epsilon_paper'] = self.paper_spec.epsilon('paper', rounds)
     return found
+
+  @property
+  def paper_spec(self) -> fedsmp_tff.PrivacySpec:
+    """The specification that the paper's accounting is about: of the task's `paper_population`."""
+    paper = datasets.TASKS[self.settings.task].settings
+    if paper.population is None:
+      return self.spec
+    delta = self.settings.delta or spec_lib.default_delta(paper.population)
+    return dataclasses.replace(
+        self.spec, population=paper.population, delta=delta, seats=None, min_reporting=None
+    )
 
   def as_dict(self) -> dict[str, Any]:
     """Returns what config.json has beside the settings."""
@@ -195,7 +189,7 @@ class Experiment:
         'num_kept': self.round.num_kept,
         'num_clients': self.num_clients,
         **self.data.as_dict(),
-        'cadence': dataclasses.asdict(self.cadence),
+        'sampled': self.eval_examples is not None,
         'bits': channel.bits,
         'encoding_step': channel.step,
         'value_bound': channel.value_bound,
@@ -233,11 +227,4 @@ def _check_clients(settings: settings_lib.RunSettings, num_clients: Optional[int
     raise errors.InputError(
         f'--clients_per_round={settings.clients_per_round} is more than the'
         f' {num_clients} clients in the data; lower it.'
-    )
-
-
-def _check_kept(settings: settings_lib.RunSettings, dim: int) -> None:
-  if settings.k is not None and settings.k > dim:
-    raise errors.InputError(
-        f'--k={settings.k} is more than the d={dim} parameters of the model; lower it.'
     )

@@ -39,8 +39,7 @@ def text(
   if not is_whole(path, settings.rounds) or not _ledger_agrees(path, summary):
     return None
   lines = [
-      f'This run is already finished: {path}, {settings.rounds} rounds, accuracy best'
-      f' {100 * summary["best_test_accuracy"]:.2f} % (round {summary["best_round"]}), final'
+      f'This run is already finished: {path}, {settings.rounds} rounds, final accuracy'
       f' {100 * summary["final_test_accuracy"]:.2f} %',
   ]
   if 'epsilon' in summary:
@@ -61,37 +60,20 @@ def is_cleaned(path: pathlib.Path) -> bool:
   return cleaned_mark(path).exists()
 
 
-def clean(path: pathlib.Path) -> int:
-  """Removes the checkpoints of a finished run, most of its size.
-
-  Args:
-    path: The run's directory.
-
-  Returns:
-    The bytes that this frees: 0 where no run is finished, whole and without a process.
-  """
+def clean(path: pathlib.Path) -> bool:
+  """Removes the checkpoints, most of its size, of a finished run that is whole; whether it is."""
   checkpoints = path / run_directory.CHECKPOINTS
   rounds = run_directory.read_json(path / run_directory.CONFIG).get('rounds')
   with _locked(path) as locked:
     # Behind the lock, since a process may have begun there; and by all of its files.
     if not locked or is_cleaned(path) or rounds is None or not is_whole(path, rounds):
-      return 0
-    size = size_of(checkpoints)
+      return False
     # First the mark: without it, a run whose checkpoints are missing is damaged.
     cleaned_mark(path).touch()
     for part in checkpoints.iterdir():
       if part != cleaned_mark(path):
         shutil.rmtree(part) if part.is_dir() else part.unlink()
-  return size
-
-
-def size_of(path: pathlib.Path) -> int:
-  """Returns the bytes of all files below a directory."""
-  size = 0
-  for file in path.rglob('*'):
-    with contextlib.suppress(OSError):  # A process that runs there may remove it.
-      size += file.stat().st_size if file.is_file() else 0
-  return size
+  return True
 
 
 @contextlib.contextmanager

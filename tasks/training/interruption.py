@@ -17,6 +17,8 @@ from tasks.config import command
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Before the rounds there is no work to lose: an operation of TensorFlow in flight gets no longer.
 _SECONDS_BEFORE_ROUNDS = 3.0
+# A round in flight may take so long to end.
+_GRACE_SECONDS = 20.0
 
 
 class Interrupted(KeyboardInterrupt):
@@ -37,6 +39,7 @@ class Interrupted(KeyboardInterrupt):
     self.status = 128 + number
 
 
+
 class Interruption:
   """Ends a command on a signal: within `rounds` after the round in flight, elsewhere at once.
 
@@ -47,9 +50,8 @@ class Interruption:
     next_step: How to resume, as the end of the sentence that a signal ended the command.
   """
 
-  def __init__(self, grace_seconds: float):
+  def __init__(self):
     self.next_step = ''
-    self._grace = grace_seconds
     self._number = None
     self._may_defer = False
     self._in_rounds = False
@@ -128,9 +130,9 @@ class Interruption:
     else:
       _say(
           f'{signal.Signals(first).name}: the round in flight has'
-          f' {self._grace:g} s to end; a second signal ends at once.'
+          f' {_GRACE_SECONDS:g} s to end; a second signal ends at once.'
       )
-      second = _next_signal(numbers, self._grace)
+      second = _next_signal(numbers, _GRACE_SECONDS)
       if second is _LATE:
         if self._in_rounds:
           _say('the round in flight is abandoned.')

@@ -8,7 +8,6 @@ import numpy as np
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
 from tasks import datasets
-from tasks.training import averages as averages_lib
 from tasks.training import evaluation as evaluation_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import run_tables
@@ -35,27 +34,22 @@ class MetricsWriter(loop.Reporter):
       ledger: What was spent; None without privacy.
     """
     self._experiment = experiment
-    self._sampled = experiment.cadence.eval_examples is not None
+    # The best of measurements on samples is the luckiest, and no result.
+    self._has_best = experiment.eval_examples is None
     self._tables = tables
     self._ledger = ledger
     self.row = {}
     self._rounds = 0
-    self._average_accuracies = {}
     self._best_accuracy = self._accuracy = self._loss = math.nan
     self._best_round = 0
 
   def __call__(self, report: loop.RoundReport) -> None:
     self._rounds = report.rounds_done
-    evaluations = dict(report.evaluation or {})
-    measured = evaluations.pop(averages_lib.LAST, None)
-    self._average_accuracies = {name: e.accuracy for name, e in evaluations.items()}
+    measured = report.evaluation
     if measured is not None:
       self._loss, self._accuracy = measured.loss, measured.accuracy
-      # Among measurements on samples the best is the luckiest: 70.7 % of 13 sequences after one
-      # round of a run whose last has 67.3 % of all. So one on all examples replaces it.
-      replaces = self._sampled and self._rounds == self._experiment.settings.rounds
       # Written so that the first, which follows a NaN, is the best.
-      if replaces or not self._accuracy <= self._best_accuracy:
+      if not self._accuracy <= self._best_accuracy:
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
     public = report.metrics['aggregator'] if report.metrics else {}
     # First what is not a result: a row of metrics means that the round is complete.
@@ -68,18 +62,14 @@ class MetricsWriter(loop.Reporter):
         'round': report.rounds_done,
         'test_loss': measured and measured.loss,
         'test_accuracy': measured and measured.accuracy,
-        'best_test_accuracy': self._best_accuracy,
+        **({'best_test_accuracy': self._best_accuracy} if self._has_best else {}),
         **self._of_padding(measured),
-        **{
-            f'test_accuracy_{name}': self._average_accuracies.get(name)
-            for name in averages_lib.NAMES
-        },
         **self._charged(report),
         'uplink_megabytes': self._experiment.uplink_megabytes(report.rounds_done),
         # One number each.
         **{
             name: np.asarray(public[name]).item() if public else None
-            for name in self._experiment.measurements
+            for name in self._experiment.round.measurements
         },
     }
     self._tables.add_metrics(self.row)
@@ -111,10 +101,6 @@ class MetricsWriter(loop.Reporter):
         'best_round': np.int64(self._best_round),
         'test_accuracy': np.float64(self._accuracy),
         'test_loss': np.float64(self._loss),
-        'average_accuracies': {
-            name: np.float64(self._average_accuracies.get(name, math.nan))
-            for name in averages_lib.NAMES
-        },
         'tables': self._tables.digests(),
     }
 
@@ -129,11 +115,6 @@ class MetricsWriter(loop.Reporter):
     self._best_round = int(state['best_round'])
     self._accuracy = float(state['test_accuracy'])
     self._loss = float(state['test_loss'])
-    self._average_accuracies = {
-        name: float(accuracy)
-        for name, accuracy in state['average_accuracies'].items()
-        if not math.isnan(accuracy)
-    }
     again = self._tables.resume(rounds_done, state['tables'])
     total = self._experiment.settings.rounds
     print(f'resuming after round {rounds_done} of {total}', flush=True)
@@ -153,9 +134,7 @@ class MetricsWriter(loop.Reporter):
         f'  rounds that count though they were lost or run again: {lost}; with them the run ends at'
         f' epsilon = {end:.4g}'
     )
-    # With a hypothetical population --epsilon is a target for that population.
-    is_target = settings.epsilon is not None and self._experiment.hypothetical is None
-    if is_target and end > settings.epsilon:
+    if settings.epsilon is not None and end > settings.epsilon:
       text += (
           f', above --epsilon={settings.epsilon:g}; --epsilon_budget={settings.epsilon:g} ends it'
           ' before that'
@@ -167,16 +146,14 @@ class MetricsWriter(loop.Reporter):
     return {
         'rounds': self._rounds,
         'test_outside_guarantee': self._experiment.data.test_outside_guarantee,
-        'best_test_accuracy': self._best_accuracy,
-        'best_round': self._best_round,
+        **(
+            {'best_test_accuracy': self._best_accuracy, 'best_round': self._best_round}
+            if self._has_best else {}
+        ),
         'final_test_accuracy': self._accuracy,
         'final_test_loss': self._loss,
         # Of a run that was interrupted, an earlier round than the last.
         'measured_round': self._tables.measured_round(),
-        **{
-            f'final_test_accuracy_{name}': accuracy
-            for name, accuracy in self._average_accuracies.items()
-        },
         **self._spent(),
         'uplink_megabytes': self._experiment.uplink_megabytes(self._rounds),
         'randomness': self._experiment.randomness,

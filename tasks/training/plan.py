@@ -4,6 +4,8 @@ import math
 import textwrap
 from typing import Optional
 
+import numpy as np
+
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import noise
 from fedsmp_tff.privacy import accounting
@@ -11,8 +13,8 @@ from fedsmp_tff.privacy import sampling
 from tasks import datasets
 from tasks.config import recipes
 from tasks.config import settings as settings_lib
+from tasks.datasets import task as task_lib
 from tasks.training import builders
-from tasks.training import cadence as cadence_lib
 from tasks.training import experiment as experiment_lib
 
 _COLUMNS = 96
@@ -63,12 +65,6 @@ def warnings(experiment: experiment_lib.Experiment) -> list[str]:
     return [
         f'the run will spend epsilon = {spent:.4g} on the {spec.population:,} clients in the data,'
         f' above {MEANINGFUL_EPSILON}, which promises little.'
-    ]
-  # Rounding aside: sigma meets --epsilon for another population or by another accounting.
-  if target is not None and spent > 1.01 * target:
-    return [
-        f'the run will spend epsilon = {spent:.4g} on the {spec.population:,} clients in the data,'
-        f' more than --epsilon={target:g}, which is met for --population or by --accounting alone.'
     ]
   return []
 
@@ -130,31 +126,24 @@ def _kept_text(experiment: experiment_lib.Experiment) -> str:
 
 def _round_text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
-  length = (
-      _plural(s.local_epochs, 'epoch') if s.local_epochs else _plural(s.local_steps, 'step')
-  )
+  length = _plural(s.local_epochs, 'epoch')
+  paper = datasets.TASKS[s.task].settings
   text = (
       f'{_cohort_text(experiment)}; {length} of'
       f' SGD, batch {s.batch_size}, momentum {s.momentum}, rate'
-      f' {s.learning_rate} x {s.learning_rate_decay} {_every(s.learning_rate_decay_rounds)}'
+      f' {s.learning_rate} x {paper.learning_rate_decay} {_every(paper.learning_rate_decay_rounds)}'
   )
   public = experiment.aggregator.sparsifier.public_training(builders.local_training(s))
   if public is not None:
-    text += f'; on the public examples {_public_text(s, public, length)}'
+    text += f'; on the public examples {_public_text(public, length)}'
   if s.server_learning_rate != 1:
     text += f'; server\'s rate {s.server_learning_rate:g}'
   return text
 
 
-def _public_text(
-    s: settings_lib.RunSettings, public: sparsifiers.PublicTraining, length: str
-) -> str:
-  if s.public_epochs:
-    length = _plural(s.public_epochs, 'epoch')
-  if s.public_steps:
-    length = _plural(s.public_steps, 'step')
+def _public_text(public: sparsifiers.PublicTraining, length: str) -> str:
   if public.clients is not None:
-    length = f'the mean of {public.clients} pseudo-clients of {public.client_examples}, {length}'
+    length = f'the mean of {public.clients} pseudo-clients, {length}'
   return length
 
 
@@ -165,11 +154,6 @@ def _cohort_text(experiment: experiment_lib.Experiment) -> str:
     text = (
         f'each client with probability {r}/{experiment.num_clients:,}, at most {seats}'
         f' (empty seats send noise alone); sums divided by {r}'
-    )
-  if experiment.settings.dropout:
-    text += (
-        f'; each is lost with probability {experiment.settings.dropout:g}, and with fewer than'
-        f' {experiment.spec.min_reporting} reports nothing is released'
     )
   return text
 
@@ -205,12 +189,6 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
       f' {spec.min_reporting} has sigma C = {sigma:.4g} C and the mean'
       f' {sigma / s.clients_per_round:.4g} C'
   )
-  if spec.min_reporting < spec.seats:
-    text += (
-        f'; if all {spec.seats} report, the sum has'
-        f' {sigma * math.sqrt(spec.seats / spec.min_reporting):.4g} C: what'
-        ' --min_reporting costs'
-    )
   if s.clip_quantile is not None:
     text += (
         f'; C follows the {s.clip_quantile:g} quantile of the norms, within epsilon:'
@@ -220,29 +198,19 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def _accuracy_text(experiment: experiment_lib.Experiment) -> str:
-  cadence = experiment.cadence
-  of_last = _every(cadence.rounds_per_evaluation)
-  if cadence.eval_examples is None:
-    text = f'on all test examples {of_last} and after the last'
-  else:
-    labels = cadence.eval_examples * cadence_lib.labels_per_example(experiment.data)
-    text = (
-        f'on {cadence.eval_examples:,} random test examples {of_last} (standard error about'
-        f' {50 / math.sqrt(labels):.2g} %), and on all after the last'
-    )
-  if cadence.rounds_per_average is None:
-    of_averages = (
-        f'not measured, since that would take over {100 * cadence_lib.BUDGET:g} %;'
-        ' --average_decay turns it on'
-    )
-  elif cadence.rounds_per_average < experiment.settings.rounds:
-    of_averages = f'{_every(cadence.rounds_per_average)} and after the last'
-  else:
-    of_averages = 'after the last'
-  text += f'; the weights\' averages: {of_averages}'
-  if cadence.share is not None:
-    text += f'; in all about {100 * cadence.share:.2g} % of the work of clients\' training'
-  return text
+  of_last = _every(experiment.settings.rounds_per_evaluation)
+  if experiment.eval_examples is None:
+    return f'on all test examples {of_last} and after the last'
+  labels = experiment.eval_examples * labels_per_example(experiment.data)
+  return (
+      f'on {experiment.eval_examples:,} random test examples {of_last} (standard error about'
+      f' {50 / math.sqrt(labels):.2g} %), and on all after the last'
+  )
+
+
+def labels_per_example(data: task_lib.TaskData) -> int:
+  """The number of labels of an example: 1, or the length of a sequence."""
+  return int(np.prod(data.test[1].shape[1:]))
 
 
 def _metrics_text(experiment: experiment_lib.Experiment) -> str:
@@ -250,16 +218,6 @@ def _metrics_text(experiment: experiment_lib.Experiment) -> str:
       'only the release and the exact number of reports, which is private only if who drops out'
       ' does not depend on data'
   )
-  if experiment.settings.participants == 'hidden':
-    text = (
-        'only the release; the exact number of reports is left out, but the server knows it, and it'
-        ' is private only if who drops out does not depend on data'
-    )
-  if experiment.settings.client_metrics == 'exact':
-    text += (
-        '; columns exact_* are exact sums over clients, OUTSIDE (epsilon, delta): keep'
-        ' them to yourself'
-    )
   if experiment.data.test_outside_guarantee:
     text += (
         '; columns test_* are exact functions of clients\' own examples, OUTSIDE (epsilon,'
@@ -274,19 +232,16 @@ def _simulated_text(experiment: experiment_lib.Experiment) -> str:
 
 def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
   """Returns epsilon of all rounds, for whom it is valid and what it assumes, as lines of text."""
-  s, spec, hypothetical = experiment.settings, experiment.spec, experiment.hypothetical
+  s, spec = experiment.settings, experiment.spec
   title, adjacency, *_ = accounting.ACCOUNTINGS[spec.claim]
   lines = [
       f'privacy  {spent_text(experiment, s.rounds)}',
       f'by {title}; {adjacency}',
   ]
-  if hypothetical is not None:
-    lines.append(hypothetical_text(experiment, s.rounds))
-  claimed = hypothetical or spec
-  if claimed.round.can_account('paper'):
+  if (of_paper := experiment.epsilons(s.rounds).get('epsilon_paper')) is not None:
     lines.append(
         f'to compare, in the paper\'s accounting (RDP, Poisson sampling), for n ='
-        f' {claimed.population:,}: {claimed.epsilon("paper", s.rounds):.4g}'
+        f' {experiment.paper_spec.population:,}: {of_paper:.4g}'
     )
   exact = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
   lines.append(
@@ -294,8 +249,6 @@ def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
       f' participation, {exact}'
   )
   outside = ['the choice of hyperparameters']
-  if s.client_metrics == 'exact':
-    outside.append('columns exact_* of metrics.csv')
   if experiment.data.test_outside_guarantee:
     outside.append("columns test_* of metrics.csv, measured on clients' own examples")
   lines.append(f'outside: {", ".join(outside)}; docs/privacy.md has all limits')
@@ -314,18 +267,6 @@ def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
   return text
 
 
-def hypothetical_text(experiment: experiment_lib.Experiment, rounds: int) -> Optional[str]:
-  """As `spent_text`, for the clients of --population; None if those are the clients in the data."""
-  hypothetical = experiment.hypothetical
-  if hypothetical is None:
-    return None
-  return (
-      f'HYPOTHETICAL: epsilon = {hypothetical.epsilon(rounds=rounds):.4g} for n ='
-      f' {hypothetical.population:,} clients, not for the {experiment.spec.population:,} in these'
-      ' data'
-  )
-
-
 def _verdict_text(experiment: experiment_lib.Experiment) -> str:
   if experiment.settings.seed is None:
     return 'VALID'
@@ -341,20 +282,8 @@ def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
         f'coordinates ranked by past releases too, of weight {s.released_weight:g}, and smoothed'
         ' over the rows and columns of layers'
     )
-  if s.precondition is not None:
-    parts.append(
-        f'values times magnitude^-{s.precondition:g} before the clip, undone after'
-    )
-  if s.predict is not None:
-    parts.append(
-        f'{s.predict:g} of the mean of past releases subtracted before the clip, added after'
-    )
   if s.clip_schedule is not None:
     parts.append('C falls with the clients\' learning rate')
-  if s.server_filter is not None:
-    parts.append(f'{s.server_filter} of decay {builders.server_filter(s).decay:g} on releases')
-  if s.server_optimizer is not None:
-    parts.append(f'{s.server_optimizer} on the server')
   if s.server_schedule is not None:
     parts.append('the server\'s learning rate decays linearly to zero')
   if not parts:

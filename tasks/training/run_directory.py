@@ -186,13 +186,8 @@ class RunDirectory:
     self.record({'seconds': round(before + time.monotonic() - self._opened_at, 1)})
     self._write_json(SUMMARY, summary)
 
-  def write_weights(self, weights: Any, average: Optional[str] = None) -> None:
-    """Trainable and non-trainable weights, in order, as arrays of an .npz file.
-
-    Args:
-      weights: A `ModelWeights`.
-      average: The name of the average that they are; None: the last weights.
-    """
+  def write_weights(self, weights: Any) -> None:
+    """Writes a `ModelWeights`, trainable and not, in order, as arrays of an .npz file."""
     import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
     arrays = {
@@ -200,8 +195,7 @@ class RunDirectory:
         for kind in ('trainable', 'non_trainable')
         for position, array in enumerate(tf.nest.flatten(getattr(weights, kind)))
     }
-    name = f'weights_{average}.npz' if average else WEIGHTS
-    self._replace(name, lambda file: np.savez(file, **arrays))
+    self._replace(WEIGHTS, lambda file: np.savez(file, **arrays))
 
   def _next_former_ledger(self) -> pathlib.Path:
     """The path of one more former ledger: no path of another, whichever are missing."""

@@ -11,8 +11,6 @@ from fedsmp_tff import errors as library_errors
 from tasks import errors
 from tasks.training import tables
 
-# The averages of the weights that are measured beside the last ones.
-AVERAGES = ('exponential', 'tail')
 METRICS, _TIMINGS = 'metrics.csv', 'timings.csv'
 _EVENTS = 'events.out.tfevents.*'
 

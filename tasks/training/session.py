@@ -20,7 +20,6 @@ from tasks import datasets
 from tasks import errors
 from tasks.config import runtime as runtime_lib
 from tasks.config import settings as settings_lib
-from tasks.config import task_flags
 from tasks.models import whitening
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
@@ -59,9 +58,8 @@ def run(
   Raises:
     InputError: If something does not fit the data, or the run in the directory.
   """
-  task_flags.use(settings.task_flags)
-  interruption = interruption_lib.Interruption(output.grace_seconds)
-  runtime_lib.prepare(place, seeded=settings.seed is not None)
+  interruption = interruption_lib.Interruption()
+  runtime_lib.prepare(seeded=settings.seed is not None)
   with interruption.handled(), runtime_lib.context(place):
     return _run(settings, place, output, interruption)
 
@@ -102,9 +100,7 @@ def _run(
     for change in resuming.changes(out.config, resuming.surroundings(place)):
       print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
     run_id = out.config['run_id']
-    with checkpoints_lib.Checkpoints(
-        out.checkpoints, run_id.encode(), rounds_per_checkpoint=output.rounds_per_checkpoint
-    ) as checkpoints:
+    with checkpoints_lib.Checkpoints(out.checkpoints, run_id.encode()) as checkpoints:
       if resumed and checkpoints.empty():
         out.tables.resume_without_checkpoint(out.checkpoints)
       resuming.keep_data_digest(out.checkpoints, experiment.data)
@@ -119,7 +115,7 @@ def _run(
         )
       with ledger as ledger:
         stopped_by = train.train(
-            experiment, out, checkpoints, ledger, interruption, output.seconds_per_line, manager
+            experiment, out, checkpoints, ledger, interruption, manager
         )
   if stopped_by is not None:
     raise stopped_by

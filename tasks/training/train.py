@@ -1,6 +1,7 @@
 """Runs the rounds of a run and writes their files."""
 
-from typing import Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -12,8 +13,6 @@ from fedsmp_tff.program import loop
 from fedsmp_tff.program import releases
 from tasks import datasets
 from tasks.datasets import task as task_lib
-from tasks.training import averages as averages_lib
-from tasks.training import builders
 from tasks.training import evaluation
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
@@ -28,21 +27,19 @@ def train(
     checkpoints: checkpoints_lib.Checkpoints,
     ledger: Optional[ledger_lib.Ledger],
     interruption: interruption_lib.Interruption,
-    seconds_per_line: float,
     release_manager: Optional[tff.program.ReleaseManager] = None,
 ) -> Optional[BaseException]:
   """Runs the rounds and writes their files; returns what ended the run early, if so."""
   settings = experiment.settings
-  progress = progress_lib.Progress(experiment, seconds_per_line)
+  progress = progress_lib.Progress(experiment)
   client_data = ClientData(experiment.data, tagged=settings.seed is not None)
   try:
-    averages = _averages(experiment)
     writer = metrics.MetricsWriter(experiment, out.tables, ledger)
     managers = [tff.program.TensorBoardReleaseManager(out.path)]
     if release_manager is not None:
       managers.append(release_manager)
     reporters = [
-        averages, writer, progress,
+        writer, progress,
         *(releases.Releases(manager, lambda report: writer.row) for manager in managers),
     ]
     with interruption.rounds():
@@ -51,7 +48,7 @@ def train(
           client_data,
           experiment.spec.sampler(experiment.seeds.sampling),
           settings.rounds,
-          progress.during(averages.evaluate),
+          _evaluate(experiment),
           reporters,
           checkpoints=checkpoints,
           ledger=ledger,
@@ -61,8 +58,6 @@ def train(
     progress.close()
   summary = writer.summary()
   out.write_weights(experiment.plain_weights(weights))
-  for name, average in averages.weights(weights.non_trainable).items():
-    out.write_weights(experiment.plain_weights(average), name)
   out.write_summary(summary)
   print(progress_lib.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
@@ -73,20 +68,22 @@ def train(
   return stopped_by
 
 
-def _averages(experiment: experiment_lib.Experiment) -> averages_lib.Averages:
+def _evaluate(
+    experiment: experiment_lib.Experiment,
+) -> Callable[[int, Any], Optional[evaluation.Evaluation]]:
+  """Returns what measures the weights after a round, where that is due."""
   settings, test = experiment.settings, experiment.data.test
   task = datasets.TASKS[settings.task]
   measure = evaluation.build(experiment.model, task.is_scored, task.is_padding)
   whole = evaluation.shards_of(test)
-  cadence = experiment.cadence
-  part = evaluation.shards_of(test, cadence.eval_examples, experiment.seeds.evaluation)
-  return averages_lib.Averages(
-      experiment.model,
-      settings.rounds,
-      builders.exponential_average(settings),
-      lambda weights, last: measure(weights, whole if last else part),
-      cadence,
-  )
+  part = evaluation.shards_of(test, experiment.eval_examples, experiment.seeds.evaluation)
+
+  def evaluate(rounds_done, weights):
+    if not loop.is_due(rounds_done, settings.rounds_per_evaluation, settings.rounds):
+      return None
+    return measure(weights, whole if rounds_done == settings.rounds else part)
+
+  return evaluate
 
 
 class ClientData:

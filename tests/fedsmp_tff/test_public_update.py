@@ -73,7 +73,7 @@ class TestExecution:
     halves = _halves(clip)
     cuts = set()
     for seed in range(6):
-      update = _update([seed, 0], clip=clip, clients=2, client_examples=_NUM // 2)
+      update = _update([seed, 0], clip=clip, clients=2)
       right = [
           cut for cut, mean in halves.items() if np.allclose(update, mean, rtol=1e-5, atol=1e-6)
       ]
@@ -84,11 +84,10 @@ class TestExecution:
     assert len(cuts) > 1
 
   def test_one_seed_has_one_update(self):
-    options = dict(clients=4, client_examples=2)
-    np.testing.assert_array_equal(_update([3, 4], **options), _update([3, 4], **options))
-    assert not np.array_equal(_update([3, 4], **options), _update([3, 5], **options))
+    np.testing.assert_array_equal(_update([3, 4], clients=4), _update([3, 4], clients=4))
+    assert not np.array_equal(_update([3, 4], clients=4), _update([3, 5], clients=4))
 
-  @pytest.mark.parametrize('options', [{}, dict(clients=2, client_examples=3)])
+  @pytest.mark.parametrize('options', [{}, dict(clients=3)])
   def test_one_that_is_not_due_is_zero(self, options):
     kept, made = (
         _update([1, 2], due=tf.constant(due), **options) for due in (False, True)
@@ -125,6 +124,6 @@ class TestExecution:
       )
       clients = [tf.data.Dataset.from_tensor_slices((x, labels.astype(np.int32)))] * 2
       state = process.next(process.initialize(), clients).state
-      chosen.append(process.initialize().aggregator.choice.coordinates)
+      chosen.append(process.initialize().aggregator.coordinates)
       assert state.aggregator.round_num == 1
     np.testing.assert_array_equal(*chosen)

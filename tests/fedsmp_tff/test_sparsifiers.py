@@ -1,5 +1,7 @@
 """Tests of which coordinates a round keeps."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -40,21 +42,18 @@ class TestComputation:
       sparsifiers.RandK(num=3, mask_rounds=rounds)
 
   @pytest.mark.parametrize(
-      'clients, size, match',
+      'clients, match',
       [
-          (2, None, 'must be set together'),
-          (None, 2, 'must be set together'),
-          (0, 2, '`public_clients` must be a positive integer'),
-          (2, 1.5, '`public_client_examples` must be a positive integer'),
-          (3, 3, 'need 9 public examples. Found 8; lower'),
+          (0, '`public_clients` must be a positive integer'),
+          (1.5, '`public_clients` must be a positive integer'),
+          (9, '`public_clients`=9 must be at most the number of public examples. Found 8'),
       ],
   )
-  def test_refuses_pseudo_clients(self, clients, size, match):
+  def test_refuses_pseudo_clients(self, clients, match):
+    examples = (np.zeros(8), np.zeros(8))
     with pytest.raises(ValueError, match=match):
-      sparsifiers.TopK(
-          0.5, public_examples=(np.zeros(8), np.zeros(8)),
-          public_clients=clients, public_client_examples=size,
-      )
+      sparsifiers.TopK(0.5, public_examples=examples, public_clients=clients)
+    assert sparsifiers.TopK(0.5, public_examples=examples, public_clients=8).public_clients == 8
 
   def test_refuses_both_and_neither(self):
     with pytest.raises(ValueError, match='Exactly one'):
@@ -84,18 +83,13 @@ class TestComputation:
     clients = client_training.LocalTraining(
         tff.learning.optimizers.build_sgdm(0.1), 5, epochs=3
     )
-
-    def lengths(**options):
-      topk = sparsifiers.TopK(0.5, public_examples=_EXAMPLES, **options)
-      training = topk.public_training(clients).training
-      assert training.batch_size == 5
-      return training.epochs, training.steps
-
-    assert lengths() == (3, None)
-    assert lengths(public_epochs=7) == (7, None)
-    assert lengths(public_steps=9) == (None, 9)
-    with pytest.raises(ValueError, match='At most one'):
-      lengths(public_epochs=1, public_steps=1)
+    own = dataclasses.replace(clients, epochs=None, steps=9)
+    for told, expected in ((None, clients), (own, own)):
+      topk = sparsifiers.TopK(0.5, public_examples=_EXAMPLES, training=told, public_clients=2)
+      found = topk.public_training(clients)
+      assert found.training is expected and found.clients == 2
+      for part, given in zip(found.examples, _EXAMPLES):
+        np.testing.assert_array_equal(part, given)
 
 
 class TestExecution:

@@ -1,8 +1,11 @@
 """Small runs of `python -m tasks.run`, in this process and as one of their own."""
 
+from collections.abc import Mapping
 import csv
 import subprocess
 import sys
+import types
+from typing import Any
 
 from absl.testing import flagsaver
 import numpy as np
@@ -29,9 +32,21 @@ def tiny(data_dir, output_dir, *arguments):
   ]
 
 
-def command(arguments):
+# Constants for `command`.
+LONG_GRACE = {'tasks.training.interruption._GRACE_SECONDS': 100_000.0}
+CHECKPOINT_EACH_ROUND = {'fedsmp_tff.program.checkpoints._SHARE_OF_TIME': 1e9}
+
+
+def command(arguments, constants: Mapping[str, Any] = types.MappingProxyType({})):
+  """The command as a process, in which constants of modules, by full name, have other values."""
+  program = ['-m', 'tasks.run']
+  if constants:
+    parts = [(*name.rpartition('.')[::2], value) for name, value in constants.items()]
+    lines = [f'import {module}; {module}.{name} = {value!r}' for module, name, value in parts]
+    lines.append('import runpy; runpy.run_module("tasks.run", {}, "__main__", alter_sys=True)')
+    program = ['-c', '\n'.join(lines)]
   return subprocess.Popen(
-      [sys.executable, '-m', 'tasks.run', *arguments[1:]],
+      [sys.executable, *program, *arguments[1:]],
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
   )
 

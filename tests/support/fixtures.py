@@ -4,6 +4,7 @@ from absl import flags
 from absl.testing import flagsaver
 import pytest
 
+from fedsmp_tff.program import checkpoints
 from tasks import datasets  # noqa: F401  (defines the tasks' flags)
 from tests.support import small_data
 
@@ -30,3 +31,9 @@ def set_flags():
 def data_dir(tmp_path):
   small_data.write_fashion_mnist(tmp_path / 'data')
   return tmp_path / 'data'
+
+
+@pytest.fixture
+def checkpoint_each_round(monkeypatch):
+  """Runs in this process write a checkpoint after each round, however long that takes."""
+  monkeypatch.setattr(checkpoints, '_SHARE_OF_TIME', 1e9)

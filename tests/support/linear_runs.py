@@ -76,7 +76,7 @@ def check_two_rounds(process, scale, clip, topk=False, fixed=None):
   for _ in range(2):
     before = process.get_model_weights(state)
     updates = [numpy_update(before, e, RATE) for e in examples()]
-    coordinates = state.aggregator.choice.coordinates
+    coordinates = state.aggregator.coordinates
     if topk:
       public = numpy_update(before, PUBLIC, RATE)
       np.testing.assert_array_equal(

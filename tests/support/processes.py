@@ -3,25 +3,19 @@
 import fedsmp_tff
 
 
-def factory(
-    sparsifier, clients_per_round=3, post_processing=(), seed=None,
-    make_channel=None, **mechanism,
-):
+def factory(sparsifier, clients_per_round=3, seed=None, make_channel=None, **mechanism):
   """A `FedSmpFactory`; `mechanism` are the fields of `Mechanism`."""
   options = {} if make_channel is None else {'make_channel': make_channel}
   if mechanism.get('noise_multiplier', 0.0) is None:
     del mechanism['noise_multiplier']
   return fedsmp_tff.FedSmpFactory(
-      sparsifier, fedsmp_tff.Mechanism(clients_per_round, **mechanism),
-      post_processing=post_processing, seed=seed, **options,
+      sparsifier, fedsmp_tff.Mechanism(clients_per_round, **mechanism), seed=seed, **options
   )
 
 
-def fed_smp(
-    model, training, sparsifier, server_optimizer=None, dropout=0.0, seed=None, **options
-):
+def fed_smp(model, training, sparsifier, server_optimizer=None, seed=None, **options):
   """A `build_fed_smp` process; `options` are those of `factory`."""
   return fedsmp_tff.build_fed_smp(
       model, training, factory(sparsifier, **options),
-      server_optimizer=server_optimizer, dropout=dropout, seed=seed,
+      server_optimizer=server_optimizer, seed=seed,
   )

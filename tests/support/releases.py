@@ -1,4 +1,4 @@
-"""Releases made up by chance, for tests of post-processing."""
+"""Releases made up by chance, for tests of masks by past releases."""
 
 import numpy as np
 
@@ -26,9 +26,9 @@ def some(num=6, k=4, seed=0):
   ]
 
 
-def remembered(option, releases, shapes=SHAPES):
-  """The memory of a post-processing after these releases."""
-  memory = option.initialize(shapes)
+def remembered(sparsifier, releases, dim=DIM):
+  """The memory of a sparsifier after these releases."""
+  memory = sparsifier.initial_memory(dim)
   for one in releases:
-    memory = option.next(memory, one)
+    memory = sparsifier.remember(memory, one)
   return memory

@@ -34,7 +34,7 @@ def write(
       settings_lib.identity(settings),
       flags=settings_lib.identity(settings),
       dim=_DIM,
-      cadence={'eval_examples': None},
+      sampled=False,
       num_kept=round(p * _DIM),
       privacy=(
           # What an --epsilon would make of it is another's to test.

@@ -27,7 +27,7 @@ _RUNS = {
     ),
     'randk': ('--algorithm=fedsmp_randk', '--p=0.1', *_CLIPPED),
     'randk_all': ('--algorithm=fedsmp_randk', '--p=1', *_CLIPPED),
-    'dp_fedavg': ('--algorithm=dp_fedavg', '--clip_schedule=linear', *_CLIPPED),
+    'dp_fedavg': ('--algorithm=dp_fedavg', '--clip_schedule=learning_rate', *_CLIPPED),
     'fedavg': ('--algorithm=fedavg',),
     'fedavg_topk': ('--algorithm=fedavg_topk', '--p=0.1', '--public_examples=8'),
     'released': ('--algorithm=fedsmp_released', '--p=0.1', *_CLIPPED),

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 _ROOT = pathlib.Path(__file__).parents[2]
-# A sparsifier that looks at the public update, a filter, and a channel.
+# A sparsifier that looks at the public update, one that remembers releases, and a channel.
 _PARTS = '''
 import dataclasses
 
@@ -21,7 +21,9 @@ from fedsmp_tff import runtime
 from fedsmp_tff.mechanism import channel
 
 runtime.set_local_context()
-PUBLIC = (np.ones([8, 3], np.float32), np.ones([8, 2], np.float32))
+CLIP = 0.1
+# Labels so far away that all clients' updates are clipped.
+PUBLIC = (np.ones([8, 3], np.float32), np.full([8, 2], 10, np.float32))
 
 
 class SmallestK(fedsmp_tff.Kept):
@@ -35,17 +37,21 @@ class SmallestK(fedsmp_tff.Kept):
     return tf.sort(order[: self.num_kept(order.shape[0])])
 
 
-class Sign(fedsmp_tff.Filter):
-  """Moves by the sign of the sum of a coordinate's releases."""
+class Unlike(fedsmp_tff.Kept):
+  """Keeps the coordinates whose releases were nearest to zero so far, the never kept ones first."""
 
-  def initialize(self, shapes):
-    return tf.zeros([sum(int(np.prod(shape)) for shape in shapes)], tf.float64)
+  def initial_memory(self, dim):
+    return {'sizes': tf.fill([dim], tf.constant(-1.0, tf.float64))}
 
-  def next(self, memory, release):
-    return tf.tensor_scatter_nd_add(memory, release.coordinates[:, tf.newaxis], release.values)
+  def remember(self, memory, release):
+    sizes = tf.tensor_scatter_nd_update(
+        memory['sizes'], release.coordinates[:, tf.newaxis], tf.abs(release.values)
+    )
+    return {'sizes': sizes}
 
   def choose(self, known):
-    return 0.01 * tf.sign(tf.gather(known.memory, known.coordinates))
+    sizes = known.memory['sizes']
+    return tf.sort(tf.argsort(sizes, stable=True)[: self.num_kept(sizes.shape[0])])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +76,8 @@ dataset = tf.data.Dataset.from_tensor_slices(PUBLIC)
 
 def factory(sparsifier):
   return fedsmp_tff.FedSmpFactory(
-      sparsifier, fedsmp_tff.Mechanism(3, clipping_norm=1.0, noise_multiplier=0.5),
-      post_processing=[Sign()], make_channel=coarse,
+      sparsifier, fedsmp_tff.Mechanism(3, clipping_norm=CLIP, noise_multiplier=1e-3),
+      make_channel=coarse,
   )
 
 
@@ -86,13 +92,20 @@ def stock(sparsifier):
   )
 
 
-def moved(process, data):
-  state = process.initialize()
-  before = process.get_model_weights(state).trainable
-  after = process.get_model_weights(process.next(state, data).state).trainable
-  steps = np.concatenate([np.ravel(b - a) for b, a in zip(before, after)])
-  kept = np.asarray(state.aggregator.choice.coordinates)
-  return steps, kept
+def moved(process, state, data):
+  after = process.next(state, data).state
+  steps = np.concatenate([
+      np.ravel(b - a) for b, a in zip(
+          process.get_model_weights(state).trainable, process.get_model_weights(after).trainable
+      )
+  ])
+  kept = np.asarray(state.aggregator.coordinates)
+  assert len(kept) == 3 and set(np.flatnonzero(steps)) == set(kept)
+  # Clients are alike, and their values are quarters of C, but for noise of C / 3000.
+  quarters = 4 * steps / CLIP
+  np.testing.assert_allclose(quarters, np.round(quarters), atol=0.02)
+  assert np.any(np.round(quarters))
+  return after, np.abs(np.round(quarters)), kept
 '''
 _OWN = '''
 model = tff.learning.models.functional_model_from_keras(
@@ -100,21 +113,32 @@ model = tff.learning.models.functional_model_from_keras(
 )
 process = fedsmp_tff.build_fed_smp(model, training, factory(SmallestK(num=3)))
 tff.test.assert_not_contains_unsecure_aggregation(process.next)
-steps, kept = moved(process, [dataset] * 3)
+_, quarters, kept = moved(process, process.initialize(), [dataset] * 3)
 # All public examples are the same, so that all coordinates of an output move alike: least
 # those of the output whose error is least.
 kernel, bias = process.get_model_weights(process.initialize()).trainable
-least = np.argmin(np.abs(kernel.sum(axis=0) + bias - 1))
+least = np.argmin(np.abs(kernel.sum(axis=0) + bias - 10))
 assert {int(coordinate) % 2 for coordinate in kept} == {least}, kept
+# Each has 0.577 of C, which is nearest to a half.
+assert quarters[kept].tolist() == [2, 2, 2], quarters
 '''
 _STOCK = '''
-process = stock(fedsmp_tff.RandK(num=3))
+process = stock(Unlike(num=3))
 tff.test.assert_not_contains_unsecure_aggregation(process.next)
-steps, kept = moved(process, [dataset.batch(4)] * 3)
+state = process.initialize()
+sizes = np.full(8, -4 / CLIP)  # In quarters of C.
+for expected in ([0, 1, 2], [3, 4, 5], None):
+  memory = state.aggregator.memory['sizes']
+  np.testing.assert_allclose(4 * memory / CLIP, sizes, atol=0.02)
+  after, quarters, kept = moved(process, state, [dataset.batch(4)] * 3)
+  if expected is None:  # The two that no round kept, and the least of the six others.
+    assert {6, 7} < set(kept) and set(kept) == set(np.argsort(memory)[:3])
+  else:
+    assert kept.tolist() == expected
+  state = after
+  sizes[kept] = quarters[kept]
 '''
 _CHECK = '''
-assert set(np.flatnonzero(steps)) == set(kept) and len(kept) == 3
-np.testing.assert_allclose(np.abs(steps[kept]), 0.01, rtol=1e-4)
 print('works from', fedsmp_tff.__file__)
 '''
 

@@ -14,12 +14,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
+from fedsmp_tff import fed_smp
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import noise
 from fedsmp_tff.mechanism import state as state_lib
-from fedsmp_tff.post_processing import base
-from fedsmp_tff.post_processing import filters
-from fedsmp_tff.post_processing import server_choices
 from tests.support import processes
 from tests.support import tiny_models
 
@@ -47,11 +45,10 @@ def _hostile():
 
 class TestMechanism:
 
-  @pytest.mark.parametrize('shaped', [False, True])
   @pytest.mark.parametrize('adaptive', [False, True])
   @pytest.mark.parametrize('kind', noise.KINDS)
   @pytest.mark.parametrize('name', _SPARSIFIERS)
-  def test_releases_are_within_the_sensitivity(self, name, kind, adaptive, shaped):
+  def test_releases_are_within_the_sensitivity(self, name, kind, adaptive):
     factory = processes.factory(
         _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, seats=_SEATS,
         noise=kind,
@@ -61,14 +58,6 @@ class TestMechanism:
     state = mechanism.choose(
         mechanism.initial_state(seed=4), lambda seed: tf.linspace(1.0, 2.0, _DIM)
     )
-    factors = 1.0
-    if shaped:
-      # Of any size: C bounds what is left after them.
-      rng = np.random.default_rng(2)
-      factors = rng.uniform(0.1, 10, mechanism.num_kept).astype(np.float32)
-      guess = rng.normal(size=mechanism.num_kept).astype(np.float32)
-      choice = state.choice._replace(factors=tf.constant(factors), guess=tf.constant(guess))
-      state = state._replace(choice=choice)
     others = np.random.default_rng(1).normal(size=(_SEATS - 1, _DIM)).astype(np.float32)
 
     @tf.function
@@ -78,7 +67,7 @@ class TestMechanism:
           for i, u in enumerate([update, *others])
       ]
       release, after, _ = mechanism.release(mechanism.sum(reports), state)
-      return release.values * factors, after.clipping_norm, reports[0]['values']
+      return release.values, after.clipping_norm, reports[0]['values']
 
     zero = np.zeros(_DIM, np.float32)
     found = [release(u) for u in [zero, *_hostile()]]
@@ -115,20 +104,25 @@ class TestMechanism:
       assert len({float(norm) for _, norm, _ in found}) == 1
 
 
-class _Recording(base.Filter):
-  """A filter that also remembers the last release, for a test to see."""
+class _Recording(fedsmp_tff.Sparsifier):
+  """A sparsifier that also remembers the last release, for a test to see."""
 
-  def __init__(self, recorded: base.Filter, num_kept: int):
+  def __init__(self, recorded):
     self._recorded = recorded
-    self._num_kept = num_kept
+    for name in ('num_kept', 'num_coordinates', 'scale', 'coordinates', 'gather', 'scatter',
+                 'public_training', 'mask_rounds'):
+      setattr(self, name, getattr(recorded, name))
 
-  def initialize(self, shapes):
-    zeros = tf.zeros([self._num_kept], tf.float64)
+  def num_kept(self, dim):
+    raise NotImplementedError  # `__init__` has the recorded one's.
+
+  def initial_memory(self, dim):
+    zeros = tf.zeros([self.num_kept(dim)], tf.float64)
     nothing = state_lib.Release(tf.cast(zeros, tf.int32), zeros, zeros, tf.constant(True))
-    return self._recorded.initialize(shapes), nothing
+    return self._recorded.initial_memory(dim), nothing
 
-  def next(self, memory, release):
-    return self._recorded.next(memory[0], release), release
+  def remember(self, memory, release):
+    return self._recorded.remember(memory[0], release), release
 
   def choose(self, known):
     return self._recorded.choose(known._replace(memory=known.memory[0]))
@@ -183,13 +177,8 @@ class TestProcess:
     np.testing.assert_allclose(found[4], found[0], atol=1e-7)
 
 
-_POST_PROCESSING = {
+_CHOICES = {
     'released top-k': (fedsmp_tff.ReleasedTopK(num=4), {}),
-    'momentum': (fedsmp_tff.RandK(num=4), {'post_processing': [filters.Momentum()]}),
-    'low-pass': (fedsmp_tff.RandK(num=4), {'post_processing': [filters.LowPass()]}),
-    'shrinkage': (fedsmp_tff.RandK(num=4), {'post_processing': [filters.Shrinkage()]}),
-    'preconditioner': (fedsmp_tff.RandK(num=4), {'post_processing': [fedsmp_tff.Preconditioner()]}),
-    'prediction': (fedsmp_tff.Dense(), {'post_processing': [fedsmp_tff.Prediction()]}),
     'hybrid top-k': (
         fedsmp_tff.HybridTopK(
             num=4, public_examples=tiny_models.regression_examples(6, seed=50),
@@ -197,15 +186,10 @@ _POST_PROCESSING = {
         ),
         {},
     ),
-    'clipping schedule': (fedsmp_tff.RandK(num=4), {'clipping_schedule': lambda t: 0.5 ** tf.cast(t, tf.float32)}),
-    **{
-        name: (fedsmp_tff.RandK(num=4), {'server_optimizer': build(0.1)})
-        for name, build in (
-            ('adagrad', tff.learning.optimizers.build_adagrad),
-            ('adam', tff.learning.optimizers.build_adam),
-            ('yogi', tff.learning.optimizers.build_yogi),
-        )
-    },
+    'a mask for two rounds': (fedsmp_tff.ReleasedTopK(num=4, mask_rounds=2), {}),
+    'clipping schedule': (
+        fedsmp_tff.RandK(num=4), {'clipping_schedule': lambda t: 0.5 ** tf.cast(t, tf.float32)}
+    ),
     'server schedule': (
         fedsmp_tff.RandK(num=4),
         {
@@ -214,37 +198,24 @@ _POST_PROCESSING = {
             )
         },
     ),
-    'all': (
-        fedsmp_tff.ReleasedTopK(num=4),
-        {
-            'post_processing': [
-                filters.LowPass(), fedsmp_tff.Preconditioner(), fedsmp_tff.Prediction(),
-            ],
-        },
-    ),
 }
 
 
-class TestPostProcessing:
+class TestServer:
 
-  @pytest.mark.parametrize('name', _POST_PROCESSING)
+  @pytest.mark.parametrize('name', _CHOICES)
   def test_releases_alone_tell_the_run(self, name):
-    # Whoever has the first state and the releases has all choices and weights that follow:
+    # Whoever has the first state and the releases has all coordinates and weights that follow:
     # nothing else of a client went in.
-    sparsifier, options = _POST_PROCESSING[name]
-    num_kept = sparsifier.num_kept(10)
+    sparsifier, options = _CHOICES[name]
     optimizer = options.get('server_optimizer', tff.learning.optimizers.build_sgdm(1.0))
-    members = options.get('post_processing', [])
-    own = [member for member in members if isinstance(member, base.Filter)]
-    shaping = [member for member in members if member not in own]
-    recording = _Recording(own[0] if own else filters.Momentum(0.0), num_kept)
     model = tiny_models.linear_regression()
     training = fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2)
     process = processes.fed_smp(
-        model, training, sparsifier, clients_per_round=3, clipping_norm=0.3,
-        noise_multiplier=0.5, **{**options, 'post_processing': [*shaping, recording]},
+        model, training, _Recording(sparsifier), clients_per_round=3, clipping_norm=0.3,
+        noise_multiplier=0.5, **options,
     )
-    choices = server_choices.ServerChoices(sparsifier, [(4, 2), (2,)], members)
+    round_ = fed_smp.FedSmpRound(sparsifier, fedsmp_tff.Mechanism(3), [(4, 2), (2,)])
 
     def public_update(seed):
       trainable = [tf.constant(weights[:8].reshape([4, 2])), tf.constant(weights[8:])]
@@ -256,9 +227,7 @@ class TestPostProcessing:
       return tf.concat([tf.reshape(part, [-1]) for part in tf.nest.flatten(trained)], 0)
 
     state = process.initialize()
-    replayed = state.aggregator._replace(memory=choices.initial_state(
-        tf.constant([0, 0], tf.int64), 0.3
-    ).memory)
+    replayed = state.aggregator._replace(memory=sparsifier.initial_memory(10))
     weights = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
     finalizer = optimizer.initialize(tf.TensorSpec([10]))
     for round_num in range(4):
@@ -267,61 +236,31 @@ class TestPostProcessing:
           for i in range(3)
       ]
       state = process.next(state, clients).state
-      release = state_lib.Release(*state.aggregator.memory['filter'][1])
-      np.testing.assert_array_equal(
-          release.coordinates,
-          np.arange(10) if name == 'prediction' else replayed.choice.coordinates,
+      release = state_lib.Release(*state.aggregator.memory[1])
+      np.testing.assert_array_equal(release.coordinates, replayed.coordinates)
+      update = sparsifier.scatter(release.values, replayed.coordinates, 10)
+      replayed = replayed._replace(
+          round_num=replayed.round_num + 1, memory=sparsifier.remember(replayed.memory, release)
       )
-      replayed = replayed._replace(round_num=replayed.round_num + 1)
-      update, replayed = choices.update(release, replayed)
       finalizer, weights = optimizer.next(
           finalizer, tf.constant(weights), tf.cast(update, tf.float32)
       )
       weights = weights.numpy()
-      replayed = choices.choose(replayed, public_update)
+      on_public = sparsifier.public_training(training) is not None
+      replayed = round_.choose(replayed, public_update if on_public else None)
       if 'clipping_schedule' in options:
         assert state.aggregator.clipping_norm == pytest.approx(0.3 * 0.5 ** (round_num + 1))
         assert release.stddev == pytest.approx(0.3 * 0.5**round_num * 0.5 / 3, rel=1e-6)
-      for field in state.aggregator.choice._fields:
-        np.testing.assert_allclose(
-            getattr(state.aggregator.choice, field), getattr(replayed.choice, field), rtol=1e-5, atol=1e-7
-        )
+      np.testing.assert_array_equal(state.aggregator.coordinates, replayed.coordinates)
       found = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
       np.testing.assert_allclose(found, weights, atol=1e-6)
-    # They do differ from what they would be without.
-    assert len(state.aggregator.choice.guess) + len(state.aggregator.choice.factors) == num_kept * (
-        ('prediction' in name or name == 'all') + (name in ('preconditioner', 'all'))
-    )
-
-  def test_who_holds_no_data_sends_zero_whatever_is_guessed(self):
-    process = processes.fed_smp(
-        tiny_models.linear_regression(),
-        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
-        fedsmp_tff.Dense(), clients_per_round=3, clipping_norm=0.3, noise_multiplier=0.0,
-        post_processing=[fedsmp_tff.Prediction(), fedsmp_tff.Preconditioner()],
-    )
-    state = process.initialize()
-    guess = np.arange(10, dtype=np.float32)
-    choice = state.aggregator.choice._replace(guess=guess)
-    state = state._replace(aggregator=state.aggregator._replace(choice=choice))
-    x, y = tiny_models.regression_examples(6)
-    nobody = tf.data.Dataset.from_tensor_slices((x[:0], y[:0]))
-    after = process.next(state, [nobody] * 3).state
-    moved = [
-        (a - b).ravel()
-        for a, b in zip(state.global_model_weights.trainable, after.global_model_weights.trainable)
-    ]
-    # The mean of nobody's differences from the guess is zero, not a clipped -guess.
-    np.testing.assert_allclose(np.concatenate(moved), guess, atol=1e-4)
 
   def test_what_was_not_released_is_not_remembered(self):
-    sparsifier = fedsmp_tff.ReleasedTopK(num=4)
-    options = _POST_PROCESSING['all'][1]
     process = processes.fed_smp(
         tiny_models.linear_regression(),
         fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
-        sparsifier, clients_per_round=3, min_reporting=3, clipping_norm=0.3,
-        noise_multiplier=0.5, **options,
+        fedsmp_tff.ReleasedTopK(num=4), clients_per_round=3, min_reporting=3, clipping_norm=0.3,
+        noise_multiplier=0.5,
     )
     clients = [
         tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(6, seed=i))
@@ -335,4 +274,4 @@ class TestPostProcessing:
     ):
       for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
         np.testing.assert_array_equal(a, b)
-    assert np.any(before.aggregator.choice.guess) and after.aggregator.round_num == 2
+    assert np.any(before.aggregator.memory.visits) and after.aggregator.round_num == 2

@@ -103,13 +103,14 @@ class TestUnseeded:
   def test_integer_noise_has_all_of_a_fresh_seed(self, monkeypatch, fresh):
     seeds = []
 
-    def share(num_values, kind, variance, seed):
+    def share(num_values, variance, seed):
       seeds.append(seed)
       return tf.zeros([num_values], tf.int64)
 
     monkeypatch.setattr(noise_shares, 'integer_share', share)
     factory = processes.factory(
-        fedsmp_tff.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0, noise='skellam'
+        fedsmp_tff.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0,
+        noise='discrete_gaussian',
     )
     round_ = factory.round([(6,)])
     state = round_.choose(round_.initial_state(seed=1))
@@ -155,73 +156,11 @@ class TestSeeded:
           _seed_of(values), randomness.derive(client, randomness.Stream.NOISE)
       )
 
-  def test_dropping_out_has_a_coin_of_its_own(self):
-    rounds, ids, dropout = 12, list(range(6)), 0.4
-    process = _process(
-        r=len(ids), min_reporting=1, dropout=dropout, seed=3, sigma=1.0
-    )
-    state, reported = process.initialize(), []
-    data = _nothing()
-    for _ in range(rounds):
-      output = process.next(state, [fedsmp_tff.tag_client(i, data) for i in ids])
-      state = output.state
-      reported.append(int(output.metrics['aggregator']['participants']))
-
-    def expected(stream):
-      nums = []
-      for t in range(rounds):
-        of_round = randomness.of_round(randomness.of_run(3), tf.constant(t))
-        coins = [
-            tf.random.stateless_uniform([], randomness.derive(
-                randomness.of_client(of_round, tf.constant(i)), stream
-            )).numpy()
-            for i in ids
-        ]
-        nums.append(int(np.sum(np.array(coins) >= dropout)))
-      return nums
-
-    assert reported == expected(randomness.Stream.DROPOUT)
-    # What would show were the coin another stream's.
-    for stream in (randomness.Stream.NOISE, randomness.Stream.ORDER):
-      assert reported != expected(stream)
-
-
-class TestWhatWasNotReleased:
-
-  @pytest.mark.parametrize('factors', [False, True])
-  @pytest.mark.parametrize('kind', noise.KINDS)
-  def test_it_has_no_guess_added_back(self, kind, factors):
-    factory = processes.factory(
-        fedsmp_tff.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0, noise=kind,
-        min_reporting=2,
-    )
-    round_ = factory.round([(12,)])
-    state = round_.choose(round_.initial_state(seed=4))
-    choice = state.choice._replace(guess=tf.fill([5], 0.25))
-    if factors:
-      choice = choice._replace(factors=tf.fill([5], 2.0))
-    state = state._replace(choice=choice)
-
-    def release(num):
-      reports = [
-          round_.report(tf.zeros([12]), state, tf.constant([i, 9], tf.int64))
-          for i in range(num)
-      ]
-      return round_.release(round_.sum(reports), state)[0]
-
-    few, enough = release(1), release(2)
-    assert not few.valid and enough.valid
-    np.testing.assert_array_equal(few.values, np.zeros(5))
-    # Where it was released the guess is added back: absent clients send zero, not minus it.
-    assert np.all(enough.values != 0)
-
-
 class TestWhatEpsilonIsAbout:
 
-  @pytest.mark.parametrize('kind', [noise.SKELLAM, noise.DISCRETE_GAUSSIAN])
-  def test_the_vote_of_adaptive_clipping_can_not_be_forgotten(self, kind):
+  def test_the_vote_of_adaptive_clipping_can_not_be_forgotten(self):
     spec = fedsmp_tff.PrivacySpec(
-        100, 3, 2, 1.0, 1.0, 1e-3, seats=20, noise=kind, num_values=5
+        100, 3, 2, 1.0, 1.0, 1e-3, seats=20, noise='discrete_gaussian', num_values=5
     )
     votes = dataclasses.replace(
         spec.mechanism(), adaptive_clipping=fedsmp_tff.AdaptiveClipping()
@@ -235,7 +174,7 @@ class TestWhatEpsilonIsAbout:
 
   def test_a_round_s_integers_are_the_accountant_s(self):
     spec = fedsmp_tff.PrivacySpec(
-        100, 3, 2, 1.0, 1.0, 1e-3, seats=20, noise='skellam', num_values=6
+        100, 3, 2, 1.0, 1.0, 1e-3, seats=20, noise='discrete_gaussian', num_values=6
     )
     mechanism = dataclasses.replace(
         spec.mechanism(), adaptive_clipping=fedsmp_tff.AdaptiveClipping()

@@ -161,13 +161,13 @@ class TestExecution:
   def test_what_all_share_is_said_once(self, tmp_path):
     shared = {'held_out': 16, 'clip_schedule': 'learning_rate'}
     _write(tmp_path / 'runs', 'a', [0.1, 0.4], **shared)
-    _write(tmp_path / 'runs', 'b', [0.1, 0.8], predict=0.5, **shared)
+    _write(tmp_path / 'runs', 'b', [0.1, 0.8], batch_size=20, **shared)
     output = tmp_path / 'out'
     assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
     rows = next(
         some for title, some in _cells(output).items() if title.startswith('Runs without')
     )
-    assert [row['with'] for row in rows] == ['predict = 0.5', '']
+    assert [row['with'] for row in rows] == ['batch_size = 20', '']
     shared = 'All with clip_schedule = learning_rate, held_out = 16.'
     assert shared in (output / 'report.md').read_text()
 

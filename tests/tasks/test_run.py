@@ -84,9 +84,6 @@ class TestComputation:
           (['--p=2'], r'--p must be a number > 0 and <= 1; got 2\.0'),
           (['--p=nan'], '--p must be .*; got nan'),
           (['--p=x'], 'flag --p=x'),
-          (['--k=0'], '--k must be an integer >= 1; got 0'),
-          (['--k=100000000'], '--k=100000000 is more than the d='),
-          (['--p=0.1', '--k=3'], '--p=0.1 and --k=3 exclude'),
           (
               ['--noise_multiplier=-1'],
               r'--noise_multiplier must be a finite number >= 0; got -1\.0',
@@ -95,41 +92,19 @@ class TestComputation:
           (['--epsilon=nan'], '--epsilon must be .*; got nan'),
           (['--epsilon=0'], r'--epsilon must be a finite number > 0; got 0\.0'),
           (['--epsilon=1', '--noise_multiplier=1'], 'exclude each other'),
-          (
-              ['--recipe=none', '--accounting=paper'],
-              '--accounting has no effect unless --epsilon is set; set it, or drop --accounting',
-          ),
           (['--clip=0'], r'--clip must be a finite number > 0; got 0\.0'),
           (['--delta=1'], '--delta must be a number > 0 and < 1; got 1.0'),
           (['--delta=nan'], '--delta must be .*; got nan'),
           (['--rounds=0'], '--rounds must be an integer >= 1; got 0'),
           (['--clients_per_round=0'], '--clients_per_round must be .*; got 0'),
-          (['--population=5'], '--clients_per_round=300 is more than --population=5'),
           (['--sampling=shuffle'], 'sampling.*shuffle'),
-          (['--seats=99'], '--seats must be from --clients_per_round=300 to 6000'),
-          (
-              ['--sampling=fixed', '--seats=120'],
-              '--seats has no effect unless --sampling=poisson; set it, or drop --seats',
-          ),
-          (['--algorithm=fedavg', '--seats=120'], '--seats has no effect unless --sampling=poi'),
-          (['--min_reporting=388'], '--min_reporting must be from 1 to --seats=387'),
-          (['--min_reporting=0'], '--min_reporting must be an integer >= 1; got 0'),
-          (['--dropout=1'], '--dropout must be a number >= 0 and < 1; got 1.0'),
-          (['--dropout=nan'], '--dropout must be .*; got nan'),
           (['--noise=laplace'], 'noise.*laplace'),
-          (['--noise=skellam', '--bits=31'], '--bits must be an integer from 8 to 30'),
-          (['--noise=skellam', '--bits=28'], 'too wide to draw exactly; lower --bits'),
-          (['--noise=skellam', '--accounting=pld', '--epsilon=1'], "takes Gaussian noise"),
-          (['--norotate'], '--rotate has no effect unless --noise=discrete_gaussian or skellam'),
           (['--clip_quantile=1'], '--clip_quantile must be .* < 1; got 1.0'),
           (['--algorithm=fedavg', '--clip_quantile=0.5'], '--clip_quantile has no effect'),
-          (['--client_metrics=all'], 'client_metrics.*all'),
           (['--clients_per_round=6001'], '6001 is more than the 6000 clients'),
           (['--learning_rate=0'], '--learning_rate must be .* > 0; got 0.0'),
           (['--momentum=1'], '--momentum must be .* < 1; got 1.0'),
           (['--batch_size=0'], '--batch_size must be .* >= 1; got 0'),
-          (['--local_epochs=1', '--local_steps=1'], 'exclude each other'),
-          (['--public_epochs=1', '--public_steps=1'], 'exclude each other'),
           (['--seed=-1'], '--seed must be an integer >= 0 .*; got -1'),
           (['--fashion_mnist_filters=3,x'], '--fashion_mnist_filters=3,x'),
           (['--fashion_mnist_clients=0'], 'fashion_mnist_clients'),
@@ -142,33 +117,19 @@ class TestComputation:
               ['--algorithm=fedavg', '--p=0.1'],
               '--p has no effect unless --algorithm=.* or fedavg_topk;',
           ),
-          (['--algorithm=dp_fedavg', '--k=1'], '--k has no effect'),
+          (['--algorithm=dp_fedavg', '--p=0.1'], '--p has no effect'),
+          (['--algorithm=fedavg', '--noise=discrete_gaussian'], '--noise has no effect'),
           (
               ['--algorithm=fedavg_topk', '--clip=1'],
               '--clip has no effect unless --algorithm=.* or dp_fedavg;',
           ),
           (['--algorithm=fedavg', '--delta=0.1'], '--delta has no effect'),
-          (['--algorithm=fedsmp_randk', '--public_steps=1'], '--public_steps has no effect'),
-          (['--explore=0.1'], '--explore has no effect unless --algorithm=fedsmp_released;'),
-          (['--algorithm=fedsmp_released', '--explore=2'], r'--explore must be .* <= 1; got 2\.0'),
-          (['--algorithm=fedsmp_released', '--public_steps=1'], '--public_steps has no effect'),
+          (['--algorithm=fedsmp_randk', '--public_clients=1'], '--public_clients has no effect'),
+          (['--algorithm=fedsmp_released', '--public_clients=1'], '--public_clients has no effect'),
+          (['--public_clients=-1'], '--public_clients must be an integer >= 0; got -1'),
           (['--algorithm=fedsmp_randk', '--released_weight=1'], '--released_weight has no effect'),
           (['--released_weight=-1'], r'--released_weight must be .* >= 0 .*; got -1\.0'),
-          (['--precondition=0'], r'--precondition must be .* > 0 .*; got 0\.0'),
-          (['--predict=1.5'], r'--predict must be .* <= 1; got 1\.5'),
-          (['--algorithm=fedavg', '--predict=0.5'], '--predict has no effect'),
-          (['--server_filter=mean'], 'server_filter.*mean'),
-          (
-              ['--server_filter_decay=0.5'],
-              '--server_filter_decay has no effect unless --server_filter is set',
-          ),
-          (
-              ['--server_filter=low_pass', '--server_filter_decay=1'],
-              '_decay must be .* < 1; got 1.0',
-          ),
-          (['--server_optimizer=lion'], 'server_optimizer.*lion'),
           (['--clip_schedule=learning_rate', '--clip_quantile=0.5'], 'exclude each other'),
-          (['--average_decay=1'], r'--average_decay must be .* < 1; got 1\.0'),
           (['--held_out=0'], '--held_out must be an integer >= 1; got 0'),
           (['--recipe=worst'], '--recipe=worst is not a recipe of --task=fashion_mnist'),
           (['--output_dir=/dev/null/x'], '--output_dir=/dev/null/x can\'t be written'),
@@ -185,9 +146,6 @@ class TestComputation:
               '--client_timeout must be a finite number > 0; got nan',
           ),
           (['--runtime=ray', '--ray_address=127.0.0.1:1'], 'no Ray cluster answers'),
-          (['--rounds_per_checkpoint=0'], '--rounds_per_checkpoint must be .* >= 1; got 0'),
-          (['--grace_seconds=-1'], r'--grace_seconds must be a finite number >= 0; got -1\.0'),
-          (['--grace_seconds=nan'], '--grace_seconds must be .*; got nan'),
           (['--flagfile=/none/flags'], '/none/flags'),
           (['--no_such_flag=1'], 'no_such_flag'),
           (['stray'], "'stray' is not a flag"),
@@ -214,13 +172,13 @@ class TestComputation:
     said = commands.say(capsys, f'--flagfile={path}')
     assert "Unknown command line flag 'raunds'" in said and f'in {path};' in said
 
-  def test_bits_and_epsilon_that_can_not_be(self, capsys, data_dir, tmp_path):
+  def test_epsilon_and_public_examples_that_can_not_be(self, capsys, data_dir, tmp_path):
     tiny = commands.tiny(data_dir, tmp_path / 'run')[1:]
-    assert '--bits must be an integer from 8 to 50 for sums over 12 seats' in commands.say(
-        capsys, *tiny, '--bits=99'
-    )
     assert 'No noise multiplier' in commands.say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
     assert '--public_examples=60' in commands.say(capsys, *tiny, '--public_examples=60')
+    assert '--public_clients=9 is more than the 8 public examples' in commands.say(
+        capsys, *tiny, '--public_clients=9'
+    )
     assert not (tmp_path / 'run').exists()
 
   def test_help_is_the_ten_flags_that_most_runs_need(self, capsys):
@@ -284,7 +242,6 @@ class TestExecution:
     assert [row['round'] for row in rows] == ['0', '1', '2', '3']
     # Twelve clients, and seats for all; FedAvg takes exactly three.
     assert all(row['participants'] == ('12' if private else '3') for row in rows[1:])
-    assert not [name for name in rows[0] if 'exact' in name]
     assert all(0 <= float(row['test_accuracy']) <= 1 for row in rows)
     if private:
       spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
@@ -381,25 +338,11 @@ class TestExecution:
     status, out, err = commands.of_module(capsys, account, *paths)
     assert status == 1 and 'with the same seed' in err and 'epsilon =' not in out
 
-  def test_the_number_of_participants_can_be_hidden(self, data_dir, tmp_path, capsys):
-    for name, arguments in (('a', []), ('b', ['--participants=hidden'])):
-      out = tmp_path / name
-      assert commands.main(commands.tiny(data_dir, out, '--rounds=1', *arguments)) == 0
-      printed = ' '.join(capsys.readouterr().out.split())
-      assert 'private only if who drops out does not depend on data' in printed
-      events = b''.join(path.read_bytes() for path in out.glob('events.*'))
-      hidden = bool(arguments)
-      assert ('participants' not in commands.rows(out / 'metrics.csv')[1]) == hidden
-      assert (b'participants' not in events) == hidden
-      assert ('the exact number of reports is left out' in printed) == hidden
-
   @pytest.mark.slow  # Privacy loss distributions at small sigma.
   def test_an_epsilon_above_10_warns_once(self, data_dir, tmp_path, capsys):
     for arguments, sentence in (
         (['--epsilon=12'], '--epsilon=12 is above 10, which promises little.'),
         (['--noise_multiplier=0.2', '--dry_run'], 'the run will spend epsilon = '),
-        # What is met for a hypothetical population is not met for the clients in the data.
-        (['--epsilon=9', '--population=20', '--dry_run'], 'the run will spend epsilon = '),
         (['--epsilon=5', '--dry_run'], None),
     ):
       commands.main(commands.tiny(data_dir, tmp_path / arguments[0], '--rounds=1', *arguments))
@@ -445,35 +388,25 @@ class TestExecution:
       with ledger, pytest.raises(budget_lib.BudgetSpentError):
         ledger.begin(0)
 
-  def test_a_hypothetical_population_is_called_so(self, data_dir, tmp_path, capsys):
-    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--population=1000'))
-    printed = capsys.readouterr().out
-    printed = ' '.join(printed.split())
-    spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 1000**-1.1)
-    valid = f'epsilon = {spec.epsilon():.4g}, delta = {spec.delta:.3g}, n = 12, 3 rounds: VALID'
-    large = spec_lib.PrivacySpec(1000, 3, 3, 1.4, 1.0, 1000**-1.1)
-    hypothetical = (
-        f'HYPOTHETICAL: epsilon = {large.epsilon():.4g} for n = 1,000 clients, not for the 12 in'
-        ' these data'
+  def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
+    arguments = ['--task=shakespeare', '--recipe=paper', '--algorithm=dp_fedavg', '--rounds=40']
+    out = f'--output_dir={tmp_path / "a"}'
+    assert commands.main(['run', *arguments, '--noise_multiplier=0.9', '--dry_run', out]) == 0
+    printed = ' '.join(capsys.readouterr().out.split())
+    found = re.search(r'epsilon = (\S+), delta = \S+, n = (\S+), 40 rounds: VALID', printed)
+    of_data, of_paper = (
+        spec_lib.PrivacySpec(n, 10, 40, 0.9, 1.0, n**-1.1, sampling='fixed')
+        for n in (int(found[2].replace(',', '')), 10**9)
     )
-    # Before the rounds and after them.
-    assert printed.count(valid) == printed.count(hypothetical) == 2
-    row = commands.rows(tmp_path / 'a' / 'metrics.csv')[-1]
-    assert float(row['epsilon']) > 3 * float(row['epsilon_hypothetical'])
-
-  def test_a_target_that_is_not_met_for_the_people_in_the_data_warns(
-      self, data_dir, tmp_path, capsys
-  ):
-    for flag in ('--population=24', '--population=12'):
-      arguments = ['--epsilon=1', flag, '--delta=1e-2', '--dry_run']
-      assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *arguments)) == 0
-      err = capsys.readouterr().err
-      warned = 'on the 12 clients in the data, more than --epsilon=1, which is met for' in err
-      assert warned == (flag == '--population=24'), err
+    assert found[1] == f'{of_data.epsilon():.4g}' and of_data.population < 2000
+    assert (
+        "in the paper's accounting (RDP, Poisson sampling), for n = 1,000,000,000:"
+        f' {of_paper.epsilon("paper"):.4g}'
+    ) in printed
 
   def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):
     for name, options in (
-        ('a', ['--delta=1e-3']), ('b', ['--delta=1e-3', '--noise=skellam'])
+        ('a', ['--delta=1e-3']), ('b', ['--delta=1e-3', '--noise=discrete_gaussian'])
     ):
       arguments = ['--epsilon=3', '--rounds=1', *options]
       commands.main(commands.tiny(data_dir, tmp_path / name, *arguments))
@@ -483,9 +416,8 @@ class TestExecution:
       row = commands.rows(tmp_path / name / 'metrics.csv')[-1]
       assert float(row['epsilon']) <= 3
 
-  @pytest.mark.parametrize('noise', ['discrete_gaussian', 'skellam'])
-  def test_integer_noise_halves_the_uplink(self, noise, data_dir, tmp_path, capsys):
-    arguments = ['--seed=1', '--k=50', f'--noise={noise}', '--client_metrics=exact']
+  def test_integer_noise_halves_the_uplink(self, data_dir, tmp_path, capsys):
+    arguments = ['--seed=1', f'--p={50 / commands.DIM}', '--noise=discrete_gaussian']
     for name, workers in (('a', 1), ('b', 2)):
       assert commands.main(commands.tiny(
           data_dir, tmp_path / name, *arguments, f'--workers={workers}'
@@ -493,30 +425,22 @@ class TestExecution:
     assert commands.story(tmp_path / 'a') == commands.story(tmp_path / 'b')
     printed = ' '.join(capsys.readouterr().out.split())
     assert '50 integers modulo 2^16, after a random rotation' in printed
-    assert 'OUTSIDE (epsilon, delta)' in printed
     summary = json.loads((tmp_path / 'a' / 'summary.json').read_text())
     assert summary['uplink_megabytes'] == pytest.approx(2 * 50 * 3 * 3 / 12 / 1e6)
     assert 'SIMULATION' in summary['randomness']
     rows = commands.rows(tmp_path / 'a' / 'metrics.csv')
-    assert all(row['exact_non_finite_clients'] == '0' for row in rows[1:])
+    assert 'epsilon_paper' not in rows[0] and float(rows[-1]['epsilon']) > 0
 
-  def test_dropout_and_adaptive_clipping(self, data_dir, tmp_path, capsys):
+  def test_adaptive_clipping(self, data_dir, tmp_path, capsys):
     assert commands.main(commands.tiny(
-        data_dir, tmp_path / 'a', '--dropout=0.3', '--min_reporting=8',
-        '--clip_quantile=0.3', '--rounds=8', '--seed=1',
+        data_dir, tmp_path / 'a', '--clip_quantile=0.3', '--rounds=8', '--seed=1'
     )) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert 'with fewer than 8 reports nothing is released' in printed
-    assert 'what --min_reporting costs' in printed
     assert 'C follows the 0.3 quantile of the norms, within epsilon' in printed
     rows = commands.rows(tmp_path / 'a' / 'metrics.csv')[1:]
-    assert len({row['participants'] for row in rows}) > 1
-    for row, after in zip(rows, rows[1:]):
-      assert (row['released'] == '1') == (int(row['participants']) >= 8)
-      assert (row['clipping_norm'] == after['clipping_norm']) == (row['released'] == '0')
-    assert {row['released'] for row in rows} == {'0', '1'}
-    # All of them count.
-    spec = spec_lib.PrivacySpec(12, 3, 8, 1.4, 1.0, 12**-1.1, min_reporting=8)
+    assert len({row['clipping_norm'] for row in rows}) == 8
+    # The vote is paid for.
+    spec = spec_lib.PrivacySpec(12, 3, 8, 1.4, 1.0, 12**-1.1)
     assert float(rows[-1]['epsilon']) == pytest.approx(spec.epsilon())
 
   @pytest.mark.parametrize(
@@ -552,8 +476,7 @@ class TestRayNodes:
   def test_a_killed_node_changes_nothing(self, data_dir, tmp_path):
     # Enough steps that a round takes seconds, all 12 clients in it.
     longer = [
-        '--seed=1', '--clients_per_round=12', '--local_epochs=200', '--public_steps=1',
-        '--rounds=4',
+        '--seed=1', '--clients_per_round=12', '--local_epochs=200', '--rounds=4',
     ]
     undisturbed = commands.tiny(data_dir, tmp_path / 'local', *longer)
     undisturbed.remove('--local_epochs=1')

@@ -51,7 +51,7 @@ class TestComputation:
   @pytest.mark.parametrize(
       'arguments, sentence',
       [
-          ([], '--grid is not set; set it to a file, or to one of beyond/fashion_mnist'),
+          ([], '--grid is not set; set it to a file, or to one of .*masks/fashion_mnist, '),
           (['--grid=none'], "--grid=none can't be read"),
           (['--grid=paper/fashion_mnist', '--index=305'], '--index=305 is not one of the 305'),
           (['--grid=paper/fashion_mnist', '--seeds=0'], 'seeds'),
@@ -144,10 +144,13 @@ class TestExecution:
     assert failed and sorted(one.returncode for one in both) == [int(len(failed) == 2), 1]
 
   def test_lines_show_how_far_a_run_is(self, write_grid, tmp_path):
-    grid = write_grid('--algorithm=fedavg --rounds=60', '--algorithm=fedavg --rounds=1')
+    # Long enough for a line before the last.
+    grid = write_grid(
+        '--algorithm=fedavg --rounds=60 --local_epochs=300', '--algorithm=fedavg --rounds=1'
+    )
     process = _start(
         grid, f'--sweep_dir={tmp_path / "runs"}', '--seeds=1', '--seconds_per_line=0.5',
-        '--keep_checkpoints', '--', '--seconds_per_line=0.5',
+        '--keep_checkpoints',
     )
     out, err = process.communicate(timeout=waiting.SECONDS)
     assert process.returncode == 0, err

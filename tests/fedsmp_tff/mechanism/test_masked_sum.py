@@ -21,11 +21,10 @@ class TestExecution:
     sparsifier = sparsifiers.RandK(num=kept)
     factory = processes.factory(
         sparsifier, 6, clipping_norm=clip, noise_multiplier=0.0 if clip else None,
-        client_metrics=True,
     )
     # Without clipping, rand-k's default bound is 16 d/k: far above these values.
     state, output = one_round.run(factory, updates)
-    coordinates = state.choice.coordinates
+    coordinates = state.coordinates
     assert len(set(coordinates)) == kept
     expected = numpy_reference.mean_without_noise(
         updates, coordinates, one_round.DIM / kept, clip
@@ -36,20 +35,17 @@ class TestExecution:
     np.testing.assert_allclose(output.result, expected, atol=tolerance, rtol=0)
     off = np.setdiff1d(np.arange(one_round.DIM), coordinates)
     assert not np.any(output.result[off])
-    assert output.measurements['exact_saturated_values'] == 0
 
   def test_dense_equals_numpy(self):
     updates = one_round.updates(4)
     factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=1.0, noise_multiplier=0.0,
-        client_metrics=True,
     )
     _, output = one_round.run(factory, updates)
     expected = numpy_reference.mean_without_noise(
         updates, np.arange(one_round.DIM), 1.0, 1.0
     )
     np.testing.assert_allclose(output.result, expected, atol=1e-6)
-    assert output.measurements['exact_clipped_clients'] == 4
 
   def test_clip_comes_after_the_scale(self):
     # Each kept value is 1, d/k = 8, so the scaled norm is 8 sqrt(5) > C = 4.
@@ -63,13 +59,13 @@ class TestExecution:
     dim, kept, clients, clip, sigma = 20_000, 4000, 8, 0.4, 1.4
     factory = processes.factory(
         sparsifiers.RandK(num=kept), clients,
-        clipping_norm=clip, noise_multiplier=sigma, client_metrics=True,
+        clipping_norm=clip, noise_multiplier=sigma,
     )
     state, output = one_round.run(
         factory, [np.zeros(dim, np.float32)] * clients,
         tff.TensorType(np.float32, [dim]),
     )
-    released = output.result[state.choice.coordinates]
+    released = output.result[state.coordinates]
     stddev = clip * sigma / clients
 
     def p_value(scale):
@@ -83,16 +79,15 @@ class TestExecution:
     assert p_value(2 / 3) < 1e-20
     assert p_value(3 / 2) < 1e-20
     assert np.count_nonzero(output.result) == np.count_nonzero(released)
-    assert output.measurements['exact_saturated_values'] == 0
 
-  @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian', 'skellam'])
+  @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
   def test_every_value_that_leaves_a_client_carries_its_share(self, noise):
     # One client of nine: what it sends alone. Noise on some values, or a choice among
     # noisy ones, would show here and not in a sum.
     dim, seats, sigma = 4000, 9, 1.4
     factory = processes.factory(
         sparsifiers.Dense(), seats, clipping_norm=0.5, noise_multiplier=sigma,
-        noise=noise, rotate=False,
+        noise=noise,
     )
     mechanism = factory.round([(dim,)])
     state = mechanism.initial_state(seed=2)
@@ -133,7 +128,6 @@ class TestExecution:
     clip, clients = 0.5, 5
     factory = processes.factory(
         sparsifier, clients, clipping_norm=clip, noise_multiplier=0.0, seed=3,
-        client_metrics=True,
     )
     honest = one_round.updates(clients, scale=0.01)
     direction = one_round.updates(1, seed=9)[0]
@@ -143,17 +137,14 @@ class TestExecution:
     moved = clients * np.linalg.norm(with_huge.result - without.result)
     # float32 results, and half a step of rounding a value.
     assert moved == pytest.approx(clip, abs=1e-4)
-    assert with_huge.measurements['exact_clipped_clients'] == 1 + (
-        without.measurements['exact_clipped_clients']
-    )
 
   @pytest.mark.parametrize(
       'bad', [np.nan, np.inf, -np.inf, 3e38]
   )
   @pytest.mark.parametrize('clip', [1.0, None])
-  def test_a_broken_client_is_bounded_and_counted(self, bad, clip):
+  def test_a_broken_client_is_bounded_or_counts_as_zero(self, bad, clip):
     factory = processes.factory(
-        sparsifiers.Dense(), 3, clipping_norm=clip, seed=3, client_metrics=True
+        sparsifiers.Dense(), 3, clipping_norm=clip, seed=3
     )
     updates = one_round.updates(3, scale=0.01)
     broken = updates[2].copy()
@@ -163,10 +154,8 @@ class TestExecution:
     moved = 3 * np.linalg.norm(output.result - honest.result)
     if np.isfinite(bad):
       assert moved == pytest.approx(clip or 16.0, rel=0.01)
-      assert output.measurements['exact_non_finite_clients'] == 0
     else:
       assert moved == 0
-      assert output.measurements['exact_non_finite_clients'] == 1
 
   def test_a_broken_client_still_adds_its_noise(self):
     dim = 4000
@@ -219,7 +208,7 @@ class TestExecution:
     with pytest.raises(Exception, match='at most 6 clients, one for each of its seats'):
       process.next(state, ones * 7)
 
-  @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian', 'skellam'])
+  @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
   def test_empty_seats_make_the_noise_whole(self, noise):
     clip, sigma, dim = 0.5, 1.4, 4000
     factory = processes.factory(
@@ -242,11 +231,11 @@ class TestExecution:
     updates = one_round.updates(6)
     factory = processes.factory(
         sparsifiers.RandK(num=7), 6, clipping_norm=1.5, noise_multiplier=0.0,
-        noise='skellam', bits=20,
+        noise='discrete_gaussian', bits=20,
     )
     state, output = one_round.run(factory, updates)
     expected = numpy_reference.mean_without_noise(
-        updates, state.choice.coordinates, one_round.DIM / 7, 1.5
+        updates, state.coordinates, one_round.DIM / 7, 1.5
     )
     error = np.linalg.norm(output.result - expected)
     assert error <= 1.5 * factory.round([(one_round.DIM,)]).channel.step * np.sqrt(8)
@@ -263,14 +252,13 @@ class TestExecution:
     # varies by sqrt(2/d) = 2 % and it is crossed with the signal.
     assert output.measurements['signal_to_noise'] == pytest.approx(0.1, abs=0.12)
 
-  def test_values_out_of_range_are_counted(self):
+  def test_values_out_of_range_are_cut(self):
     factory = processes.factory(
-        sparsifiers.Dense(), 2, value_bound=1.0, client_metrics=True
+        sparsifiers.Dense(), 2, value_bound=1.0
     )
     update = np.zeros(one_round.DIM, np.float32)
     update[:5] = [0.5, 1.0, 1.5, -3.0, 2.0]
     _, output = one_round.run(factory, [update, update])
-    assert output.measurements['exact_saturated_values'] == 6
     np.testing.assert_allclose(
         output.result[:5], [0.5, 1.0, 1.0, -1.0, 1.0], atol=1e-6
     )

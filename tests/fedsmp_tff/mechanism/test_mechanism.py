@@ -37,8 +37,13 @@ class TestComputation:
           (dict(seats=5, min_reporting=6), '`min_reporting` must be'),
           (dict(min_reporting=0), '`min_reporting` must be'),
           (dict(noise='laplace'), "`noise` must be .*Found 'laplace'"),
-          (dict(noise='skellam', bits=31), '`bits` must be an integer from 8 to 30'),
-          (dict(clipping_norm=None, noise_multiplier=0.0, noise='skellam'), "'skellam' needs a `clip"),
+          (dict(noise='skellam'), "`noise` must be .*Found 'skellam'"),
+          (dict(noise='discrete_gaussian', bits=31), '`bits` must be an integer from 8 to 30'),
+          (dict(noise='discrete_gaussian', bits=8, noise_multiplier=0.01), 'raise `bits`'),
+          (
+              dict(clipping_norm=None, noise_multiplier=0.0, noise='discrete_gaussian'),
+              "'discrete_gaussian' needs a `clip",
+          ),
           (dict(clipping_norm=None, noise_multiplier=0.0, adaptive_clipping=1), 'needs a `clip'),
       ],
   )
@@ -59,7 +64,7 @@ class TestComputation:
     assert eval(repr(one), names) == one
 
   def test_goes_through_json(self):
-    one = _mechanism(noise='skellam', seats=8, min_reporting=5, rotate=False)
+    one = _mechanism(noise='discrete_gaussian', seats=8, min_reporting=5)
     assert mechanism_lib.Mechanism(**json.loads(json.dumps(dataclasses.asdict(one)))) == one
 
   def test_shares_are_sized_for_the_fewest_that_report(self):
@@ -78,8 +83,8 @@ class TestComputation:
     # Real noise: twelve standard deviations of a share beside the clipped vector.
     real = _mechanism(noise_multiplier=1.5, seats=9).encoding(num_values=5)
     assert real == fixed_point.FixedPoint(fixed_point.default_bits(9), 1 + 12 * 0.5, 9)
-    integer = _mechanism(noise='skellam', seats=9, min_reporting=4).encoding(num_values=5)
-    assert integer == lattice.Lattice('skellam', 5, 16, 1.0, 3, 9, 4)
+    integer = _mechanism(noise='discrete_gaussian', seats=9, min_reporting=4).encoding(num_values=5)
+    assert integer == lattice.Lattice(16, 5, 1.0, 3, 9, 4)
     unclipped = mechanism_lib.Mechanism(3).encoding(num_values=5, scale=20.0)
     assert unclipped.value_bound == 16 * 20
 

@@ -20,7 +20,7 @@ class TestEnergies:
   @pytest.mark.parametrize('num', [0, 1, 5])
   @pytest.mark.parametrize('noisy', [False, True])
   def test_as_by_hand(self, num, noisy):
-    memory = energies.Energies.none(releases_lib.SHAPES)
+    memory = energies.Energies.none(releases_lib.DIM)
     releases = releases_lib.some(num, k=3)
     if not noisy:
       releases = [release._replace(stddev=np.zeros(3)) for release in releases]
@@ -39,7 +39,7 @@ class TestEnergies:
     rng = np.random.default_rng(5)
     values = _rank_one(rng, 100, 80)
     kept = np.sort(rng.permutation(8000)[:800])
-    found = energies.Energies.none([(100, 80)]).after(
+    found = energies.Energies.none(8000).after(
         releases_lib.release(
             kept.astype(np.int32), values[kept] + stddev * rng.normal(size=800),
             np.full(800, stddev),
@@ -56,7 +56,7 @@ class TestEnergies:
     rng = np.random.default_rng(6)
     kept = np.arange(4000, dtype=np.int32)
     release = releases_lib.release(kept, rng.normal(size=4000), np.ones(4000))
-    found = energies.Energies.none([(100, 80)]).after(release, 1.0).estimate([(100, 80)]).numpy()
+    found = energies.Energies.none(8000).after(release, 1.0).estimate([(100, 80)]).numpy()
     # 1 is the noise's variance; a naive estimate, x^2 - 1, has standard deviation sqrt(2).
     assert np.std(found) < 0.05 and np.all(np.isfinite(found))
 
@@ -66,7 +66,7 @@ class TestEnergies:
     # of what it is, it would be 0.56 s^2 above, or 1.25 s^2 below.
     rng = np.random.default_rng(1)
     stddev = np.full(4000, 0.3)
-    memory = energies.Energies.none([(4000,)])
+    memory = energies.Energies.none(4000)
     for scale, off in ((1, 0), (2 / 3, 0.56), (3 / 2, -1.25)):
       found = memory.after(
           releases_lib.release(

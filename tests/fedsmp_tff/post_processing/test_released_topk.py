@@ -36,7 +36,7 @@ class TestReleasedTopK:
     option = released_topk.ReleasedTopK(num=3, explore=0.0)
     values = np.array([0.1, 5, 0.2, 0.1, 0.3, 0.1, 4, 0.2, 3, 0.1])
     release = releases_lib.release(np.arange(releases_lib.DIM, dtype=np.int32), values, np.full(releases_lib.DIM, 0.1))
-    memory = option.next(option.initialize(releases_lib.SHAPES), release)
+    memory = releases_lib.remembered(option, [release])
     for seed in range(5):
       kept = option.choose(sparsifiers.Known(releases_lib.SHAPES, tf.constant([seed, 0], tf.int64), memory))
       assert kept.dtype == tf.int32 and list(kept.numpy()) == [1, 6, 8]
@@ -114,5 +114,5 @@ class TestHybridTopK:
       option = released_topk.HybridTopK(
           num=num, public_examples=public, released_weight=0.0, smoothing=smoothing
       )
-      found = _chosen(option, update, option.initialize(shapes), shapes)
+      found = _chosen(option, update, option.initial_memory(14), shapes)
       assert set(found) == set(np.argsort(-expected)[:num])

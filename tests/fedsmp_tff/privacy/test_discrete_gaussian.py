@@ -10,6 +10,7 @@ from scipy import stats
 from fedsmp_tff.mechanism import lattice as lattice_lib
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import discrete_gaussian
+from fedsmp_tff.privacy import spec as spec_lib
 
 _SHIFTS = [(1,), (2,), (3,), (7,), (1, 1), (2, 1), (3, 4), (1, 1, 1), (2, 2, 1)]
 
@@ -17,8 +18,7 @@ _SHIFTS = [(1,), (2,), (3,), (7,), (1, 1), (2, 1), (3, 4), (1, 1, 1), (2, 2, 1)]
 def _lattice(**options):
   """Shares of small variance: the finest structure that sums can have."""
   arguments = dict(
-      kind='discrete_gaussian', num_values=4, bits=8, noise_multiplier=0.3,
-      clients_per_round=2, seats=2, min_reporting=2, rotate=False,
+      bits=8, num_values=4, noise_multiplier=0.3, clients_per_round=2, seats=2, min_reporting=2,
   )
   return lattice_lib.Lattice(**dict(arguments, **options))
 
@@ -54,7 +54,7 @@ def _gaussian_delta(epsilon, mu):
 
 class TestExecution:
 
-  @pytest.mark.parametrize('shares, sigma', [(1, 0.04), (2, 0.075), (3, 0.1)])
+  @pytest.mark.parametrize('shares, sigma', [(1, 0.085), (2, 0.23), (3, 0.4)])
   def test_no_shift_in_any_direction_tells_more(self, shares, sigma):
     lattice = _lattice(
         noise_multiplier=sigma, clients_per_round=shares, seats=shares, min_reporting=shares
@@ -90,48 +90,38 @@ class TestExecution:
     # In integer steps; rounding takes a variance of 3 away.
     variance = dominating.noise_multiplier**2 * lattice.squared_norm_bound
     assert variance == pytest.approx((1.0 * lattice.scale) ** 2 - 3, rel=1e-9)
-    one = accounting.Round('poisson', 100, 4, seats, 1.0, lattice)
-    assert one.in_reals().noise_multiplier == dominating.noise_multiplier
+    spec = spec_lib.PrivacySpec(
+        100, 4, 1, 1.0, 1.0, 1e-3, seats=seats, min_reporting=5, noise='discrete_gaussian',
+        num_values=4, bits=12,
+    )
+    assert spec.lattice == lattice
+    assert (spec.round.noise_multiplier, spec.round.distance) == dominating
+    # Of a share of the participants who leave their noise out: whole shares stay.
+    less = spec.round_without_noise_of(0.35).noise_multiplier
+    assert less**2 * lattice.squared_norm_bound == pytest.approx(
+        lattice.share_variance * 3 - 3, rel=1e-9
+    )
+    assert spec.round_without_noise_of(0.9).noise_multiplier == 0
 
-  def test_what_the_distance_holds(self):
+  def test_what_the_distance_holds(self, monkeypatch):
     lattice = _lattice(num_values=1000, noise_multiplier=1.0, bits=16)
     found = discrete_gaussian.dominating(lattice)
     assert found.distance == pytest.approx(lattice.statistical_distance, rel=1e-6)
     assert found.distance >= lattice.statistical_distance
     # Shares so small that their sum is no discrete Gaussian: by its own sum of probabilities.
-    small = lattice_lib.Lattice(
-        'discrete_gaussian', 4, 8, 0.18, 8, 8, 8, False
-    )
+    monkeypatch.setattr(lattice_lib, 'LEAST_SHARE_VARIANCE', 0)
+    small = lattice_lib.Lattice(8, 4, 0.36, 8, 8, 8)
     noise = _sum_of_shares(small)
     x = np.arange(len(noise)) - len(noise) // 2
     alone = np.exp(-(x**2) / (2 * small.share_variance * 8))
     apart = np.abs(noise - alone / alone.sum()).sum() / 2
     assert 1e-9 < apart < discrete_gaussian.dominating(small).distance / 4
-    assert not discrete_gaussian.has_dominating(small)
 
-  def test_only_discrete_gaussian_noise_has_one(self):
-    assert discrete_gaussian.has_dominating(_lattice())
-    assert not discrete_gaussian.has_dominating(_lattice(kind='skellam'))
-
-  def test_epsilon_pays_for_the_distance(self, monkeypatch):
-    lattice = _lattice(num_values=64, noise_multiplier=4.0, bits=14)
-    one = accounting.Round('poisson', 100, 10, 100, 4.0, lattice)
-    exact = accounting.epsilon([(one, 20)], 'poisson_pld', 1e-4)
-    found = discrete_gaussian.dominating(lattice)
-    monkeypatch.setattr(
-        discrete_gaussian, 'dominating', lambda lattice: found._replace(distance=1e-6)
-    )
-    paid = accounting.epsilon([(one, 20)], 'poisson_pld', 1e-4)
+  @pytest.mark.parametrize('name', ['poisson_pld', 'poisson_rdp'])
+  def test_epsilon_pays_for_the_distance(self, name):
+    exact = accounting.Round('poisson', 100, 10, 100, 4.0)
+    far = exact._replace(distance=1e-6)
+    paid = accounting.epsilon([(far, 20)], name, 1e-4)
     left = 1e-4 - (1 + math.exp(paid)) * 20e-6
-    monkeypatch.setattr(discrete_gaussian, 'dominating', lambda lattice: found)
-    assert paid > 1.01 * exact
-    assert paid == pytest.approx(
-        accounting.epsilon([(one, 20)], 'poisson_pld', left), rel=1e-6
-    )
-
-  def test_a_grain_so_coarse_is_left_to_renyi_dp(self):
-    lattice = _lattice(num_values=64, bits=8, noise_multiplier=0.02)
-    one = accounting.Round('poisson', 100, 10, 100, 0.02, lattice)
-    assert lattice.share_variance < 8 and not one.can_account('poisson_pld')
-    with pytest.raises(ValueError, match="takes Gaussian noise. Found 'discrete_gaussian' of"):
-      accounting.epsilon([(one, 1)], 'poisson_pld', 1e-4)
+    assert paid > 1.01 * accounting.epsilon([(exact, 20)], name, 1e-4)
+    assert paid == pytest.approx(accounting.epsilon([(exact, 20)], name, left), rel=1e-6)

@@ -47,7 +47,7 @@ class TestComputation:
     for i, options in enumerate((
         dict(sampling='fixed'),
         dict(seats=20, min_reporting=12),
-        dict(noise='skellam', num_values=9, bits=12, rotate=False),
+        dict(noise='discrete_gaussian', num_values=9, bits=12),
     )):
       spec = dataclasses.replace(_SPEC, seats=None, min_reporting=None)
       spec = dataclasses.replace(spec, **{'seats': None, 'min_reporting': None, **options})

@@ -43,8 +43,9 @@ class TestComputation:
           (dict(min_reporting=0), '`min_reporting` must be from 1'),
           (dict(seats=120, min_reporting=121), '`min_reporting` must be from 1'),
           (dict(noise='laplace'), '`noise` must be one of'),
-          (dict(noise='skellam'), '`num_values` must be set'),
-          (dict(noise='skellam', num_values=9, bits=31), '`bits` must be an integer'),
+          (dict(noise='discrete_gaussian'), '`num_values` must be set'),
+          (dict(noise='discrete_gaussian', num_values=9, bits=31), '`bits` must be an integer'),
+          (dict(noise='discrete_gaussian', num_values=9, bits=8, sigma=0.1), 'raise `bits`'),
       ],
   )
   def test_refuses_numbers(self, arguments, match):
@@ -62,7 +63,7 @@ class TestPrivacySpec:
 
     assert of() == (150, 150, 'poisson_pld')
     assert of(sampling='fixed') == (100, 100, 'fixed_pld')
-    assert of(noise='skellam', num_values=9) == (170, 170, 'poisson_rdp')
+    assert of(noise='discrete_gaussian', num_values=9) == (150, 150, 'poisson_pld')
     assert of(min_reporting=120)[:2] == (150, 120)
     assert spec_lib.PrivacySpec(120, _R, _T, 1.4, 1.0, _DELTA).seats == 120
 
@@ -75,7 +76,9 @@ class TestPrivacySpec:
     assert holding() == ['poisson_pld', 'poisson_rdp']
     assert holding(seats=_N) == ['poisson_pld', 'poisson_rdp', 'paper']
     assert holding(sampling='fixed') == ['fixed_pld', 'fixed_rdp']
-    assert holding(noise='skellam', num_values=9) == ['poisson_rdp']
+    assert holding(noise='discrete_gaussian', num_values=9, seats=_N) == [
+        'poisson_pld', 'poisson_rdp'
+    ]
 
   def test_the_sampler_is_the_claim_s(self):
     for options in (dict(), dict(sampling='fixed')):
@@ -114,39 +117,22 @@ class TestPrivacySpec:
     left = _DELTA - (1 + math.exp(epsilon)) * failure
     assert _spec(delta=left).epsilon('poisson_rdp') == pytest.approx(epsilon, rel=1e-6)
 
-  def test_integer_noise_costs_what_gaussian_noise_does_and_a_little_more(self):
-    for kind in ('discrete_gaussian', 'skellam'):
-      for sampling in ('poisson', 'fixed'):
-        gaussian = _spec(sampling=sampling).epsilon(f'{sampling}_rdp')
-        integers = spec_lib.PrivacySpec(
-            _N, _R, _T, 1.4, 1.0, _DELTA, sampling, noise=kind, num_values=8317
-        ).epsilon(f'{sampling}_rdp')
-        assert gaussian < integers < 1.002 * gaussian
-        coarse = spec_lib.PrivacySpec(
-            _N, _R, _T, 1.4, 1.0, _DELTA, sampling, noise=kind, num_values=8317, bits=9
-        ).epsilon(f'{sampling}_rdp')
-        # Steps as coarse as the values: rounding makes clients longer.
-        assert coarse > 1.2 * gaussian
+  @pytest.mark.parametrize('how', ['pld', 'rdp'])
+  @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
+  def test_integer_noise_costs_what_gaussian_noise_does_and_a_little_more(self, sampling, how):
+    gaussian = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, sampling)
+    spec = dataclasses.replace(gaussian, noise='discrete_gaussian', num_values=8317)
+    name = f'{sampling}_{how}'
+    assert spec.claim == f'{sampling}_pld' and spec.is_valid(name)
+    assert gaussian.epsilon(name) < spec.epsilon(name) < 1.002 * gaussian.epsilon(name)
+    # Steps as coarse as the values: rounding makes clients longer.
+    coarse = dataclasses.replace(spec, bits=11)
+    assert coarse.epsilon(name) > 1.05 * gaussian.epsilon(name)
 
-  def test_discrete_gaussian_noise_costs_what_gaussian_noise_does_by_losses_too(self):
-    for sampling in ('poisson', 'fixed'):
-      gaussian = _spec(sampling=sampling).epsilon()
-      spec = spec_lib.PrivacySpec(
-          _N, _R, _T, 1.4, 1.0, _DELTA, sampling, noise='discrete_gaussian', num_values=8317
-      )
-      assert spec.claim == f'{sampling}_pld' and spec.is_valid(spec.claim)
-      assert gaussian < spec.epsilon() < 1.002 * gaussian
-      assert spec.epsilon() < 0.9 * spec.epsilon(f'{sampling}_rdp')
-      # Steps as coarse as the values: rounding makes clients longer.
-      coarse = dataclasses.replace(spec, bits=10)
-      assert coarse.claim == spec.claim and coarse.epsilon() > 1.2 * gaussian
-
-  def test_pld_is_not_had_for_other_integers(self):
+  def test_integer_noise_has_no_event(self):
     spec = spec_lib.PrivacySpec(
-        _N, _R, _T, 1.4, 1.0, _DELTA, noise='skellam', num_values=9
+        _N, _R, _T, 1.4, 1.0, _DELTA, noise='discrete_gaussian', num_values=9
     )
-    with pytest.raises(ValueError, match='takes Gaussian noise'):
-      spec.epsilon('poisson_pld')
     with pytest.raises(ValueError, match='no event'):
       spec.dp_event()
 
@@ -171,27 +157,19 @@ class TestCalibration:
     assert _spec(sigma).epsilon(accounting_name) <= target
     assert _spec(0.999 * sigma).epsilon(accounting_name) > target
 
-  @pytest.mark.parametrize('kind', ['discrete_gaussian', 'skellam'])
-  def test_integer_noise_is_calibrated_by_the_accounting_that_is_quoted(self, kind):
+  def test_integer_noise_is_calibrated(self):
     # As tasks.run has it before sigma is known.
     spec = spec_lib.PrivacySpec(
-        50, 50, 10, 0.0, 1.0, 1e-3, sampling='fixed', noise=kind, num_values=100
+        50, 50, 10, 0.0, 1.0, 1e-3, sampling='fixed', noise='discrete_gaussian', num_values=100
     )
     found = spec.calibrated(2.0)
-    assert found.claim == ('fixed_pld' if kind == 'discrete_gaussian' else 'fixed_rdp')
-    assert 1.999 < found.epsilon() <= 2
-    by_renyi = spec.calibrated(2.0, 'fixed_rdp').noise_multiplier
-    assert (found.noise_multiplier < by_renyi) == (kind == 'discrete_gaussian')
+    assert found.claim == 'fixed_pld' and 1.999 < found.epsilon() <= 2
+    assert found.noise_multiplier < spec.calibrated(2.0, 'fixed_rdp').noise_multiplier
 
-  def test_an_accounting_that_does_not_exist_or_fit_is_a_value_error(self):
-    spec = spec_lib.PrivacySpec(50, 50, 10, 1.0, 1.0, 1e-3, noise='skellam', num_values=100)
-    for ask in (spec.is_valid, spec.epsilon, lambda name: spec.calibrated(1.0, name)):
+  def test_an_accounting_that_does_not_exist_is_a_value_error(self):
+    for ask in (_spec().is_valid, _spec().epsilon, lambda name: _spec().calibrated(1.0, name)):
       with pytest.raises(ValueError, match="must be one of .* Found 'pld'"):
         ask('pld')
-    for ask in (spec.epsilon, lambda name: spec.calibrated(1.0, name)):
-      for name in ('paper', 'poisson_pld'):
-        with pytest.raises(ValueError, match="Found 'skellam'"):
-          ask(name)
 
   @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])
   def test_calibration_refuses_targets(self, target):

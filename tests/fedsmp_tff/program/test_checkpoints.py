@@ -28,10 +28,8 @@ def _state(rounds_done, num=5, value=0.0):
           {'learning_rate': np.float32(0.1)},
           state_lib.FedSmpState(
               np.int32(3), np.array([2**62, 1]), np.float64(0.5),
-              state_lib.Choice(
-                  np.arange(2, dtype=np.int32), np.ones(2, np.float32), np.zeros(0, np.float32)
-              ),
-              {'filter': (np.arange(4, dtype=np.float32),)},
+              np.arange(2, dtype=np.int32),
+              (np.arange(4, dtype=np.float32), np.float32(0.5)),
           ),
           (),
       ),
@@ -207,11 +205,11 @@ class TestDamage:
       _latest(saved, like)
 
   def test_one_of_an_earlier_version_is_refused_in_a_sentence(self, saved):
-    # Its aggregation had the coordinates, the factors and the guess beside the rest.
+    # Its aggregation had a choice of coordinates, factors and a guess.
     like = _state(0)
     aggregation = like.process.aggregator
-    rest = {name: part for name, part in aggregation._asdict().items() if name != 'choice'}
-    earlier = {**rest, **aggregation.choice._asdict()}
+    earlier = aggregation._asdict()
+    earlier['choice'] = (earlier.pop('coordinates'), np.ones(2, np.float32), np.zeros(0, np.float32))
     like = like._replace(process=like.process._replace(aggregator=earlier))
     with pytest.raises(
         checkpoints_lib.CheckpointError,

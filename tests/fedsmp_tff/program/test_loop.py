@@ -200,7 +200,7 @@ class TestLedger(_Runs):
       (dict(noise_multiplier=1.0, clients_per_round=3), '`clients_per_round`=2. Found 3'),
       # A share for each of two, of which one suffices: each is as large as the sum needs.
       (dict(noise_multiplier=1.0, min_reporting=1), '`min_reporting`=None. Found 1'),
-      (dict(noise_multiplier=1.0, noise='skellam'), '`noise`=gaussian. Found skellam'),
+      (dict(noise_multiplier=1.0, noise='discrete_gaussian'), '`noise`=gaussian. Found discrete'),
   ])
   def test_another_mechanism_is_refused(self, tmp_path, options, what):
     spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)

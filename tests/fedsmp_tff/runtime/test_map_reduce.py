@@ -4,6 +4,7 @@ import asyncio
 import collections
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -181,8 +182,8 @@ class TestExecution:
 
   @pytest.mark.parametrize('options', [
       {},
-      dict(public_clients=3, public_client_examples=3),
-      dict(public_clients=2, public_client_examples=4, mask_rounds=2),
+      dict(public_clients=3),
+      dict(public_clients=2, mask_rounds=2),
   ])
   def test_a_round_is_the_same_everywhere(self, each_context, options):
     public = tiny_models.regression_examples(9, seed=99)
@@ -301,6 +302,8 @@ class TestExecution:
     ):
       with tff.framework.get_context_stack().install(context):
         found.append(_leaves(process.next(process.initialize(), data).state))
+    for child in psutil.Process().children():  # TFF leaves its worker behind.
+      child.kill()
     for one, other in zip(*found, strict=True):  # It is another build of TensorFlow.
       np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 

@@ -53,7 +53,6 @@ class TestComputation:
       assert s.noise_multiplier == row.noise_multiplier
       assert s.sampling == 'fixed' and s.initializer == 'torch'
       standard = datasets.TASKS[row.task].settings
-      assert s.population == (standard.population if row.noise_multiplier else None)
       assert (s.rounds, s.clients_per_round) == (standard.rounds, standard.clients_per_round)
 
   def test_sigma_has_the_epsilon_of_its_row_in_the_papers_accounting(self):

@@ -75,16 +75,18 @@ class TestExecution:
     assert found == expected
 
   @pytest.mark.parametrize('recipe, explicit, name, left_out', [
-      ('best', '--k=100', 'k', 'p'), ('best', '--noise_multiplier=2', 'noise_multiplier', 'epsilon'),
-      ('scratch', '--public_epochs=2', 'public_epochs', 'public_steps'),
+      ('best', '--noise_multiplier=2', 'noise_multiplier', 'epsilon'),
+      ('scratch', '--clip_quantile=0.5', 'clip_quantile', 'clip_schedule'),
   ])
   def test_what_is_given_takes_the_place_of_what_it_excludes(self, recipe, explicit, name, left_out):
-    found = _settings('--task=shakespeare', f'--recipe={recipe}', explicit)
+    of_recipe = ('--task=fashion_mnist', f'--recipe={recipe}')
+    found = _settings(*of_recipe, explicit)
     assert getattr(found, name) is not None and getattr(found, left_out) is None
-    whole = _settings('--task=shakespeare', f'--recipe={recipe}', f'--algorithm={found.algorithm}')
+    whole = _settings(*of_recipe, f'--algorithm={found.algorithm}')
+    assert getattr(whole, left_out) is not None
     assert found.server_learning_rate == whole.server_learning_rate != 1
     with pytest.raises(errors.InputError, match='exclude each other'):
-      _settings('--task=shakespeare', f'--recipe={recipe}', '--p=0.1', '--k=100')
+      _settings(*of_recipe, '--epsilon=1', '--noise_multiplier=2')
 
   @pytest.mark.parametrize('task', ['fashion_mnist', 'shakespeare'])
   def test_the_best_is_for_the_clients_in_the_data_and_every_system(self, task):
@@ -92,7 +94,7 @@ class TestExecution:
       if not settings.ALGORITHMS[algorithm].federated:
         continue
       found = _settings(f'--task={task}', '--recipe=best', f'--algorithm={algorithm}')
-      assert found.algorithm == algorithm and found.population is None
+      assert found.algorithm == algorithm
       private = algorithm.startswith(('fedsmp', 'dp'))
       assert found.warm_start == 'public' and found.sampling == ('poisson' if private else 'fixed')
       assert (found.epsilon is not None) == private == (found.clip is not None)
@@ -122,7 +124,7 @@ class TestExecution:
     of_recipe = ('--task=fashion_mnist', '--recipe=best')
     assert _settings(*of_recipe).algorithm == 'fedsmp_head'
     assert _settings(*of_recipe, '--clip=0.2').algorithm == 'fedsmp_head'
-    for flag in ('--p=0.01', '--k=100', '--released_weight=0.5', '--mask_rounds=2'):
+    for flag in ('--p=0.01', '--released_weight=0.5', '--mask_rounds=2'):
       found = _settings(*of_recipe, flag)
       assert (found.algorithm, found.whiten, found.clip) == ('fedsmp_topk', None, 0.4)
       name, _, value = flag.lstrip('-').partition('=')
@@ -157,8 +159,5 @@ class TestExecution:
     assert 'recipe' not in settings.identity(best)
 
   def test_so_it_does_of_a_row(self):
-    for explicit, name, left_out in (
-        ('--k=100', 'k', 'p'), ('--epsilon=2', 'epsilon', 'noise_multiplier'),
-    ):
-      found = _settings('--row=table_5/fedsmp_topk/0.005/0.58', explicit)
-      assert getattr(found, name) is not None and getattr(found, left_out) is None
+    found = _settings('--row=table_5/fedsmp_topk/0.005/0.58', '--epsilon=2')
+    assert found.epsilon == 2 and found.noise_multiplier is None

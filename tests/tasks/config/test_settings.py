@@ -73,9 +73,8 @@ class TestOptions:
       assert set(option.excludes) <= set(known)
     # Tables and figures have places for these.
     assert {name for name, option in known.items() if not option.compared} == {
-        'seed', 'p', 'k', 'rounds', 'noise_multiplier', 'epsilon', 'accounting', 'bits',
-        'rounds_per_evaluation', 'eval_examples', 'client_metrics', 'epsilon_budget',
-        'participants',
+        'seed', 'p', 'rounds', 'noise_multiplier', 'epsilon', 'rounds_per_evaluation',
+        'eval_examples', 'epsilon_budget',
     }
 
 
@@ -86,13 +85,10 @@ class TestParse:
     paper = datasets.TASKS[task].settings
     found, place, output = settings.parse([f'--task={task}'])
     for name in (
-        'rounds', 'clients_per_round', 'noise_multiplier', 'learning_rate',
-        'learning_rate_decay', 'learning_rate_decay_rounds', 'momentum', 'batch_size',
-        'local_epochs', 'public_examples',
+        'rounds', 'clients_per_round', 'noise_multiplier', 'learning_rate', 'momentum',
+        'batch_size', 'local_epochs', 'public_examples',
     ):
       assert getattr(found, name) == getattr(paper, name)
-    # A target is met for the people in the data, whatever the paper assumes.
-    assert found.population is None
     assert (found.clip, found.p, found.sampling) == (
         paper.clipping_norm, paper.topk_ratio, 'poisson'
     )
@@ -101,12 +97,10 @@ class TestParse:
 
   def test_what_the_algorithm_does_not_have_is_none(self):
     found = _settings('--algorithm=fedavg')
-    assert [found.p, found.clip, found.noise_multiplier, found.population] == [None] * 4
+    assert [found.p, found.clip, found.noise_multiplier] == [None] * 3
     assert found.public_examples is None and found.sampling == 'fixed'
     assert _settings('--algorithm=fedavg_randk').p == 0.4
     assert _settings('--epsilon=1').noise_multiplier is None
-    assert _settings('--k=5').p is None
-    assert _settings('--local_steps=5').local_epochs is None
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
 
   def test_nothing_is_left_behind(self):
@@ -201,18 +195,18 @@ class TestFlagsOfAnotherRun:
 
   def test_defaults_that_follow_from_other_flags(self, tmp_path):
     # Five rounds a mask are the default of top-k, and not beside --public_clients.
-    found = _settings('--public_clients=2', '--mask_rounds=5', '--norotate', '--noise=skellam')
+    found = _settings('--public_clients=2', '--mask_rounds=5')
     config = self._config(tmp_path, found)
     assert settings.identity(settings.parse([config])[0]) == settings.identity(found)
 
   def test_flags_given_explicitly_win(self, tmp_path):
-    config = self._config(tmp_path, _settings('--epsilon=2', '--p=0.1', '--public_steps=3'))
-    found = settings.parse([config, '--noise_multiplier=3', '--k=7'])[0]
-    assert (found.epsilon, found.noise_multiplier, found.p, found.k) == (None, 3, None, 7)
-    assert found.public_steps == 3
+    config = self._config(tmp_path, _settings('--epsilon=2', '--p=0.1', '--public_clients=3'))
+    found = settings.parse([config, '--noise_multiplier=3', '--p=0.2'])[0]
+    assert (found.epsilon, found.noise_multiplier, found.p) == (None, 3, 0.2)
+    assert found.public_clients == 3
     # What an explicit flag leaves without effect is left out.
     other = settings.parse([config, '--algorithm=fedavg'])[0]
-    assert (other.p, other.epsilon, other.public_steps) == (None, None, None)
+    assert (other.p, other.epsilon, other.public_clients) == (None, None, None)
     assert settings.parse(['--recipe=best', '--task=shakespeare', '--algorithm=dp_fedavg'])[0].p is None
 
   @pytest.mark.parametrize('content', [None, 'no JSON', '[]', '{}', '{"flags": {}}'])

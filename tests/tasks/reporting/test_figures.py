@@ -188,18 +188,18 @@ class TestComputation:
     ]
     assert accuracy.curves[0].color != accuracy.curves[1].color
 
-  def test_public_steps_make_two_curves_that_end_at_the_same_p_of_one(self, groups):
+  def test_pseudo_clients_make_two_curves_that_end_at_the_same_p_of_one(self, groups):
     found = figures.of_task(groups(
         *[
             dict(accuracies=[0.1, accuracy], p=p, **flags)
-            for flags, accuracy in (({}, 0.5), ({'public_steps': 10}, 0.6)) for p in (0.005, 0.1)
+            for flags, accuracy in (({}, 0.5), ({'public_clients': 10}, 0.6)) for p in (0.005, 0.1)
         ],
         dict(accuracies=[0.1, 0.7], algorithm='dp_fedavg'),
     ))
     _, accuracy = _figure(found, 'ratio').panels
     plain, ten, _ = accuracy.curves
     assert [plain.y.tolist(), ten.y.tolist()] == [[50, 50, 70], [60, 60, 70]]
-    assert 'public_steps = 10' in ten.label and 'public_steps' not in plain.label
+    assert 'public_clients = 10' in ten.label and 'public_clients' not in plain.label
 
   def test_unfinished_runs_are_no_points_over_p(self, groups):
     found = figures.of_task(groups(
@@ -217,7 +217,7 @@ class TestExecution:
 
   def test_no_label_or_title_is_cut(self, groups, tmp_path):
     flags = {'clip_schedule': 'learning_rate', 'released_weight': 0.5, 'mask_rounds': 7,
-             'server_filter': 'low_pass', 'precondition': 0.5}
+             'server_schedule': 'linear', 'server_learning_rate': 2.5, 'warm_start': 'public'}
     # Without any of them two settings would have the same label.
     (figure,) = [figure for figure in figures.of_task(groups(
         dict(accuracies=[0.1, 0.6], **flags),

@@ -1,6 +1,7 @@
 """Tests of runs read from their files, and put together over seeds."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -28,15 +29,13 @@ class TestExecution:
     assert run.last('epsilon') == pytest.approx(0.2)
     assert results.read(path, rounds=9).rounds == 3
 
-  def test_best_is_of_all_test_examples_if_there_is_such_a_measurement(self, tmp_path):
+  def test_the_best_of_samples_is_no_result(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6, 0.5])
     assert results.read(path).best == 60
     config = json.loads((path / 'config.json').read_text())
-    config['cadence'] = {'eval_examples': 13}
+    config['sampled'] = True
     (path / 'config.json').write_text(json.dumps(config))
-    assert results.read(path).best == results.read(path).final == 50
-    # Cut before its end, a run has samples alone.
-    assert results.read(path, rounds=1).best == 60
+    assert math.isnan(results.read(path).best) and results.read(path).final == 50
 
   def test_interrupted_between_measurements(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, None, None], rounds=5)

@@ -28,8 +28,8 @@ def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
     data_dir, tmp_path, number, status
 ):
   out = tmp_path / 'a'
-  arguments = commands.tiny(data_dir, out, '--algorithm=fedavg', '--grace_seconds=100000')
-  command = commands.command(arguments)
+  arguments = commands.tiny(data_dir, out, '--algorithm=fedavg')
+  command = commands.command(arguments, commands.LONG_GRACE)
   waiting.until_line(command.stdout, 'output: ')  # TensorFlow compiles and measures now.
   command.send_signal(number)
   printed, err = command.communicate(timeout=waiting.SECONDS)
@@ -62,7 +62,8 @@ def _started(body):
           sys.executable, '-c',
           'import hashlib, os, signal, threading, time\n'
           'from tasks.training import interruption\n'
-          'stop = interruption.Interruption(100000.0)\n'
+          'interruption._GRACE_SECONDS = 100000.0\n'
+          'stop = interruption.Interruption()\n'
           'stop.next_step = "; the same command resumes it."\n'
           # By its own clock, which shows that the main thread is in the long call.
           'clock = time.pthread_getcpuclockid(threading.main_thread().ident)\n'

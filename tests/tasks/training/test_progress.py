@@ -7,6 +7,7 @@ import pytest
 
 from tasks.training import progress
 from tests.support import commands
+from tests.support import waiting
 
 
 @pytest.mark.parametrize('seconds, text', [
@@ -26,20 +27,30 @@ def test_the_first_line_comes_before_tensorflow(data_dir, tmp_path, monkeypatch)
   assert 'tasks.run: starting TensorFlow\n' in lines
 
 
-def test_lines_come_meanwhile_and_say_what_is_done(data_dir, tmp_path):
+@pytest.mark.parametrize('seconds', [0, 100_000])
+def test_lines_come_meanwhile_and_say_what_is_done(seconds, data_dir, tmp_path):
   process = commands.command(
-      commands.tiny(data_dir, tmp_path / 'run', '--algorithm=fedavg', '--rounds=30', '--seconds_per_line=0.1')
+      commands.tiny(
+          data_dir, tmp_path / 'run', '--algorithm=fedavg', '--rounds=6',
+          '--rounds_per_evaluation=2',
+      ),
+      {
+          f'tasks.training.progress.{name}': seconds
+          for name in ('_SECONDS_PER_LINE', '_SECONDS_BETWEEN_MEASURED')
+      },
   )
-  assert process.stderr.readline() == 'tasks.run: starting TensorFlow\n'
-  lines = [*process.stderr]
-  printed = process.stdout.read()
-  assert process.wait() == 0
+  printed, err = process.communicate(timeout=waiting.SECONDS)
+  assert process.returncode == 0, err
   assert re.search(
       r'^  time +\d.* s since this command began; all rounds .* took \d+.* s$', printed, re.MULTILINE
   )
-  # More of them on a busy machine; without the thread that prints them there is none.
-  assert lines[:3] == ['round 0/30: compiling\n'] * 3
-  speed = re.compile(r'round \d+/30: .*[\d.e-]+ s a round, \d\d:\d\d left\n')
-  assert any(map(speed.fullmatch, lines))
-  assert any(re.match(r'round 30/30: loss .* 00:00 left', line) for line in lines)
-  assert not any('round 31' in line for line in lines)
+  first, compiling, *lines = err.splitlines()
+  assert re.fullmatch(r'round 0/6: loss [\d.]+, accuracy [\d.]+ %', first)
+  assert compiling == 'compiling the first round'
+  line = re.compile(
+      r'round (\d)/6: loss [\d.]+, accuracy [\d.]+ %, [\d.e-]+ s a round, \d\d:\d\d left'
+  )
+  # The last in any case, however little time has passed.
+  expected = ['1', '2', '3', '4', '5', '6'] if seconds == 0 else ['6']
+  assert [line.fullmatch(text)[1] for text in lines] == expected
+  assert lines[-1].endswith(' 00:00 left')

@@ -16,6 +16,7 @@ import pytest
 
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
+from fedsmp_tff.program import checkpoints
 from tasks import account
 from tasks.training import interruption
 from tasks.training import resuming
@@ -61,14 +62,16 @@ def _wait_for_the_first_round(command, out):
   time.sleep(0.5)
 
 
-_SEEDED = ('--seed=1', '--rounds_per_checkpoint=1')
+_SEEDED = ('--seed=1',)
 
 
 @pytest.fixture(scope='module')
 def finished_once(tmp_path_factory):
   path = tmp_path_factory.mktemp('finished')
   small_data.write_fashion_mnist(path / 'data')
-  assert commands.main(commands.tiny(path / 'data', path / 'a', *_SEEDED)) == 0
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(checkpoints, '_SHARE_OF_TIME', 1e9)  # A checkpoint after each round.
+    assert commands.main(commands.tiny(path / 'data', path / 'a', *_SEEDED)) == 0
   return path / 'a'
 
 
@@ -129,10 +132,10 @@ class TestGoingOn:
     _assert_equal(out, tmp_path / 'b')
 
   def test_an_unseeded_run_counts_rounds_that_are_run_again(
-      self, data_dir, tmp_path, monkeypatch, capsys
+      self, data_dir, tmp_path, monkeypatch, capsys, checkpoint_each_round
   ):
     out = tmp_path / 'a'
-    arguments = commands.tiny(data_dir, out, '--rounds_per_checkpoint=1', '--epsilon=5')
+    arguments = commands.tiny(data_dir, out, '--epsilon=5')
     sampled = []
     sample = sampling.PoissonSampler.sample
 
@@ -203,14 +206,14 @@ class TestGoingOn:
     )
     assert _files(out) == before
 
-  def test_where_and_how_often_may_change(self, finished, data_dir, capsys):
+  def test_where_may_change(self, finished, data_dir, capsys):
     out, arguments = finished
     shutil.rmtree(out / 'checkpoints' / 'round_3')
     data_dir.rename(data_dir.with_name('moved'))
     moved = [a for a in arguments if 'mnist_dir' not in a] + [
         f'--fashion_mnist_dir={data_dir.with_name("moved")}'
     ]
-    assert commands.main([*moved, '--workers=1', '--rounds_per_checkpoint=2']) == 0
+    assert commands.main([*moved, '--workers=1']) == 0
     assert 'resuming after round 2' in capsys.readouterr().out
 
   def test_other_data_are_refused(self, finished, data_dir, capsys):
@@ -299,11 +302,14 @@ class TestGoingOn:
 
 class TestIdentity:
 
-  def test_a_flag_that_an_earlier_version_did_not_have_has_its_default(self):
-    now = {'task': 'svhn', 'participants': 'reported', 'k': None}
-    assert resuming.differing({'task': 'svhn'}, now) == []
-    assert resuming.differing({'task': 'svhn'}, {**now, 'participants': 'hidden'}) == ['participants']
-    assert resuming.differing({'task': 'emnist'}, now) == ['task']
+  def test_the_flags_that_differ_are_named(self):
+    now = {'task': 'svhn', 'noise': 'gaussian', 'clip_quantile': None}
+    assert resuming.differing(now, now) == []
+    # One that an earlier version had, or lacked, is another run's if it is on.
+    assert resuming.differing({'task': 'svhn', 'dropout': 0.1}, now) == ['dropout', 'noise']
+    other = {**now, 'noise': 'discrete_gaussian'}
+    assert resuming.differing(now, other) == ['noise']
+    assert resuming.differing({**now, 'task': 'emnist'}, now) == ['task']
 
 
 class TestCheckpoints:
@@ -400,18 +406,18 @@ class TestFullDisk:
   def test_the_last_checkpoint_stays(self, data_dir, tmp_path):
     """No file may grow beyond a size: a real error of the operating system."""
     out, whole = tmp_path / 'a', tmp_path / 'b'
-    flags = ['--seed=1', '--rounds=6', '--rounds_per_checkpoint=1']
+    flags = ['--seed=1', '--rounds=6']
     assert commands.main(commands.tiny(data_dir, whole, *flags)) == 0
     # Room for the rows of some rounds, not for all.
     size = (whole / 'metrics.csv').stat().st_size * 2 // 3
     arguments = commands.tiny(data_dir, out, *flags)
-    command = commands.command(arguments)
+    command = commands.command(arguments, commands.CHECKPOINT_EACH_ROUND)
     _wait_for_rounds(command, out, 1)
     resource.prlimit(command.pid, resource.RLIMIT_FSIZE, (size, -1))
     _, err = command.communicate(timeout=waiting.SECONDS)
     assert command.returncode == 1, err
     assert "can't be written" in err and 'Traceback' not in err
-    command = commands.command(arguments)
+    command = commands.command(arguments, commands.CHECKPOINT_EACH_ROUND)
     printed, err = command.communicate(timeout=waiting.SECONDS)
     assert command.returncode == 0, err
     assert 'resuming after round' in printed
@@ -427,10 +433,11 @@ class TestSignals:
     out = tmp_path / 'a'
     # Checkpoints only where the signal makes one, and no measurement but the first.
     arguments = commands.tiny(
-        data_dir, out, '--rounds=100000', '--rounds_per_checkpoint=1000000',
-        '--rounds_per_evaluation=100000', '--grace_seconds=100000',
+        data_dir, out, '--rounds=100000', '--rounds_per_evaluation=100000'
     )
-    command = commands.command(arguments)
+    command = commands.command(arguments, {
+        'fedsmp_tff.program.checkpoints._SHARE_OF_TIME': 0.0, **commands.LONG_GRACE
+    })
     _wait_for_rounds(command, out, 3)
     command.send_signal(number)
     printed, err = command.communicate(timeout=waiting.SECONDS)
@@ -450,11 +457,10 @@ class TestSignals:
     monkeypatch.setenv('TMPDIR', str(temporary))
     out = tmp_path / 'a'
     arguments = commands.tiny(
-        data_dir, out, '--rounds=3', '--clients_per_round=12', '--grace_seconds=0.5',
-        '--local_steps=1000000', '--public_steps=1', '--workers=1',
+        data_dir, out, '--algorithm=fedsmp_randk', '--p=0.5', '--rounds=3',
+        '--clients_per_round=12', '--local_epochs=1000000', '--workers=1',
     )
-    arguments.remove('--local_epochs=1')
-    command = commands.command(arguments)
+    command = commands.command(arguments, {'tasks.training.interruption._GRACE_SECONDS': 0.5})
     _wait_for_the_first_round(command, out)
     command.send_signal(signal.SIGTERM)
     # Nobody waits for a client, which takes minutes.
@@ -468,11 +474,10 @@ class TestSignals:
   def test_a_second_signal_ends_at_once(self, data_dir, tmp_path, runtime):
     out = tmp_path / 'a'
     arguments = commands.tiny(
-        data_dir, out, '--rounds=3', '--local_steps=1000000', '--public_steps=1',
-        f'--runtime={runtime}', '--grace_seconds=100000',
+        data_dir, out, '--algorithm=fedsmp_randk', '--p=0.5', '--rounds=3',
+        '--local_epochs=1000000', f'--runtime={runtime}',
     )
-    arguments.remove('--local_epochs=1')
-    command = commands.command(arguments)
+    command = commands.command(arguments, commands.LONG_GRACE)
     _wait_for_the_first_round(command, out)  # Which does not end.
     others = psutil.Process(command.pid).children(recursive=True)
     assert bool(others) == (runtime != 'local')
@@ -502,7 +507,7 @@ class TestInterruption:
   def test_an_interrupt_that_comes_out_as_another_error_is_one(self, monkeypatch):
     # Later than that, another thread would end this process.
     monkeypatch.setattr(interruption, '_SECONDS_BEFORE_ROUNDS', 100000)
-    interrupt = interruption.Interruption(1.0)
+    interrupt = interruption.Interruption()
     with pytest.raises(interruption.Interrupted) as raised:
       with interrupt.handled():
         try:
@@ -515,7 +520,7 @@ class TestInterruption:
 
   def test_other_errors_are_their_own(self):
     with pytest.raises(ZeroDivisionError):
-      with interruption.Interruption(1.0).handled():
+      with interruption.Interruption().handled():
         raise ZeroDivisionError
 
 
@@ -526,10 +531,11 @@ class TestLongRun:
     out = tmp_path / 'a'
     command = commands.command(
         commands.tiny(
-            data_dir, out, '--rounds=101', '--rounds_per_checkpoint=1',
+            data_dir, out, '--rounds=101',
             # Distributions of losses take more memory the more rounds they add up.
             '--rounds_per_evaluation=1000',
-        )
+        ),
+        commands.CHECKPOINT_EACH_ROUND,
     )
     process = psutil.Process(command.pid)
     found = {20: [], 80: []}
@@ -557,18 +563,16 @@ class TestChaos:
 
   def test_killed_at_random_a_run_is_as_if_undisturbed(self, data_dir, tmp_path):
     rng = random.Random(7)
-    flags = [
-        '--seed=1', f'--rounds={max(6, _KILLS * 3 // 2)}', '--rounds_per_checkpoint=1',
-        '--public_epochs=200',
-    ]
+    flags = ['--seed=1', f'--rounds={max(6, _KILLS * 3 // 2)}', '--local_epochs=100']
     whole, out = tmp_path / 'whole', tmp_path / 'killed'
-    command = commands.command(commands.tiny(data_dir, whole, *flags))
+    each_round = commands.CHECKPOINT_EACH_ROUND
+    command = commands.command(commands.tiny(data_dir, whole, *flags), each_round)
     assert command.wait(waiting.SECONDS) == 0
     kills = []
     while len(kills) < _KILLS:
       left_behind = set(glob.glob(f'{out}/checkpoints/*_temp*'))
       rows = len(_lines(out))
-      command = commands.command(commands.tiny(data_dir, out, *flags))
+      command = commands.command(commands.tiny(data_dir, out, *flags), each_round)
       moment = rng.choice(['checkpoint', 'checkpoint', 'round', 'round', 'start'])
       if moment == 'start':
         time.sleep(rng.uniform(0, 6))
@@ -595,7 +599,7 @@ class TestChaos:
       kills.append((moment, len(_lines(out)) - 2, sorted(left)))
       print('killed:', *kills[-1])
     assert kills
-    command = commands.command(commands.tiny(data_dir, out, *flags))
+    command = commands.command(commands.tiny(data_dir, out, *flags), each_round)
     printed, err = command.communicate(timeout=waiting.SECONDS)
     assert command.returncode == 0, err
     _assert_equal(out, whole)
@@ -605,9 +609,8 @@ class TestChaos:
   def test_killed_at_random_the_ledger_never_counts_too_few(self, data_dir, tmp_path):
     rng = random.Random(3)
     out = tmp_path / 'a'
-    arguments = commands.tiny(
-        data_dir, out, '--rounds=100000', '--rounds_per_checkpoint=3'
-    )
+    # A checkpoint every few rounds.
+    arguments = commands.tiny(data_dir, out, '--rounds=100000')
     released = before = 0
     for kill in range(_KILLS):
       command = commands.command(arguments)

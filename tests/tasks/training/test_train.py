@@ -1,6 +1,5 @@
 """Tests of what a run hands to its participants, and of when it measures accuracy."""
 
-import json
 import shutil
 
 import numpy as np
@@ -42,36 +41,25 @@ class TestCadence:
     rows = commands.rows(out / 'metrics.csv')
     return [int(row['round']) for row in rows if row[column]]
 
-  def test_plan_table_and_resumed_run_have_the_same(self, data_dir, tmp_path, capsys):
-    # Clients train for 8 x 52 / 12 examples, so that six rounds of three of them, at four passes
-    # an example, are worth 2,496; 5 % are three times 20 test examples at the end, and 64.
+  def test_plan_table_and_resumed_run_have_the_same(
+      self, data_dir, tmp_path, capsys, checkpoint_each_round
+  ):
+    # About 20 measurements, each of a sample but the last.
     whole, parts = tmp_path / 'whole', tmp_path / 'parts'
-    assert self._run(data_dir, whole, '--local_epochs=8', '--rounds_per_checkpoint=1') == 0
+    flags = ('--rounds=23', '--eval_examples=3', '--algorithm=fedavg')
+    assert self._run(data_dir, whole, *flags) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert (
-        'accuracy on all test examples every 2 rounds and after the last; the weights\' averages:'
-        ' after the last; in all about 4.8 % of the work of clients\' training' in printed
-    )
-    assert self._measured(whole, 'test_accuracy') == [0, 2, 4, 6]
-    for name in ('exponential', 'tail'):
-      assert self._measured(whole, f'test_accuracy_{name}') == [6]
+    assert 'accuracy on 3 random test examples every 2 rounds' in printed
+    assert 'and on all after the last' in printed
+    assert self._measured(whole, 'test_accuracy') == [*range(0, 23, 2), 23]
     shutil.copytree(
-        whole, parts, ignore=shutil.ignore_patterns('round_[56]', 'summary.json', 'weights*')
+        whole, parts, ignore=shutil.ignore_patterns('round_23', 'summary.json', 'weights*')
     )
-    assert self._run(data_dir, parts, '--local_epochs=8') == 0
-    assert 'resuming after round 4 of 6' in capsys.readouterr().out
+    assert self._run(data_dir, parts, *flags) == 0
+    assert 'resuming after round 22 of 23' in capsys.readouterr().out
     assert commands.story(parts) == commands.story(whole)
 
-  def test_short_run_measures_no_averages(self, data_dir, tmp_path, capsys):
+  def test_a_short_run_measures_each_round(self, data_dir, tmp_path):
     out = tmp_path / 'run'
-    assert self._run(data_dir, out, '--local_epochs=2') == 0
-    printed = ' '.join(capsys.readouterr().out.split())
-    assert (
-        'the weights\' averages: not measured, since that would take over 5 %; --average_decay turns'
-        ' it on;'
-        ' in all about 6.4 %' in printed
-    )
-    assert self._measured(out, 'test_accuracy') == [0, 6]
-    assert self._measured(out, 'test_accuracy_tail') == []
-    assert 'final_test_accuracy_tail' not in json.loads((out / 'summary.json').read_text())
-    assert (out / 'weights_tail.npz').exists()
+    assert self._run(data_dir, out, '--algorithm=fedavg') == 0
+    assert self._measured(out, 'test_accuracy') == [*range(7)]

@@ -21,7 +21,7 @@ def run(tmp_path_factory):
   out = tmp_path_factory.mktemp('run')
   assert commands.main([
       'run', '--task=shakespeare', '--algorithm=fedavg', '--shakespeare_lstm_units=8',
-      '--clients_per_round=2', '--local_steps=2', '--rounds=1', '--seed=1', f'--output_dir={out}',
+      '--clients_per_round=2', '--rounds=1', '--seed=1', f'--output_dir={out}',
   ]) == 0
   return out
 
