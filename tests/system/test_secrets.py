@@ -67,21 +67,29 @@ def _seed_of(values):
 
 class TestUnseeded:
 
-  _FRESH = (0x0123456789ABCDEF, 0x7EDCBA9876543210)
-
   @pytest.fixture
   def fresh(self, monkeypatch):
-    monkeypatch.setattr(
-        randomness, 'fresh_seed', lambda: tf.constant(self._FRESH, tf.int64)
-    )
+    """Makes fresh seeds constants, another each time that one is asked for; returns them."""
+    given = []
+
+    def fresh_seed():
+      given.append((0x0123456789ABCDEF + len(given), 0x7EDCBA9876543210 - len(given)))
+      return tf.constant(given[-1], tf.int64)
+
+    monkeypatch.setattr(randomness, 'fresh_seed', fresh_seed)
+    return given
 
   def test_an_aggregator_s_noise_has_all_of_a_fresh_seed(self, seeds_as_noise, fresh):
     factory = processes.factory(
         fedsmp_tff.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0
     )
     process = factory.create(tff.TensorType(np.float32, [_DIM]))
-    output = process.next(process.initialize(), [np.zeros(_DIM, np.float32)])
-    np.testing.assert_array_equal(_seed_of(output.result), self._FRESH)
+    state = process.initialize()
+    output = process.next(state, [np.zeros(_DIM, np.float32)])
+    seed = tuple(_seed_of(output.result))
+    assert seed in fresh
+    # The server's seed is public: noise that follows from it could be removed.
+    assert seed != tuple(state.seed)
 
   def test_a_process_s_noise_has_all_of_a_fresh_seed(self, seeds_as_noise, fresh):
     # 128 = 63 * 2 + 2 weights.
@@ -95,10 +103,12 @@ class TestUnseeded:
             process.get_model_weights(after).trainable,
         )
     ]
-    expected = randomness.derive(
-        tf.constant(self._FRESH, tf.int64), randomness.Stream.NOISE
-    )
-    np.testing.assert_array_equal(_seed_of(np.concatenate(values)), expected)
+    of_noise = {
+        tuple(randomness.derive(tf.constant(seed, tf.int64), randomness.Stream.NOISE).numpy()): seed
+        for seed in fresh
+    }
+    # The server's seed is public: noise that follows from it could be removed.
+    assert of_noise[tuple(_seed_of(np.concatenate(values)))] != tuple(state.aggregator.seed)
 
   def test_integer_noise_has_all_of_a_fresh_seed(self, monkeypatch, fresh):
     seeds = []
@@ -116,7 +126,7 @@ class TestUnseeded:
     state = round_.choose(round_.initial_state(seed=1))
     round_.report(tf.zeros([6]), state, randomness.fresh_seed())
     expected = randomness.derive(
-        tf.constant(self._FRESH, tf.int64), randomness.Stream.INTEGER_NOISE
+        tf.constant(fresh[-1], tf.int64), randomness.Stream.INTEGER_NOISE
     )
     np.testing.assert_array_equal(seeds, [expected])
 
