@@ -19,8 +19,8 @@ from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.theory import theorem_1
 from tasks import errors
-from tasks.config import command
-from tasks.config import options as options_lib
+from tasks.cli import command
+from tasks.cli import options as options_lib
 from tasks.training import run_directory
 
 _SEEDED = 'SEEDED: would be valid with fresh noise, simulation only'

@@ -28,8 +28,8 @@ from fedsmp_tff.privacy import auditing
 from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
-from tasks.config import command
-from tasks.config import options as options_lib
+from tasks.cli import command
+from tasks.cli import options as options_lib
 
 if typing.TYPE_CHECKING:
   import fedsmp_tff

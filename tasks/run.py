@@ -1,6 +1,5 @@
 """`python -m tasks.run --task=TASK`: trains with Fed-SMP or a sibling, and prints what it spent."""
 
-import functools
 import os
 import signal
 import sys
@@ -18,11 +17,9 @@ if _platform.problem():
   sys.exit(f'tasks.run: {_platform.problem()}')
 
 # pylint: disable=g-import-not-at-top
-from tasks.config import command
-from tasks.config import recipes
-from tasks.config import runtime as runtime_lib
-from tasks.config import settings as settings_lib
-from tasks.config import task_flags
+from tasks.cli import command
+from tasks.cli import place as place_lib
+from tasks.cli import settings as settings_lib
 from tasks.training import finished
 
 
@@ -38,16 +35,16 @@ _COMMAND = command.Command(
         'usage: python -m tasks.run --task=TASK [flags]',
         '',
         'Trains a model with Fed-SMP or a system to compare it with, prints the plan and',
-        'the privacy spent, and writes the run to --output_dir. Flags that are not given are',
-        "those of --recipe=best, where the task has it; --recipe=paper has the paper's. For instance:",
+        'the privacy spent, and writes the run to --output_dir. For instance:',
         '  python -m tasks.run --task=shakespeare --p=0.05',
-        '  python -m tasks.run --task=fashion_mnist --algorithm=fedsmp_randk --p=0.4 --seed=1',
+        '  python -m tasks.run --task=fashion_mnist --algorithm=dp_fedavg --seed=1',
+        '  python -m tasks.run --flagfile=tasks/experiments/paper/fashion_mnist.flags --p=0.005',
         '',
         'A flag that has no effect with the task or the algorithm is an error. The same command',
         'with the same --output_dir resumes a run, however it ended.',
     ),
     flag_help=settings_lib.help_lines,
-    parse=functools.partial(settings_lib.parse, default_recipe=recipes.BEST),
+    parse=settings_lib.parse,
     failures=_failures,
 )
 
@@ -59,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 def _main(
     settings: settings_lib.RunSettings,
-    place: runtime_lib.RuntimeSettings,
+    place: place_lib.PlaceSettings,
     output: settings_lib.OutputSettings,
 ) -> int:
   result = finished.text(settings, output)
@@ -68,7 +65,6 @@ def _main(
     return 0
   if 'tensorflow' not in sys.modules:  # Its import takes 10 s and more when files are not in memory.
     print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
-  task_flags.use(settings.task_flags)
   # TensorFlow, which takes seconds: only now that the flags are right and there is work to do.
   from tasks.training import session
 

@@ -1,6 +1,6 @@
 """Builds what a run's settings describe: model, sparsifier, privacy, aggregator, training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import math
 from typing import Optional
@@ -14,15 +14,10 @@ from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
-from tasks.config import options
-from tasks.config import settings as settings_lib
-from tasks.datasets import task as task_lib
+from tasks.cli import options
+from tasks.cli import settings as settings_lib
 from tasks.models import initializers
-from tasks.models import whitening
 from tasks.training import seeds as seeds_lib
-
-# A last layer's matrix and bias.
-_HEAD_TENSORS = 2
 
 
 def model(
@@ -30,23 +25,7 @@ def model(
 ) -> tff.learning.models.FunctionalModel:
   """The task's model, with the run's initial weights."""
   initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
-  return datasets.TASKS[settings.task].build_model(initializer)
-
-
-def in_coordinates(
-    settings: settings_lib.RunSettings, plain: tff.learning.models.FunctionalModel
-) -> tff.learning.models.FunctionalModel:
-  """The task's model in the coordinates that clients train: those of --whiten, or its own.
-
-  Raises:
-    InputError: If the model does not fit --whiten.
-  """
-  if settings.whiten is None:
-    return plain
-  try:
-    return whitening.whitened(plain)
-  except ValueError as error:
-    raise errors.InputError(f'--whiten={settings.whiten}: {error}') from None
+  return datasets.TASKS[settings.task].build_model(settings.task_options, initializer)
 
 
 def privacy_spec(
@@ -103,76 +82,20 @@ def aggregator(
   return fedsmp_tff.FedSmpFactory(kept, mechanism)
 
 
-def num_kept(settings: settings_lib.RunSettings, sizes: Sequence[int]) -> int:
-  """k, for a model of trainable weights of these sizes."""
-  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
-  if kind is None:
-    return sum(sizes)
-  if kind == 'head':
-    return sum(sizes[-_HEAD_TENSORS:])
-  return fedsmp_tff.RandK(settings.p).num_kept(sum(sizes))
-
-
-def sparsifier(
-    settings: settings_lib.RunSettings, data: task_lib.TaskData, num: int
-) -> fedsmp_tff.Sparsifier:
-  """Returns the run's sparsifier.
-
-  Args:
-    settings: The run's settings.
-    data: The data.
-    num: k.
-
-  Raises:
-    InputError: If the public data have too few examples for --public_clients.
-  """
-  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
-  if kind is None:
-    return fedsmp_tff.Dense()
-  if kind == 'head':
-    return fedsmp_tff.Head(num)
-  if kind == 'randk':
-    return fedsmp_tff.RandK(settings.p, mask_rounds=settings.mask_rounds)
-  if kind == 'released':
-    return fedsmp_tff.ReleasedTopK(settings.p, mask_rounds=settings.mask_rounds)
-  public = dict(
-      public_examples=data.public,
-      public_clients=_pseudo_clients(settings, len(data.public[0])),
-      mask_rounds=settings.mask_rounds,
-  )
-  if settings.released_weight is not None:
-    return fedsmp_tff.HybridTopK(
-        settings.p, released_weight=settings.released_weight, **public
-    )
-  return fedsmp_tff.TopK(settings.p, **public)
-
-
-def _pseudo_clients(settings: settings_lib.RunSettings, num_examples: int) -> Optional[int]:
-  """Returns the number of `TopK`'s pseudo-clients; None for one training on all examples.
-
-  By default they are few and their trainings longer than clients': shorter ones make worse masks in
-  the long run (docs/results, "How top-k's coordinates are chosen").
-  """
-  clients = settings.public_clients
-  if clients is None:
-    return settings_lib.PSEUDO_CLIENTS if num_examples >= settings_lib.PSEUDO_CLIENTS else None
-  if clients > num_examples:
-    raise errors.InputError(
-        f'--public_clients={clients} is more than the {num_examples} public examples; lower it, or'
-        ' raise --public_examples.'
-    )
-  return clients or None
+def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
+  """Returns k, for a model of d parameters."""
+  return fedsmp_tff.RandK(settings.p).num_kept(dim) if settings.system.masked else dim
 
 
 def local_training(
     settings: settings_lib.RunSettings,
 ) -> client_training.LocalTraining:
   """Returns what clients do in a round."""
-  paper = datasets.TASKS[settings.task].settings
+  defaults = datasets.TASKS[settings.task].defaults
 
   def learning_rate(round_num):
-    decays = tf.cast(round_num // paper.learning_rate_decay_rounds, tf.float32)
-    return settings.learning_rate * paper.learning_rate_decay**decays
+    decays = tf.cast(round_num // defaults.learning_rate_decay_rounds, tf.float32)
+    return settings.learning_rate * defaults.learning_rate_decay**decays
 
   return client_training.LocalTraining(
       tff.learning.optimizers.build_sgdm(
@@ -206,7 +129,7 @@ def server_optimizer(
   """The optimizer that applies updates to the weights."""
   rate = settings.server_learning_rate
   optimizer = tff.learning.optimizers.build_sgdm(rate)
-  if settings.server_schedule is None:
+  if settings.server_schedule == settings_lib.CONSTANT:
     return optimizer
   return tff.learning.optimizers.schedule_learning_rate(
       optimizer,

@@ -13,9 +13,8 @@ from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
-from tasks.config import settings as settings_lib
+from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
-from tasks.models import whitening
 from tasks.training import builders
 from tasks.training import seeds as seeds_lib
 
@@ -29,7 +28,6 @@ class Experiment:
     seeds: The run's seeds.
     data: The data.
     model: The model, with the run's initial weights.
-    plain_model: The task's own model, of which `model` is another choice of coordinates with --whiten.
     aggregator: The masked private sum.
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
@@ -39,7 +37,6 @@ class Experiment:
   seeds: seeds_lib.Seeds
   data: task_lib.TaskData
   model: tff.learning.models.FunctionalModel
-  plain_model: tff.learning.models.FunctionalModel
   aggregator: fedsmp_tff.FedSmpFactory
   round: fed_smp.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
@@ -49,36 +46,37 @@ class Experiment:
       cls,
       settings: settings_lib.RunSettings,
       seeds: seeds_lib.Seeds,
+      data_dir: Optional[str] = None,
   ) -> 'Experiment':
     """Loads the data and makes the rest; what can be checked before the data is.
 
     Args:
       settings: The run's settings.
       seeds: The run's seeds.
+      data_dir: Directory of the data; None: the task's own.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
     """
     task = datasets.TASKS[settings.task]
-    _check_clients(settings, task.num_clients())
-    plain = builders.model(settings, seeds)
-    model = builders.in_coordinates(settings, plain)
+    _check_clients(settings, task.num_clients)
+    model = builders.model(settings, seeds)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    num_kept = builders.num_kept(settings, sizes)
+    num_kept = builders.num_kept(settings, sum(int(np.prod(shape)) for shape in shapes))
     spec = None
-    if task.num_clients() is not None:
-      spec = builders.privacy_spec(settings, task.num_clients(), num_kept)
-    data = task.load(
-        seeds.partition, settings.public_examples or 0, settings.held_out or 0
+    if task.num_clients is not None:
+      spec = builders.privacy_spec(settings, task.num_clients, num_kept)
+    split = task_lib.Split(
+        seeds.partition, settings.public_examples or 0, settings.held_out or 0, data_dir
     )
+    data = task.load(settings.task_options, split)
     _check_clients(settings, len(data.clients))
     _check_public(settings, data)
     spec = spec or builders.privacy_spec(settings, len(data.clients), num_kept)
     aggregator = builders.aggregator(
-        settings, spec, builders.sparsifier(settings, data, num_kept)
+        settings, spec, settings.system.sparsifier(settings, data)
     )
-    return cls(settings, seeds, data, model, plain, aggregator, aggregator.round(shapes), spec)
+    return cls(settings, seeds, data, model, aggregator, aggregator.round(shapes), spec)
 
   @property
   def private(self) -> bool:
@@ -136,12 +134,6 @@ class Experiment:
     """Returns the run with other initial weights."""
     return dataclasses.replace(self, model=with_weights(self.model, weights))
 
-  def plain_weights(
-      self, weights: tff.learning.models.ModelWeights
-  ) -> tff.learning.models.ModelWeights:
-    """Returns weights of rounds as those of the task's own model."""
-    return weights if self.settings.whiten is None else whitening.plain(weights)
-
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
     return fedsmp_tff.build_fed_smp(
@@ -172,12 +164,12 @@ class Experiment:
   @property
   def paper_spec(self) -> fedsmp_tff.PrivacySpec:
     """The specification that the paper's accounting is about: of the task's `paper_population`."""
-    paper = datasets.TASKS[self.settings.task].settings
-    if paper.population is None:
+    population = datasets.TASKS[self.settings.task].defaults.paper_population
+    if population is None:
       return self.spec
-    delta = self.settings.delta or spec_lib.default_delta(paper.population)
+    delta = self.settings.delta or spec_lib.default_delta(population)
     return dataclasses.replace(
-        self.spec, population=paper.population, delta=delta, seats=None, min_reporting=None
+        self.spec, population=population, delta=delta, seats=None, min_reporting=None
     )
 
   def as_dict(self) -> dict[str, Any]:

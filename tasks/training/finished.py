@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Optional
 
 from fedsmp_tff.privacy import ledger as ledger_lib
-from tasks.config import settings as settings_lib
+from tasks.cli import settings as settings_lib
 from tasks.training import resuming
 from tasks.training import run_directory
 from tasks.training import run_tables

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import psutil
 
-from tasks.config import command
+from tasks.cli import command
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Before the rounds there is no work to lose: an operation of TensorFlow in flight gets no longer.

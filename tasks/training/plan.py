@@ -11,8 +11,7 @@ from fedsmp_tff.mechanism import noise
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
-from tasks.config import recipes
-from tasks.config import settings as settings_lib
+from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.training import builders
 from tasks.training import experiment as experiment_lib
@@ -27,13 +26,12 @@ def text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
   post = post_processing_text(s)
   rows = [
-      *([('setting', setting)] if (setting := _setting_text(s)) else []),
       ('task', datasets.TASKS[s.task].title),
       ('data', experiment.data.text()),
       ('model', _model_text(experiment)),
       *([('start', start)] if (start := _start_text(experiment)) else []),
   ]
-  if settings_lib.ALGORITHMS[s.algorithm].federated:
+  if s.system.federated:
     rows += [
         ('kept', _kept_text(experiment)),
         ('round', _round_text(experiment)),
@@ -69,34 +67,16 @@ def warnings(experiment: experiment_lib.Experiment) -> list[str]:
   return []
 
 
-def _setting_text(settings: settings_lib.RunSettings) -> Optional[str]:
-  """Names the recipe that runs, and how to get the paper's setting."""
-  if settings.recipe is None:
-    return None
-  text = f'--recipe={settings.recipe}'
-  if settings.recipe == recipes.BEST:
-    text += (
-        '; epsilon does not cover how this recipe was chosen; flags given explicitly override it'
-    )
-    if recipes.PAPER in recipes.names(settings.task):
-      text += f"; --recipe={recipes.PAPER} is the paper's setting"
-  if (time := recipes.time_of(settings.task, settings.recipe)) is not None:
-    text += f'; unchanged it takes about {time}'
-  return text
-
-
 def _model_text(experiment: experiment_lib.Experiment) -> str:
   text = f'd = {experiment.dim:,} parameters'
   whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[experiment.settings.initializer]
   text += f', from {whose} default initial weights'
-  if experiment.settings.whiten is not None:
-    text += '; the last layer in coordinates in which its inputs on the public examples are white'
   return text
 
 
 def _start_text(experiment: experiment_lib.Experiment) -> Optional[str]:
   """Describes the pre-training of --warm_start; None without it."""
-  if experiment.settings.warm_start is None:
+  if experiment.settings.warm_start == settings_lib.NONE:
     return None
   schedule = datasets.TASKS[experiment.settings.task].pretraining
   unknown = experiment.data.public_owners is None
@@ -107,17 +87,8 @@ def _start_text(experiment: experiment_lib.Experiment) -> Optional[str]:
 
 
 def _kept_text(experiment: experiment_lib.Experiment) -> str:
-  how = {
-      None: 'all coordinates',
-      'randk': 'random coordinates, the same for all clients',
-      'topk': 'top coordinates of an update on the public examples, the same for'
-              ' all clients',
-      'released': 'those that moved most in past releases, and some at random; the same'
-                  ' for all clients',
-      'head': 'the last layer, in every round',
-  }[settings_lib.ALGORITHMS[experiment.settings.algorithm].sparsifier]
   k = experiment.round.num_kept
-  text = f'k = {k:,} (p = {k / experiment.dim:.4g}): {how}'
+  text = f'k = {k:,} (p = {k / experiment.dim:.4g}): {experiment.settings.system.mask}'
   mask_rounds = experiment.settings.mask_rounds
   if mask_rounds > 1:
     text += f'; each set serves {mask_rounds} rounds'
@@ -127,11 +98,11 @@ def _kept_text(experiment: experiment_lib.Experiment) -> str:
 def _round_text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
   length = _plural(s.local_epochs, 'epoch')
-  paper = datasets.TASKS[s.task].settings
+  defaults = datasets.TASKS[s.task].defaults
   text = (
       f'{_cohort_text(experiment)}; {length} of'
       f' SGD, batch {s.batch_size}, momentum {s.momentum}, rate'
-      f' {s.learning_rate} x {paper.learning_rate_decay} {_every(paper.learning_rate_decay_rounds)}'
+      f' {s.learning_rate} x {defaults.learning_rate_decay} {_every(defaults.learning_rate_decay_rounds)}'
   )
   public = experiment.aggregator.sparsifier.public_training(builders.local_training(s))
   if public is not None:
@@ -277,14 +248,9 @@ def post_processing_text(settings: settings_lib.RunSettings) -> Optional[str]:
   """Describes the post-processing, for the plan; None if there is none."""
   s = settings
   parts = []
-  if s.released_weight is not None:
-    parts.append(
-        f'coordinates ranked by past releases too, of weight {s.released_weight:g}, and smoothed'
-        ' over the rows and columns of layers'
-    )
   if s.clip_schedule is not None:
     parts.append('C falls with the clients\' learning rate')
-  if s.server_schedule is not None:
+  if s.server_schedule == settings_lib.LINEAR:
     parts.append('the server\'s learning rate decays linearly to zero')
   if not parts:
     return None

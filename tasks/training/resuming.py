@@ -19,9 +19,9 @@ import numpy as np
 
 import fedsmp_tff
 from tasks import errors
-from tasks.config import options
-from tasks.config import runtime as runtime_lib
-from tasks.config import settings as settings_lib
+from tasks.cli import options
+from tasks.cli import place as place_lib
+from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
 
 if typing.TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _digest(data: task_lib.TaskData, key: bytes) -> str:
   return digest.hexdigest()
 
 
-def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
+def surroundings(place: place_lib.PlaceSettings) -> dict[str, Any]:
   """Returns what may change before a run resumes, and with it the last bits of floats."""
   return {
       'runtime': dataclasses.asdict(place),
@@ -140,7 +140,7 @@ def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
 
 def config(
     experiment: experiment_lib.Experiment,
-    place: runtime_lib.RuntimeSettings,
+    place: place_lib.PlaceSettings,
 ) -> dict[str, Any]:
   """Returns the contents of config.json for a run that begins.
 
@@ -192,13 +192,13 @@ def _git(*arguments: str) -> Optional[str]:
 
 def changes(config: dict[str, Any], now: dict[str, Any]) -> list[str]:
   """Lists the differences between two `surroundings`, a phrase each."""
-  runtime_options = options.options_of(runtime_lib.RuntimeSettings)
+  place_options = options.options_of(place_lib.PlaceSettings)
   return [
       f'{kind} {name}: {config[kind].get(name)} until now, {value} from here on'
       for kind, values in now.items()
       for name, value in values.items()
       if config[kind].get(name) != value
-      and (name not in runtime_options or runtime_options[name].compared)
+      and (name not in place_options or place_options[name].compared)
   ]
 
 

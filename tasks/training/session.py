@@ -4,11 +4,10 @@
 """
 
 import contextlib
-import importlib
 import os
 import sys
 import time
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow_federated as tff
 
@@ -18,9 +17,9 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import datasets
 from tasks import errors
-from tasks.config import runtime as runtime_lib
-from tasks.config import settings as settings_lib
-from tasks.models import whitening
+from tasks.cli import place as place_lib
+from tasks.cli import plugins
+from tasks.cli import settings as settings_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
 from tasks.training import plan
@@ -42,7 +41,7 @@ FAILURES = (
 
 def run(
     settings: settings_lib.RunSettings,
-    place: runtime_lib.RuntimeSettings,
+    place: place_lib.PlaceSettings,
     output: settings_lib.OutputSettings,
 ) -> int:
   """Runs the rounds, and prints the plan before them and what they came to.
@@ -59,18 +58,20 @@ def run(
     InputError: If something does not fit the data, or the run in the directory.
   """
   interruption = interruption_lib.Interruption()
-  runtime_lib.prepare(seeded=settings.seed is not None)
-  with interruption.handled(), runtime_lib.context(place):
+  place_lib.prepare(seeded=settings.seed is not None)
+  with interruption.handled(), place_lib.context(place):
     return _run(settings, place, output, interruption)
 
 
 def _run(
     settings: settings_lib.RunSettings,
-    place: runtime_lib.RuntimeSettings,
+    place: place_lib.PlaceSettings,
     output: settings_lib.OutputSettings,
     interruption: interruption_lib.Interruption,
 ) -> int:
-  manager = _release_manager(output.release_manager)
+  manager = None
+  if output.release_manager is not None:
+    manager = plugins.call('release_manager', output.release_manager, tff.program.ReleaseManager)
   path = output.output_dir
   if path is None:
     path = _default_output_dir(settings)
@@ -78,7 +79,7 @@ def _run(
     if out.config is not None:
       resuming.check_identity(out.path, out.config, settings_lib.identity(settings))
     experiment = experiment_lib.Experiment.build(
-        settings, seeds_lib.make(settings.seed, out.config)
+        settings, seeds_lib.make(settings.seed, out.config), place.data_dir
     )
     resumed = out.config is not None
     clients = _name_of_clients(
@@ -131,14 +132,14 @@ def _name_of_clients(task: str, config: dict[str, Any]) -> str:
 
 def _name_of_initial_weights(experiment: experiment_lib.Experiment) -> str:
   """Describes the initialization, for the ledger."""
-  if experiment.settings.warm_start is None:
+  if experiment.settings.warm_start == settings_lib.NONE:
     return 'random'
   return f'pre-trained on public examples, digest {experiment.data.public_digest()}'
 
 
 def _with_warm_start(experiment: experiment_lib.Experiment) -> experiment_lib.Experiment:
   """Returns the run with the initial weights that --warm_start asks for."""
-  if experiment.settings.warm_start is None:
+  if experiment.settings.warm_start == settings_lib.NONE:
     return experiment
   schedule = datasets.TASKS[experiment.settings.task].pretraining
 
@@ -148,52 +149,10 @@ def _with_warm_start(experiment: experiment_lib.Experiment) -> experiment_lib.Ex
         file=sys.stderr, flush=True,
     )
 
-  # With --whiten too, pre-trained weights are those of the task's own model.
   weights = public_model.train(
-      experiment.plain_model, schedule, experiment.data.public, experiment.seeds.partition, report
+      experiment.model, schedule, experiment.data.public, experiment.seeds.partition, report
   )
-  return _whitened(experiment, weights)
-
-
-def _whitened(
-    experiment: experiment_lib.Experiment, weights: tff.learning.models.ModelWeights
-) -> experiment_lib.Experiment:
-  """Returns the run with initial weights of the task's own model, in the coordinates of --whiten.
-
-  Raises:
-    InputError: If the model or the public examples do not fit --whiten.
-  """
-  if experiment.settings.whiten is None:
-    return experiment.with_initial_weights(weights)
-  is_scored = datasets.TASKS[experiment.settings.task].is_scored
-  try:
-    fitted = whitening.fitted(
-        experiment.plain_model, weights, experiment.data.public, is_scored
-    )
-  except ValueError as error:
-    raise errors.InputError(f'--whiten={experiment.settings.whiten}: {error}') from None
-  return experiment.with_initial_weights(fitted)
-
-
-def _release_manager(name: Optional[str]) -> Optional[tff.program.ReleaseManager]:
-  """The release manager that --release_manager names; None if it names none."""
-  if name is None:
-    return None
-  module, _, function = name.partition(':')
-  try:
-    make = getattr(importlib.import_module(module), function)
-  except (ImportError, AttributeError, ValueError) as error:
-    raise errors.InputError(
-        f'--release_manager={name} can\'t be imported ({error}); name MODULE:FUNCTION, with MODULE'
-        ' on the Python path.'
-    ) from None
-  manager = make()
-  if not isinstance(manager, tff.program.ReleaseManager):
-    raise errors.InputError(
-        f'--release_manager={name} returned {type(manager).__name__}, which is no'
-        ' tff.program.ReleaseManager; return one.'
-    )
-  return manager
+  return experiment.with_initial_weights(weights)
 
 
 def _default_output_dir(settings: settings_lib.RunSettings) -> str:

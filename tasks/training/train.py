@@ -1,6 +1,7 @@
 """Runs the rounds of a run and writes their files."""
 
 from collections.abc import Callable
+import functools
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -57,7 +58,7 @@ def train(
   finally:
     progress.close()
   summary = writer.summary()
-  out.write_weights(experiment.plain_weights(weights))
+  out.write_weights(weights)
   out.write_summary(summary)
   print(progress_lib.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
@@ -74,7 +75,9 @@ def _evaluate(
   """Returns what measures the weights after a round, where that is due."""
   settings, test = experiment.settings, experiment.data.test
   task = datasets.TASKS[settings.task]
-  measure = evaluation.build(experiment.model, task.is_scored, task.is_padding)
+  measure = evaluation.build(
+      experiment.model, functools.partial(task.is_scored, settings.task_options), task.is_padding
+  )
   whole = evaluation.shards_of(test)
   part = evaluation.shards_of(test, experiment.eval_examples, experiment.seeds.evaluation)
 

@@ -7,10 +7,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import datasets
 from tasks import errors
-from tasks.config import options
-from tasks.config import settings as settings_lib
-from tasks.config import task_flags
+from tasks.cli import options
+from tasks.cli import settings as settings_lib
 from tasks.training import builders
 from tasks.training import experiment as experiment_lib
 from tasks.training import run_directory
@@ -30,10 +30,10 @@ def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel
         f'{path} has no finished run; name the --output_dir of one, or let it end first.'
     )
   # The flags that shape a model.
-  names = ['task', 'initializer', *task_flags.names(flags['task'])]
-  shaping = [options.flag_of(n, flags[n]) for n in names if flags.get(n) is not None]
-  settings = settings_lib.parse(shaping)[0]
-  task_flags.use(settings.task_flags)
+  task = datasets.TASKS[flags['task']]
+  own = options.options_of(task.options) if task.options is not None else ()
+  names = ['task', 'initializer', *(f'{task.name}_{name}' for name in own)]
+  settings = settings_lib.parse([options.flag_of(name, flags[name]) for name in names])[0]
   model = builders.model(settings, seeds_lib.make(0, None))
   with np.load(path / run_directory.WEIGHTS) as arrays:
     weights = [

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tasks.config import settings
+from tasks.cli import settings
 from tests.support import leaks
 
 _ROOT = pathlib.Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tasks.config import grids
+from tasks.cli import grids
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _RESULTS = _ROOT / 'docs' / 'results'

@@ -14,18 +14,13 @@ import tensorflow as tf
 from tasks import run
 
 # 5x5 convolutions of two filters: 600 parameters.
-_TINY = (
-    '--recipe=none',
-    '--task=fashion_mnist', '--fashion_mnist_filters=2,2',
-    '--fashion_mnist_dense_units=4', '--fashion_mnist_clients=12',
-    '--clients_per_round=3', '--rounds=3', '--local_epochs=1', '--rounds_per_evaluation=1',
-)
+_TINY = ('--task=tests.support.tiny_task',)
 DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
 
 
 def tiny(data_dir, output_dir, *arguments):
   return [
-      'run', *_TINY, f'--fashion_mnist_dir={data_dir}',
+      'run', *_TINY, f'--data_dir={data_dir}',
       f'--output_dir={output_dir}', '--public_examples=8' if not any(
           other in a for a in arguments for other in ('randk', 'fedavg', 'fedsmp_released', '_head')
       ) else '--batch_size=5', *arguments,

@@ -3,8 +3,8 @@
 import csv
 import json
 
-from tasks.config import grids
-from tasks.config import settings as settings_lib
+from tasks.cli import grids
+from tasks.cli import settings as settings_lib
 
 _DIM = 1_663_370
 

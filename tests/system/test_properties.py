@@ -17,7 +17,7 @@ from fedsmp_tff.mechanism import noise
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
-from tasks.config import settings
+from tasks.cli import settings
 from tests.support import gaussian_mechanism
 from tests.support import numpy_reference
 

@@ -23,10 +23,10 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
 from tasks import datasets
-from tasks.config import options as options_lib
-from tasks.config import runtime as runtime_lib
-from tasks.config import settings
-from tasks.config import task_flags
+from tasks.cli import options as options_lib
+from tasks.cli import runtime as runtime_lib
+from tasks.cli import settings
+from tasks.cli import task_flags
 from tasks.training import run_directory
 from tests.support import commands
 from tests.support import waiting

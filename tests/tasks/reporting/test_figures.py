@@ -6,8 +6,8 @@ from matplotlib import image
 import pytest
 
 from tasks import errors
-from tasks.config import grids
-from tasks.config import settings
+from tasks.cli import grids
+from tasks.cli import settings
 from tasks.reporting import drawing
 from tasks.reporting import figures
 from tasks.reporting import results

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from tasks import errors
-from tasks.config import settings
+from tasks.cli import settings
 from tasks.training import builders
 from tasks.training import plan
 from tests.support import commands

@@ -7,15 +7,23 @@ import os
 from typing import Optional
 
 from tasks import errors
-from tasks.config import options
+from tasks.cli import options
 
 _GROUP = 'Where it runs'
 
 
 @dataclasses.dataclass(frozen=True)
-class RuntimeSettings:
-  """The settings of the runtime: where the rounds of a run run."""
+class PlaceSettings:
+  """Sets where the data are, and where the rounds of a run run."""
 
+  data_dir: Optional[str] = options.option(
+      None,
+      'Directory of the data. fashion_mnist: the four IDX files *-ubyte.gz, as Debian\'s package'
+      ' dataset-fashion-mnist installs them (the default); svhn: train_32x32.mat, extra_32x32.mat and'
+      ' test_32x32.mat; emnist and TFF\'s Shakespeare: where TFF keeps its .sqlite files, and downloads'
+      ' them if they are missing (default: ~/.tff).',
+      group=_GROUP, compared=False,
+  )
   runtime: str = options.option(
       'local',
       'Where clients run. local: in this process, threads over clients, on processors or GPUs;'
@@ -59,7 +67,7 @@ def prepare(seeded: bool) -> None:
 
 
 @contextlib.contextmanager
-def context(settings: RuntimeSettings) -> Iterator[None]:
+def context(settings: PlaceSettings) -> Iterator[None]:
   """Runs the computations of a `with` block in the place that the settings name.
 
   Raises:

@@ -5,9 +5,9 @@ import pathlib
 import pytest
 
 from tasks import errors
-from tasks.config import grids
-from tasks.config import recipes
-from tasks.config import settings
+from tasks.cli import grids
+from tasks.cli import recipes
+from tasks.cli import settings
 
 _FILES = sorted(
     (pathlib.Path(recipes.__file__).parents[1] / 'experiments' / 'recipes').glob('*/*.flags')

@@ -8,9 +8,9 @@ from fedsmp_tff.privacy import sampling
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
-from tasks.config import grids
-from tasks.config import paper_tables
-from tasks.config import settings
+from tasks.cli import grids
+from tasks.cli import paper_tables
+from tasks.cli import settings
 
 
 class TestComputation:

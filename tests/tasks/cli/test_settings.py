@@ -9,11 +9,11 @@ import pytest
 
 from tasks import datasets
 from tasks import errors
-from tasks.config import grids
-from tasks.config import options
-from tasks.config import runtime
-from tasks.config import settings
-from tasks.config import task_flags
+from tasks.cli import grids
+from tasks.cli import options
+from tasks.cli import runtime
+from tasks.cli import settings
+from tasks.cli import task_flags
 from tests.support import commands
 
 _TABLES = (settings.RunSettings, runtime.RuntimeSettings, settings.OutputSettings)

@@ -11,7 +11,7 @@ from absl import flags
 from absl import logging
 
 from tasks import errors
-from tasks.config import options
+from tasks.cli import options
 
 _FULL_HELP = frozenset(['--helpfull', '-helpfull'])
 _HELP = frozenset(['--help', '-h', '-help', '--helpshort']) | _FULL_HELP

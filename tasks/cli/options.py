@@ -10,7 +10,7 @@ Each option is written once, as a field whose annotation is the flag's type:
 fills in what is missing and checks it, and `help_lines` explains the flags by group.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -146,18 +146,32 @@ def new_flags(*tables: type) -> flags.FlagValues:
   """New flags, at their defaults: one for each option of these dataclasses."""
   made = flags.FlagValues()
   for table in tables:
-    kinds = _types_of(table)
-    for name, one in options_of(table).items():
-      _define(made, name, kinds[name], one)
+    define(made, table)
   return made
 
 
-def make(table: type[_Table], parsed: flags.FlagValues, **others: Any) -> _Table:
+def define(made: flags.FlagValues, table: type, prefix: str = '') -> None:
+  """Adds a flag for each option of a dataclass, whose name begins with `prefix`."""
+  kinds = _types_of(table)
+  for name, one in options_of(table).items():
+    _define(made, prefix + name, kinds[name], one)
+
+
+def make(
+    table: type[_Table],
+    parsed: flags.FlagValues,
+    presets: Collection[str] = (),
+    prefix: str = '',
+    **others: Any,
+) -> _Table:
   """An instance of a dataclass of options.
 
   Args:
     table: The dataclass.
     parsed: Flags that `new_flags` made, parsed.
+    presets: The names of flags that a --flagfile alone sets. Those that have no effect, or that
+      another flag excludes, are left at their defaults.
+    prefix: What the flags' names begin with.
     **others: Values of the fields that are no options.
 
   Raises:
@@ -166,24 +180,34 @@ def make(table: type[_Table], parsed: flags.FlagValues, **others: Any) -> _Table
   """
   known = options_of(table)
   for name, one in known.items():
-    if one.required and parsed[name].value is None:
+    if one.required and parsed[prefix + name].value is None:
       choices = f' to one of {", ".join(one.values)}' if one.values else ''
-      raise errors.InputError(f'--{name} is not set; set it{choices}.')
-  values = values_of(table, parsed)
-  check(table, values, {name for name in known if parsed[name].present})
+      raise errors.InputError(f'--{prefix}{name} is not set; set it{choices}.')
+  given = {name for name in known if parsed[prefix + name].present}
+  preset = {name for name in given if prefix + name in presets}
+  while True:
+    values = {
+        name: parsed[prefix + name].value if name in given else one.default
+        for name, one in known.items()
+    }
+    for name, one in known.items():
+      if name not in given and values[name] is None and one.fill and one.open_to(values):
+        values[name] = one.fill(values)
+    idle = {
+        name for name in preset & given
+        if not _has_effect(known[name], values)
+        or any(name in known[other].excludes or other in known[name].excludes
+               for other in given - preset)
+    }
+    if not idle:
+      break
+    given -= idle
+  check(table, values, given, prefix)
   return table(**values, **others)
 
 
-def values_of(table: type, parsed: flags.FlagValues) -> dict[str, Any]:
-  """The values of a dataclass's options by name, filled in where one is not set; not checked."""
-  known = options_of(table)
-  values = {name: parsed[name].value for name in known}
-  if any(one.required and values[name] is None for name, one in known.items()):
-    return values  # Others are filled in from what is missing.
-  for name, one in known.items():
-    if values[name] is None and one.fill is not None and one.open_to(values):
-      values[name] = one.fill(values)
-  return values
+def _has_effect(one: Option, values: Mapping[str, Any]) -> bool:
+  return one.only is None or one.only.met(values)
 
 
 def flag_of(name: str, value: Any) -> str:
@@ -193,13 +217,16 @@ def flag_of(name: str, value: Any) -> str:
   return f'--{name}={_text(value)}'
 
 
-def check(table: type, values: Mapping[str, Any], given: Iterable[str]) -> None:
+def check(
+    table: type, values: Mapping[str, Any], given: Collection[str], prefix: str = ''
+) -> None:
   """Checks the values of a dataclass's options.
 
   Args:
     table: The dataclass.
     values: All of its options' values, by name.
     given: The names of those that the user has set.
+    prefix: What the flags' names begin with.
 
   Raises:
     InputError: If one is out of range, or has no effect, or excludes another that is set.
@@ -207,9 +234,9 @@ def check(table: type, values: Mapping[str, Any], given: Iterable[str]) -> None:
   known = options_of(table)
   for name in [name for name in known if name in given]:
     one = known[name]
-    if one.only is not None and not one.only.met(values):
+    if not _has_effect(one, values):
       raise errors.InputError(
-          f'--{name} has no effect unless {one.only.text}; set it, or drop --{name}.'
+          f'--{prefix}{name} has no effect unless {one.only.text}; set it, or drop --{prefix}{name}.'
       )
     for other in one.excludes:
       if other in given:
@@ -224,7 +251,7 @@ def check(table: type, values: Mapping[str, Any], given: Iterable[str]) -> None:
       kind = 'an integer' if kinds[name] is int else 'a number'
       if kinds[name] is float and not one.bounded_above:
         kind = 'a finite number'
-      raise errors.InputError(f'--{name} must be {kind}{one.range_text}; got {value}.')
+      raise errors.InputError(f'--{prefix}{name} must be {kind}{one.range_text}; got {value}.')
 
 
 def common_help_lines(title: str, parsed: flags.FlagValues, *tables: type) -> list[str]:

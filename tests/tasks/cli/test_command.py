@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from tasks import errors
-from tasks.config import command
-from tasks.config import options
+from tasks.cli import command
+from tasks.cli import options
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from absl import flags
 import pytest
 
 from tasks import errors
-from tasks.config import options
+from tasks.cli import options
 
 
 @dataclasses.dataclass(frozen=True)

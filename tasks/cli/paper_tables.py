@@ -7,21 +7,9 @@ import math
 import pathlib
 from typing import Optional
 
-from tasks import datasets
-from tasks import errors
+from tasks.cli import settings as settings_lib
 
-_FILE = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper' / 'tables.csv'
-# Algorithm 1 samples a fixed number of clients, and the paper's code was PyTorch.
-# The paper's accuracies are the best over rounds, on all test examples.
-_AS_THE_PAPER = ('--sampling=fixed', '--initializer=torch', '--eval_examples=0')
-# Speeches padded to sequences of 80 characters, and the padding counted: a model that always predicts
-# 'space' then has 36.1 %, and the paper's worst cell is 36.41 % +- 0.15.
-_SHAKESPEARE = (
-    '--shakespeare_test=per_client', '--shakespeare_snippets=speech',
-    '--shakespeare_padding=counted',
-)
-# From this table on, rows differ in epsilon too.
-_FIRST_OVER_EPSILON = 4
+_DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper'
 # What each table is about.
 TITLES = {
     1: 'Fashion-MNIST',
@@ -68,19 +56,6 @@ class Row:
   std: Optional[float]
   uplink_megabytes: Optional[float]
 
-  @property
-  def name(self) -> str:
-    """The name of the row in `--row`, like table_1/fedsmp_topk/0.005 or table_4/fedsmp_randk/0.4/2.02.
-
-    That is the table, the algorithm, `p` unless it is 1, and, in tables over epsilon, `epsilon`.
-    """
-    parts = [f'table_{self.table}', self.algorithm]
-    if self.p < 1:
-      parts.append(f'{self.p:g}')
-    if self.table >= _FIRST_OVER_EPSILON:
-      parts.append(f'{self.epsilon:g}')
-    return '/'.join(parts)
-
   def is_of(self, task: str, algorithm: str, p: float, sigma: Optional[float]) -> bool:
     """Whether a run with these is meant to reproduce this row."""
     if (task, algorithm) != (self.task, self.algorithm):
@@ -103,7 +78,7 @@ def is_same_sigma(sigma: Optional[float], other: Optional[float]) -> bool:
 @functools.cache
 def rows() -> tuple[Row, ...]:
   """All rows of Tables 1 to 9."""
-  with open(_FILE, encoding='utf-8', newline='') as file:
+  with open(_DIRECTORY / 'tables.csv', encoding='utf-8', newline='') as file:
     return tuple(
         Row(
             table=int(row['table']),
@@ -121,43 +96,22 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def named(name: str) -> Row:
-  """Finds a row by its name.
-
-  Args:
-    name: As `Row.name`.
-
-  Raises:
-    InputError: If no row has this name.
-  """
-  names = {row.name: row for row in rows()}
-  if name not in names:
-    table = name.partition('/')[0]
-    known = [known for known in names if known.startswith(f'{table}/')]
-    raise errors.InputError(
-        f'--row={name} is not a row of the paper\'s tables; choose one of'
-        f' {", ".join(known or (f"table_{number}/..." for number in TITLES))}.'
-    )
-  return names[name]
-
-
 def flags_of(row: Row) -> tuple[str, ...]:
-  """Makes the flags with which `tasks.run` reproduces a row.
-
-  What the task has as its own setting is left to it, so that `--epsilon` can take the place
-  of the noise multiplier.
-  """
-  flags = [f'--task={row.task}', *_AS_THE_PAPER, f'--algorithm={row.algorithm}']
-  if row.task == 'shakespeare':
-    flags += _SHAKESPEARE
+  """Makes the flags with which `tasks.run` reproduces a row."""
+  flags = [f'--flagfile={_DIRECTORY / row.task}.flags', f'--algorithm={row.algorithm}']
   if row.p < 1:
     flags.append(f'--p={row.p:g}')
-  if row.algorithm.endswith('topk'):
-    flags.append('--public_clients=0')
-  standard = datasets.TASKS[row.task].settings
-  if row.noise_multiplier not in (None, standard.noise_multiplier):
+  if row.noise_multiplier is not None:
     flags.append(f'--noise_multiplier={row.noise_multiplier:g}')
   return tuple(flags)
+
+
+@functools.cache
+def settings_of(task: str) -> settings_lib.RunSettings:
+  """Returns the paper's settings for a task, of DP-FedAvg; the defaults of a task not of ours."""
+  path = _DIRECTORY / f'{task}.flags'
+  preset = f'--flagfile={path}' if path.exists() else f'--task={task}'
+  return settings_lib.parse([preset, '--algorithm=dp_fedavg'])[0]
 
 
 def _optional(text: str) -> Optional[float]:

@@ -3,7 +3,7 @@
 import pytest
 
 from tasks import errors
-from tasks.config import grids
+from tasks.cli import grids
 
 _LINES = """
 # A comment.

@@ -2,7 +2,7 @@
 
 A grid is text. `#` begins a comment, `all:` a line of flags that every run has; each other line
 is one run, or several: `--p={0.1,0.2}` stands for both, as in a shell, and several braces for
-every combination. Blank lines part it into paragraphs: with several seeds, all of them are
+every combination. A --flagfile is relative to the grid's directory. Blank lines part it into paragraphs: with several seeds, all of them are
 run of one paragraph, seed by seed, before the next begins. A comment after a run is its title:
 figures of the grids `ladder/TASK` show it.
 """
@@ -17,14 +17,15 @@ import shlex
 from typing import Any
 
 from tasks import errors
-from tasks.config import settings as settings_lib
+from tasks.cli import settings as settings_lib
 
 _ROOT = pathlib.Path(__file__).parents[1] / 'experiments'
 _SUFFIX = '.grid'
 _EVERY = 'all'
 _UNSAFE = re.compile(r'[^A-Za-z0-9_.,=+-]')
 _LONGEST_NAME = 160
-_FIRST = ('--task', '--algorithm')
+_FLAGFILE = '--flagfile'
+_FIRST = (_FLAGFILE, '--task', '--algorithm')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Cell:
     first, rest = [], []
     for flag in self.flags:
       name, _, value = flag.partition('=')
+      if name == _FLAGFILE:
+        value = pathlib.Path(value).stem
       if name in _FIRST:
         first.append((_FIRST.index(name), value))
       elif not name.endswith('_dir'):
@@ -147,6 +150,7 @@ def _parse(path: pathlib.Path) -> list[list[Cell]]:
         raise errors.InputError(
             f'{path}, line {number}: {flag!r} is not a flag; flags start with --.'
         )
+    flags = [_from_directory(flag, path.parent) for flag in flags]
     if begins:
       common = flags
       continue
@@ -159,6 +163,12 @@ def _parse(path: pathlib.Path) -> list[list[Cell]]:
   if not paragraphs:
     raise errors.InputError(f'--grid={path} lists no run; add a line of flags.')
   return paragraphs
+
+
+def _from_directory(flag: str, directory: pathlib.Path) -> str:
+  """Returns a flag whose --flagfile, relative to a directory, is an absolute path."""
+  name, _, value = flag.partition('=')
+  return f'{name}={(directory / value).resolve()}' if name == _FLAGFILE else flag
 
 
 def _combinations(flags: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
