@@ -53,6 +53,9 @@ class Registry(Mapping[str, _T]):
       self._plugins[name] = plugin
     return self._plugins[name]
 
+  def __contains__(self, name: object) -> bool:
+    return name in self._plugins
+
   def __iter__(self) -> Iterator[str]:
     return iter(self._plugins)
 

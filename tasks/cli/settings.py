@@ -19,8 +19,9 @@ from tasks.models import initializers
 from tasks.systems import system as system_lib
 
 _PROGRAM = 'python -m tasks.run'
-# Values of --warm_start and --server_schedule.
+# Values of --warm_start, --trainable and --server_schedule.
 NONE, PUBLIC = 'none', 'public'
+ALL, HEAD = 'all', 'head'
 CONSTANT, LINEAR = 'constant', 'linear'
 
 _RUN = 'What to run'
@@ -48,7 +49,7 @@ _FEDERATED = _when_system(lambda system: system.federated)
 _NEEDS_PUBLIC = _when_system(lambda system: system.needs_public)
 # What a run has public examples for.
 _WITH_PUBLIC = options.Condition(
-    f'{_NEEDS_PUBLIC.text} or --warm_start={PUBLIC}',
+    f'{_NEEDS_PUBLIC.text}, or --warm_start={PUBLIC}',
     lambda chosen: _NEEDS_PUBLIC.met(chosen) or chosen['warm_start'] == PUBLIC,
 )
 
@@ -90,6 +91,13 @@ class RunSettings:
       ' pre-trained on the public examples, without clients. Or a module with a SYSTEM of your own'
       ' (docs/extending.md).',
       group=_RUN, common=True, values=list(systems.SYSTEMS.names), other_values='MODULE',
+  )
+  trainable: str = _task_option(
+      'trainable',
+      'all: every layer. head: the last layer, on whitened features of the layers before it, which are'
+      ' pre-trained on the public examples and frozen; d, k and p are those of the last layer. Needs'
+      f' --warm_start={PUBLIC}',
+      group=_RUN, common=True, values=[ALL, HEAD],
   )
   p: Optional[float] = _task_option(
       'p', 'Compression ratio in (0, 1]: masks select k = max(1, round(p d)) of d coordinates',
@@ -312,7 +320,7 @@ def identity(settings: RunSettings) -> dict[str, Any]:
   `epsilon_budget` is left out, which a run that has spent it may raise.
   """
   values = {
-      name: getattr(settings, name) for name in options.options_of(RunSettings)
+      name: getattr(settings, name) for name in options.options_of(type(settings))
       if name != 'epsilon_budget'
   }
   task = datasets.TASKS[settings.task]
@@ -337,6 +345,10 @@ def _run_settings(parsed: flags.FlagValues, presets: Collection[str]) -> RunSett
       users = [s.name for s in systems.SYSTEMS.values() if s.options is table]
       for name in options.options_of(table):
         _refuse(name, options.when('algorithm', *users).text, parsed, presets)
+  if settings.trainable == HEAD and settings.warm_start == NONE:
+    raise errors.InputError(
+        f'--trainable={HEAD} needs a pre-trained body; set --warm_start={PUBLIC}, or --trainable={ALL}.'
+    )
   if task.options is not None:
     own['task_options'] = options.make(task.options, parsed, presets, _prefix(task))
   if settings.system.options is not None:
@@ -345,7 +357,7 @@ def _run_settings(parsed: flags.FlagValues, presets: Collection[str]) -> RunSett
     # A run without its rounds: what rounds would do has no effect.
     of_rounds = [n for n, o in options.options_of(RunSettings).items() if o.only is _FEDERATED]
     own |= {name: getattr(task.defaults, name) for name in of_rounds}
-    own |= {'rounds': 0, 'clients_per_round': 1, 'warm_start': PUBLIC}
+    own |= {'rounds': 0, 'clients_per_round': 1, 'warm_start': PUBLIC, 'trainable': ALL}
   return dataclasses.replace(settings, **own)
 
 

@@ -116,6 +116,7 @@ TASK = task_lib.Task(
         server_learning_rate=30.0,
         server_schedule='linear',
         warm_start='public',
+        trainable='head',
     ),
     load=_load,
     build_model=_build_model,

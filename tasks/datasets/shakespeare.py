@@ -299,6 +299,7 @@ TASK = task_lib.Task(
         server_learning_rate=30.0,
         server_schedule='linear',
         warm_start='public',
+        trainable='head',
         paper_population=10**9,
     ),
     load=_load,

@@ -151,6 +151,7 @@ class Defaults:
     server_learning_rate: Learning rate of the server in round 0.
     server_schedule: 'constant' or 'linear'.
     warm_start: 'none' or 'public'.
+    trainable: 'all' or 'head'.
     public_examples: Size of the public set.
     learning_rate_decay: Factor on the clients' learning rate every `learning_rate_decay_rounds`.
     learning_rate_decay_rounds: See `learning_rate_decay`.
@@ -171,6 +172,7 @@ class Defaults:
   server_learning_rate: float = 1.0
   server_schedule: str = 'constant'
   warm_start: str = 'none'
+  trainable: str = 'all'
   public_examples: int = 1000
   learning_rate_decay: float = 1.0
   learning_rate_decay_rounds: int = 1

@@ -5,5 +5,5 @@ from tasks.systems import system
 
 SYSTEM = system.System(
     'public_only', 'public-only baseline', '', dense.SYSTEM.sparsifier,
-    private=False, masked=False, federated=False,
+    private=False, masked=False, needs_public=True, federated=False,
 )

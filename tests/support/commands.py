@@ -7,7 +7,6 @@ import sys
 import types
 from typing import Any
 
-from absl.testing import flagsaver
 import numpy as np
 import tensorflow as tf
 
@@ -62,15 +61,13 @@ def events(path):
 
 
 def main(arguments):
-  """The command in this process, its flags forgotten afterwards."""
-  with flagsaver.flagsaver():
-    return run.main(arguments)
+  """The command in this process."""
+  return run.main(arguments)
 
 
 def of_module(capsys, module, *arguments):
   """A command, by its module, in this process: its exit status, stdout and stderr."""
-  with flagsaver.flagsaver():
-    status = module.main([module.__name__, *arguments])
+  status = module.main([module.__name__, *arguments])
   captured = capsys.readouterr()
   return status, captured.out, captured.err
 

@@ -4,27 +4,21 @@ import dataclasses
 import json
 from typing import Optional
 
-from absl import flags
 import pytest
 
 from tasks import datasets
 from tasks import errors
-from tasks.cli import grids
+from tasks import systems
 from tasks.cli import options
-from tasks.cli import runtime
+from tasks.cli import place
 from tasks.cli import settings
-from tasks.cli import task_flags
 from tests.support import commands
 
-_TABLES = (settings.RunSettings, runtime.RuntimeSettings, settings.OutputSettings)
+_TABLES = (settings.RunSettings, place.PlaceSettings, settings.OutputSettings)
 
 
 def _settings(*arguments):
   return settings.parse(['--task=fashion_mnist', *arguments])[0]
-
-
-def _global_flags():
-  return {name: (flags.FLAGS[name].value, flags.FLAGS[name].present) for name in flags.FLAGS}
 
 
 class TestOptions:
@@ -33,13 +27,17 @@ class TestOptions:
   def test_every_field_is_an_option_with_help_and_a_group(self, table):
     known = options.options_of(table)
     names = [field.name for field in dataclasses.fields(table)]
-    assert [name for name in names if name not in ('task_flags', 'recipe')] == list(known)
+    assert [name for name in names if name not in ('task_options', 'system_options')] == list(known)
     for option in known.values():
       assert option.help and option.group
 
   def test_no_two_have_one_name(self):
     names = [name for table in _TABLES for name in options.options_of(table)]
-    names += [name for task in datasets.TASKS for name in task_flags.names(task)]
+    own = [datasets.TASKS[name].options for name in datasets.TASKS.names]
+    names += [f'{task}_{name}' for task, table in zip(datasets.TASKS.names, own) if table
+              for name in options.options_of(table)]
+    tables = {system.options for system in systems.SYSTEMS.values() if system.options}
+    names += [name for table in tables for name in options.options_of(table)]
     assert len(set(names)) == len(names)
 
   def test_one_field_is_all_that_a_new_option_needs(self):
@@ -56,7 +54,9 @@ class TestOptions:
       return made
 
     def more(*arguments):
-      return options.make(More, parsed(*arguments), task_flags={})
+      return options.make(
+          More, parsed(*arguments), task_options=None, system_options=None
+      )
 
     assert more('--sharpness=2').sharpness == 2 and more().sharpness is None
     assert settings.identity(more('--sharpness=2'))['sharpness'] == 2
@@ -80,67 +80,57 @@ class TestOptions:
 
 class TestParse:
 
-  @pytest.mark.parametrize('task', datasets.TASKS)
+  @pytest.mark.parametrize('task', datasets.TASKS.names)
   def test_the_task_has_the_defaults(self, task):
-    paper = datasets.TASKS[task].settings
-    found, place, output = settings.parse([f'--task={task}'])
-    for name in (
-        'rounds', 'clients_per_round', 'noise_multiplier', 'learning_rate', 'momentum',
-        'batch_size', 'local_epochs', 'public_examples',
-    ):
-      assert getattr(found, name) == getattr(paper, name)
-    assert (found.clip, found.p, found.sampling) == (
-        paper.clipping_norm, paper.topk_ratio, 'poisson'
-    )
-    assert set(found.task_flags) == set(task_flags.names(task))
-    assert place == runtime.RuntimeSettings() and output == settings.OutputSettings()
+    defaults = datasets.TASKS[task].defaults
+    found, where, output = settings.parse([f'--task={task}'])
+    for field in dataclasses.fields(defaults):
+      if field.name not in ('learning_rate_decay', 'learning_rate_decay_rounds', 'paper_population'):
+        assert getattr(found, field.name) == getattr(defaults, field.name)
+    # They protect the clients in the data.
+    assert found.sampling == 'poisson' and found.epsilon <= 8 and found.noise_multiplier is None
+    assert where == place.PlaceSettings() and output == settings.OutputSettings()
 
-  def test_what_the_algorithm_does_not_have_is_none(self):
+  def test_what_the_system_does_not_have_is_none(self):
     found = _settings('--algorithm=fedavg')
-    assert [found.p, found.clip, found.noise_multiplier] == [None] * 3
-    assert found.public_examples is None and found.sampling == 'fixed'
-    assert _settings('--algorithm=fedavg_randk').p == 0.4
-    assert _settings('--epsilon=1').noise_multiplier is None
+    assert [found.p, found.clip, found.noise_multiplier, found.epsilon] == [None] * 4
+    assert found.sampling == 'fixed'
+    assert _settings(
+        '--algorithm=fedavg', '--warm_start=none', '--trainable=all'
+    ).public_examples is None
+    assert _settings('--noise_multiplier=1').epsilon is None
+    assert _settings().system_options.public_clients == 0
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
 
-  def test_nothing_is_left_behind(self):
-    task_flags.use({'fashion_mnist_clients': 17})
-    before = _global_flags()
-    own = [
-        '--algorithm=fedsmp_randk', '--fashion_mnist_clients=5', '--runtime=ray', '--overwrite',
-        '--fashion_mnist_filters=1,2',
-    ]
-    for _ in range(2):
-      found, place, output = settings.parse(['--task=fashion_mnist', *own])
-      assert found.task_flags['fashion_mnist_clients'] == 5
-      assert found.task_flags['fashion_mnist_filters'] == ['1', '2']
-      assert place.runtime == 'ray' and output.overwrite
-      plain, place, output = settings.parse(['--task=fashion_mnist'])
-      # The default, not what the tasks use at the moment.
-      assert plain.task_flags['fashion_mnist_clients'] == 6000
-      assert place.runtime == 'local' and not output.overwrite
-    with pytest.raises(errors.InputError):
-      settings.parse(['--task=fashion_mnist', '--p=2', '--fashion_mnist_clients=5'])
-    grids.Cell.of(['--task=svhn', '--svhn_clients=3']).identity  # noqa: B018  (made to be read)
-    assert _global_flags() == before
-    assert datasets.TASKS['fashion_mnist'].num_clients() == 17
+  @pytest.mark.parametrize(
+      'flags, sentence',
+      [
+          ('--algorithm=dp_fedavg --p=0.1', '--p has no effect unless --algorithm=fedsmp_topk, fed'),
+          ('--algorithm=fedavg --clip=1', '--clip has no effect unless --algorithm=fedsmp_topk, fed'),
+          ('--algorithm=dp_fedavg --public_clients=2',
+           '--public_clients has no effect unless --algorithm=fedsmp_topk or fedavg_topk; set it, or'),
+          ('--shakespeare_lstm=keras', '--shakespeare_lstm has no effect unless --task=shakespeare'),
+          ('--warm_start=none', '--trainable=head needs a pre-trained body; set --warm_start=public'),
+          ('--warm_start=none --trainable=all --algorithm=dp_fedavg --public_examples=3',
+           '--public_examples has no effect unless --algorithm=fedsmp_topk'),
+          ('--algorithm=public_only --rounds=3', '--rounds has no effect unless'),
+          ('--epsilon=1 --noise_multiplier=1', '--epsilon=1.0 and --noise_multiplier=1.0 exclude'),
+          ('--p=2', '--p must be a number > 0 and <= 1; got 2'),
+          ('--rounds=0', '--rounds must be an integer >= 1; got 0'),
+          ('--clip=nan', '--clip must be a finite number > 0; got nan'),
+          ('--algorithm=fedsmp', '--algorithm=fedsmp is neither one of fedsmp_topk, '),
+          ('--flagfile=none_such', 'flagfile'),
+      ],
+  )
+  def test_what_is_refused(self, flags, sentence):
+    with pytest.raises(errors.InputError) as error:
+      _settings(*flags.split())
+    assert sentence in str(error.value) and '\n' not in str(error.value)
 
-  def test_the_tasks_use_a_runs_flags(self):
-    found = _settings('--fashion_mnist_clients=5')
-    task_flags.use(found.task_flags)
-    assert datasets.TASKS['fashion_mnist'].num_clients() == 5
-    task_flags.use(_settings().task_flags)
-    assert datasets.TASKS['fashion_mnist'].num_clients() == 6000
-
-  def test_flagfiles(self, tmp_path):
-    (tmp_path / 'inner').write_text('--rounds=7\n--svhn_clients=4\n')
-    (tmp_path / 'outer').write_text(f'# Some.\n\n--task=svhn\n--flagfile={tmp_path}/inner\n')
-    file = f'--flagfile={tmp_path}/outer'
-    found = settings.parse([file, '--seed=3'])[0]
-    assert (found.task, found.rounds, found.seed) == ('svhn', 7, 3)
-    assert found.task_flags['svhn_clients'] == 4
-    assert settings.parse([file, '--rounds=8'])[0].rounds == 8
-    assert settings.parse(['--rounds=8', file])[0].rounds == 7
+  def test_public_only_is_a_run_without_rounds(self):
+    found = _settings('--algorithm=public_only', '--public_examples=300')
+    assert (found.rounds, found.warm_start, found.public_examples) == (0, 'public', 300)
+    assert found.learning_rate and found.clip is None
 
   def test_further_options(self):
     @dataclasses.dataclass(frozen=True)
@@ -155,68 +145,55 @@ class TestParse:
       settings.parse(['--task=svhn', '--own=4'], program='a command')
 
 
+class TestFlagfile:
+
+  def test_files_in_files_and_what_comes_later_wins(self, tmp_path):
+    (tmp_path / 'inner').write_text('--rounds=7\n--shakespeare_lstm=keras\n')
+    (tmp_path / 'outer').write_text(f'# Some.\n\n--task=shakespeare\n--flagfile={tmp_path}/inner\n')
+    file = f'--flagfile={tmp_path}/outer'
+    found = settings.parse([file, '--seed=3'])[0]
+    assert (found.task, found.rounds, found.seed) == ('shakespeare', 7, 3)
+    assert found.task_options.lstm == 'keras'
+    assert settings.parse([file, '--rounds=8'])[0].rounds == 8
+    assert settings.parse(['--rounds=8', '--flagfile', f'{tmp_path}/outer'])[0].rounds == 7
+
+  def test_what_has_no_effect_with_the_system_is_ignored_in_it_alone(self, tmp_path):
+    (tmp_path / 'file').write_text(
+        '--task=fashion_mnist\n--p=0.1\n--clip=2\n--noise_multiplier=3\n--public_clients=2\n'
+    )
+    file = f'--flagfile={tmp_path}/file'
+    found = settings.parse([file])[0]
+    assert (found.p, found.clip, found.system_options.public_clients) == (0.1, 2, 2)
+    dense = settings.parse([file, '--algorithm=dp_fedavg'])[0]
+    assert (dense.p, dense.clip, dense.noise_multiplier) == (None, 2, 3)
+    plain = settings.parse([file, '--algorithm=fedavg'])[0]
+    assert (plain.p, plain.clip, plain.noise_multiplier) == (None, None, None)
+    assert settings.parse([file, '--epsilon=2'])[0].noise_multiplier is None
+    # Out of range it is an error there too, and so is a flag that is none.
+    for line in ('--p=7', '--nothing=3'):
+      (tmp_path / 'wrong').write_text(f'--task=fashion_mnist\n{line}\n')
+      with pytest.raises(errors.InputError, match='p must be|It is in .*wrong'):
+        settings.parse([f'--flagfile={tmp_path}/wrong'])
+
+
 class TestIdentity:
 
-  def test_it_has_all_but_where_data_are(self):
-    found = _settings('--fashion_mnist_dir=/x', '--fashion_mnist_clients=5', '--p=0.5', '--seed=1')
+  def test_it_has_all_but_where_things_are_and_the_budget(self):
+    found = settings.parse([
+        '--task=shakespeare', '--data_dir=/x', '--p=0.5', '--seed=1', '--epsilon_budget=9',
+        '--shakespeare_lstm=keras', '--public_clients=3',
+    ])[0]
     values = settings.identity(found)
     assert values == json.loads(json.dumps(values))
-    known = set(options.options_of(settings.RunSettings))
-    own = {name for name in task_flags.names('fashion_mnist') if not name.endswith('_dir')}
-    # A run that has spent its budget resumes with a larger one.
-    assert set(values) == (known | own) - {'epsilon_budget'}
-    assert (values['p'], values['seed'], values['fashion_mnist_clients']) == (0.5, 1, 5)
-    assert values == settings.identity(
-        _settings('--seed=1', '--fashion_mnist_clients=5', '--p=0.5')
-    )
+    known = set(options.options_of(settings.RunSettings)) - {'epsilon_budget'}
+    assert set(values) - known == {
+        'shakespeare_data', 'shakespeare_protocol', 'shakespeare_lstm', 'public_clients',
+        'released_weight',
+    }
+    assert (values['p'], values['seed'], values['public_clients']) == (0.5, 1, 3)
 
   def test_config_json_has_that_of_its_command(self, data_dir, tmp_path):
     assert commands.main(commands.tiny(data_dir, tmp_path / 'run', '--seed=1')) == 0
     config = json.loads((tmp_path / 'run' / 'config.json').read_text())
     arguments = commands.tiny(data_dir, tmp_path / 'run', '--seed=1')[1:]
-    found = settings.parse(arguments)[0]
-    assert config['flags'] == settings.identity(found)
-    assert config['task_flags'] == found.task_flags
-
-
-class TestFlagsOfAnotherRun:
-
-  def _config(self, tmp_path, found):
-    (tmp_path / 'config.json').write_text(json.dumps({'flags': settings.identity(found)}))
-    return f'--config={tmp_path}'
-
-  @pytest.mark.parametrize('grid', grids.names())
-  def test_they_make_the_same_run(self, grid, tmp_path):
-    for cell in [cell for paragraph in grids.read(grid) for cell in paragraph][:3]:
-      found = settings.parse([*cell.flags, '--seed=3'])[0]
-      config = self._config(tmp_path, found)
-      assert settings.identity(settings.parse([config])[0]) == settings.identity(found)
-      assert settings.parse([f'{config}/config.json'])[0] == settings.parse([config])[0]
-
-  def test_defaults_that_follow_from_other_flags(self, tmp_path):
-    # Five rounds a mask are the default of top-k, and not beside --public_clients.
-    found = _settings('--public_clients=2', '--mask_rounds=5')
-    config = self._config(tmp_path, found)
-    assert settings.identity(settings.parse([config])[0]) == settings.identity(found)
-
-  def test_flags_given_explicitly_win(self, tmp_path):
-    config = self._config(tmp_path, _settings('--epsilon=2', '--p=0.1', '--public_clients=3'))
-    found = settings.parse([config, '--noise_multiplier=3', '--p=0.2'])[0]
-    assert (found.epsilon, found.noise_multiplier, found.p) == (None, 3, 0.2)
-    assert found.public_clients == 3
-    # What an explicit flag leaves without effect is left out.
-    other = settings.parse([config, '--algorithm=fedavg'])[0]
-    assert (other.p, other.epsilon, other.public_clients) == (None, None, None)
-    assert settings.parse(['--recipe=best', '--task=shakespeare', '--algorithm=dp_fedavg'])[0].p is None
-
-  @pytest.mark.parametrize('content', [None, 'no JSON', '[]', '{}', '{"flags": {}}'])
-  def test_files_that_are_no_config(self, content, tmp_path):
-    if content is not None:
-      (tmp_path / 'config.json').write_text(content)
-    with pytest.raises(errors.InputError, match=f"--config={tmp_path} is not a run's config.json"):
-      settings.parse([f'--config={tmp_path}'])
-
-  def test_one_preset_at_a_time(self, tmp_path):
-    config = self._config(tmp_path, _settings())
-    with pytest.raises(errors.InputError, match='exclude each other'):
-      settings.parse([config, '--recipe=best'])
+    assert config['flags'] == settings.identity(settings.parse(arguments)[0])
