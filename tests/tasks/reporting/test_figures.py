@@ -118,7 +118,7 @@ class TestComputation:
     ):
       for seed in seeds:
         flags = dict(flag.lstrip('-').split('=') for flag in cell.flags)
-          rounds = cell.settings.rounds
+        rounds = cell.settings.rounds
         # Another seed's accuracy is another.
         accuracies = [None] * rounds + [accuracy - 0.2 * (seed - 1)]
         runs.append(dict(
