@@ -133,7 +133,7 @@ def divide(
   elif per_client:
     test = concatenated([person.test for person in clients])
     owners = task_lib.Owners(
-        'a part of each client\'s own', frozenset(person.name for person in clients)
+        'a part of the examples of each client', frozenset(person.name for person in clients)
     )
   else:
     test = concatenated([person.examples for person in _members(groups, apart)])

@@ -76,27 +76,21 @@ class TaskData:
     """
     return self.test_owners is None or not self.test_owners.ids.isdisjoint(self.client_ids)
 
-  def text(self) -> str:
-    """Describes the data and their owners, in one paragraph.
+  def rows(self) -> list[tuple[str, str]]:
+    """Describes the data and their owners, a name and a line per set.
 
     It includes no number that follows from people's data, but for the number of clients.
     """
-    parts = [self.source, f'{len(self.clients):,} clients']
+    clients = f'{self.source}; {len(self.clients):,} clients'
     if self.even:
       sizes = np.array([len(x) for x, _ in self.clients])
-      parts[-1] += (
-          f' with {sizes.sum():,} examples ({sizes.min()} to {sizes.max()}, median'
-          f' {np.median(sizes):g})'
-      )
-    kind = 'held-out' if self.held_out else 'test'
-    whose = self._test_text()
-    if self.test_outside_guarantee:
-      parts.append(f'{kind} examples: {whose}')
-    else:
-      parts.append(f'{len(self.test[0]):,} {kind} examples: {whose}')
+      clients += f' with {sizes.min()} to {sizes.max()} examples each'
+    name = 'validation set' if self.held_out else 'test set'
+    num_test = '' if self.test_outside_guarantee else f'{len(self.test[0]):,} examples '
+    rows = [('data', clients), (name, num_test + self._test_text())]
     if self.public is not None:
-      parts.append(f'{len(self.public[0]):,} public ones on the server: {self._public_text()}')
-    return '; '.join(parts)
+      rows.append(('public set', f'{len(self.public[0]):,} examples {self._public_text()}'))
+    return rows
 
   def as_dict(self) -> dict[str, Any]:
     """For config.json: where the data are from and whose they are."""
@@ -300,12 +294,12 @@ def cut_pool(
     )
   order = np.random.default_rng(split.seed).permutation(len(x))
   chosen, held, rest = np.split(order, [num_public, aside])
-  text = 'nobody\'s, taken out of the pool before it is cut into clients'
+  text = 'without owners, taken out of the pool before it is cut into clients'
   if num_held_out:
     source = f'{source}; {num_held_out:,} of them HELD OUT in place of the test set'
     test, test_owners = (x[held], y[held]), Owners(text)
   else:
-    test_owners = Owners('nobody\'s, the test part of the data set')
+    test_owners = Owners('without owners, the test part of the data set')
   return TaskData(
       clients=split_evenly(x[rest], y[rest], num_clients),
       test=test,

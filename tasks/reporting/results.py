@@ -218,7 +218,7 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
     }
     seconds = sum(
         float(row['round_seconds']) + float(row['evaluation_seconds'])
-        for row in tables.Table(directory / 'timings.csv').rows()
+        for row in tables.Table(directory / tables.TIMINGS).rows()
         if int(row['round']) <= length
     )
   except (OSError, ValueError, KeyError, TypeError) as error:

@@ -11,7 +11,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks.cli import settings as settings_lib
 from tasks.training import resuming
 from tasks.training import run_directory
-from tasks.training import run_tables
+from tasks.training import tables
 
 
 def text(
@@ -95,7 +95,7 @@ def is_whole(path: pathlib.Path, rounds: int) -> bool:
   cleaned = is_cleaned(path)
   parts = [
       path / run_directory.CONFIG, path / run_directory.WEIGHTS, checkpoints,
-      *run_tables.RunTables(path).paths(),
+      *tables.Tables(path).paths(),
       *([] if cleaned else checkpoints.rglob('*')),
   ]
   if not (cleaned or (checkpoints / f'round_{rounds}').exists()):

@@ -19,7 +19,6 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
-from tasks.training import run_tables
 from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
@@ -53,7 +52,7 @@ class RunDirectory:
     """
     self.path = pathlib.Path(path)
     self._overwrite = overwrite
-    self.tables = run_tables.RunTables(self.path)
+    self.tables = tables.Tables(self.path)
     self._begun = False
     self._opened_at = time.monotonic()
     with errors.writing_to('output_dir', path):
@@ -157,7 +156,7 @@ class RunDirectory:
     """Begins a run; with `overwrite`, removes what another run has left."""
     self._begun = True
     if self._overwrite:
-      with run_tables.writing(self.path):
+      with tables.writing(self.path):
         # The configuration first: without it the other files are no run.
         for path in (
             self.path / CONFIG, self.path / SUMMARY, *self.path.glob('weights*.npz')
@@ -219,7 +218,7 @@ class RunDirectory:
           ' no other run uses it.',
           file=sys.stderr,
       )
-    with run_tables.writing(self.path):
+    with tables.writing(self.path):
       self._lock.truncate(0)
       self._lock.write(f'process {os.getpid()} on {socket.gethostname()}\n')
       self._lock.flush()
@@ -232,7 +231,7 @@ class RunDirectory:
         raise ValueError('it has no run_id')
       return config
     except FileNotFoundError:
-      if not (self.path / run_tables.METRICS).exists():
+      if not (self.path / tables.METRICS).exists():
         return None
       reason = 'it is missing'
     except (OSError, ValueError) as error:
@@ -251,7 +250,7 @@ class RunDirectory:
     """Writes a file that appears, or takes the place of the old one, when whole."""
     path = self.path / name
     unfinished = path.with_name(f'.{name}.unfinished')
-    with run_tables.writing(path):
+    with tables.writing(path):
       try:
         with open(unfinished, 'wb') as file:
           write(file)
@@ -289,7 +288,7 @@ def _number(path: pathlib.Path) -> int:
 
 def rounds_charged(run_dir: os.PathLike[str]) -> int:
   """The most rounds that a run's reports count as charged; 0 without any."""
-  path = pathlib.Path(run_dir) / run_tables.METRICS
+  path = pathlib.Path(run_dir) / tables.METRICS
   found = [row.get('rounds_charged') for row in tables.Table(path).rows()]
   return max([int(c) for c in found if c and c.isdigit()], default=0)
 

@@ -17,8 +17,7 @@ from tasks.datasets import task as task_lib
 from tasks.training import evaluation
 from tasks.training import experiment as experiment_lib
 from tasks.training import interruption as interruption_lib
-from tasks.training import metrics
-from tasks.training import progress as progress_lib
+from tasks.training import reporters
 from tasks.training import run_directory
 
 
@@ -32,15 +31,15 @@ def train(
 ) -> Optional[BaseException]:
   """Runs the rounds and writes their files; returns what ended the run early, if so."""
   settings = experiment.settings
-  progress = progress_lib.Progress(experiment)
+  lines = reporters.Lines(experiment)
   client_data = ClientData(experiment.data, tagged=settings.seed is not None)
   try:
-    writer = metrics.MetricsWriter(experiment, out.tables, ledger)
+    writer = reporters.Metrics(experiment, out.tables, ledger)
     managers = [tff.program.TensorBoardReleaseManager(out.path)]
     if release_manager is not None:
       managers.append(release_manager)
-    reporters = [
-        writer, progress,
+    every = [
+        writer, lines,
         *(releases.Releases(manager, lambda report: writer.row) for manager in managers),
     ]
     with interruption.rounds():
@@ -50,17 +49,17 @@ def train(
           experiment.spec.sampler(experiment.seeds.sampling),
           settings.rounds,
           _evaluate(experiment),
-          reporters,
+          every,
           checkpoints=checkpoints,
           ledger=ledger,
           between_rounds=interruption.check,
       )
   finally:
-    progress.close()
+    lines.close()
   summary = writer.summary()
   out.write_weights(weights)
   out.write_summary(summary)
-  print(progress_lib.summary_text(experiment, summary, out.tables.seconds()))
+  print(reporters.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
   show = datasets.TASKS[settings.task].show
   if stopped_by is None and show is not None and not experiment.data.test_outside_guarantee:

@@ -1,19 +1,27 @@
-"""Turns round reports into the rows of metrics.csv and timings.csv, and a summary."""
+"""Reports the rounds of a run: rows of its tables, lines on its progress, and its results at the end."""
 
 import math
+import sys
+import time
 from typing import Any, Optional
 
 import numpy as np
+import psutil
+import tqdm
 
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
 from tasks import datasets
 from tasks.training import evaluation as evaluation_lib
 from tasks.training import experiment as experiment_lib
-from tasks.training import run_tables
+from tasks.training import plan as plan_lib
+from tasks.training import tables as tables_lib
+
+# Between rounds, and after measurements.
+_SECONDS_PER_LINE, _SECONDS_BETWEEN_MEASURED = 30, 10
 
 
-class MetricsWriter(loop.Reporter):
+class Metrics(loop.Reporter):
   """Turns round reports into the rows of metrics.csv and timings.csv.
 
   Attributes:
@@ -23,7 +31,7 @@ class MetricsWriter(loop.Reporter):
   def __init__(
       self,
       experiment: experiment_lib.Experiment,
-      tables: run_tables.RunTables,
+      tables: tables_lib.Tables,
       ledger: Optional[ledger_lib.Ledger],
   ):
     """Initializes.
@@ -53,7 +61,7 @@ class MetricsWriter(loop.Reporter):
         self._best_accuracy, self._best_round = self._accuracy, self._rounds
     public = report.metrics['aggregator'] if report.metrics else {}
     # First what is not a result: a row of metrics means that the round is complete.
-    self._tables.add_timings({
+    self._tables.timings.add({
         'round': report.rounds_done,
         'round_seconds': round(report.round_seconds, 3),
         'evaluation_seconds': round(report.evaluation_seconds, 3),
@@ -72,7 +80,7 @@ class MetricsWriter(loop.Reporter):
             for name in self._experiment.round.measurements
         },
     }
-    self._tables.add_metrics(self.row)
+    self._tables.metrics.add(self.row)
 
   def _of_padding(self, measured: Optional[evaluation_lib.Evaluation]) -> dict[str, Any]:
     """Accuracy without padding and with it, whichever `test_accuracy` is."""
@@ -169,3 +177,111 @@ class MetricsWriter(loop.Reporter):
         **self._experiment.epsilons(charged),
         'verdict': self._experiment.verdict,
     }
+
+
+class Lines(loop.Reporter):
+  """A bar with ETA, loss, accuracy and epsilon on a terminal; lines in a file."""
+
+  def __init__(self, experiment: experiment_lib.Experiment):
+    """Initializes; `close` ends the bar."""
+    self._experiment = experiment
+    self._bar = tqdm.tqdm(
+        total=experiment.settings.rounds,
+        unit='round',
+        dynamic_ncols=True,
+        disable=None,
+    )
+    self._first = 0
+    # When the first round of this process began.
+    self._begun = math.nan
+    self._last_line = time.monotonic()
+    self._measured = self._spent = ''
+
+  def __call__(self, report: loop.RoundReport) -> None:
+    done, total = report.rounds_done, self._experiment.settings.rounds
+    if done == self._first:
+      self._begun = time.monotonic()
+    measured = report.evaluation
+    if measured is not None:
+      self._measured = (
+          f'loss {measured.loss:.4f}, accuracy {100 * measured.accuracy:.2f} %'
+      )
+    wait = _SECONDS_PER_LINE if measured is None else _SECONDS_BETWEEN_MEASURED
+    is_due = done in (0, total) or time.monotonic() - self._last_line >= wait
+    # Composing losses takes time: not after each round.
+    if self._experiment.private and (measured is not None or is_due):
+      epsilon = self._experiment.spec.epsilon(rounds=report.rounds_charged)
+      self._spent = f', epsilon {epsilon:.3g}'
+      if self._experiment.verdict != 'valid':
+        self._spent += f' {self._experiment.verdict}'
+    text = self._measured + self._spent
+    if not self._bar.disable:
+      self._bar.set_postfix_str(text, refresh=False)
+      self._bar.update(done - self._bar.n)
+      self._bar.refresh()
+      return
+    if is_due:
+      self._say(done, text)
+    if done == self._first and done < total:
+      print('compiling the first round', file=sys.stderr, flush=True)
+
+  def _say(self, done: int, text: str) -> None:
+    """Prints a line: the round, what is known, seconds a round and the time left."""
+    self._last_line = time.monotonic()
+    total = self._experiment.settings.rounds
+    parts = [text] if text else []
+    if run := done - self._first:
+      seconds = (self._last_line - self._begun) / run
+      left = tqdm.tqdm.format_interval(seconds * (total - done))
+      parts += [f'{seconds:.3g} s a round', f'{left} left']
+    print(f'round {done}/{total}: {", ".join(parts)}', file=sys.stderr, flush=True)
+
+  def restore(self, rounds_done: int, state: Any) -> None:
+    self._first = self._bar.initial = rounds_done
+    self._begun = time.monotonic()
+    self._bar.update(rounds_done - self._bar.n)
+    if self._bar.disable:
+      print('compiling the first round', file=sys.stderr, flush=True)
+
+  def close(self) -> None:
+    self._bar.close()
+
+
+def summary_text(
+    experiment: experiment_lib.Experiment, summary: dict[str, Any], seconds: float
+) -> str:
+  """Returns the results of a run that took `seconds`, for people."""
+  rounds = summary['rounds']
+  lines = [f'\n{rounds} of {experiment.settings.rounds} rounds done']
+  measured = summary['measured_round']
+  last = 'final' if measured == rounds else f'not measured after round {measured}, there'
+  best = ''
+  if 'best_test_accuracy' in summary:
+    best = f'best {100 * summary["best_test_accuracy"]:.2f} % (round {summary["best_round"]}), '
+  of_sample = ''
+  if experiment.eval_examples is not None and measured != experiment.settings.rounds:
+    of_sample = f', of {experiment.eval_examples:,} random test examples'
+  lines += [
+      f'  accuracy   {best}{last} {100 * summary["final_test_accuracy"]:.2f} %{of_sample}',
+      f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
+      f'  time       {duration_text(seconds_since_start())} since this command began; all rounds and'
+      f' measurements of the run took {duration_text(seconds)}',
+  ]
+  if experiment.private:
+    charged = summary['rounds_charged']
+    lines.append(f'  privacy    {plan_lib.spent_text(experiment, charged)}')
+  return '\n'.join(lines)
+
+
+def duration_text(seconds: float) -> str:
+  """A duration in two units at most, which are named: 02:34 may be minutes or hours."""
+  minutes, seconds = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f'{hours} h {minutes} min'
+  return f'{minutes} min {seconds} s' if minutes else f'{seconds} s'
+
+
+def seconds_since_start() -> float:
+  """Returns the seconds since this process began, imports included."""
+  return time.time() - psutil.Process().create_time()
