@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
@@ -79,8 +79,8 @@ class Record(NamedTuple):
     return len(set(self.rounds)) if self.seeded else len(self.rounds)
 
   @property
-  def charged(self) -> tuple[accounting.Round, int]:
-    """Returns what counts for privacy, as `accounting.epsilon` takes it."""
+  def charged(self) -> tuple[accountants.Round, int]:
+    """Returns what counts for privacy, as `Accountant.epsilon` takes it."""
     return self.spec.round, self.rounds_charged
 
 

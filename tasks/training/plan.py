@@ -8,7 +8,6 @@ import numpy as np
 
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import noise
-from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
 from tasks.config import recipes
@@ -233,14 +232,13 @@ def _simulated_text(experiment: experiment_lib.Experiment) -> str:
 def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
   """Returns epsilon of all rounds, for whom it is valid and what it assumes, as lines of text."""
   s, spec = experiment.settings, experiment.spec
-  title, adjacency, *_ = accounting.ACCOUNTINGS[spec.claim]
   lines = [
       f'privacy  {spent_text(experiment, s.rounds)}',
-      f'by {title}; {adjacency}',
+      f'by {spec.accountant.title}; {spec.accountant.assumption}',
   ]
   if (of_paper := experiment.epsilons(s.rounds).get('epsilon_paper')) is not None:
     lines.append(
-        f'to compare, in the paper\'s accounting (RDP, Poisson sampling), for n ='
+        f'to compare, by the paper\'s accountant (RDP, Poisson sampling), for n ='
         f' {experiment.paper_spec.population:,}: {of_paper:.4g}'
     )
   exact = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
