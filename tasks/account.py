@@ -26,7 +26,6 @@ from tasks.config import command
 from tasks.config import options as options_lib
 from tasks.training import run_directory
 
-_VALID = 'VALID'
 _SEEDED = 'SEEDED: would be valid with fresh noise, simulation only'
 # What takes numbers; the ledgers have their own.
 _option = functools.partial(options_lib.option, excludes=('ledger',))
@@ -45,7 +44,7 @@ class Options:
       None, 'T, rounds in all.', at_least=1, at_most=calibration.MOST_ROUNDS
   )
   delta: Optional[float] = options_lib.option(
-      None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).'
+      None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).', above=0, below=1
   )
   epsilon: Optional[float] = _option(
       None,
@@ -120,9 +119,7 @@ def _main(options: Options, rest: list[str]) -> None:
 def _account(options: Options) -> None:
   _check_complete(options)
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
-  # What a run may claim first, the paper's own figure last.
-  all_accountants = [*accountants.ACCOUNTANTS, *_plug_in(options)]
-  colluding = {}
+  own = _own(options)
   try:
     spec = spec_lib.PrivacySpec(
         population=n,
@@ -134,10 +131,8 @@ def _account(options: Options) -> None:
         sampling=options.sampling,
         seats=n if poisson and options.seats is None else options.seats,
     )
-    answers = {accountant: _answer(accountant, spec, options) for accountant in all_accountants}
-    if options.colluding is not None:
-      left = [(spec.round_with_colluders(options.colluding), spec.rounds)]
-      colluding = _epsilons([a for a in all_accountants if a.is_sound(spec.round)], left, spec.delta)
+    # What a run may claim first, the paper's own figure last.
+    answers = {a: _answer(a, spec, options) for a in (*accountants.ACCOUNTANTS, *own)}
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
   print(
@@ -151,11 +146,7 @@ def _account(options: Options) -> None:
       f' that is valid for {spec.sampling} sampling'
       f'{f" and {spec.seats:,} seats" if limited else ""}.\n'
   )
-  for accountant, answer in answers.items():
-    _print_row(
-        accountant, _answer_text(answer, options),
-        _verdict(accountant, spec.round, answer), colluding, options,
-    )
+  _print_rows(answers, [(spec, spec.rounds)], spec.delta, options)
   if options.epsilon is None:
     print(_theorem_text(spec))
   print(
@@ -180,7 +171,7 @@ def _check_complete(options: Options) -> None:
       raise errors.InputError(f'--{name} is not set; set it (see {_COMMAND.program} --help).')
 
 
-def _plug_in(options: Options) -> list[accountants.Accountant]:
+def _own(options: Options) -> list[accountants.Accountant]:
   """Returns the accountant that --accountant names, if any."""
   if options.accountant is None:
     return []
@@ -204,16 +195,13 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
   runs = _runs(run_dirs)
   for path, record in runs:
     print(_run_text(path, record))
-  seeded = any(record.seeded for _, record in runs)
   counted = [record.charged for _, record in runs]
   try:
     quoted = accountants.claim(counted)
   except ValueError as error:
     raise errors.InputError(f'{str(error).rstrip(".")}; name runs of one --sampling.') from None
   ledger_lib.check_independent(runs)
-  delta = options.delta
-  if delta is None:
-    delta = min(record.spec.delta for _, record in runs)
+  delta = options.delta or min(record.spec.delta for _, record in runs)
   print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
   names = {record.data for _, record in runs}
   if len(names) > 1:
@@ -222,27 +210,20 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
         f' ({", ".join(sorted(name or "unnamed" for name in names))}): composing them assumes the'
         ' same people, each a single client in each run.'
     )
-  shown = [
+  sound = [
       accountant for accountant in accountants.ACCOUNTANTS
       if all(accountant.is_sound(round_params) for round_params, _ in counted)
   ]
-  epsilons = _epsilons([*shown, *_plug_in(options)], counted, delta)
-  colluding = {}
-  if options.colluding is not None:
-    left = [
-        (record.spec.round_with_colluders(options.colluding), record.rounds_charged)
-        for _, record in runs
-    ]
-    colluding = _epsilons(shown, left, delta)
+  epsilons = {a: a.epsilon(counted, delta) for a in (*sound, *_own(options))}
+  seeded = any(record.seeded for _, record in runs)
   if seeded:
     print('Quote none: the noise of a seeded run can be removed.')
   else:
     print(f'Quote epsilon = {epsilons[quoted]:.4g}, by {quoted.name}: the best of those below.')
-  for accountant, epsilon in epsilons.items():
-    verdict = _verdict(accountant, counted[-1][0], epsilon)
-    if seeded and verdict == _VALID:
-      verdict = 'WOULD BE VALID WITH FRESH NOISE'
-    _print_row(accountant, f'epsilon = {epsilon:.4g}', verdict, colluding, options)
+  _print_rows(
+      epsilons, [(record.spec, record.rounds_charged) for _, record in runs], delta, options,
+      valid='WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID',
+  )
   if options.epsilon_budget is not None:
     print(_left_text(options.epsilon_budget, quoted, counted, delta))
   print(
@@ -286,18 +267,7 @@ def _run_text(path: pathlib.Path, record: ledger_lib.Record) -> str:
   )
 
 
-def _epsilons(
-    by: Sequence[accountants.Accountant], rounds: accountants.Rounds, delta: float
-) -> dict[accountants.Accountant, float]:
-  try:
-    return {accountant: accountant.epsilon(rounds, delta) for accountant in by}
-  except ValueError as error:
-    raise errors.as_flags(error, options_lib.options_of(Options)) from None
-
-
-def _left_text(
-    budget: float, accountant: accountants.Accountant, counted: accountants.Rounds, delta: float
-) -> str:
+def _left_text(budget: float, accountant, counted: accountants.Rounds, delta: float) -> str:
   """Describes what is left of a budget, in epsilon and in rounds like the last run's."""
   spent = accountant.epsilon(counted, delta)
   if spent > budget:
@@ -313,14 +283,8 @@ def _left_text(
 
 
 def _known_text(options: Options) -> str:
-  parts = []
-  if options.noise_multiplier is not None:
-    parts.append(f'sigma = {options.noise_multiplier:g}')
-  if options.rounds is not None:
-    parts.append(f'T = {options.rounds:,}')
-  if options.epsilon is not None:
-    parts.append(f'epsilon = {options.epsilon:g}')
-  return ''.join(f', {part}' for part in parts)
+  known = {'sigma': options.noise_multiplier, 'T': options.rounds, 'epsilon': options.epsilon}
+  return ''.join(f', {name} = {value:g}' for name, value in known.items() if value is not None)
 
 
 def _answer(
@@ -342,35 +306,32 @@ def _answer_text(answer: float, options: Options) -> str:
   return f'{answer:,} rounds'
 
 
-def _verdict(
-    accountant: accountants.Accountant, round_params: accountants.Round, answer: float
-) -> str:
-  """Returns the verdict on an accountant's answer for rounds like this one."""
-  if not accountant.guarantees:
-    return 'no guarantee'
-  if accountant.sampling != round_params.sampling:
-    return 'not for this sampling'
-  if not accountant.covers(round_params):
-    return 'not valid for --seats'
-  if accountant not in accountants.ACCOUNTANTS:
-    return 'not checked by us'
-  return _VALID if answer < math.inf else 'no bound here'
-
-
-def _print_row(
-    accountant: accountants.Accountant,
-    answer: str,
-    verdict: str,
-    colluding: Mapping[accountants.Accountant, float],
+def _print_rows(
+    answers: Mapping[accountants.Accountant, float],
+    runs: Sequence[tuple[spec_lib.PrivacySpec, int]],
+    delta: float,
     options: Options,
+    valid: str = 'VALID',
 ) -> None:
-  print(f'{answer:<20} {verdict:<24} {accountant.name}: {accountant.title};')
-  print(f'{"":46}{accountant.assumption}')
-  if accountant in colluding:
-    print(
-        f'{"":46}epsilon = {colluding[accountant]:.4g} if {100 * options.colluding:g} % of the seats'
-        ' leave out their noise'
-    )
+  """Prints the answer of each accountant, and whether it is valid for these rounds."""
+  for accountant, answer in answers.items():
+    verdict = valid if answer < math.inf else 'no bound here'
+    if not accountant.guarantees:
+      verdict = 'no guarantee'
+    elif any(accountant.sampling != spec.sampling for spec, _ in runs):
+      verdict = 'not for this sampling'
+    elif not all(accountant.covers(spec.round) for spec, _ in runs):
+      verdict = 'not valid for --seats'
+    elif accountant not in accountants.ACCOUNTANTS:
+      verdict = 'not checked by us'
+    print(f'{_answer_text(answer, options):<20} {verdict:<24} {accountant.name}: {accountant.title};')
+    print(f'{"":46}{accountant.assumption}')
+    if options.colluding is not None and all(accountant.is_sound(spec.round) for spec, _ in runs):
+      left = [(spec.round_with_colluders(options.colluding), num) for spec, num in runs]
+      print(
+          f'{"":46}epsilon = {accountant.epsilon(left, delta):.4g} if {100 * options.colluding:g} %'
+          ' of the seats leave out their noise'
+      )
 
 
 def _theorem_text(spec: spec_lib.PrivacySpec) -> str:

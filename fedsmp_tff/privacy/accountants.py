@@ -27,7 +27,6 @@ _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 # The orders of Opacus 0.x, which the paper used.
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))
 _MAX_STEPS_TO_DELTA = 100
-_CACHED_DIVERGENCES = 2**15
 # Grid step for many deltas at once; as all upper bounds, they are no less for it.
 _COARSE_STEP = 1e-3
 
@@ -64,10 +63,8 @@ class Round(NamedTuple):
     """Returns the round with another sampling of as many clients, without truncation."""
     if sampling == self.sampling:
       return self
-    poisson = sampling == sampling_lib.POISSON
-    return self._replace(
-        sampling=sampling, seats=self.population if poisson else self.clients_per_round
-    )
+    seats = self.population if sampling == sampling_lib.POISSON else self.clients_per_round
+    return self._replace(sampling=sampling, seats=seats)
 
   def without_truncation(self) -> 'Round':
     """Returns the round with seats for all clients, at the distance that this takes."""
@@ -109,10 +106,9 @@ class Accountant(abc.ABC):
 
   @abc.abstractmethod
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
-    """Returns the function from delta to epsilon of Gaussian rounds together, in any order.
+    """Returns the function from delta to epsilon of all rounds together, in any order.
 
-    Args:
-      rounds: Of this accountant's `sampling`, with noise and without `distance`; at least one.
+    They are of this accountant's `sampling`, at least one, with noise and without `distance`.
     """
 
   def models(self, rounds: Rounds) -> Sequence[Rounds]:
@@ -129,12 +125,8 @@ class Accountant(abc.ABC):
 
     Rounds of another sampling count as if as many clients were sampled in this accountant's way.
 
-    >>> round_params = Round('poisson', 6000, 100, 6000, noise_multiplier=1.4)
-    >>> round(POISSON_RDP.epsilon([(round_params, 180)], delta=6000**-1.1), 3)
-    0.744
-
     Args:
-      rounds: The rounds.
+      rounds: Rounds on the same clients.
       delta: delta of all rounds together, in (0, 1).
 
     Returns:
@@ -214,13 +206,13 @@ class _PoissonRdp(_Rdp):
     another with probability `seats` / (others + 1), which moves the sum by 2 C. The
     exponential of (alpha - 1) times the divergence is jointly convex.
     """
-    seats, rate, sigma = round_params.seats, round_params.sampling_rate, round_params.noise_multiplier
+    _, n, _, seats, sigma, _ = round_params
+    rate, power = round_params.sampling_rate, order - 1
     plain = _poisson_divergence(order, rate, sigma)
-    full = _probability_of_more(seats - 1, round_params.population - 1, rate)
+    full = _probability_of_more(seats - 1, n - 1, rate)
     if not full:
       return plain
     replaced = _poisson_divergence(order, rate * seats / (seats + 1), sigma / 2)
-    power = order - 1
     return np.logaddexp(
         math.log1p(-full) + power * plain, math.log(full) + power * replaced
     ) / power
@@ -237,11 +229,10 @@ class _FixedRdp(_Rdp):
   assumption, sampling = _REPLACE, sampling_lib.FIXED
 
   def _divergence(self, round_params: Round, order: float) -> float:
-    event = dp_accounting.GaussianDpEvent(round_params.noise_multiplier / 2)
-    if round_params.clients_per_round < round_params.population:
-      event = dp_accounting.SampledWithoutReplacementDpEvent(
-          round_params.population, round_params.clients_per_round, event
-      )
+    _, n, r, _, sigma, _ = round_params
+    event = dp_accounting.GaussianDpEvent(sigma / 2)
+    if r < n:
+      event = dp_accounting.SampledWithoutReplacementDpEvent(n, r, event)
     return _divergence_of(order, event, dp_accounting.NeighboringRelation.REPLACE_ONE)
 
 
@@ -273,28 +264,23 @@ class _Pld(Accountant):
 
 
 class _PoissonPld(_Pld):
-
   name, title = 'poisson_pld', f'PLD (RDP if smaller), {_POISSON}'
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
   sensitivity, faster = 1, POISSON_RDP
 
   def loss(self, round_params: Round, step: float) -> pld.Loss:
-    return pld.poisson(
-        round_params.noise_multiplier, round_params.population, round_params.clients_per_round,
-        round_params.seats, step,
-    )
+    _, n, r, seats, sigma, _ = round_params
+    return pld.poisson(sigma, n, r, seats, step)
 
 
 class _FixedPld(_Pld):
-
   name, title = 'fixed_pld', f'PLD (RDP if smaller), {_FIXED}'
   assumption, sampling = _REPLACE, sampling_lib.FIXED
   sensitivity, faster = 2, FIXED_RDP
 
   def loss(self, round_params: Round, step: float) -> pld.Loss:
-    return pld.fixed(
-        round_params.noise_multiplier, round_params.population, round_params.clients_per_round, step
-    )
+    _, n, r, _, sigma, _ = round_params
+    return pld.fixed(sigma, n, r, step)
 
 
 class _Paper(Accountant):
@@ -309,12 +295,11 @@ class _Paper(Accountant):
     return super().covers(round_params) and not truncated and not round_params.distance
 
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+    def divergence(order, params):
+      return _poisson_divergence(order, params.sampling_rate, params.noise_multiplier)
+
     divergences = np.array([
-        sum(
-            _poisson_divergence(order, params.sampling_rate, params.noise_multiplier) * num
-            for params, num in rounds
-        )
-        for order in _PAPER_ORDERS
+        sum(divergence(order, params) * num for params, num in rounds) for order in _PAPER_ORDERS
     ])
     powers = np.array(_PAPER_ORDERS) - 1
     return lambda delta: float(np.nanmin(divergences + math.log(1 / delta) / powers))
@@ -353,7 +338,7 @@ def _poisson_divergence(order: float, sampling_rate: float, noise_multiplier: fl
   return _divergence_of(order, dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian))
 
 
-@functools.lru_cache(_CACHED_DIVERGENCES)
+@functools.lru_cache(2**15)
 def _divergence_of(order: float, event: dp_accounting.DpEvent, *relation) -> float:
   """Returns the Renyi divergence of an event at the order."""
   (divergence,) = rdp.RdpAccountant([order], *relation).compose(event).rdp
