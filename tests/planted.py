@@ -45,7 +45,7 @@ _SHARES = 'fedsmp_tff/mechanism/noise_shares.py'
 _RANDOMNESS = 'fedsmp_tff/randomness.py'
 _PROCESS = 'fedsmp_tff/learning_process.py'
 _SAMPLING = 'fedsmp_tff/privacy/sampling.py'
-_ACCOUNTING = 'fedsmp_tff/privacy/accounting.py'
+_ACCOUNTANTS = 'fedsmp_tff/privacy/accountants.py'
 _PLD = 'fedsmp_tff/privacy/pld.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
@@ -118,15 +118,22 @@ FAULTS = (
     Fault(_PLD, '  if not full:\n    return plain', '  if True:\n    return plain',
           f'{_LIB}/privacy/test_pld.py'),
     Fault(_PLD, 'return _ROUNDING * sum(num for _, num in rounds)', 'return 0.0',
-          f'{_LIB}/privacy/test_pld.py {_LIB}/privacy/test_accounting.py tests/system/test_properties.py'),
+          f'{_LIB}/privacy/test_pld.py {_LIB}/privacy/test_accountants.py tests/system/test_properties.py'),
     Fault(_PLD, 'return Loss(removed, gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
           'return Loss(gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
           f'{_LIB}/privacy/test_pld.py'),
-    Fault(_ACCOUNTING, 'event = dp_accounting.GaussianDpEvent(one.noise_multiplier / 2)\n  if',
-          'event = dp_accounting.GaussianDpEvent(one.noise_multiplier)\n  if',
-          f'{_LIB}/privacy/test_accounting.py {_LIB}/privacy/test_spec.py'),
-    Fault(_ACCOUNTING, 'return float(stats.binom.sf(one.seats, one.population, one.sampling_rate))',
-          'return 0.0', f'{_LIB}/privacy/test_accounting.py {_LIB}/privacy/test_spec.py'),
+    Fault(_ACCOUNTANTS, 'event = dp_accounting.GaussianDpEvent(sigma / 2)\n    if',
+          'event = dp_accounting.GaussianDpEvent(sigma)\n    if',
+          f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_spec.py'),
+    Fault(_ACCOUNTANTS, 'distance=self.distance + overflow)', 'distance=self.distance)',
+          f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_spec.py'),
+    Fault(_ACCOUNTANTS, 'left = delta - (1 + math.exp(min(epsilon, 700))) * distance',
+          'left = delta - distance',
+          f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_discrete_gaussian.py'),
+    Fault(_ACCOUNTANTS, 'return self.guarantees and self.covers(round_params)',
+          'return self.covers(round_params)', f'{_LIB}/privacy/test_accountants.py'),
+    Fault(_ACCOUNTANTS, 'and not truncated and not round_params.distance', '',
+          f'{_LIB}/privacy/test_spec.py'),
     Fault(_DISCRETE, 'lattice.min_reporting if shares is None else shares',
           'lattice.seats if shares is None else shares',
           f'{_LIB}/privacy/test_discrete_gaussian.py'),

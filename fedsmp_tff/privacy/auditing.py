@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from fedsmp_tff.mechanism import noise
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 
 _PILOT = 0.2
@@ -143,7 +143,7 @@ def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float
   same of the complements.
   """
   epsilons = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST_EPSILON, 300)])
-  deltas = accounting.deltas(spec.round, spec.rounds, epsilons)
+  deltas = accountants.deltas(spec.round, spec.rounds, epsilons)
   inverse_exp = np.exp(-epsilons)
 
   def inverse(true):

@@ -29,7 +29,7 @@ from fedsmp_tff.mechanism import lattice as lattice_lib
 _ROUNDING_VARIANCE = 3.0
 
 
-class Dominating(NamedTuple):
+class DominatingGaussian(NamedTuple):
   """A Gaussian mechanism of which releases are post-processing, nearly.
 
   Attributes:
@@ -41,7 +41,7 @@ class Dominating(NamedTuple):
   distance: float
 
 
-def dominating(lattice: lattice_lib.Lattice, shares: Optional[int] = None) -> Dominating:
+def dominating_gaussian(lattice: lattice_lib.Lattice, shares: Optional[int] = None) -> DominatingGaussian:
   """Returns the Gaussian mechanism for one client added or removed.
 
   Args:
@@ -51,11 +51,11 @@ def dominating(lattice: lattice_lib.Lattice, shares: Optional[int] = None) -> Do
   """
   share, num = lattice.share_variance, lattice.min_reporting if shares is None else shares
   if not num:
-    return Dominating(0.0, 0.0)
+    return DominatingGaussian(0.0, 0.0)
   variance = share * num - _ROUNDING_VARIANCE
   rounding = 2 * _ratio(_ROUNDING_VARIANCE)
   sums = sum(_ratio(share * i / (i + 1)) for i in range(1, num))
-  return Dominating(
+  return DominatingGaussian(
       math.sqrt(variance / lattice.squared_norm_bound),
       lattice.num_integers * (rounding + sums) + lattice.statistical_distance,
   )

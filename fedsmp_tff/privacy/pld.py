@@ -155,11 +155,6 @@ def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
   return epsilon_at
 
 
-def epsilon(rounds: Sequence[tuple[Loss, int]], delta: float) -> float:
-  """Returns epsilon of rounds at one delta; see `epsilon_of`."""
-  return epsilon_of(rounds)(delta)
-
-
 def deltas(one: Loss, num: int, epsilons: Sequence[float]) -> np.ndarray:
   """Returns delta at each epsilon, at least 0, of a round that takes place `num` times."""
   found = one.self_compose(num).get_delta_for_epsilon(epsilons)

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import fed_smp
 from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
@@ -158,12 +159,12 @@ class Experiment:
       return {}
     found = {'epsilon': self.spec.epsilon(rounds=rounds)}
     if self.spec.noise == noise_lib.GAUSSIAN:
-      found['epsilon_paper'] = self.paper_spec.epsilon('paper', rounds)
+      found['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
     return found
 
   @property
   def paper_spec(self) -> fedsmp_tff.PrivacySpec:
-    """The specification that the paper's accounting is about: of the task's `paper_population`."""
+    """The specification that the paper's accountant is about: of the task's `paper_population`."""
     population = datasets.TASKS[self.settings.task].defaults.paper_population
     if population is None:
       return self.spec

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import fedsmp_tff
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
@@ -248,7 +249,7 @@ class TestExecution:
       for t, row in enumerate(rows):
         assert row['rounds_charged'] == row['round'] == str(t)
         assert float(row['epsilon']) == pytest.approx(spec.epsilon(rounds=t))
-        assert float(row['epsilon_paper']) == pytest.approx(spec.epsilon('paper', t))
+        assert float(row['epsilon_paper']) == pytest.approx(spec.epsilon(accountants.PAPER, t))
       record = ledger_lib.read(out / 'privacy_ledger.jsonl')
       assert record.spec == spec and record.rounds == [0, 1, 2] and not record.seeded
       assert record.initial_weights == 'random'
@@ -400,8 +401,8 @@ class TestExecution:
     )
     assert found[1] == f'{of_data.epsilon():.4g}' and of_data.population < 2000
     assert (
-        "in the paper's accounting (RDP, Poisson sampling), for n = 1,000,000,000:"
-        f' {of_paper.epsilon("paper"):.4g}'
+        "by the paper's accountant (RDP, Poisson sampling), for n = 1,000,000,000:"
+        f' {of_paper.epsilon(accountants.PAPER):.4g}'
     ) in printed
 
   def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 
 from fedsmp_tff.mechanism import lattice as lattice_lib
 from fedsmp_tff.mechanism import noise
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 
 
@@ -71,12 +71,12 @@ class TestStatisticalDistance:
     )
     distance = 1e-9
     far = noise.IntegerTable(0, np.array([0]), np.array([0]), distance)
-    exact = spec.epsilon('fixed_rdp')
+    exact = spec.epsilon(accountants.FIXED_RDP)
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(noise, 'integer_table', lambda variance: far)
-      paid = accounting.epsilon([(spec.round, 50)], 'fixed_rdp', spec.delta)
+      paid = accountants.FIXED_RDP.epsilon([(spec.round, 50)], spec.delta)
     left = spec.delta - (1 + math.exp(paid)) * 50 * 10 * 6 * distance
     assert paid > exact
     assert paid == pytest.approx(
-        dataclasses.replace(spec, delta=left).epsilon('fixed_rdp'), rel=1e-6
+        dataclasses.replace(spec, delta=left).epsilon(accountants.FIXED_RDP), rel=1e-6
     )

@@ -4,6 +4,7 @@ import collections
 
 import pytest
 
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
@@ -68,7 +69,7 @@ class TestComputation:
           rounds=standard.rounds, noise_multiplier=sigma, clipping_norm=1.0,
           delta=spec_lib.default_delta(n), sampling=sampling.FIXED,
       )
-      assert spec.epsilon('paper') == pytest.approx(row.epsilon, rel=0.012)
+      assert spec.epsilon(accountants.PAPER) == pytest.approx(row.epsilon, rel=0.012)
 
   def test_uplink_is_four_bytes_a_value(self):
     dims = {'fashion_mnist': 1_663_370, 'svhn': 3_431_754, 'shakespeare': 822_570}
