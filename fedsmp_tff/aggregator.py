@@ -4,12 +4,12 @@ from typing import Optional
 
 import tensorflow_federated as tff
 
-from fedsmp_tff import fed_smp
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
-from fedsmp_tff.mechanism import masked_sum
+from fedsmp_tff.mechanism import channel as channel_lib
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.mechanism import round as round_lib
 
 
 class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -75,7 +75,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       mechanism: mechanism_lib.Mechanism,
       *,
       seed: Optional[int] = None,
-      make_channel: masked_sum.MakeChannel = masked_sum.make_channel,
+      make_channel: channel_lib.MakeChannel = channel_lib.make_channel,
   ):
     """Initializes the factory.
 
@@ -106,9 +106,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     self.seed = seed
     self._make_channel = make_channel
 
-  def round(self, shapes: flattening.Shapes) -> fed_smp.FedSmpRound:
+  def round(self, shapes: flattening.Shapes) -> round_lib.FedSmpRound:
     """Returns the steps of a round for a model of tensors of these shapes."""
-    return fed_smp.FedSmpRound(self.sparsifier, self.mechanism, shapes, self._make_channel)
+    return round_lib.FedSmpRound(self.sparsifier, self.mechanism, shapes, self._make_channel)
 
   def create(
       self, value_type: tff.Type, weight_type: Optional[tff.Type] = None

@@ -8,9 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator as aggregator_lib
-from fedsmp_tff import client_training
 from fedsmp_tff import flattening
-from fedsmp_tff import public_update
+from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
@@ -50,7 +49,7 @@ def tag_client(
 
 def build_fed_smp(
     model: tff.learning.models.FunctionalModel,
-    training: client_training.LocalTraining,
+    training: local_training.LocalTraining,
     aggregator: aggregator_lib.FedSmpFactory,
     *,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
@@ -121,7 +120,7 @@ def build_fed_smp(
   """
   for name, value, kind in (
       ('model', model, tff.learning.models.FunctionalModel),
-      ('training', training, client_training.LocalTraining),
+      ('training', training, local_training.LocalTraining),
       ('aggregator', aggregator, aggregator_lib.FedSmpFactory),
   ):
     if not isinstance(value, kind):
@@ -199,16 +198,15 @@ class _Algorithm1:
     self._flattener = flattening.Flattener(self.weights_type.trainable)
     self.round = aggregator.round(self._flattener.shapes)
     self.data_type = _data_type_of(model, tagged=seed is not None)
-    self._train = client_training.TracedTraining(training, model, self.weights_type)
+    self._train = local_training.TracedTraining(training, model, self.weights_type)
     public = aggregator.sparsifier.public_training(training)
     self._public_update = None
-    self._public_training = None  # Unless it is the clients'.
+    self._public_training = training if public is None else public.training
     if public is not None:
       train = self._train
       if public.training != training:
-        self._public_training = public.training
-        train = client_training.TracedTraining(public.training, model, self.weights_type)
-      self._public_update = public_update.PublicUpdate(train, public, self._flattener)
+        train = local_training.TracedTraining(public.training, model, self.weights_type)
+      self._public_update = local_training.PublicUpdate(train, public, self._flattener)
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     weights = _initial_weights(self._model)
@@ -233,7 +231,7 @@ class _Algorithm1:
     client_seed, examples = _seed_and_examples(self._seed, data, state)
     update = self._train(
         weights,
-        client_training.examples_of(examples),
+        local_training.examples_of(examples),
         hparams,
         randomness.derive(client_seed, randomness.Stream.ORDER),
     )
@@ -275,7 +273,7 @@ class _Algorithm1:
     return state._replace(
         global_model_weights=weights,
         # Top-k coordinates are a function of the weights.
-        aggregator=self._choose(state.aggregator, weights, state.client_work, due=True),
+        aggregator=self._choose(state.aggregator, weights, state.client_work, anew=True),
     )
 
   def get_hparams(self, state) -> collections.OrderedDict[str, Any]:
@@ -291,20 +289,17 @@ class _Algorithm1:
     )
 
   def _choose(
-      self, state: state_lib.FedSmpState, weights, hparams, due: Optional[bool] = None
+      self, state: state_lib.FedSmpState, weights, hparams, anew: bool = False
   ) -> state_lib.FedSmpState:
-    if self._public_update is None:
-      return self.round.choose(state, due=due)
-    due = self.round.is_due(state.round_num) if due is None else due
-    if self._public_training is not None:
-      hparams = self._public_training.hparams_of_round(
-          self._public_training.initial_hparams(weights.trainable), state.round_num
-      )
-    return self.round.choose(
-        state,
-        lambda seed: self._public_update(weights, hparams, state.clipping_norm, seed, due),
-        due,
-    )
+    def public_update(seed):
+      own = hparams
+      if self._public_training != self._training:
+        own = self._public_training.hparams_of_round(
+            self._public_training.initial_hparams(weights.trainable), state.round_num
+        )
+      return self._public_update(weights, own, state.clipping_norm, seed)
+
+    return self.round.choose(state, public_update if self._public_update else None, anew)
 
 
 def _weights_type_of(model: tff.learning.models.FunctionalModel) -> tff.Type:
@@ -315,7 +310,7 @@ def _weights_type_of(model: tff.learning.models.FunctionalModel) -> tff.Type:
 def _data_type_of(model: tff.learning.models.FunctionalModel, tagged: bool) -> tff.Type:
   """Returns the type of a client's examples; `tagged`: as `tag_client` makes them."""
   examples = tff.SequenceType(
-      tff.types.tensorflow_to_type(client_training.element_spec(model))
+      tff.types.tensorflow_to_type(local_training.element_spec(model))
   )
   if not tagged:
     return examples

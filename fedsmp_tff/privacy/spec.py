@@ -16,9 +16,9 @@ from typing import Optional
 
 import dp_accounting
 
-from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import integer_noise as lattice_lib
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import mechanism as noise_lib
 from fedsmp_tff.privacy import accounting as accounting_lib
 from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import discrete_gaussian

@@ -7,7 +7,7 @@ from typing import Optional
 import numpy as np
 
 from fedsmp_tff import sparsifiers
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import accounting
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
@@ -182,7 +182,7 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   if not experiment.private:
     return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
   spec, sigma = experiment.spec, experiment.aggregator.mechanism.values_noise_multiplier
-  share = noise.share_stddev(sigma, spec.min_reporting)
+  share = mechanism_lib.share_stddev(sigma, spec.min_reporting)
   text = (
       f'clip to C = {s.clip:g}; each participant adds {spec.noise} noise of standard'
       f' deviation {share:.4g} C to each kept value, so the sum of'

@@ -10,9 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
+from fedsmp_tff import released
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
-from fedsmp_tff.post_processing import released_topk
 from tests.support import numpy_reference
 from tests.support import one_round
 from tests.support import processes
@@ -286,7 +286,7 @@ class TestComposition:
         lambda: tff.learning.models.model_from_functional(model),
         client_optimizer_fn=tff.learning.optimizers.build_sgdm(self._LEARNING_RATE),
         model_aggregator=processes.factory(
-            released_topk.ReleasedTopK(num=4, explore=0.0), self._CLIENTS,
+            released.ReleasedTopK(num=4, random_fraction=0.0), self._CLIENTS,
             clipping_norm=0.7, noise_multiplier=0.0,
         ),
         metrics_aggregator=fedsmp_tff.no_client_metrics,
@@ -339,10 +339,10 @@ class TestComposition:
     np.testing.assert_allclose(output.result, expected, atol=2e-6)
 
   def test_a_sparsifier_of_the_users_own(self):
-    class Last(sparsifiers.Kept):
+    class Last(sparsifiers.SizedSparsifier):
 
-      def choose(self, known):
-        return tf.range(one_round.DIM - self.num_kept(one_round.DIM), one_round.DIM)
+      def choose(self, context):
+        return context.dim - 1 - tf.range(self.num_kept(context.dim))
 
     updates = one_round.updates(self._CLIENTS)
     factory = processes.factory(

@@ -41,17 +41,13 @@ def _build(sparsifier, sigma=0.0, clip=0.5, training=None, **options):
 _SYSTEMS = {
     'fedsmp_randk': (functools.partial(_build, sparsifiers.RandK(num=4)), 10 / 4, 0.5),
     'fedsmp_topk': (functools.partial(_build, _topk()), 1.0, 0.5),
-    'fedsmp_head': (functools.partial(_build, sparsifiers.Head(num=4)), 1.0, 0.5),
     'dp_fedavg': (functools.partial(_build, sparsifiers.Dense()), 1.0, 0.5),
     'fedavg': (functools.partial(_build, sparsifiers.Dense(), clip=None), 1.0, None),
     'fedavg_randk': (functools.partial(_build, sparsifiers.RandK(num=4), clip=None), 10 / 4, None),
     'fedavg_topk': (functools.partial(_build, _topk(), clip=None), 1.0, None),
 }
 # The coordinates of every round, where they are in nobody's state.
-_FIXED = {
-    'fedsmp_head': range(linear_runs.DIM - 4, linear_runs.DIM),
-    'dp_fedavg': range(linear_runs.DIM), 'fedavg': range(linear_runs.DIM),
-}
+_FIXED = {'dp_fedavg': range(linear_runs.DIM), 'fedavg': range(linear_runs.DIM)}
 
 
 class TestComputation:

@@ -1,6 +1,10 @@
-"""Estimates of each coordinate's energy, the mean square of its values, from past releases."""
+"""Top k by past releases: without public data (ReleasedTopK), or beside them (HybridTopK).
+
+Both estimate each coordinate's energy, the mean square of its values, at no cost in epsilon.
+"""
 
 from collections.abc import Sequence
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -13,6 +17,107 @@ from fedsmp_tff.mechanism import state as state_lib
 _FITS = 3
 # No group of coordinates is given up for what may be noise alone.
 _LEAST = 1 / 50
+# The least part of the exploration that all tensors get in equal parts.
+_EQUAL_FRACTION = 0.5
+# Coordinates that no round kept may have one estimate: chance orders them.
+_JITTER = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleasedTopK(sparsifiers.SizedSparsifier):
+  """The k coordinates of the largest energies by past releases; not scaled.
+
+  A fraction of the k explores: it is drawn at random, half of it from all tensors of the
+  model equally, half in proportion to their energies; the others are the largest of
+  `Energies.estimate`. In the first round all of the k explore.
+
+  It needs nothing but the aggregator's own state, so that it works in any process that
+  takes an aggregator. Compare TP-TopK (arXiv 2606.04375), for record-level privacy: it chooses
+  one support after a warm-up, and keeps it.
+
+  Privacy: the coordinates are a function of past releases and of public randomness, so
+  they are public before the round begins (`FedSmpRound`).
+
+  Attributes:
+    decay: Decay per round of the weight of past releases, in (0, 1].
+    random_fraction: The fraction of k that explores, in [0, 1].
+  """
+
+  decay: float = 0.95
+  random_fraction: float = 0.1
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_decay(self.decay)
+    _check_fraction('random_fraction', self.random_fraction)
+
+  def initial_memory(self, dim: int) -> 'Energies':
+    return Energies.none(dim)
+
+  def remember(self, memory: 'Energies', release: state_lib.Release) -> 'Energies':
+    return memory.after(release, self.decay)
+
+  def choose(self, context: sparsifiers.PublicContext) -> tf.Tensor:
+    sizes = flattening.sizes(context.shapes)
+    num = self.num_kept(context.dim)
+    num_exploring = round(self.random_fraction * num)
+    chance = tf.random.stateless_uniform([2, context.dim], context.seed, minval=1e-30)
+    estimate = context.memory.estimate(context.shapes)
+    equal = tf.repeat(tf.constant([1 / (size * len(sizes)) for size in sizes]), sizes)
+    weights = _EQUAL_FRACTION * equal + (1 - _EQUAL_FRACTION) * _fractions(estimate)
+    # The largest of log(weight) + Gumbel noise are a sample without replacement in
+    # proportion to the weights.
+    keys = tf.math.log(weights) - tf.math.log(-tf.math.log(chance[0]))
+    seen = tf.reduce_any(context.memory.visits > 0)
+    ranks = tf.where(seen, estimate * (1 + _JITTER * chance[1]), keys)
+    exploited = tf.math.top_k(ranks, num - num_exploring).indices
+    keys = tf.tensor_scatter_nd_update(
+        keys, exploited[:, tf.newaxis], tf.fill(tf.shape(exploited), -float('inf'))
+    )
+    explored = tf.math.top_k(keys, num_exploring).indices
+    return tf.concat([exploited, explored], 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HybridTopK(sparsifiers.TopK):
+  """The top k by an update on public data and by past releases together; not scaled.
+
+  A coordinate's score is the weighted mean of its fraction of the public update's energy and
+  its fraction of the energy that is estimated from releases. Public data rank coordinates that
+  were never kept; releases reflect the clients' data, from which public data may differ. The
+  public update is one sample of one path of training: its energies are smoothed by the product
+  of their rows and columns, as those of releases are (`Energies.estimate`).
+
+  Privacy: a function of past releases and of public data (`FedSmpRound`).
+
+  Attributes:
+    released_weight: Weight of the releases in the score, in [0, 1].
+    smoothing: Weight of the product of rows and columns in the public energies, in [0, 1].
+    decay: See `ReleasedTopK`.
+  """
+
+  released_weight: float = 0.5
+  smoothing: float = 0.75
+  decay: float = 0.95
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_decay(self.decay)
+    _check_fraction('released_weight', self.released_weight)
+    _check_fraction('smoothing', self.smoothing)
+
+  def initial_memory(self, dim: int) -> 'Energies':
+    return Energies.none(dim)
+
+  def remember(self, memory: 'Energies', release: state_lib.Release) -> 'Energies':
+    return memory.after(release, self.decay)
+
+  def choose(self, context: sparsifiers.PublicContext) -> tf.Tensor:
+    public = _fractions(tf.cast(context.public_update(), tf.float32) ** 2)
+    public += self.smoothing * (_rank_one(public, context.shapes) - public)
+    released = _fractions(context.memory.estimate(context.shapes))
+    # `select` ranks by magnitude.
+    return self.select(public + self.released_weight * (released - public))
 
 
 class Energies(NamedTuple):
@@ -132,24 +237,7 @@ class _Fit:
     return prior + weight * (tf.math.divide_no_nan(total, visits) - prior)
 
 
-class RemembersEnergies(sparsifiers.Sparsifier):
-  """A sparsifier that remembers `Energies`, in which `decay` lowers the weight of older releases."""
-
-  decay: float
-
-  def check_decay(self) -> None:
-    """Raises `ValueError` if `decay` is out of its range."""
-    if not 0 < self.decay <= 1:
-      raise ValueError(f'`decay` must be more than 0 and at most 1. Found {self.decay}.')
-
-  def initial_memory(self, dim: int) -> Energies:
-    return Energies.none(dim)
-
-  def remember(self, memory: Energies, release: state_lib.Release) -> Energies:
-    return memory.after(release, self.decay)
-
-
-def rank_one(energies: tf.Tensor, shapes: flattening.Shapes) -> tf.Tensor:
+def _rank_one(energies: tf.Tensor, shapes: flattening.Shapes) -> tf.Tensor:
   """Each tensor's energies as the product of its row sums and its column sums, [d].
 
   The last axis is the columns'; a vector stays as it is.
@@ -164,3 +252,19 @@ def rank_one(energies: tf.Tensor, shapes: flattening.Shapes) -> tf.Tensor:
       )
     parts.append(part)
   return tf.concat(parts, 0)
+
+
+def _fractions(energies: tf.Tensor) -> tf.Tensor:
+  """Returns each energy's fraction of the sum of those that are positive and finite."""
+  energies = tf.where(tf.math.is_finite(energies), tf.maximum(energies, 0.0), 0.0)
+  return tf.math.divide_no_nan(energies, tf.reduce_sum(energies))
+
+
+def _check_decay(decay: float) -> None:
+  if not 0 < decay <= 1:
+    raise ValueError(f'`decay` must be more than 0 and at most 1. Found {decay}.')
+
+
+def _check_fraction(name: str, value: float) -> None:
+  if not 0 <= value <= 1:
+    raise ValueError(f'`{name}` must be from 0 to 1. Found {value}.')
