@@ -7,7 +7,7 @@ Perturbation" (d weights, k selected coordinates, r clients per round):
      or the top k of an update on public data (TopK);
   2. it broadcasts the weights and the coordinates to r clients;
   3. each client trains tau steps and takes old minus new weights;
-  4. keeps the k coordinates, times d/k under RandK;
+  4. takes the k coordinates, times d/k under RandK;
   5. clips them to L2 norm C;
   6. adds N(0, C^2 sigma^2 / r) to each of them;
   7. encodes them as integers, and one secure sum adds those of all clients;
@@ -51,7 +51,8 @@ _NAMES = {
     'privacy.spec': ('PrivacySpec',),
     'released': ('HybridTopK', 'ReleasedTopK'),
     'sparsifiers': (
-        'Dense', 'PublicContext', 'PublicTraining', 'RandK', 'SizedSparsifier', 'Sparsifier', 'TopK',
+        'Dense', 'PublicContext', 'PublicTraining', 'RandK', 'SizedSparsifier', 'Sparsifier',
+        'TopK',
     ),
 }
 _PACKAGES = ('privacy', 'program', 'runtime', 'theory')

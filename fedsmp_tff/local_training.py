@@ -220,8 +220,8 @@ class TracedTraining:
 class PublicUpdate:
   """The update on public data by which a sparsifier ranks coordinates (SelectTopk).
 
-  One training from given weights, or the mean of pseudo-clients. They run where the server does, on as
-  many processors at the same time: TensorFlow runs in parallel what does not wait for anything else.
+  One training from given weights, or the mean of pseudo-clients. They run where the server does, in
+  parallel: TensorFlow runs at the same time what does not wait for anything else.
   """
 
   def __init__(

@@ -26,7 +26,7 @@ _MIN_BITS, _MAX_BITS = 8, 30
 _DEFAULT_BITS = 16
 # Of a share, in squared steps: from here on a Gaussian dominates (`privacy.discrete_gaussian`).
 LEAST_SHARE_VARIANCE = 8.0
-
+# Decimal digits of the probabilities of a table.
 _DIGITS = 60
 # What lies beyond the ends of a table, on each side, is below this.
 _TAIL = decimal.Decimal(2) ** -80
@@ -53,9 +53,9 @@ class Lattice:
 
   At a client, a vector is rotated at random (the same rotation for all), scaled, rounded at
   random to integers whose norm is at most the root of `squared_norm_bound`, given its share of
-  discrete Gaussian noise and reduced modulo 2^bits. At the server, the sum modulo 2^bits is taken for a number around
-  zero, scaled and rotated back. A sum too large for that wraps around: the value is
-  then wrong by a multiple of the range, which costs accuracy, never privacy.
+  discrete Gaussian noise and reduced modulo 2^bits. At the server, the sum modulo 2^bits is taken
+  for a number around zero, scaled and rotated back. A sum too large for that wraps around: the
+  value is then wrong by a multiple of the range, which costs accuracy, never privacy.
 
   >>> lattice = Lattice(
   ...     bits=16, num_values=1000, noise_multiplier=1.0, clients_per_round=100, seats=150,

@@ -23,7 +23,7 @@ _DEFAULT_VALUE_BOUND = 16.0
 # would have to be part of delta. One value of one share leaves it with probability 3.6e-33: one
 # of 10^6 values of 10^5 clients in 10^6 rounds with 3.6e-16, less than PLD cuts off itself.
 _NOISE_TAIL = 12.0
-
+# Of fixed point.
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _MIN_BITS = 8
@@ -201,7 +201,7 @@ class Mechanism:
 
 
 def share_stddev(noise_stddev: float, num_shares: int) -> float:
-  """Standard deviation of one client's noise on one kept value: C sigma / sqrt(r).
+  """Returns the standard deviation of one client's noise on one masked value: C sigma / sqrt(r).
 
   Algorithm 1, last line of DP-spar: N(0, C^2 sigma^2 / r) a coordinate. The sum
   of r such shares is N(0, C^2 sigma^2): the Gaussian mechanism of Lemma 3 for a
@@ -227,8 +227,9 @@ class FixedPoint:
   """Fixed point with `bits` bits a client value, for a sum over clients.
 
   A value x in [-B, B] becomes the integer round(x / step) + L in [0, 2 L], with
-  L = 2^(bits - 1) - 1 and step = B / L; values outside are put to -B or B. A sum of at most `num_summands` values stays below 2^31 (32 bits on the
-  wire) or 2^63 (64): it can neither overflow nor wrap, whatever clients send.
+  L = 2^(bits - 1) - 1 and step = B / L; values outside are put to -B or B. A sum of at most
+  `num_summands` values stays below 2^31 (32 bits on the wire) or 2^63 (64): it can neither
+  overflow nor wrap, whatever clients send.
 
   Rounding moves a value by at most step / 2, so a decoded mean over clients is
   within step / 2 of the mean of the values (those in range; beside the error of

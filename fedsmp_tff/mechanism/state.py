@@ -10,8 +10,7 @@ class FedSmpState(NamedTuple):
     round_num: int32, number of rounds that ended.
     seed: int64[2], from which every round's public random choices derive.
     clipping_norm: float64, this round's C; infinite without clipping.
-    coordinates: int32[k], the round's kept coordinates, ascending; int32[0] where they never
-      change (`Dense`, `Head`).
+    coordinates: int32[k], the round's coordinates, ascending; int32[0] if all are kept (`Dense`).
     memory: What the sparsifier remembers of past releases; not sent to clients.
   """
 

@@ -67,7 +67,7 @@ class TestExecution:
   @pytest.mark.parametrize('bug', ['share', 'clip'])
   def test_a_planted_bug_is_refuted(self, bug, capsys, monkeypatch):
     if bug == 'share':  # C sigma / r instead of C sigma / sqrt(r).
-      monkeypatch.setattr(noise, 'share_stddev', lambda stddev, num: stddev / num)
+      monkeypatch.setattr(mechanism, 'share_stddev', lambda stddev, num: stddev / num)
     else:
       monkeypatch.setattr(tf, 'norm', lambda _: tf.constant(1e-3, tf.float64))
     status, out, _ = _run(capsys, '--part=release', '--delta=1e-2', *_SMALL)
