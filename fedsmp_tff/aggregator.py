@@ -13,24 +13,20 @@ from fedsmp_tff.mechanism import round as round_lib
 
 
 class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
-  """Mean of client updates on k shared coordinates, private (Fed-SMP).
+  """Private mean of client updates on k shared coordinates (Fed-SMP, Algorithm 1 of the paper).
 
-  The created process, for values of any structure of float32/float64 tensors with
-  d elements in all:
+  The created process runs `mechanism.round.FedSmpRound` on values of any structure of
+  float32/float64 tensors with d elements in all:
 
-  * at CLIENTS: flattens the value to [d] and gathers the round's k coordinates;
-    multiplies by d/k (`RandK` only); if the result is not finite, takes zeros;
-    scales it down to L2 norm C if its norm exceeds C; adds N(0, C^2 sigma^2 / r)
-    to each of the k values, from a fresh seed, and encodes them as integers of `bits`
-    bits (`GaussianChannel`); or, with `noise` of integers, rounds them first and adds
-    integers (`LatticeChannel`);
-  * between: ONE secure sum of int[k] and the number of participants (integer noise:
-    the former modulo 2^bits);
+  * at CLIENTS: takes the k coordinates of the flat value, times d/k (`RandK` only), or zeros if
+    they are not finite; clips them to L2 norm C; adds N(0, C^2 sigma^2 / r) to each, from a fresh
+    seed, and encodes them as integers (`GaussianChannel`), or rounds them first and adds integer
+    noise (`LatticeChannel`);
+  * between: ONE secure sum of int[k] and the number of participants;
   * at SERVER: decodes, divides by r, puts the k values at their coordinates in
     the structure (zero elsewhere), and chooses the next round's coordinates.
 
-  Source: Hu, Guo, Gong, "Federated Learning with Sparsified Model Perturbation",
-  Algorithm 1. Per round, the release is the Gaussian mechanism with noise
+  Per round, the release is the Gaussian mechanism with noise
   multiplier sigma for adding or removing one client (sensitivity C), and sigma/2
   for replacing one (sensitivity 2 C); see `fedsmp_tff.PrivacySpec`, whose
   `mechanism()` makes the mechanism of this factory. With Gaussian noise it is a guarantee in

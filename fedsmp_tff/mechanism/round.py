@@ -34,8 +34,8 @@ class FedSmpRound:
 
   The choice sees releases, public data and public randomness, and nothing of a client. It costs no
   epsilon: a function of differentially private outputs is as private as they are (post-processing;
-  Dwork and Roth, 2014, Proposition 2.1), and composition is adaptive, so that a round's mechanism may
-  depend on all earlier releases. Its sensitivity is C whatever was chosen: the clip comes last.
+  Dwork and Roth, 2014, Proposition 2.1), and composition is adaptive, so that a round's mechanism
+  may depend on all earlier releases. Its sensitivity is C whatever was chosen: the clip comes last.
 
   Attributes:
     dim: d.

@@ -210,17 +210,6 @@ class TestPrivateSum:
     # varies by sqrt(2/d) = 2 % and it is crossed with the signal.
     assert output.measurements['signal_to_noise'] == pytest.approx(0.1, abs=0.12)
 
-  def test_values_out_of_range_are_cut(self):
-    factory = processes.factory(
-        sparsifiers.Dense(), 2, value_bound=1.0
-    )
-    update = np.zeros(one_round.DIM, np.float32)
-    update[:5] = [0.5, 1.0, 1.5, -3.0, 2.0]
-    _, output = one_round.run(factory, [update, update])
-    np.testing.assert_allclose(
-        output.result[:5], [0.5, 1.0, 1.0, -1.0, 1.0], atol=1e-6
-    )
-
 
 class TestRounds:
 
@@ -267,17 +256,6 @@ class TestChoices:
     assert state.coordinates.shape == [0] and state.memory == ()
     state = self._steps(released_lib.ReleasedTopK(num=4)).initial_state(1)
     assert [part.shape for part in state.memory] == [[releases.DIM], [releases.DIM], []]
-
-  def test_same_seed_and_round_choose_the_same_coordinates(self):
-    steps = self._steps()
-    state = steps.initial_state(1)
-    one, again = (steps.choose(state).coordinates.numpy() for _ in range(2))
-    np.testing.assert_array_equal(one, again)
-    rounds = [
-        tuple(steps.choose(state._replace(round_num=tf.constant(t))).coordinates.numpy())
-        for t in range(8)
-    ]
-    assert len(set(rounds)) > 4
 
   @pytest.mark.parametrize('held', [1, 3])
   def test_coordinates_are_kept_between_the_rounds_that_choose(self, held):
