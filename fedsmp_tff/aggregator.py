@@ -42,7 +42,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   each share is larger, so that this many shares suffice; with fewer participants nothing is
   released: the mean is zero and C stays.
 
-  One round of three clients, of whose six coordinates two are kept:
+  One round of three clients with six coordinates, of which a mask selects two:
 
   >>> import numpy as np
   >>> import tensorflow_federated as tff

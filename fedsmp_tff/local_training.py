@@ -58,7 +58,7 @@ class LocalTraining:
         raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
 
   def initial_hparams(self, weights: Any) -> Any:
-    """The optimizer's hyperparameters in round 0, as `hparams` of `train`.
+    """Returns the optimizer's hyperparameters in round 0, as `hparams` of `train`.
 
     Args:
       weights: The trainable weights, or their `tf.TensorSpec`s.
@@ -83,7 +83,7 @@ class LocalTraining:
     return self.hparams_of_round(hparams, tf.constant(0))
 
   def hparams_of_round(self, hparams: Any, round_num: tf.Tensor) -> Any:
-    """`hparams` with the learning rate that the schedule sets for a round."""
+    """Returns `hparams` with the learning rate that the schedule sets for a round."""
     if self.learning_rate_fn is None:
       return hparams
     rate = tf.cast(self.learning_rate_fn(round_num), tf.float32)
@@ -168,7 +168,7 @@ class LocalTraining:
 class TracedTraining:
   """`LocalTraining.train`, traced once for all graphs that call it.
 
-  Clients and the server's pseudo-clients train the same way. Tracing the paper's RNN takes 1.5 s.
+  Clients and the server's pseudo-clients call it. Tracing the paper's RNN takes 1.5 s.
   """
 
   def __init__(
@@ -180,7 +180,7 @@ class TracedTraining:
     """Initializes.
 
     Args:
-      training: How to train.
+      training: The training.
       model: The model.
       weights_type: The TFF type of its `ModelWeights`.
     """
@@ -279,7 +279,7 @@ class PublicUpdate:
 
 
 def examples_of(dataset: tf.data.Dataset) -> Any:
-  """All elements of a dataset, possibly none, stacked along a new first axis."""
+  """Returns all elements of a dataset, possibly none, stacked along a new first axis."""
   nothing = tf.nest.map_structure(
       lambda s: tf.zeros([0] + s.shape.as_list(), s.dtype), dataset.element_spec
   )
@@ -292,7 +292,7 @@ def examples_of(dataset: tf.data.Dataset) -> Any:
 
 
 def element_spec(model: tff.learning.models.FunctionalModel) -> Any:
-  """The `tf.TensorSpec`s of one example, from the model's batched input."""
+  """Returns the `tf.TensorSpec`s of one example, from the model's batched input."""
   return tf.nest.map_structure(
       lambda s: tf.TensorSpec(s.shape[1:], s.dtype), model.input_spec
   )

@@ -19,7 +19,7 @@ _FITS = 3
 _LEAST = 1 / 50
 # The least part of the exploration that all tensors get in equal parts.
 _EQUAL_FRACTION = 0.5
-# Coordinates that no round kept may have one estimate: chance orders them.
+# Coordinates that no round selected may have the same estimate: chance orders them.
 _JITTER = 0.01
 
 
@@ -84,7 +84,7 @@ class HybridTopK(sparsifiers.TopK):
 
   A coordinate's score is the weighted mean of its fraction of the public update's energy and
   its fraction of the energy that is estimated from releases. Public data rank coordinates that
-  were never kept; releases reflect the clients' data, from which public data may differ. The
+  were never selected; releases reflect the clients' data, from which public data may differ. The
   public update is one sample of one path of training: its energies are smoothed by the product
   of their rows and columns, as those of releases are (`Energies.estimate`).
 
@@ -125,7 +125,7 @@ class Energies(NamedTuple):
 
   Attributes:
     total: float32[d], the decayed sum of the estimates from single releases.
-    visits: float32[d], the number of releases that kept the coordinate, decayed likewise.
+    visits: float32[d], the number of releases with the coordinate, decayed likewise.
     noise: float32, the sum over all visits of the noise's variance, decayed likewise.
   """
 
@@ -153,9 +153,9 @@ class Energies(NamedTuple):
     )
 
   def estimate(self, shapes: flattening.Shapes) -> tf.Tensor:
-    """The energy of each coordinate, float32[d]; it may be negative.
+    """Returns the energy of each coordinate, float32[d]; it may be negative.
 
-    One coordinate's releases are mostly noise, and most coordinates were never kept. So
+    One coordinate's releases are mostly noise, and most coordinates were never selected. So
     each estimate is shrunk towards a product of one factor for its row and one for its column:
     in a layer's weights energy is close to such a product of inputs and outputs (Adafactor
     uses it too, arXiv 1804.04235), and there are few of these factors. Empirical Bayes
@@ -206,7 +206,7 @@ class _Fit:
     return tf.reshape(level * rows[:, tf.newaxis] * columns, [-1])
 
   def _factors(self, total, visits, others, level):
-    """A factor for each row, of mean 1, given those of the columns."""
+    """Returns a factor for each row, of mean 1, given the factors of the columns."""
     expected = level * tf.linalg.matvec(visits, others)
     factors = self._factor(
         tf.reduce_sum(total, 1), expected, tf.reduce_sum(visits, 1), level
@@ -229,7 +229,7 @@ class _Fit:
   def coordinates(
       self, total: tf.Tensor, visits: tf.Tensor, prior: tf.Tensor
   ) -> tf.Tensor:
-    """Each coordinate's estimate [d], for normal values of variance `prior`."""
+    """Returns each coordinate's estimate [d], for normal values of variance `prior`."""
     signal = visits * prior**2
     weight = tf.math.divide_no_nan(
         signal, signal + self._variance * (self._variance + 2 * prior)
@@ -238,7 +238,7 @@ class _Fit:
 
 
 def _rank_one(energies: tf.Tensor, shapes: flattening.Shapes) -> tf.Tensor:
-  """Each tensor's energies as the product of its row sums and its column sums, [d].
+  """Returns each tensor's energies as the product of its row sums and its column sums, [d].
 
   The last axis is the columns'; a vector stays as it is.
   """

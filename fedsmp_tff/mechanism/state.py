@@ -29,8 +29,8 @@ class Release(NamedTuple):
   """The public result of a round, noise included.
 
   Attributes:
-    coordinates: int32[k], ascending; which of the d coordinates.
-    values: float64[k], the mean of the clients' values there, over r; zeros if not `valid`.
+    coordinates: int32[k], ascending; the selected coordinates.
+    values: float64[k], mean client value at each of them (sum / r); zeros if not `valid`.
     stddev: float64[k], the standard deviation of the noise in `values`: public, as C, sigma and
       r are. Zero without privacy.
     valid: bool, whether the round was released: whether enough participants reported.
