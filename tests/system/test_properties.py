@@ -81,7 +81,7 @@ class TestSparsifiers:
     randk = sparsifiers.RandK(ratio)
     chosen = randk.select(dim, tf.constant([seed, 1], tf.int64)).numpy()
     assert len(chosen) == randk.num_kept(dim) == max(1, round(ratio * dim))
-    assert (np.diff(chosen) > 0).all() and 0 <= chosen[0] and chosen[-1] < dim
+    assert len(set(chosen)) == len(chosen) and 0 <= min(chosen) and max(chosen) < dim
     assert math.isclose(randk.scale(dim) * len(chosen), dim)
 
   @_many
@@ -97,7 +97,7 @@ class TestSparsifiers:
     num = data.draw(st.integers(1, len(update)))
     topk = sparsifiers.TopK(num=num, public_examples=(np.zeros((1, 1)), np.zeros(1)))
     expected = numpy_reference.top_coordinates(np.nan_to_num(update, posinf=np.inf, neginf=-np.inf), num)
-    np.testing.assert_array_equal(topk.select(tf.constant(update)), expected)
+    np.testing.assert_array_equal(np.sort(topk.select(tf.constant(update))), expected)
 
 
 def _spec(data):
