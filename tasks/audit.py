@@ -23,7 +23,7 @@ from typing import Optional
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import auditing
 from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
@@ -58,7 +58,7 @@ class Options:
       sampling_lib.POISSON, 'How clients are sampled.',
       values=[sampling_lib.POISSON, sampling_lib.FIXED],
   )
-  noise: str = _option(noise_lib.GAUSSIAN, 'Kind of noise.', values=list(noise_lib.KINDS))
+  noise: str = _option(mechanism_lib.GAUSSIAN, 'Kind of noise.', values=list(mechanism_lib.KINDS))
   bits: Optional[int] = _option(None, 'Bits of an encoded value.')
   num_values: int = _option(
       4000, 'k of the run; d is twice as much. With fewer, canaries disturb one another.',

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 
@@ -117,7 +117,7 @@ def epsilon_of_one_run(
     half = max(1, round(share * num / 2))
     right = np.sum(included[order[:half]]) + np.sum(~included[order[-half:]])
     guesses.append((2 * half, int(right)))
-  spec = dataclasses.replace(spec, noise=noise.GAUSSIAN)
+  spec = dataclasses.replace(spec, noise=mechanism.GAUSSIAN)
 
   def refuted(sigma):
     inverse = _inverse_of_trade_off(spec.with_noise_multiplier(sigma))

@@ -23,7 +23,7 @@ eta is 4e-26. More shares than the fewest are post-processing too.
 import math
 from typing import NamedTuple, Optional
 
-from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import integer_noise
 
 # t^2.
 _ROUNDING_VARIANCE = 3.0
@@ -41,11 +41,13 @@ class DominatingGaussian(NamedTuple):
   distance: float
 
 
-def dominating_gaussian(lattice: lattice_lib.Lattice, shares: Optional[int] = None) -> DominatingGaussian:
+def dominating_gaussian(
+    lattice: integer_noise.Lattice, shares: Optional[int] = None
+) -> DominatingGaussian:
   """Returns the Gaussian mechanism for one client added or removed.
 
   Args:
-    lattice: The integers that leave clients. From `lattice.LEAST_SHARE_VARIANCE` on sums of shares
+    lattice: The integers that leave clients. From `integer_noise.LEAST_SHARE_VARIANCE` on sums of shares
       are as good as discrete Gaussians.
     shares: How many noise shares the sum has; None: the fewest of a released sum.
   """

@@ -15,9 +15,8 @@ import functools
 import math
 from typing import Optional
 
-from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
-from fedsmp_tff.mechanism import noise as noise_lib
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import discrete_gaussian
@@ -74,7 +73,7 @@ class PrivacySpec:
   sampling: str = sampling_lib.POISSON
   seats: Optional[int] = None
   min_reporting: Optional[int] = None
-  noise: str = noise_lib.GAUSSIAN
+  noise: str = mechanism_lib.GAUSSIAN
   num_values: Optional[int] = None
   bits: Optional[int] = None
 
@@ -95,7 +94,7 @@ class PrivacySpec:
       raise ValueError(f'`rounds` must be positive. Found {self.rounds}.')
     if not 0 < self.delta < 1:  # NaN compares false.
       raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
-    if self.noise != noise_lib.GAUSSIAN and self.num_values is None:
+    if self.noise != mechanism_lib.GAUSSIAN and self.num_values is None:
       raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
     _ = self.lattice  # Checks `bits`.
 
@@ -116,13 +115,13 @@ class PrivacySpec:
         min_reporting=None if self.min_reporting == self.seats else self.min_reporting,
         noise=self.noise,
         bits=self.bits,
-        num_values=None if self.noise == noise_lib.GAUSSIAN else self.num_values,
+        num_values=None if self.noise == mechanism_lib.GAUSSIAN else self.num_values,
     )
 
   @property
-  def lattice(self) -> Optional[lattice_lib.Lattice]:
+  def lattice(self) -> Optional[integer_noise.Lattice]:
     """The encoding of a client's integers; None with noise in reals."""
-    if self.noise == noise_lib.GAUSSIAN:
+    if self.noise == mechanism_lib.GAUSSIAN:
       return None
     return self.mechanism().encoding(self.num_values)
 
@@ -138,7 +137,7 @@ class PrivacySpec:
     whole shares, which stay as they are, as the encoding does.
     """
     sigma, distance = self.noise_multiplier * math.sqrt(1 - fraction), 0.0
-    if self.noise != noise_lib.GAUSSIAN and self.noise_multiplier:
+    if self.noise != mechanism_lib.GAUSSIAN and self.noise_multiplier:
       # A fraction of 0.1 of 150 is 15: not one more for the rounding of floats.
       left = math.floor(self.min_reporting * (1 - fraction) + 1e-9)
       sigma, distance = discrete_gaussian.dominating_gaussian(self.lattice, left)
@@ -231,7 +230,7 @@ class PrivacySpec:
     # Far from its sigma a grid of losses is huge.
     near, by, factor = self, accountant.faster, 1.25
     # Without truncation a lattice has a share for each of n clients, which is no run.
-    if self.noise == noise_lib.GAUSSIAN and self != self.without_truncation():
+    if self.noise == mechanism_lib.GAUSSIAN and self != self.without_truncation():
       near, by, factor = self.without_truncation(), accountant, 1.0001
     high = math.log(near.calibrated(epsilon, by).noise_multiplier)
     while epsilon_fn(high) > epsilon and high < math.log(_SIGMA_RANGE[1]):

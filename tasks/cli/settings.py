@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from absl import flags
 
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from tasks import datasets
 from tasks import errors
@@ -145,10 +145,10 @@ class RunSettings:
       fill=lambda chosen: sampling_lib.POISSON if _PRIVATE.met(chosen) else sampling_lib.FIXED,
   )
   noise: str = _option(
-      noise_lib.GAUSSIAN,
+      mechanism_lib.GAUSSIAN,
       'gaussian: in reals, then 32-bit integers. discrete_gaussian: integers modulo 2^16 or more,'
       ' whose guarantee needs no floating point.',
-      group=_PRIVACY, values=list(noise_lib.KINDS), only=_PRIVATE,
+      group=_PRIVACY, values=list(mechanism_lib.KINDS), only=_PRIVATE,
   )
   epsilon_budget: Optional[float] = _option(
       None,

@@ -9,8 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
-from fedsmp_tff import client_training
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
@@ -46,7 +45,7 @@ def privacy_spec(
   """
   s = settings
   private = s.clip is not None
-  integers = private and s.noise != noise_lib.GAUSSIAN
+  integers = private and s.noise != mechanism_lib.GAUSSIAN
   try:
     spec = spec_lib.PrivacySpec(
         population=num_clients,
@@ -56,7 +55,7 @@ def privacy_spec(
         clipping_norm=s.clip if private else math.inf,
         delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
         sampling=s.sampling,
-        noise=s.noise if private else noise_lib.GAUSSIAN,
+        noise=s.noise if private else mechanism_lib.GAUSSIAN,
         # The vote of adaptive clipping is one more value.
         num_values=num_kept + (s.clip_quantile is not None) if integers else None,
     )
@@ -89,7 +88,7 @@ def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
 
 def local_training(
     settings: settings_lib.RunSettings,
-) -> client_training.LocalTraining:
+) -> fedsmp_tff.LocalTraining:
   """Returns what clients do in a round."""
   defaults = datasets.TASKS[settings.task].defaults
 
@@ -97,7 +96,7 @@ def local_training(
     decays = tf.cast(round_num // defaults.learning_rate_decay_rounds, tf.float32)
     return settings.learning_rate * defaults.learning_rate_decay**decays
 
-  return client_training.LocalTraining(
+  return fedsmp_tff.LocalTraining(
       tff.learning.optimizers.build_sgdm(
           settings.learning_rate, settings.momentum
       ),
@@ -108,7 +107,7 @@ def local_training(
 
 
 def clipping_schedule(
-    settings: settings_lib.RunSettings, training: client_training.LocalTraining
+    settings: settings_lib.RunSettings, training: fedsmp_tff.LocalTraining
 ) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
   """Returns the factor on C as a function of the round; None if C stays.
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import client_training
+from fedsmp_tff import local_training
 from tasks.datasets import task as task_lib
 
 # A shard's, at most: as fast as larger ones (on two processors 1.7 s for 2,000 sequences of 80
@@ -58,7 +58,7 @@ def build(
     )
 
   examples_type = tff.SequenceType(
-      tff.types.tensorflow_to_type(client_training.element_spec(model))
+      tff.types.tensorflow_to_type(local_training.element_spec(model))
   )
 
   weights_type = initial_weights.type_signature.result
@@ -67,7 +67,7 @@ def build(
   def measure(weights, examples):
     # No `Dataset.reduce`: it has TensorFlow optimize the model's graph in every call, which
     # took longer than the forward pass of 250 sequences.
-    x, y = client_training.examples_of(examples)
+    x, y = local_training.examples_of(examples)
     output = model.predict_on_batch(
         (weights.trainable, weights.non_trainable), x, training=False
     )

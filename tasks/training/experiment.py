@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
-from fedsmp_tff import fed_smp
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.mechanism import round as round_lib
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
@@ -39,7 +39,7 @@ class Experiment:
   data: task_lib.TaskData
   model: tff.learning.models.FunctionalModel
   aggregator: fedsmp_tff.FedSmpFactory
-  round: fed_smp.FedSmpRound
+  round: round_lib.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
 
   @classmethod
@@ -111,7 +111,7 @@ class Experiment:
   def downlink_bytes(self) -> int:
     """The bytes that a client receives in a round: weights and coordinates."""
     numbers = sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights))
-    numbers += self.aggregator.sparsifier.num_coordinates(self.dim)
+    numbers += 0 if self.aggregator.sparsifier.keeps_all else self.round.num_kept
     return 4 * numbers
 
   @property
@@ -158,7 +158,7 @@ class Experiment:
     if not self.private:
       return {}
     found = {'epsilon': self.spec.epsilon(rounds=rounds)}
-    if self.spec.noise == noise_lib.GAUSSIAN:
+    if self.spec.noise == mechanism_lib.GAUSSIAN:
       found['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
     return found
 

@@ -5,7 +5,7 @@ import textwrap
 
 import numpy as np
 
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
 from tasks.cli import settings as settings_lib
@@ -163,7 +163,7 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   if not experiment.private:
     return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
   spec, sigma = experiment.spec, experiment.aggregator.mechanism.values_noise_multiplier
-  share = noise.share_stddev(sigma, spec.min_reporting)
+  share = mechanism_lib.share_stddev(sigma, spec.min_reporting)
   line = (
       f'clip to C = {s.clip:g}; {spec.noise} noise, stddev of a share {share:.4g} C, of the sum'
       f' {sigma:.4g} C, of the mean {sigma / s.clients_per_round:.4g} C'

@@ -26,18 +26,18 @@ CLIP = 0.1
 PUBLIC = (np.ones([8, 3], np.float32), np.full([8, 2], 10, np.float32))
 
 
-class SmallestK(fedsmp_tff.Kept):
+class SmallestK(fedsmp_tff.SizedSparsifier):
   """Keeps the k coordinates that an update on public data moves least."""
 
-  def public_training(self, of_clients):
-    return fedsmp_tff.PublicTraining(PUBLIC, of_clients)
+  def public_training(self, client_training):
+    return fedsmp_tff.PublicTraining(PUBLIC, client_training)
 
-  def choose(self, known):
-    order = tf.argsort(tf.abs(known.public_update()))
-    return tf.sort(order[: self.num_kept(order.shape[0])])
+  def choose(self, context):
+    order = tf.argsort(tf.abs(context.public_update()))
+    return order[: self.num_kept(context.dim)]
 
 
-class Unlike(fedsmp_tff.Kept):
+class Unlike(fedsmp_tff.SizedSparsifier):
   """Keeps the coordinates whose releases were nearest to zero so far, the never kept ones first."""
 
   def initial_memory(self, dim):
@@ -49,9 +49,9 @@ class Unlike(fedsmp_tff.Kept):
     )
     return {'sizes': sizes}
 
-  def choose(self, known):
-    sizes = known.memory['sizes']
-    return tf.sort(tf.argsort(sizes, stable=True)[: self.num_kept(sizes.shape[0])])
+  def choose(self, context):
+    sizes = context.memory['sizes']
+    return tf.argsort(sizes, stable=True)[: self.num_kept(context.dim)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import channel
-from fedsmp_tff.mechanism import fixed_point as fixed_point_lib
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
@@ -43,8 +42,8 @@ class TestEncoding:
     most = min((2**63 - 1) // clients, 2**50).bit_length() - 1
     bits = data.draw(st.one_of(st.just(None), st.integers(8, most)))
     if bits is None:
-      bits = fixed_point_lib.default_bits(clients)
-    fixed_point = fixed_point_lib.FixedPoint(bits, 1.0, clients)
+      bits = mechanism.default_bits(clients)
+    fixed_point = mechanism.FixedPoint(bits, 1.0, clients)
     assert clients * fixed_point.max_input < 2 ** (fixed_point.wire_bits - 1)
 
   @_many
@@ -68,24 +67,11 @@ class TestEncoding:
   @_many
   @hypothesis.given(st.floats(1e-3, 1e3), st.floats(1e-6, 100), st.integers(1, 10**6))
   def test_shares_add_up_to_the_mechanism_s_noise(self, clip, sigma, clients):
-    share = noise.share_stddev(clip * sigma, clients)
+    share = mechanism.share_stddev(clip * sigma, clients)
     assert math.isclose(math.sqrt(clients * share**2), clip * sigma, rel_tol=1e-12)
 
 
 class TestSparsifiers:
-
-  @_many
-  @hypothesis.given(_vectors, st.data())
-  def test_gather_and_scatter_undo_each_other_on_the_mask(self, vector, data):
-    dim = len(vector)
-    kept = sorted(data.draw(st.sets(st.integers(0, dim - 1), min_size=1)))
-    randk, coordinates = sparsifiers.RandK(num=1), tf.constant(kept, tf.int32)
-    values = randk.gather(tf.constant(vector), coordinates)
-    np.testing.assert_array_equal(values, vector[kept])
-    back = randk.scatter(values, coordinates, dim).numpy()
-    mask = np.isin(np.arange(dim), kept)
-    np.testing.assert_array_equal(back[mask], vector[mask])
-    assert not back[~mask].any()
 
   @_many
   @hypothesis.given(
@@ -95,7 +81,7 @@ class TestSparsifiers:
     randk = sparsifiers.RandK(ratio)
     chosen = randk.select(dim, tf.constant([seed, 1], tf.int64)).numpy()
     assert len(chosen) == randk.num_kept(dim) == max(1, round(ratio * dim))
-    assert (np.diff(chosen) > 0).all() and 0 <= chosen[0] and chosen[-1] < dim
+    assert len(set(chosen)) == len(chosen) and 0 <= min(chosen) and max(chosen) < dim
     assert math.isclose(randk.scale(dim) * len(chosen), dim)
 
   @_many
@@ -111,7 +97,7 @@ class TestSparsifiers:
     num = data.draw(st.integers(1, len(update)))
     topk = sparsifiers.TopK(num=num, public_examples=(np.zeros((1, 1)), np.zeros(1)))
     expected = numpy_reference.top_coordinates(np.nan_to_num(update, posinf=np.inf, neginf=-np.inf), num)
-    np.testing.assert_array_equal(topk.select(tf.constant(update)), expected)
+    np.testing.assert_array_equal(np.sort(topk.select(tf.constant(update))), expected)
 
 
 def _spec(data):

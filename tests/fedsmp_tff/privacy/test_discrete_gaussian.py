@@ -7,7 +7,7 @@ import pytest
 from scipy import signal
 from scipy import stats
 
-from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import discrete_gaussian
 from fedsmp_tff.privacy import spec as spec_lib
@@ -20,7 +20,7 @@ def _lattice(**options):
   arguments = dict(
       bits=8, num_values=4, noise_multiplier=0.3, clients_per_round=2, seats=2, min_reporting=2,
   )
-  return lattice_lib.Lattice(**dict(arguments, **options))
+  return integer_noise.Lattice(**dict(arguments, **options))
 
 
 def _sum_of_shares(lattice):
@@ -109,8 +109,8 @@ class TestExecution:
     assert found.distance == pytest.approx(lattice.statistical_distance, rel=1e-6)
     assert found.distance >= lattice.statistical_distance
     # Shares so small that their sum is no discrete Gaussian: by its own sum of probabilities.
-    monkeypatch.setattr(lattice_lib, 'LEAST_SHARE_VARIANCE', 0)
-    small = lattice_lib.Lattice(8, 4, 0.36, 8, 8, 8)
+    monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
+    small = integer_noise.Lattice(8, 4, 0.36, 8, 8, 8)
     noise = _sum_of_shares(small)
     x = np.arange(len(noise)) - len(noise) // 2
     alone = np.exp(-(x**2) / (2 * small.share_variance * 8))

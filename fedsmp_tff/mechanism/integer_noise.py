@@ -10,9 +10,12 @@ with Secure Aggregation" (2021).
 """
 
 import dataclasses
+import decimal
+import functools
 import math
+from typing import NamedTuple
 
-from fedsmp_tff.mechanism import noise
+import numpy as np
 
 # Standard deviations of a sum's values inside the field. A value leaves it with probability 2e-9,
 # and is then wrong by the whole range.
@@ -23,6 +26,11 @@ _MIN_BITS, _MAX_BITS = 8, 30
 _DEFAULT_BITS = 16
 # Of a share, in squared steps: from here on a Gaussian dominates (`privacy.discrete_gaussian`).
 LEAST_SHARE_VARIANCE = 8.0
+# Decimal digits of the probabilities of a table.
+_DIGITS = 60
+# What lies beyond the ends of a table, on each side, is below this.
+_TAIL = decimal.Decimal(2) ** -80
+_MOST_ENTRIES = 2**18
 
 
 def default_bits(
@@ -45,9 +53,9 @@ class Lattice:
 
   At a client, a vector is rotated at random (the same rotation for all), scaled, rounded at
   random to integers whose norm is at most the root of `squared_norm_bound`, given its share of
-  discrete Gaussian noise and reduced modulo 2^bits. At the server, the sum modulo 2^bits is taken for a number around
-  zero, scaled and rotated back. A sum too large for that wraps around: the value is
-  then wrong by a multiple of the range, which costs accuracy, never privacy.
+  discrete Gaussian noise and reduced modulo 2^bits. At the server, the sum modulo 2^bits is taken
+  for a number around zero, scaled and rotated back. A sum too large for that wraps around: the
+  value is then wrong by a multiple of the range, which costs accuracy, never privacy.
 
   >>> lattice = Lattice(
   ...     bits=16, num_values=1000, noise_multiplier=1.0, clients_per_round=100, seats=150,
@@ -140,9 +148,79 @@ class Lattice:
   def statistical_distance(self) -> float:
     """Bounds the total variation distance between a release and one with exact noise.
 
-    See `noise.integer_table`.
+    See `integer_table`.
     """
     if not self.noise_multiplier:
       return 0.0
-    table = noise.integer_table(self.share_variance)
+    table = integer_table(self.share_variance)
     return self.seats * self.num_integers * table.distance
+
+
+class IntegerTable(NamedTuple):
+  """Cumulative probabilities of a distribution of integers, 128 bits each.
+
+  Attributes:
+    lowest: The smallest integer.
+    high: The upper 64 bits, less 2^63, int64[num - 1], ascending.
+    low: The lower 64 bits, less 2^63, int64[num - 1].
+    distance: An upper bound of the total variation distance between a draw and the
+      distribution, given random bits.
+  """
+
+  lowest: int
+  high: np.ndarray
+  low: np.ndarray
+  distance: float
+
+
+@functools.lru_cache(maxsize=8)
+def integer_table(variance: float) -> IntegerTable:
+  """The table of discrete Gaussian noise from which `noise_shares.integer_share` draws.
+
+  Args:
+    variance: Positive; probabilities are proportional to exp(-x^2 / (2 variance)).
+
+  Raises:
+    ValueError: If the table would have over 2^18 integers.
+  """
+  entries = 2 * _tail_start(math.sqrt(variance))
+  if entries > _MOST_ENTRIES:
+    raise ValueError(
+        f'Integer noise of standard deviation {math.sqrt(variance):.4g} a client is too'
+        ' wide to draw exactly; lower `bits`.'
+    )
+  with decimal.localcontext(decimal.Context(prec=_DIGITS)):
+    weights = _weights(decimal.Decimal(variance), entries // 2)
+    total = weights[0] + 2 * sum(weights[1:])
+    while len(weights) > 2 and weights[-1] < _TAIL * total / entries:
+      weights.pop()
+    tail = total - weights[0] - 2 * sum(weights[1:])
+    cumulative, thresholds = decimal.Decimal(0), []
+    for weight in [*reversed(weights[1:]), *weights[:-1]]:
+      cumulative += weight
+      # Rounding may bring the last threshold to 2^128.
+      thresholds.append(min(int(cumulative / (total - tail) * 2**128), 2**128 - 1))
+  high = np.array([(t >> 64) - 2**63 for t in thresholds], np.int64)
+  low = np.array([(t & (2**64 - 1)) - 2**63 for t in thresholds], np.int64)
+  _, times = np.unique(high, return_counts=True)
+  # Of the thresholds that share their upper half, only the first is distinguished from it.
+  distance = (
+      float(tail / total) + np.count_nonzero(times > 1) * 2.0**-64 + len(high) * 2.0**-128
+  )
+  return IntegerTable(1 - len(weights), high, low, distance)
+
+
+def _tail_start(stddev: float) -> int:
+  """Returns an integer beyond which the probability is negligible."""
+  return math.ceil(12 * stddev) + 40
+
+
+def _weights(variance, num):
+  """exp(-x^2 / (2 variance)) at x = 0 ... num."""
+  ratio = (-1 / (2 * variance)).exp()
+  step = (-1 / variance).exp()
+  weights = [decimal.Decimal(1)]
+  for _ in range(num):
+    weights.append(weights[-1] * ratio)
+    ratio *= step
+  return weights

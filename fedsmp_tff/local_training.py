@@ -1,4 +1,7 @@
-"""Local training: tau steps of an optimizer on one client's data (Algorithm 1, ClientUpdate)."""
+"""Local training: tau steps of an optimizer, on a client's data or on public data.
+
+ClientUpdate of Algorithm 1, and the update on public data by which SelectTopk ranks coordinates.
+"""
 
 from collections.abc import Callable
 import dataclasses
@@ -7,7 +10,9 @@ from typing import Any, Optional
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import flattening
 from fedsmp_tff import randomness
+from fedsmp_tff import sparsifiers
 
 # `Dataset.batch` reserves at most 2^16 elements at once, whatever this is.
 _ALL_EXAMPLES = 2**31 - 1
@@ -53,7 +58,7 @@ class LocalTraining:
         raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
 
   def initial_hparams(self, weights: Any) -> Any:
-    """The optimizer's hyperparameters in round 0, as `hparams` of `train`.
+    """Returns the optimizer's hyperparameters in round 0, as `hparams` of `train`.
 
     Args:
       weights: The trainable weights, or their `tf.TensorSpec`s.
@@ -78,7 +83,7 @@ class LocalTraining:
     return self.hparams_of_round(hparams, tf.constant(0))
 
   def hparams_of_round(self, hparams: Any, round_num: tf.Tensor) -> Any:
-    """`hparams` with the learning rate that the schedule sets for a round."""
+    """Returns `hparams` with the learning rate that the schedule sets for a round."""
     if self.learning_rate_fn is None:
       return hparams
     rate = tf.cast(self.learning_rate_fn(round_num), tf.float32)
@@ -163,7 +168,7 @@ class LocalTraining:
 class TracedTraining:
   """`LocalTraining.train`, traced once for all graphs that call it.
 
-  Clients and the server's pseudo-clients train the same way. Tracing the paper's RNN takes 1.5 s.
+  Clients and the server's pseudo-clients call it. Tracing the paper's RNN takes 1.5 s.
   """
 
   def __init__(
@@ -175,7 +180,7 @@ class TracedTraining:
     """Initializes.
 
     Args:
-      training: How to train.
+      training: The training.
       model: The model.
       weights_type: The TFF type of its `ModelWeights`.
     """
@@ -184,25 +189,9 @@ class TracedTraining:
     self._weights_type = weights_type
     self._traces = {}
 
-  def specs(self, examples: Any) -> tuple[Any, ...]:
-    """Returns the `tf.TensorSpec`s of weights, examples, hyperparameters and seed.
-
-    Args:
-      examples: A structure `(x, y)` of arrays or tensors: any number of such examples.
-    """
-    weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
-    hparams = tf.nest.map_structure(
-        lambda h: tf.TensorSpec(h.shape, h.dtype),
-        self._training.initial_hparams(weights.trainable),
-    )
-    examples = tf.nest.map_structure(
-        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), examples
-    )
-    return weights, examples, hparams, tf.TensorSpec([2], tf.int64)
-
   def __call__(self, weights: Any, examples: Any, hparams: Any, seed: tf.Tensor) -> Any:
     """As `LocalTraining.train`."""
-    specs = self.specs(examples)
+    specs = self._specs(examples)
     # Public examples may have other dtypes than clients', such as labels int64 for int32.
     kind = tuple(tf.nest.flatten(specs[1]))
     # TFF takes Keras models within a computation of its own alone: not before the first call.
@@ -215,9 +204,82 @@ class TracedTraining:
       ).get_concrete_function(*tf.nest.flatten(specs))
     return self._traces[kind](*tf.nest.flatten((weights, examples, hparams, seed)))
 
+  def _specs(self, examples: Any) -> tuple[Any, ...]:
+    """Returns the `tf.TensorSpec`s of weights, any number of examples, hyperparameters and seed."""
+    weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
+    hparams = tf.nest.map_structure(
+        lambda h: tf.TensorSpec(h.shape, h.dtype),
+        self._training.initial_hparams(weights.trainable),
+    )
+    examples = tf.nest.map_structure(
+        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), examples
+    )
+    return weights, examples, hparams, tf.TensorSpec([2], tf.int64)
+
+
+class PublicUpdate:
+  """The update on public data by which a sparsifier ranks coordinates (SelectTopk).
+
+  One training from given weights, or the mean of pseudo-clients. They run where the server does, in
+  parallel: TensorFlow runs at the same time what does not wait for anything else.
+  """
+
+  def __init__(
+      self,
+      train: TracedTraining,
+      public: sparsifiers.PublicTraining,
+      flattener: flattening.Flattener,
+  ):
+    """Initializes.
+
+    Args:
+      train: The training.
+      public: The examples and the number of pseudo-clients.
+      flattener: The flattener of the trainable weights.
+    """
+    self._train = train
+    self._public = public
+    self._flattener = flattener
+
+  def __call__(
+      self, weights: Any, hparams: Any, clipping_norm: tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns the update, float32[d]: old minus new weights, of each training clipped.
+
+    Args:
+      weights: The `ModelWeights` to start from.
+      hparams: The hyperparameters of the trainings.
+      clipping_norm: float64, the C that clients have in the round; infinite without clipping.
+      seed: int64[2], the public seed of the round.
+    """
+    examples = tf.nest.map_structure(tf.convert_to_tensor, self._public.examples)
+    updates = []
+    for rows, own_seed in self._parts(seed):
+      own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
+      update = self._flattener.flatten(self._train(weights, own, hparams, own_seed))
+      # A mean of updates as they are is the largest's: of ten pseudo-clients of Shakespeare's
+      # first round it has 6 % of the energy of the clients' mean, of clipped ones 83 %.
+      norm = tf.norm(tf.cast(update, tf.float64))
+      factor = tf.where(norm > clipping_norm, clipping_norm / norm, 1.0)
+      updates.append(update * tf.cast(factor, update.dtype))
+    return tf.add_n(updates) / len(updates) if len(updates) > 1 else updates[0]
+
+  def _parts(self, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Returns the rows of the examples and the seed of each training."""
+    num_examples = len(tf.nest.flatten(self._public.examples)[0])
+    if self._public.clients is None:
+      return [(tf.range(num_examples), seed)]
+    seed = randomness.derive(seed, randomness.Stream.PUBLIC)
+    order = tf.random.experimental.stateless_shuffle(tf.range(num_examples), seed)
+    size = num_examples // self._public.clients
+    return [
+        (order[i * size : (i + 1) * size], randomness.fold_in(seed, i))
+        for i in range(self._public.clients)
+    ]
+
 
 def examples_of(dataset: tf.data.Dataset) -> Any:
-  """All elements of a dataset, possibly none, stacked along a new first axis."""
+  """Returns all elements of a dataset, possibly none, stacked along a new first axis."""
   nothing = tf.nest.map_structure(
       lambda s: tf.zeros([0] + s.shape.as_list(), s.dtype), dataset.element_spec
   )
@@ -230,7 +292,7 @@ def examples_of(dataset: tf.data.Dataset) -> Any:
 
 
 def element_spec(model: tff.learning.models.FunctionalModel) -> Any:
-  """The `tf.TensorSpec`s of one example, from the model's batched input."""
+  """Returns the `tf.TensorSpec`s of one example, from the model's batched input."""
   return tf.nest.map_structure(
       lambda s: tf.TensorSpec(s.shape[1:], s.dtype), model.input_spec
   )

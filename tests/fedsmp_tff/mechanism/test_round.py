@@ -1,4 +1,4 @@
-"""Tests of the masked private sum against an independent NumPy reading of the paper."""
+"""Tests of a round: the private sum against an independent NumPy reading of the paper, and choices."""
 
 import numpy as np
 import pytest
@@ -6,28 +6,43 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import released as released_lib
 from fedsmp_tff import sparsifiers
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.mechanism import round as round_lib
 from tests.support import numpy_reference
 from tests.support import one_round
 from tests.support import processes
+from tests.support import releases
+
+_CLIENTS = 3
 
 
-class TestExecution:
+def _one_round(steps, state, updates):
+  message = state.message()
+  reports = [
+      steps.report(tf.constant(update), message, tf.constant([7, i], tf.int64))
+      for i, update in enumerate(updates)
+  ]
+  return steps.finish(steps.sum(reports), state)
+
+
+class TestPrivateSum:
 
   @pytest.mark.parametrize('clip', [0.3, 1.5, 1e6, None])
-  @pytest.mark.parametrize('kept', [1, 7, one_round.DIM])
+  @pytest.mark.parametrize('kept', [1, 7, None])
   def test_without_noise_equals_numpy_up_to_the_stated_rounding(self, kept, clip):
     updates = one_round.updates(6)
-    sparsifier = sparsifiers.RandK(num=kept)
+    sparsifier = sparsifiers.RandK(num=kept) if kept else sparsifiers.Dense()
     factory = processes.factory(
         sparsifier, 6, clipping_norm=clip, noise_multiplier=0.0 if clip else None,
     )
     # Without clipping, rand-k's default bound is 16 d/k: far above these values.
     state, output = one_round.run(factory, updates)
-    coordinates = state.coordinates
-    assert len(set(coordinates)) == kept
+    assert len(set(state.coordinates)) == (kept or 0)
+    coordinates = state.coordinates if kept else np.arange(one_round.DIM)
     expected = numpy_reference.mean_without_noise(
-        updates, coordinates, one_round.DIM / kept, clip
+        updates, coordinates, one_round.DIM / len(coordinates), clip
     )
     step = factory.round([(one_round.DIM,)]).channel.step * (clip or 1.0)
     # float32's own rounding of the result beside half a step.
@@ -35,50 +50,6 @@ class TestExecution:
     np.testing.assert_allclose(output.result, expected, atol=tolerance, rtol=0)
     off = np.setdiff1d(np.arange(one_round.DIM), coordinates)
     assert not np.any(output.result[off])
-
-  def test_dense_equals_numpy(self):
-    updates = one_round.updates(4)
-    factory = processes.factory(
-        sparsifiers.Dense(), 4, clipping_norm=1.0, noise_multiplier=0.0,
-    )
-    _, output = one_round.run(factory, updates)
-    expected = numpy_reference.mean_without_noise(
-        updates, np.arange(one_round.DIM), 1.0, 1.0
-    )
-    np.testing.assert_allclose(output.result, expected, atol=1e-6)
-
-  def test_clip_comes_after_the_scale(self):
-    # Each kept value is 1, d/k = 8, so the scaled norm is 8 sqrt(5) > C = 4.
-    factory = processes.factory(
-        sparsifiers.RandK(num=5), 1, clipping_norm=4.0, noise_multiplier=0.0
-    )
-    _, output = one_round.run(factory, [np.ones(one_round.DIM, np.float32)])
-    assert np.linalg.norm(output.result) == pytest.approx(4.0, abs=1e-5)
-
-  def test_noise_has_its_scale_on_the_kept_values_and_nowhere_else(self):
-    dim, kept, clients, clip, sigma = 20_000, 4000, 8, 0.4, 1.4
-    factory = processes.factory(
-        sparsifiers.RandK(num=kept), clients,
-        clipping_norm=clip, noise_multiplier=sigma,
-    )
-    state, output = one_round.run(
-        factory, [np.zeros(dim, np.float32)] * clients,
-        tff.TensorType(np.float32, [dim]),
-    )
-    released = output.result[state.coordinates]
-    stddev = clip * sigma / clients
-
-    def p_value(scale):
-      return stats.kstest(released, 'norm', (0, scale * stddev)).pvalue
-
-    # The clients' noise is fresh, not seeded: the threshold is crossed by chance
-    # with probability 1e-6. At 2/3 and 3/2 of the scale 4000 values give p-values
-    # under 1e-25 (see test_noise). The clients' values are equal here, so shares
-    # from one seed would add up to sqrt(8) times the scale.
-    assert p_value(1) > 1e-6
-    assert p_value(2 / 3) < 1e-20
-    assert p_value(3 / 2) < 1e-20
-    assert np.count_nonzero(output.result) == np.count_nonzero(released)
 
   @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
   def test_every_value_that_leaves_a_client_carries_its_share(self, noise):
@@ -106,23 +77,8 @@ class TestExecution:
     # A share has its fourth moment too: nothing is cut off or left out.
     assert stats.kurtosis(alone) == pytest.approx(0, abs=0.35)
 
-  def test_two_rounds_and_two_runs_have_other_noise(self):
-    factory = processes.factory(
-        sparsifiers.Dense(), 2, clipping_norm=1.0, noise_multiplier=1.0, seed=1
-    )
-    process = factory.create(one_round.VECTOR)
-    state = process.initialize()
-    zeros = [np.zeros(one_round.DIM, np.float32)] * 2
-    first = process.next(state, zeros)
-    again = process.next(state, zeros)
-    second = process.next(first.state, zeros)
-    results = [first.result, again.result, second.result]
-    for i, one in enumerate(results):
-      for other in results[i + 1 :]:
-        assert np.all(one != other)
-
   @pytest.mark.parametrize(
-      'sparsifier', [sparsifiers.RandK(num=7), sparsifiers.Dense(), sparsifiers.Head(num=7)]
+      'sparsifier', [sparsifiers.RandK(num=7), sparsifiers.Dense()]
   )
   def test_a_huge_client_moves_the_sum_by_at_most_c(self, sparsifier):
     clip, clients = 0.5, 5
@@ -219,8 +175,10 @@ class TestExecution:
     updates = [np.full(dim, 1.0, np.float32)] + [np.zeros(dim, np.float32)] * 7
     output = process.next(process.initialize(), updates)
     released = output.result - clip / np.sqrt(dim) / 2
-    # Fresh noise: see `test_noise_has_its_scale_...`. Integers here are some hundreds
-    # of steps wide.
+    # The clients' noise is fresh, not seeded: the threshold is crossed by chance with probability
+    # 1e-6. At 2/3 and 3/2 of the scale 4000 values give p-values under 1e-25. Six of the eight
+    # values are equal, so shares from one seed would not add up to the scale. Integers here are
+    # some hundreds of steps wide.
     for scale, least, most in ((1, 1e-6, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
       found = stats.kstest(released, 'norm', (0, scale * clip * sigma / 2)).pvalue
       assert least <= found <= most
@@ -252,13 +210,115 @@ class TestExecution:
     # varies by sqrt(2/d) = 2 % and it is crossed with the signal.
     assert output.measurements['signal_to_noise'] == pytest.approx(0.1, abs=0.12)
 
-  def test_values_out_of_range_are_cut(self):
-    factory = processes.factory(
-        sparsifiers.Dense(), 2, value_bound=1.0
+
+class TestRounds:
+
+  @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
+  @pytest.mark.parametrize('sparsifier', [
+      sparsifiers.RandK(num=5), released_lib.ReleasedTopK(num=5)
+  ])
+  def test_the_steps_make_the_aggregator_s_rounds(self, noise, sparsifier):
+    options = dict(clipping_norm=1.0, noise=noise)
+    updates = one_round.updates(_CLIENTS)
+    steps = round_lib.FedSmpRound(
+        sparsifier, mechanism_lib.Mechanism(_CLIENTS, **options), [(one_round.DIM,)]
     )
-    update = np.zeros(one_round.DIM, np.float32)
-    update[:5] = [0.5, 1.0, 1.5, -3.0, 2.0]
-    _, output = one_round.run(factory, [update, update])
-    np.testing.assert_allclose(
-        output.result[:5], [0.5, 1.0, 1.0, -1.0, 1.0], atol=1e-6
+    process = processes.factory(sparsifier, _CLIENTS, seed=3, **options).create(one_round.VECTOR)
+    state, process_state = steps.choose(steps.initial_state(seed=3)), process.initialize()
+    # Integers are rounded at random, by less than a step each.
+    atol = 1e-6 if noise == 'gaussian' else 2 * steps.channel.step * np.sqrt(6)
+    for _ in range(2):
+      np.testing.assert_array_equal(state.coordinates, process_state.coordinates)
+      update, state, measurements = _one_round(steps, state, updates)
+      state = steps.choose(state)
+      output = process.next(process_state, updates)
+      process_state = output.state
+      np.testing.assert_allclose(update, output.result, atol=atol)
+      assert list(measurements) == list(output.measurements) == steps.measurements
+    assert int(state.round_num) == 2
+
+
+class TestChoices:
+
+  def _steps(self, sparsifier=sparsifiers.RandK(num=4), **options):  # noqa: B008
+    mechanism = mechanism_lib.Mechanism(
+        _CLIENTS, clipping_norm=100.0, noise_multiplier=0.0, min_reporting=2, **options
     )
+    return round_lib.FedSmpRound(sparsifier, mechanism, releases.SHAPES)
+
+  def _updates(self, num=_CLIENTS, seed=0):
+    return one_round.updates(num, dim=releases.DIM, seed=seed)
+
+  def test_state_has_room_for_what_is_chosen_and_no_more(self):
+    state = self._steps().initial_state(1)
+    assert state.coordinates.shape == [4] and state.memory == ()
+    state = self._steps(sparsifiers.Dense()).initial_state(1)
+    assert state.coordinates.shape == [0] and state.memory == ()
+    state = self._steps(released_lib.ReleasedTopK(num=4)).initial_state(1)
+    assert [part.shape for part in state.memory] == [[releases.DIM], [releases.DIM], []]
+
+  @pytest.mark.parametrize('held', [1, 3])
+  def test_coordinates_are_kept_between_the_rounds_that_choose(self, held):
+    steps = self._steps(sparsifiers.RandK(num=4, mask_rounds=held))
+    state = steps.initial_state(1)
+    masks = []
+    for t in range(7):
+      state = steps.choose(state._replace(round_num=tf.constant(t)))
+      masks.append(tuple(state.coordinates.numpy()))
+    # Of the 210 masks two in a row may be equal: not with this seed.
+    assert [t for t in range(1, 7) if masks[t] != masks[t - 1]] == list(range(held, 7, held))
+    fresh = self._steps()
+    for t in range(0, 7, held):
+      chosen = fresh.choose(fresh.initial_state(1)._replace(round_num=tf.constant(t)))
+      assert masks[t] == tuple(chosen.coordinates.numpy())
+      anew = steps.choose(state._replace(round_num=tf.constant(t + 1)), anew=True)
+      assert tuple(anew.coordinates.numpy()) != masks[t]
+
+  def test_no_public_update_is_made_while_a_mask_is_held(self):
+    topk = sparsifiers.TopK(
+        num=4, public_examples=(np.zeros((1, 2)), np.zeros(1)), mask_rounds=3
+    )
+    steps, made = self._steps(topk), []
+    update = np.array([0, 5, 0, -6, 0, 0, 7, 0, 0, -8], np.float32)
+
+    @tf.function
+    def choose(round_num):
+      state = steps.initial_state(1)._replace(round_num=round_num)
+
+      def public_update(seed):
+        del seed
+        return tf.ensure_shape(
+            tf.numpy_function(lambda t: made.append(t) or update, [round_num], tf.float32), [10]
+        )
+
+      return steps.choose(state, public_update).coordinates
+
+    for t in range(5):
+      expected = [1, 3, 6, 9] if t % 3 == 0 else [0] * 4  # `initial_state` has zeros.
+      assert choose(tf.constant(t)).numpy().tolist() == expected
+    assert made == [0, 3]
+
+  def test_nothing_moves_and_nothing_is_remembered_without_a_release(self):
+    steps = self._steps(released_lib.ReleasedTopK(num=4))
+    start = steps.choose(steps.initial_state(1))
+    _, state, _ = _one_round(steps, start, self._updates())
+    # It would see a release: the first one changed all parts but the noise, of which there is none.
+    assert np.any(state.memory.total != start.memory.total)
+    assert np.any(state.memory.visits != start.memory.visits)
+    state = steps.choose(state)
+    update, after, measurements = _one_round(steps, state, self._updates(num=1, seed=1))
+    assert measurements['released'] == 0 and not np.any(update)
+    tf.nest.map_structure(np.testing.assert_array_equal, after.memory, state.memory)
+    update, after, measurements = _one_round(steps, state, self._updates(num=2, seed=1))
+    assert measurements['released'] == 1 and np.any(update)
+    assert np.any(after.memory.total != state.memory.total)
+
+  def test_a_sparsifier_of_public_data_names_what_it_needs(self):
+    topk = sparsifiers.TopK(num=4, public_examples=(np.zeros((1, 2)), np.zeros(1)))
+    steps = self._steps(topk)
+    state = steps.initial_state(1)
+    with pytest.raises(ValueError, match='`TopK` chooses coordinates by training on public data'):
+      steps.choose(state)
+    update = tf.constant([0.0, 5, 0, -6, 0, 0, 7, 0, 0, -8])
+    found = steps.choose(state, lambda seed: update).coordinates
+    assert found.numpy().tolist() == [1, 3, 6, 9]
