@@ -124,9 +124,11 @@ class Ledger:
 
     Args:
       path: The file.
-      spec: See `Record`, as for `run` and `data`.
+      spec: See `Record`.
+      run: See `Record`.
       seed: The seed that the run's noise follows from (that of `build_fed_smp`), not negative;
         None: noise is fresh. Only its digest is written.
+      data: See `Record`.
       initial_weights: The initialization of the model, such as 'random', or which public data it
         was pre-trained on: epsilon covers the rounds alone.
       budget: What the run may spend; None: any epsilon. It may change when the run resumes.
