@@ -98,6 +98,11 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
         ' those that this command trains on; add --warm_start=public, or choose fedsmp_topk, which'
         ' gives p of rand-k too.'
     )
+  if settings.trainable != settings_lib.ALL:
+    raise errors.InputError(
+        f'--trainable={settings.trainable} has a frozen body, but Theorem 2 is estimated for all'
+        ' layers; drop --trainable.'
+    )
   output = pathlib.Path(options.tune_dir)
   with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,13 @@
 """Recipes: named sets of tuned flags for a task, as files.
 
 A file's flags before the first --algorithm are for every system, those after an --algorithm for that
-system alone. Without an explicit --algorithm the first in the file runs, or, if an explicit flag has
-no effect on it, the default of --algorithm.
+system alone. A system may have two sections, of which one has another --trainable: without an
+explicit --trainable the first counts. Without an explicit --algorithm the first in the file runs, or,
+if an explicit flag has no effect on it, the default of --algorithm.
 """
 
 from collections.abc import Iterable
+import itertools
 import pathlib
 from typing import Optional
 
@@ -48,7 +50,9 @@ def time_of(task: str, name: str) -> Optional[str]:
   return times[0] if times else None
 
 
-def of_algorithm(lines: Iterable[str], algorithm: Optional[str]) -> list[str]:
+def of_algorithm(
+    lines: Iterable[str], algorithm: Optional[str], trainable: Optional[str] = None
+) -> list[str]:
   """The flags of a recipe that are for a system.
 
   For example:
@@ -62,12 +66,15 @@ def of_algorithm(lines: Iterable[str], algorithm: Optional[str]) -> list[str]:
   Args:
     lines: All flags of the recipe.
     algorithm: The system; None: the first that the recipe names.
+    trainable: The value of --trainable; None: that of the system's first section.
   """
-  found, of = [], None
-  for line in lines:
-    if line.startswith(_ALGORITHM):
-      of = line.removeprefix(_ALGORITHM)
-      algorithm = algorithm or of
-    if of in (None, algorithm):
-      found.append(line)
-  return found
+  lines = list(lines)
+  starts = [i for i, line in enumerate(lines) if line.startswith(_ALGORITHM)] + [len(lines)]
+  shared = lines[: starts[0]]
+  for start, end in itertools.pairwise(starts):
+    section = lines[start:end]
+    is_head = '--trainable=head' in section
+    is_meant = algorithm is None or section[0] == f'{_ALGORITHM}{algorithm}'
+    if is_meant and trainable in (None, 'head' if is_head else 'all'):
+      return shared + section
+  return shared

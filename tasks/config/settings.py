@@ -30,7 +30,7 @@ class Algorithm:
   """One of the six systems of the paper, or of this project's own.
 
   Attributes:
-    sparsifier: 'randk', 'topk', 'released', 'head' or None for all coordinates.
+    sparsifier: 'randk', 'topk', 'released' or None for all coordinates.
     private: Whether clients clip and add noise.
     federated: Whether there are rounds; if not, there are no clients.
   """
@@ -45,16 +45,16 @@ ALGORITHMS = {
     'fedsmp_topk': Algorithm('topk', True),
     'fedsmp_randk': Algorithm('randk', True),
     'fedsmp_released': Algorithm('released', True),
-    'fedsmp_head': Algorithm('head', True),
     'dp_fedavg': Algorithm(None, True),
     'fedavg': Algorithm(None, False),
     'fedavg_randk': Algorithm('randk', False),
     'fedavg_topk': Algorithm('topk', False),
-    'fedavg_head': Algorithm('head', False),
     PUBLIC_ONLY: Algorithm(None, False, federated=False),
 }
-# The value of --warm_start and --whiten.
+# The value of --warm_start.
 PUBLIC = 'public'
+# The values of --trainable.
+ALL, HEAD = 'all', 'head'
 
 _RUN = 'What to run'
 _PRIVACY = 'Privacy'
@@ -74,8 +74,7 @@ def _when_algorithm(is_meant: Callable[[Algorithm], bool]) -> options.Condition:
   return options.when('algorithm', *(n for n, found in ALGORITHMS.items() if is_meant(found)))
 
 
-# The size of a head is fixed: --p does not apply.
-_SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier not in (None, 'head'))
+_SPARSE = _when_algorithm(lambda algorithm: algorithm.sparsifier is not None)
 _TOPK = _when_algorithm(lambda algorithm: algorithm.sparsifier == 'topk')
 # What a run has public examples for.
 _WITH_PUBLIC = options.Condition(
@@ -151,10 +150,19 @@ class RunSettings:
       'fedsmp_topk',
       "Which of the paper's systems. fedsmp_*: k shared coordinates, clipped and noised;"
       ' dp_fedavg: the same on all coordinates; fedavg*: without privacy. Not in the paper:'
-      ' fedsmp_released, the top k of past releases, without public data; *_head, the'
-      " model's last layer; public_only, the model trained on the public examples alone, without"
-      ' clients.',
+      ' fedsmp_released, the top k of past releases, without public data; public_only, the model'
+      ' trained on the public examples alone, without clients.',
       group=_RUN, common=True, values=list(ALGORITHMS),
+  )
+  trainable: str = _option(
+      ALL,
+      'all: every layer. head: the last layer, on whitened features of the layers before it,'
+      ' which are pre-trained on the public examples and frozen; d, k and p are those of this layer.',
+      group=_RUN, common=True, values=[ALL, HEAD],
+      only=options.Condition(
+          '--warm_start is set',
+          lambda chosen: chosen['warm_start'] is not None or chosen['trainable'] == ALL,
+      ),
   )
   p: Optional[float] = _option(
       None,
@@ -276,13 +284,6 @@ class RunSettings:
       ' (default: random weights).',
       group=PUBLIC_DATA, values=[PUBLIC],
       fill=lambda chosen: None if ALGORITHMS[chosen['algorithm']].federated else PUBLIC,
-  )
-  whiten: Optional[str] = _option(
-      None,
-      f'{PUBLIC}: train the last layer in coordinates in which its inputs, on the public examples,'
-      ' are uncorrelated and of equal variance: faster steps, and noise of equal effect (default:'
-      ' off).',
-      group=PUBLIC_DATA, values=[PUBLIC], only=options.when('warm_start'),
   )
   public_examples: Optional[int] = _task_option(
       'public_examples', 'Examples on the server, of people or of a pool that no client has',
@@ -481,19 +482,20 @@ def _preceded_by_recipe(
   """A command line that begins with the flags of a recipe for its system.
 
   Without --algorithm that is the recipe's first, unless an explicit flag has no effect on it, such
-  as --p on a last layer: then it is the default of --algorithm.
+  as --p on all coordinates: then it is the default of --algorithm.
   """
   given = _read(arguments, tables, program)
+  trainable = given['trainable'].value if given['trainable'].present else None
+  of_named = recipes.of_algorithm(lines, given['algorithm'].value, trainable)
   if given['algorithm'].present:
-    lines = recipes.of_algorithm(lines, given['algorithm'].value)
-    return _preceded_by(lines, arguments, tables, program)
-  first = _preceded_by(recipes.of_algorithm(lines, None), arguments, tables, program)
+    return _preceded_by(of_named, arguments, tables, program)
+  first = recipes.of_algorithm(lines, None, trainable)
+  first = _preceded_by(first, arguments, tables, program)
   values = options.values_of(RunSettings, _read(first, tables, program))
   known = options.options_of(RunSettings).items()
   if all(one.only is None or one.only.met(values) for name, one in known if given[name].present):
     return first
-  lines = recipes.of_algorithm(lines, given['algorithm'].value)
-  return _preceded_by(lines, arguments, tables, program)
+  return _preceded_by(of_named, arguments, tables, program)
 
 
 def _flags_of_run(path: str) -> list[str]:

@@ -33,7 +33,6 @@ _TITLES = {
     'fedsmp_topk': 'Fed-SMP top-k', 'fedsmp_randk': 'Fed-SMP rand-k', 'dp_fedavg': 'DP-FedAvg',
     'fedavg': 'FedAvg', 'fedavg_topk': 'FedAvg top-k', 'fedavg_randk': 'FedAvg rand-k',
     'fedsmp_released': 'Fed-SMP past releases', settings_lib.PUBLIC_ONLY: 'public-only baseline',
-    'fedsmp_head': 'Fed-SMP last layer', 'fedavg_head': 'FedAvg last layer',
 }
 _ORDER = tuple(_TITLES)
 
@@ -57,6 +56,8 @@ def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
 def label(group: results.Group, with_p: bool = True, with_sigma: bool = True) -> str:
   """Describes a group in a few words."""
   text = _TITLES[group.config['algorithm']]
+  if group.config.get('trainable') == settings_lib.HEAD:
+    text += ', last layer'
   if with_p and group.p < 1:
     text += f', p = {group.p:.3g}'
   if with_sigma and group.noise_multiplier is not None:

@@ -18,11 +18,8 @@ from tasks.config import options
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
-from tasks.models import whitening
+from tasks.models import split
 from tasks.training import seeds as seeds_lib
-
-# A last layer's matrix and bias.
-_HEAD_TENSORS = 2
 
 
 def model(
@@ -33,20 +30,23 @@ def model(
   return datasets.TASKS[settings.task].build_model(initializer)
 
 
-def in_coordinates(
-    settings: settings_lib.RunSettings, plain: tff.learning.models.FunctionalModel
+def trained_model(
+    settings: settings_lib.RunSettings, model: tff.learning.models.FunctionalModel
 ) -> tff.learning.models.FunctionalModel:
-  """The task's model in the coordinates that clients train: those of --whiten, or its own.
+  """Returns the part of the task's model that rounds train.
 
   Raises:
-    InputError: If the model does not fit --whiten.
+    InputError: If the model does not fit --trainable.
   """
-  if settings.whiten is None:
-    return plain
-  try:
-    return whitening.whitened(plain)
-  except ValueError as error:
-    raise errors.InputError(f'--whiten={settings.whiten}: {error}') from None
+  if settings.trainable != settings_lib.HEAD:
+    return model
+  if not isinstance(model, split.SplitModel):
+    raise errors.InputError(
+        f'--trainable={settings.trainable} needs a model whose last layer is known, but that of'
+        f' --task={settings.task} is a {type(model).__name__}. Return a'
+        ' tasks.models.split.SplitModel from its `build_model`, or drop --trainable.'
+    )
+  return model.head()
 
 
 def privacy_spec(
@@ -108,8 +108,6 @@ def num_kept(settings: settings_lib.RunSettings, sizes: Sequence[int]) -> int:
   kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
   if kind is None:
     return sum(sizes)
-  if kind == 'head':
-    return sum(sizes[-_HEAD_TENSORS:])
   return fedsmp_tff.RandK(settings.p).num_kept(sum(sizes))
 
 
@@ -129,8 +127,6 @@ def sparsifier(
   kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
   if kind is None:
     return fedsmp_tff.Dense()
-  if kind == 'head':
-    return fedsmp_tff.Head(num)
   if kind == 'randk':
     return fedsmp_tff.RandK(settings.p, mask_rounds=settings.mask_rounds)
   if kind == 'released':

@@ -15,8 +15,9 @@ from tasks import datasets
 from tasks import errors
 from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
-from tasks.models import whitening
+from tasks.models import split
 from tasks.training import builders
+from tasks.training import features
 from tasks.training import seeds as seeds_lib
 
 
@@ -28,8 +29,11 @@ class Experiment:
     settings: The run's settings.
     seeds: The run's seeds.
     data: The data.
-    model: The model, with the run's initial weights.
-    plain_model: The task's own model, of which `model` is another choice of coordinates with --whiten.
+    examples: What rounds and measurements see of the data: the same, or features with
+      --trainable=head, once the body is there.
+    task_model: The task's own model.
+    model: What rounds train, with the run's initial weights: the task's model or its last layer.
+    body: The frozen body of --trainable=head; None before it is there, and without it.
     aggregator: The masked private sum.
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
@@ -38,11 +42,13 @@ class Experiment:
   settings: settings_lib.RunSettings
   seeds: seeds_lib.Seeds
   data: task_lib.TaskData
+  examples: task_lib.TaskData
+  task_model: tff.learning.models.FunctionalModel
   model: tff.learning.models.FunctionalModel
-  plain_model: tff.learning.models.FunctionalModel
   aggregator: fedsmp_tff.FedSmpFactory
   round: fed_smp.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
+  body: Optional[split.FrozenBody] = None
 
   @classmethod
   def build(
@@ -61,8 +67,8 @@ class Experiment:
     """
     task = datasets.TASKS[settings.task]
     _check_clients(settings, task.num_clients())
-    plain = builders.model(settings, seeds)
-    model = builders.in_coordinates(settings, plain)
+    task_model = builders.model(settings, seeds)
+    model = builders.trained_model(settings, task_model)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
     sizes = [int(np.prod(shape)) for shape in shapes]
     num_kept = builders.num_kept(settings, sizes)
@@ -78,7 +84,9 @@ class Experiment:
     aggregator = builders.aggregator(
         settings, spec, builders.sparsifier(settings, data, num_kept)
     )
-    return cls(settings, seeds, data, model, plain, aggregator, aggregator.round(shapes), spec)
+    return cls(
+        settings, seeds, data, data, task_model, model, aggregator, aggregator.round(shapes), spec
+    )
 
   @property
   def private(self) -> bool:
@@ -136,11 +144,21 @@ class Experiment:
     """Returns the run with other initial weights."""
     return dataclasses.replace(self, model=with_weights(self.model, weights))
 
-  def plain_weights(
+  def with_body(self, body: split.FrozenBody) -> 'Experiment':
+    """Returns the run on the features of a frozen body."""
+    examples = features.of_data(self.data, body, self.task_model.input_spec[0])
+    sparsifier = builders.sparsifier(self.settings, examples, self.round.num_kept)
+    aggregator = fedsmp_tff.FedSmpFactory(sparsifier, self.aggregator.mechanism)
+    shapes = [np.shape(w) for w in self.model.initial_weights[0]]
+    return dataclasses.replace(
+        self, examples=examples, aggregator=aggregator, round=aggregator.round(shapes), body=body
+    )
+
+  def task_weights(
       self, weights: tff.learning.models.ModelWeights
   ) -> tff.learning.models.ModelWeights:
     """Returns weights of rounds as those of the task's own model."""
-    return weights if self.settings.whiten is None else whitening.plain(weights)
+    return weights if self.body is None else self.body.weights_of(weights)
 
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""

@@ -16,6 +16,7 @@ from tasks.config import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.training import builders
 from tasks.training import experiment as experiment_lib
+from tasks.training import features
 
 _COLUMNS = 96
 # Above this, an attacker's odds about a client grow by a factor of 22,000 and more.
@@ -89,8 +90,12 @@ def _model_text(experiment: experiment_lib.Experiment) -> str:
   text = f'd = {experiment.dim:,} parameters'
   whose = {'keras': 'Keras\'s', 'torch': 'PyTorch\'s'}[experiment.settings.initializer]
   text += f', from {whose} default initial weights'
-  if experiment.settings.whiten is not None:
-    text += '; the last layer in coordinates in which its inputs on the public examples are white'
+  if experiment.settings.trainable == settings_lib.HEAD:
+    text += (
+        ', of the last layer, on whitened features of the layers before it, which no round changes;'
+        ' a client\'s features are computed when it is first sampled (again at each visit, where'
+        f' those in memory would exceed {features.KEPT_BYTES / 1e9:g} GB)'
+    )
   return text
 
 
@@ -114,7 +119,6 @@ def _kept_text(experiment: experiment_lib.Experiment) -> str:
               ' all clients',
       'released': 'those that moved most in past releases, and some at random; the same'
                   ' for all clients',
-      'head': 'the last layer, in every round',
   }[settings_lib.ALGORITHMS[experiment.settings.algorithm].sparsifier]
   k = experiment.round.num_kept
   text = f'k = {k:,} (p = {k / experiment.dim:.4g}): {how}'

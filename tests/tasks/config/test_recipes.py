@@ -33,6 +33,13 @@ class TestComputation:
     assert recipes.of_algorithm(lines, 'y') == ['--a=1', '--algorithm=y', '--b=4']
     assert recipes.of_algorithm(lines, 'z') == recipes.of_algorithm(['--a=1'], None) == ['--a=1']
 
+  def test_an_algorithm_may_have_flags_for_a_head(self):
+    head = ['--algorithm=x', '--trainable=head', '--b=2']
+    lines = ['--a=1', *head, '--algorithm=x', '--b=3', '--algorithm=y']
+    assert recipes.of_algorithm(lines, 'x') == recipes.of_algorithm(lines, 'x', 'head') == lines[:4]
+    assert recipes.of_algorithm(lines, 'x', 'all') == ['--a=1', '--algorithm=x', '--b=3']
+    assert recipes.of_algorithm(lines, 'y', 'head') == ['--a=1']
+
   def test_a_name_is_no_path(self):
     with pytest.raises(errors.InputError, match='is not a recipe'):
       recipes.file_of('fashion_mnist', '../fashion_mnist/best')
@@ -101,36 +108,41 @@ class TestExecution:
       same = _settings(f'--task={task}', '--recipe=best', '--algorithm=fedsmp_topk')
       assert found.rounds == same.rounds
       # Of the last layer alone noise is small: on Fashion-MNIST a larger cohort learns faster.
-      is_larger = task == 'fashion_mnist' and algorithm.endswith('_head')
+      is_larger = task == 'fashion_mnist' and found.trainable == 'head'
       assert found.clients_per_round == (300 if is_larger else same.clients_per_round) >= 100
 
   def test_other_systems_have_what_equal_care_chose_for_them(self):
-    for algorithm, clip, rate in (
-        ('fedsmp_head', 0.1, 30), ('fedavg_head', None, 30), ('fedsmp_released', 0.4, 2), ('fedsmp_randk', 1, 2), ('dp_fedavg', 0.4, 2), ('fedavg', None, 3),
+    for algorithm, trainable, clip, rate in (
+        ('dp_fedavg', 'head', 0.1, 30), ('fedavg', 'head', None, 30), ('fedsmp_released', 'all', 0.4, 2),
+        ('fedsmp_randk', 'all', 1, 2), ('dp_fedavg', 'all', 0.4, 2), ('fedavg', 'all', None, 3),
     ):
-      found = _settings('--task=fashion_mnist', '--recipe=best', f'--algorithm={algorithm}')
+      found = _settings(
+          '--task=fashion_mnist', '--recipe=best', f'--algorithm={algorithm}',
+          f'--trainable={trainable}',
+      )
       assert (found.clip, found.server_learning_rate) == (clip, rate)
       typed = next(
           cell.settings for paragraph in grids.read('worth/fashion_mnist') for cell in paragraph
-          if cell.settings.algorithm == algorithm
+          if (cell.settings.algorithm, cell.settings.trainable) == (algorithm, trainable)
       )
       for name in (
-          'p', 'clip', 'epsilon', 'server_learning_rate', 'rounds', 'whiten', 'clients_per_round',
+          'p', 'clip', 'epsilon', 'server_learning_rate', 'rounds', 'clients_per_round',
           'local_epochs', 'learning_rate', 'public_examples', 'server_schedule',
       ):
         assert getattr(typed, name) == getattr(found, name), name
 
   def test_a_flag_about_coordinates_is_for_a_system_that_chooses_them(self):
     of_recipe = ('--task=fashion_mnist', '--recipe=best')
-    assert _settings(*of_recipe).algorithm == 'fedsmp_head'
-    assert _settings(*of_recipe, '--clip=0.2').algorithm == 'fedsmp_head'
+    for flags in ((), ('--clip=0.2',), ('--algorithm=dp_fedavg',)):
+      found = _settings(*of_recipe, *flags)
+      assert (found.algorithm, found.trainable) == ('dp_fedavg', 'head')
     for flag in ('--p=0.01', '--released_weight=0.5', '--mask_rounds=2'):
       found = _settings(*of_recipe, flag)
-      assert (found.algorithm, found.whiten, found.clip) == ('fedsmp_topk', None, 0.4)
+      assert (found.algorithm, found.trainable, found.clip) == ('fedsmp_topk', 'all', 0.4)
       name, _, value = flag.lstrip('-').partition('=')
       assert getattr(found, name) == float(value)
-    with pytest.raises(errors.InputError, match='--p has no effect.*fedsmp_head|--p .*algorithm'):
-      _settings(*of_recipe, '--algorithm=fedsmp_head', '--p=0.01')
+    with pytest.raises(errors.InputError, match='--p has no effect.*algorithm'):
+      _settings(*of_recipe, '--algorithm=dp_fedavg', '--p=0.01')
 
   def test_the_time_is_that_of_its_file(self):
     assert recipes.time_of('shakespeare', 'best').endswith('minutes on two processors')
