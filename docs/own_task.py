@@ -40,25 +40,25 @@ def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskDat
 
 
 def _build_model(initializer: initializers.Initializer):
-  """Returns a `tff.learning.models.FunctionalModel` with its initial weights."""
+  """Returns the model with its initial weights: a body and, for --trainable=head, a last layer.
+
+  With --trainable=all any `tff.learning.models.FunctionalModel` does.
+  """
   import tensorflow as tf  # Here, so that --help need not wait for it.
-  import tensorflow_federated as tff
 
-  weights = [*initializer.dense((2, 16)), *initializer.dense((16, 2))]
+  from tasks.models import split
 
-  @tf.function
-  def predict_on_batch(model_weights, x, training):
-    del training
-    kernel_1, bias_1, kernel_2, bias_2 = model_weights[0]
-    return tf.matmul(tf.nn.relu(tf.matmul(x, kernel_1) + bias_1), kernel_2) + bias_2
+  def body(weights, x):
+    kernel, bias = weights
+    return tf.nn.relu(tf.matmul(x, kernel) + bias)
 
   def loss(logits, labels, sample_weight=None):
     del sample_weight
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
-  return tff.learning.models.FunctionalModel(
-      initial_weights=(tuple(weights), ()),
-      predict_on_batch_fn=predict_on_batch,
+  return split.SplitModel(
+      body,
+      weights=[*initializer.dense((2, 16)), *initializer.dense((16, 2))],
       loss_fn=loss,
       input_spec=(tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None], tf.int32)),
   )

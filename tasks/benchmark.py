@@ -78,6 +78,7 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
   from fedsmp_tff import runtime
   from fedsmp_tff.runtime import graphs
   from tasks.models import initializers
+  from tasks.training import features
 
   graphs.use_one_thread_an_operation()
   settings = paper_tables.settings_of(part)
@@ -92,7 +93,6 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
   sparsifiers = {
       'rand-k': fedsmp_tff.RandK(_RATIO),
       'top-k': fedsmp_tff.TopK(_RATIO, public_examples=data.public, mask_rounds=5, public_clients=4),
-      'last layer': fedsmp_tff.Head(sum(np.size(w) for w in model.initial_weights[0][-2:])),
   }
   training = fedsmp_tff.LocalTraining(optimizer, settings.batch_size, settings.local_epochs)
   mechanism = fedsmp_tff.Mechanism(num_clients, settings.clip, settings.noise_multiplier)
@@ -106,6 +106,14 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
     for name, one in sparsifiers.items():
       factory = fedsmp_tff.FedSmpFactory(one, mechanism)
       measured[name] = (local, fedsmp_tff.build_fed_smp(model, training, factory), clients)
+    weights = tff.learning.models.ModelWeights(*model.initial_weights)
+    body, _ = features.split(model, weights, data.public, task.is_scored)
+    found = features.of_data(data, body, model.input_spec[0]).clients
+    factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), mechanism)
+    measured['last layer'] = (
+        local, fedsmp_tff.build_fed_smp(model.head(), training, factory),
+        [tf.data.Dataset.from_tensor_slices(found[i]) for i in range(num_clients)],
+    )
     seconds, states = {name: [] for name in measured}, {}
     for repeat in range(repeats + 1):
       for name, (context, process, examples) in measured.items():

@@ -70,7 +70,9 @@ _COMMAND = command.Command(
         'It trains on the public examples of that run alone, so it costs no privacy.',
     ),
     (Options,),
-    parse=settings_lib.parse,
+    parse=lambda arguments, *tables, program: settings_lib.parse(
+        [f'--trainable={settings_lib.ALL}', *arguments], *tables, program=program
+    ),
 )
 
 
@@ -93,6 +95,11 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
         f'--algorithm={settings.algorithm} sets no public examples aside, so that clients would have'
         ' those that this command trains on; add --warm_start=public, or choose fedsmp_topk, which'
         ' gives p of rand-k too.'
+    )
+  if settings.trainable != settings_lib.ALL:
+    raise errors.InputError(
+        f'--trainable={settings.trainable} has a frozen body, but Theorem 2 is estimated for all'
+        ' layers; drop --trainable.'
     )
   output = pathlib.Path(options.tune_dir)
   with errors.writing_to('tune_dir', output):  # Before the work is done.

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tasks.models import initializers
 from tasks.models import pooling
+from tasks.models import split
 
 _KERNEL = 5
 _WHITE = 255.0
@@ -26,7 +27,7 @@ def cnn(
     dense_units: Sequence[int],
     num_classes: int,
     initializer: initializers.Initializer,
-) -> tff.learning.models.FunctionalModel:
+) -> split.SplitModel:
   """5x5 convolutions with 2x2 max-pooling and ReLU, then dense layers, ReLU between.
 
   Section 5 of the paper: Fashion-MNIST takes filters 32, 64 and one dense layer
@@ -54,10 +55,8 @@ def cnn(
     weights += initializer.dense((units, outputs))
     units = outputs
 
-  @tf.function
-  def predict_on_batch(model_weights, images, training):
-    del training  # Nothing here behaves differently in training.
-    layers = iter(model_weights[0])
+  def body(model_weights, images):
+    layers = iter(model_weights)
     out = tf.cast(images, tf.float32) / _WHITE
     for _ in filters:
       kernel, bias = next(layers), next(layers)
@@ -66,11 +65,11 @@ def cnn(
     out = tf.reshape(out, [-1, height * width * channels])
     for _ in dense_units:
       out = tf.nn.relu(tf.matmul(out, next(layers)) + next(layers))
-    return tf.matmul(out, next(layers)) + next(layers)
+    return out
 
-  return tff.learning.models.FunctionalModel(
-      initial_weights=(tuple(weights), ()),
-      predict_on_batch_fn=predict_on_batch,
+  return split.SplitModel(
+      body,
+      weights,
       loss_fn=_cross_entropy,
       input_spec=(
           tf.TensorSpec([None, *image_shape], tf.uint8),

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from tasks.models import initializers
 from tasks.models import lstm
+from tasks.models import split
 
 
 def character_rnn(
@@ -18,7 +19,7 @@ def character_rnn(
     padding: Optional[int],
     initializer: initializers.Initializer,
     use_keras: bool = False,
-) -> tff.learning.models.FunctionalModel:
+) -> split.SplitModel:
   """Embedding, LSTM layers, and a dense layer of logits for the next character.
 
   Section 5 of the paper (after Reddi et al., arXiv 2003.00295): 90 characters,
@@ -49,17 +50,12 @@ def character_rnn(
 
   input_spec = (tf.TensorSpec([None, sequence_length], tf.int32),) * 2
 
-  @tf.function
-  def predict_on_batch(model_weights, characters, training):
-    del training  # Nothing here behaves differently in training.
-    embedding, *layers, kernel, bias = model_weights[0]
+  def body(model_weights, characters):
+    embedding, *layers = model_weights
     out = tf.gather(embedding, tf.transpose(characters))
     for first in range(0, len(layers), 3):
       out = lstm.lstm(out, *layers[first : first + 3])
-    logits = tf.matmul(tf.reshape(out, [-1, inputs]), kernel) + bias
-    return tf.transpose(
-        tf.reshape(logits, [sequence_length, -1, vocabulary_size]), [1, 0, 2]
-    )
+    return tf.transpose(out, [1, 0, 2])
 
   def loss(logits, labels, sample_weight=None):
     del sample_weight
@@ -78,19 +74,12 @@ def character_rnn(
             vocabulary_size, embedding_size, input_length=sequence_length
         ),
         *[layers.LSTM(units, return_sequences=True) for units in lstm_units],
-        layers.Dense(vocabulary_size),
     ])
     converted = tff.learning.models.functional_model_from_keras(
         keras_model, tf.keras.losses.MeanSquaredError(), input_spec
     )
 
-    @tf.function
-    def predict_on_batch(model_weights, characters, training):
-      return converted.predict_on_batch(model_weights, characters, training=training)
+    def body(model_weights, characters):
+      return converted.predict_on_batch((tuple(model_weights), ()), characters, training=False)
 
-  return tff.learning.models.FunctionalModel(
-      initial_weights=(tuple(weights), ()),
-      predict_on_batch_fn=predict_on_batch,
-      loss_fn=loss,
-      input_spec=input_spec,
-  )
+  return split.SplitModel(body, weights, loss, input_spec)

@@ -16,6 +16,7 @@ from tasks import errors
 from tasks.cli import options
 from tasks.cli import settings as settings_lib
 from tasks.models import initializers
+from tasks.models import split
 from tasks.training import seeds as seeds_lib
 
 
@@ -25,6 +26,26 @@ def model(
   """The task's model, with the run's initial weights."""
   initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
   return datasets.TASKS[settings.task].build_model(settings.task_options, initializer)
+
+
+def trained_model(
+    settings: settings_lib.RunSettings, model: tff.learning.models.FunctionalModel
+) -> tff.learning.models.FunctionalModel:
+  """Returns the part of the task's model that rounds train.
+
+  Raises:
+    InputError: If the model does not fit --trainable.
+  """
+  if settings.trainable != settings_lib.HEAD:
+    return model
+  if not isinstance(model, split.SplitModel):
+    raise errors.InputError(
+        f'--trainable={settings.trainable} needs a model whose last layer is known, but that of'
+        f' --task={settings.task} is a {type(model).__name__}. Return a'
+        ' tasks.models.split.SplitModel from its `build_model`, or set'
+        f' --trainable={settings_lib.ALL}.'
+    )
+  return model.head()
 
 
 def privacy_spec(

@@ -16,7 +16,9 @@ from tasks import datasets
 from tasks import errors
 from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
+from tasks.models import split as split_lib
 from tasks.training import builders
+from tasks.training import features
 from tasks.training import seeds as seeds_lib
 
 
@@ -28,7 +30,11 @@ class Experiment:
     settings: The run's settings.
     seeds: The run's seeds.
     data: The data.
-    model: The model, with the run's initial weights.
+    examples: What rounds and measurements see of the data: the same, or features with
+      --trainable=head, once the body is there.
+    task_model: The task's own model.
+    model: What rounds train, with the run's initial weights: the task's model or its last layer.
+    body: The frozen body of --trainable=head; None before it is there, and without it.
     aggregator: The masked private sum.
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
@@ -37,10 +43,13 @@ class Experiment:
   settings: settings_lib.RunSettings
   seeds: seeds_lib.Seeds
   data: task_lib.TaskData
+  examples: task_lib.TaskData
+  task_model: tff.learning.models.FunctionalModel
   model: tff.learning.models.FunctionalModel
   aggregator: fedsmp_tff.FedSmpFactory
   round: round_lib.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
+  body: Optional[split_lib.FrozenBody] = None
 
   @classmethod
   def build(
@@ -61,7 +70,8 @@ class Experiment:
     """
     task = datasets.TASKS[settings.task]
     _check_clients(settings, task.num_clients)
-    model = builders.model(settings, seeds)
+    task_model = builders.model(settings, seeds)
+    model = builders.trained_model(settings, task_model)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
     num_kept = builders.num_kept(settings, sum(int(np.prod(shape)) for shape in shapes))
     spec = None
@@ -77,7 +87,9 @@ class Experiment:
     aggregator = builders.aggregator(
         settings, spec, settings.system.sparsifier(settings, data)
     )
-    return cls(settings, seeds, data, model, aggregator, aggregator.round(shapes), spec)
+    return cls(
+        settings, seeds, data, data, task_model, model, aggregator, aggregator.round(shapes), spec
+    )
 
   @property
   def private(self) -> bool:
@@ -134,6 +146,27 @@ class Experiment:
   ) -> 'Experiment':
     """Returns the run with other initial weights."""
     return dataclasses.replace(self, model=with_weights(self.model, weights))
+
+  def with_body(self, body: split_lib.FrozenBody) -> 'Experiment':
+    """Returns the run on the features of a frozen body."""
+    examples = features.of_data(self.data, body, self.task_model.input_spec[0])
+    aggregator = fedsmp_tff.FedSmpFactory(
+        self.settings.system.sparsifier(self.settings, examples), self.aggregator.mechanism
+    )
+    shapes = [np.shape(w) for w in self.model.initial_weights[0]]
+    return dataclasses.replace(
+        self, examples=examples, aggregator=aggregator, round=aggregator.round(shapes), body=body
+    )
+
+  def task_weights(
+      self, weights: tff.learning.models.ModelWeights
+  ) -> tff.learning.models.ModelWeights:
+    """Returns weights of rounds as those of the task's own model."""
+    return weights if self.body is None else self.body.weights_of(weights)
+
+  def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
+    """Returns which labels count for loss and accuracy; see `Task.is_scored`."""
+    return datasets.TASKS[self.settings.task].is_scored(self.settings.task_options, labels)
 
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""

@@ -24,6 +24,8 @@ from tasks.training import tables
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
 CHECKPOINTS, LOCK = 'checkpoints', '.lock'
+# What no round of --trainable=head changes, and checkpoints do not have.
+BODY = f'{CHECKPOINTS}/body.npz'
 
 
 class RunDirectory:
@@ -185,7 +187,7 @@ class RunDirectory:
     self.record({'seconds': round(before + time.monotonic() - self._opened_at, 1)})
     self._write_json(SUMMARY, summary)
 
-  def write_weights(self, weights: Any) -> None:
+  def write_weights(self, weights: Any, name: str = WEIGHTS) -> None:
     """Writes a `ModelWeights`, trainable and not, in order, as arrays of an .npz file."""
     import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
@@ -194,7 +196,7 @@ class RunDirectory:
         for kind in ('trainable', 'non_trainable')
         for position, array in enumerate(tf.nest.flatten(getattr(weights, kind)))
     }
-    self._replace(WEIGHTS, lambda file: np.savez(file, **arrays))
+    self._replace(name, lambda file: np.savez(file, **arrays))
 
   def _next_former_ledger(self) -> pathlib.Path:
     """The path of one more former ledger: no path of another, whichever are missing."""
@@ -249,7 +251,7 @@ class RunDirectory:
   def _replace(self, name: str, write: Callable[[BinaryIO], Any]) -> None:
     """Writes a file that appears, or takes the place of the old one, when whole."""
     path = self.path / name
-    unfinished = path.with_name(f'.{name}.unfinished')
+    unfinished = path.with_name(f'.{path.name}.unfinished')
     with tables.writing(path):
       try:
         with open(unfinished, 'wb') as file:
@@ -259,6 +261,25 @@ class RunDirectory:
         os.replace(unfinished, path)
       finally:
         unfinished.unlink(missing_ok=True)
+
+
+def read_weights(path: pathlib.Path, like: tuple[Any, Any]) -> Any:
+  """Returns what `write_weights` wrote, as a `ModelWeights`.
+
+  Args:
+    path: The file.
+    like: A structure as the trainable weights, and one as the others.
+  """
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
+
+  with np.load(path) as arrays:
+    return tff.learning.models.ModelWeights(*(
+        tf.nest.pack_sequence_as(
+            structure, [arrays[f'{kind}_{i}'] for i in range(len(tf.nest.flatten(structure)))]
+        )
+        for kind, structure in zip(('trainable', 'non_trainable'), like)
+    ))
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

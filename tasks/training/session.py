@@ -5,9 +5,11 @@
 
 import contextlib
 import os
+import pathlib
 import sys
 import time
 from typing import Any
+import zipfile
 
 import tensorflow_federated as tff
 
@@ -20,7 +22,9 @@ from tasks import errors
 from tasks.cli import place as place_lib
 from tasks.cli import plugins
 from tasks.cli import settings as settings_lib
+from tasks.models import split
 from tasks.training import experiment as experiment_lib
+from tasks.training import features
 from tasks.training import interruption as interruption_lib
 from tasks.training import plan
 from tasks.training import public_model
@@ -105,8 +109,7 @@ def _run(
       if resumed and checkpoints.empty():
         out.tables.resume_without_checkpoint(out.checkpoints)
       resuming.keep_data_digest(out.checkpoints, experiment.data)
-      if checkpoints.empty():
-        experiment = _with_warm_start(experiment)
+      experiment = _with_warm_start(experiment, out, began=not checkpoints.empty())
       ledger = contextlib.nullcontext()
       if experiment.private:
         ledger = out.ledger(
@@ -137,22 +140,57 @@ def _name_of_initial_weights(experiment: experiment_lib.Experiment) -> str:
   return f'pre-trained on public examples, digest {experiment.data.public_digest()}'
 
 
-def _with_warm_start(experiment: experiment_lib.Experiment) -> experiment_lib.Experiment:
-  """Returns the run with the initial weights that --warm_start asks for."""
-  if experiment.settings.warm_start == settings_lib.NONE:
+def _with_warm_start(
+    experiment: experiment_lib.Experiment, out: run_directory.RunDirectory, began: bool
+) -> experiment_lib.Experiment:
+  """Returns the run with the initial weights, and the frozen body, that its flags ask for.
+
+  Args:
+    experiment: The run.
+    out: Its directory, which keeps the body.
+    began: Whether there is a checkpoint, which has the weights.
+  """
+  settings, model = experiment.settings, experiment.task_model
+  has_body = settings.trainable == settings_lib.HEAD
+  if settings.warm_start == settings_lib.NONE or (began and not has_body):
     return experiment
-  schedule = datasets.TASKS[experiment.settings.task].pretraining
+  if began:
+    return experiment.with_body(_read_body(model, out.path / run_directory.BODY))
+  task = datasets.TASKS[settings.task]
 
   def report(epoch, loss):
     print(
-        f'pre-training: epoch {epoch}/{schedule.epochs}, loss {loss:.4f}',
+        f'pre-training: epoch {epoch}/{task.pretraining.epochs}, loss {loss:.4f}',
         file=sys.stderr, flush=True,
     )
 
+  public = experiment.data.public
   weights = public_model.train(
-      experiment.model, schedule, experiment.data.public, experiment.seeds.partition, report
+      model, task.pretraining, public, experiment.seeds.partition, report
   )
-  return experiment.with_initial_weights(weights)
+  if not has_body:
+    return experiment.with_initial_weights(weights)
+  try:
+    body, head = features.split(model, weights, public, experiment.is_scored)
+  except ValueError as error:
+    raise errors.InputError(f'--trainable={settings.trainable}: {error}') from None
+  out.write_weights(
+      tff.learning.models.ModelWeights(body.weights, body.whitening), run_directory.BODY
+  )
+  return experiment.with_initial_weights(head).with_body(body)
+
+
+def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
+  """Returns the frozen body of a run that resumes."""
+  like = model.initial_weights[0][:-2], split.Whitening(None, None)
+  try:
+    weights = run_directory.read_weights(path, like)
+  except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    raise errors.InputError(
+        f'{path} can\'t be read ({type(error).__name__}: {error}); restore it from a backup, or'
+        ' start over with --overwrite.'
+    ) from None
+  return split.FrozenBody(model.body, weights.trainable, weights.non_trainable)
 
 
 def _default_output_dir(settings: settings_lib.RunSettings) -> str:

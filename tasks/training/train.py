@@ -1,7 +1,6 @@
 """Runs the rounds of a run and writes their files."""
 
 from collections.abc import Callable
-import functools
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -16,6 +15,7 @@ from tasks import datasets
 from tasks.datasets import task as task_lib
 from tasks.training import evaluation
 from tasks.training import experiment as experiment_lib
+from tasks.training import features
 from tasks.training import interruption as interruption_lib
 from tasks.training import reporters
 from tasks.training import run_directory
@@ -32,7 +32,7 @@ def train(
   """Runs the rounds and writes their files; returns what ended the run early, if so."""
   settings = experiment.settings
   lines = reporters.Lines(experiment)
-  client_data = ClientData(experiment.data, tagged=settings.seed is not None)
+  client_data = ClientData(experiment.examples, tagged=settings.seed is not None)
   try:
     writer = reporters.Metrics(experiment, out.tables, ledger)
     managers = [tff.program.TensorBoardReleaseManager(out.path)]
@@ -57,13 +57,14 @@ def train(
   finally:
     lines.close()
   summary = writer.summary()
+  weights = experiment.task_weights(weights)
   out.write_weights(weights)
   out.write_summary(summary)
   print(reporters.summary_text(experiment, summary, out.tables.seconds()))
   print(f'output: {out.path}', flush=True)
   show = datasets.TASKS[settings.task].show
   if stopped_by is None and show is not None and not experiment.data.test_outside_guarantee:
-    model = experiment_lib.with_weights(experiment.model, weights)
+    model = experiment_lib.with_weights(experiment.task_model, weights)
     print(f'\n{show(model, experiment.data.test)}', flush=True)
   return stopped_by
 
@@ -72,11 +73,9 @@ def _evaluate(
     experiment: experiment_lib.Experiment,
 ) -> Callable[[int, Any], Optional[evaluation.Evaluation]]:
   """Returns what measures the weights after a round, where that is due."""
-  settings, test = experiment.settings, experiment.data.test
+  settings, test = experiment.settings, experiment.examples.test
   task = datasets.TASKS[settings.task]
-  measure = evaluation.build(
-      experiment.model, functools.partial(task.is_scored, settings.task_options), task.is_padding
-  )
+  measure = evaluation.build(experiment.model, experiment.is_scored, task.is_padding)
   whole = evaluation.shards_of(test)
   part = evaluation.shards_of(test, experiment.eval_examples, experiment.seeds.evaluation)
 
@@ -89,12 +88,13 @@ def _evaluate(
 
 
 class ClientData:
-  """Maps participants to their datasets, each made when it is first sampled."""
+  """Maps participants to their datasets, each made when it is first sampled, and kept."""
 
   def __init__(self, data: task_lib.TaskData, tagged: bool):
     self._data = data
     self._tagged = tagged
     self._datasets = {}
+    self._room = features.KEPT_BYTES
 
   def __call__(self, client: int):
     if client not in self._datasets:
@@ -104,5 +104,8 @@ class ClientData:
       dataset = tf.data.Dataset.from_tensor_slices(examples)
       if self._tagged:
         dataset = fedsmp_tff.tag_client(client, dataset)
+      self._room -= sum(array.nbytes for array in examples)
+      if self._room < 0:
+        return dataset
       self._datasets[client] = dataset
     return self._datasets[client]

@@ -3,8 +3,6 @@
 import os
 import pathlib
 
-import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import datasets
@@ -35,11 +33,5 @@ def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel
   names = ['task', 'initializer', *(f'{task.name}_{name}' for name in own)]
   settings = settings_lib.parse([options.flag_of(name, flags[name]) for name in names])[0]
   model = builders.model(settings, seeds_lib.make(0, None))
-  with np.load(path / run_directory.WEIGHTS) as arrays:
-    weights = [
-        tf.nest.pack_sequence_as(
-            structure, [arrays[f'{kind}_{i}'] for i in range(len(tf.nest.flatten(structure)))]
-        )
-        for kind, structure in zip(('trainable', 'non_trainable'), model.initial_weights)
-    ]
-  return experiment_lib.with_weights(model, tff.learning.models.ModelWeights(*weights))
+  weights = run_directory.read_weights(path / run_directory.WEIGHTS, model.initial_weights)
+  return experiment_lib.with_weights(model, weights)

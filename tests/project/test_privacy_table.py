@@ -46,7 +46,8 @@ def runs(tmp_path_factory):
   everything = ('--clip_quantile=0.5', '--rounds=2')
   one, other, padded = (tmp_path_factory.mktemp(name) for name in ('one', 'other', 'padded'))
   assert commands.main(commands.tiny(data_dir, one, '--rounds=2')) == 0
-  assert commands.main(commands.tiny(data_dir, one, *everything, '--overwrite')) == 0
+  head = ('--trainable=head', '--warm_start=public')
+  assert commands.main(commands.tiny(data_dir, one, *everything, *head, '--overwrite')) == 0
   assert commands.main(commands.tiny(data_dir, other, '--rounds=2', '--eval_examples=5')) == 0
   assert commands.main([
       'run', '--task=shakespeare', '--algorithm=fedavg', '--shakespeare_lstm_units=2',

@@ -21,7 +21,7 @@ def tiny(data_dir, output_dir, *arguments):
   return [
       'run', *_TINY, f'--data_dir={data_dir}',
       f'--output_dir={output_dir}', '--public_examples=8' if not any(
-          other in a for a in arguments for other in ('randk', 'fedavg', 'fedsmp_released', '_head')
+          other in a for a in arguments for other in ('randk', 'fedavg', 'fedsmp_released')
       ) else '--batch_size=5', *arguments,
   ]
 

@@ -18,6 +18,7 @@ from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import round as round_lib
 from fedsmp_tff.mechanism import state as state_lib
+from tasks.models import split
 from tests.support import processes
 from tests.support import tiny_models
 
@@ -126,10 +127,27 @@ class _Recording(fedsmp_tff.Sparsifier):
     return self._recorded.choose(context._replace(memory=context.memory[0]))
 
 
+def _on_features():
+  """A head, and what maps examples of a linear regression to its features."""
+  rng = np.random.default_rng(0)
+  shapes = ((4, 4), (4, 2), (2,))
+  model = split.SplitModel(
+      lambda weights, x: tf.matmul(x, weights[0]),
+      [rng.normal(size=shape).astype(np.float32) for shape in shapes],
+      lambda logits, y, sample_weight=None: tf.reduce_mean(
+          tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+      ),
+      (tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)),
+  )
+  weights, *_ = model.initial_weights[0]
+  whitening = split.Whitening(np.eye(4, dtype=np.float32), np.zeros(4, np.float32))
+  return model.head(), split.FrozenBody(model.body, (weights,), whitening)
+
+
 class TestProcess:
 
   @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-  @pytest.mark.parametrize('name', ['randk', 'topk', 'dense'])
+  @pytest.mark.parametrize('name', ['randk', 'topk', 'dense', 'features'])
   def test_models_are_within_the_sensitivity_after_a_round(self, name, sampling):
     spec = fedsmp_tff.PrivacySpec(8, 3, 1, 0.8, 0.05, 1e-2, sampling)
     public = tiny_models.regression_examples(6, seed=50)
@@ -137,9 +155,11 @@ class TestProcess:
         'randk': fedsmp_tff.RandK(num=4),
         'topk': fedsmp_tff.TopK(num=4, public_examples=public),
         'dense': fedsmp_tff.Dense(),
+        'features': fedsmp_tff.Dense(),
     }[name]
+    model, body = _on_features() if name == 'features' else (tiny_models.linear_regression(), None)
     process = fedsmp_tff.build_fed_smp(
-        tiny_models.linear_regression(),
+        model,
         fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
         fedsmp_tff.FedSmpFactory(sparsifier, spec.mechanism()), seed=5,
     )
@@ -153,6 +173,8 @@ class TestProcess:
         x, y = mine if i == position else clients[max(client, 0)]
         if client < 0:
           x, y = x[:0], y[:0]
+        if body is not None:
+          x, y = body(x).numpy(), (y[:, 0] > 0).astype(np.int32)
         data.append(fedsmp_tff.tag_client(
             client, tf.data.Dataset.from_tensor_slices((x, y))
         ))

@@ -38,6 +38,13 @@ class TestComputation:
     assert plan.post_processing_text(_settings()) is None
     assert isinstance(builders.server_optimizer(_settings()), tff.learning.optimizers.Optimizer)
 
+  def test_a_head_needs_a_model_whose_last_layer_is_known(self):
+    model = tiny_models.linear_regression()
+    assert builders.trained_model(_settings(), model) is model
+    head = _settings('--algorithm=dp_fedavg', '--warm_start=public', '--trainable=head')
+    with pytest.raises(errors.InputError, match='Return a tasks.models.split.SplitModel from'):
+      builders.trained_model(head, model)
+
   def test_what_is_kept(self):
     def sparsifier(*arguments, num_public=9):
       class data:  # All that is asked of it.
@@ -49,11 +56,7 @@ class TestComputation:
     assert sparsifier('--algorithm=fedsmp_randk', '--mask_rounds=3') == (
         fedsmp_tff.RandK(0.25, mask_rounds=3)
     )
-    head = _settings('--algorithm=fedsmp_head')
-    assert builders.sparsifier(head, None, num=7) == fedsmp_tff.Head(7)
     assert builders.sparsifier(_settings('--algorithm=dp_fedavg'), None, 7) == fedsmp_tff.Dense()
-    # A last layer's matrix and bias.
-    assert builders.num_kept(head, [6, 2, 12, 3]) == 15
     assert builders.num_kept(_settings('--p=0.25'), [6, 2, 12, 4]) == 6
     assert builders.num_kept(_settings('--algorithm=dp_fedavg'), [6, 2, 12, 3]) == 23
     hybrid = sparsifier('--released_weight=0.25')

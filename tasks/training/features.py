@@ -1,0 +1,90 @@
+"""Data as the features of a frozen body: the public and the test set at once, clients when used."""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tasks.datasets import task as task_lib
+from tasks.models import split as split_lib
+
+# A fixed number, so that last bits of features depend on no other client's examples.
+_BATCH = 250
+# Of clients in memory; those of others are computed again at each visit.
+KEPT_BYTES = 4 * 10**9
+
+
+def of_data(
+    data: task_lib.TaskData, body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec
+) -> task_lib.TaskData:
+  """Returns data whose x are features.
+
+  Args:
+    data: The data.
+    body: Maps x [batch, ...] to features.
+    spec: Of x.
+  """
+  of_examples = _function(lambda x: body(x), spec)
+  return dataclasses.replace(
+      data,
+      clients=_Clients(data.clients, of_examples),
+      test=of_examples(data.test),
+      public=of_examples(data.public),
+  )
+
+
+def split(
+    model: split_lib.SplitModel,
+    weights: tff.learning.models.ModelWeights,
+    public: task_lib.Examples,
+    is_scored: Callable[[tf.Tensor], tf.Tensor],
+) -> tuple[split_lib.FrozenBody, tff.learning.models.ModelWeights]:
+  """Returns the frozen body and the initial weights of the head that are a model's function.
+
+  Args:
+    model: The model.
+    weights: Its pre-trained weights.
+    public: The public examples.
+    is_scored: As `Task.is_scored`: features of other labels, such as padding, do not count.
+
+  Raises:
+    ValueError: If the features of the public examples do not differ.
+  """
+  *of_body, kernel, bias = weights.trainable
+  found, labels = _function(lambda x: model.body(of_body, x), model.input_spec[0])(public)
+  whitening = split_lib.Whitening.of(found[np.asarray(is_scored(tf.constant(labels)))])
+  head = tff.learning.models.ModelWeights(whitening.to_head(kernel, bias), ())
+  return split_lib.FrozenBody(model.body, tuple(of_body), whitening), head
+
+
+def _function(
+    body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec
+) -> Callable[[task_lib.Examples], task_lib.Examples]:
+  traced = tf.function(body, input_signature=[spec], autograph=False)
+
+  def of_examples(examples):
+    x, y = examples
+    batches = [x[i : i + _BATCH] for i in range(0, max(len(x), 1), _BATCH)]
+    return np.concatenate([traced(tf.constant(batch, spec.dtype)) for batch in batches]), y
+
+  return of_examples
+
+
+class _Clients(Sequence):
+  """Clients' features, computed at each access: `train.ClientData` keeps them."""
+
+  def __init__(
+      self,
+      clients: Sequence[task_lib.Examples],
+      of_examples: Callable[[task_lib.Examples], task_lib.Examples],
+  ):
+    self._clients = clients
+    self._of_examples = of_examples
+
+  def __len__(self) -> int:
+    return len(self._clients)
+
+  def __getitem__(self, client: int) -> task_lib.Examples:
+    return self._of_examples(self._clients[client])
