@@ -1,6 +1,5 @@
 """Tests of rounds in each place: the same results, the same errors, nothing but integers."""
 
-import asyncio
 import collections
 
 import numpy as np
@@ -310,59 +309,3 @@ class TestExecution:
       child.kill()
     for one, other in zip(*found, strict=True):  # It is another build of TensorFlow.
       np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-class _Cohorts(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIterator):
-  """The same cohort in each round; a checkpoint has the number of draws alone."""
-
-  federated_type = None  # Nothing asks for it.
-
-  def __init__(self, num_draws=0):
-    self.num_draws = num_draws
-
-  def iterator(self):
-    return _Cohorts()
-
-  def select(self, k=None):
-    self.num_draws += 1
-    return [fedsmp_tff.tag_client(i, dataset) for i, dataset in enumerate(_data(k))]
-
-  def to_bytes(self):
-    return self.num_draws.to_bytes(8, 'big')
-
-  @classmethod
-  def from_bytes(cls, buffer):
-    return cls(int.from_bytes(buffer, 'big'))
-
-
-@_local_and_ray
-class TestPrograms:
-
-  def _train(self, process, directory, rounds):
-    released = tff.program.MemoryReleaseManager()
-    asyncio.run(
-        tff.learning.programs.train_model(
-            train_process=process,
-            train_data_source=_Cohorts(),
-            train_per_round_clients=6,
-            train_total_rounds=rounds,
-            program_state_manager=tff.program.FileProgramStateManager(str(directory)),
-            model_output_manager=released,
-            evaluation_manager=None,
-            evaluation_periodicity=1,
-        )
-    )
-    return released.values()[f'training_checkpoint_round_{rounds}']
-
-  def test_train_model_trains_as_a_loop_does_and_resumes(self, each_context, tmp_path):
-    process = _fed_smp(seed=3)
-    state = process.initialize()
-    for _ in range(3):
-      state = process.next(state, _Cohorts().select(6)).state
-    self._train(process, tmp_path, 2)
-    trained = self._train(process, tmp_path, 3)
-    assert trained.aggregator.round_num == 3
-    for ours, theirs in zip(
-        state.global_model_weights.trainable, trained.global_model_weights.trainable
-    ):
-      np.testing.assert_allclose(ours, theirs, rtol=1e-5)

@@ -56,9 +56,7 @@ class _StopAfter:
 
 class TestGoingOn:
 
-  def test_a_seeded_run_is_as_if_undisturbed(
-      self, data_dir, tmp_path, monkeypatch, capsys
-  ):
+  def test_a_seeded_run_is_as_if_undisturbed(self, data_dir, tmp_path, monkeypatch, capsys):
     flags = ['--seed=1', '--rounds=4']
     assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
     arguments = commands.tiny(data_dir, tmp_path / 'b', *flags)
@@ -73,9 +71,7 @@ class TestGoingOn:
     interrupted.assert_equal(tmp_path / 'b', tmp_path / 'a')
     interrupted.assert_no_leftovers(tmp_path / 'b')
 
-  def test_rounds_after_the_checkpoint_are_run_again_once(
-      self, finished, tmp_path, capsys
-  ):
+  def test_rounds_after_the_checkpoint_are_run_again_once(self, finished, tmp_path, capsys):
     out, arguments = finished
     shutil.copytree(out, tmp_path / 'b')
     shutil.rmtree(out / 'checkpoints' / 'round_3')
@@ -223,20 +219,17 @@ class TestGoingOn:
 
   def test_overwrite_never_takes_the_name_of_a_former_ledger(self, finished):
     out, arguments = finished
-    changed = [*arguments, '--rounds=1', '--overwrite']
     # Ten and more, some of them moved away: counting them would find a name that is taken.
     for number in (2, 10):
       (out / f'privacy_ledger.{number}.jsonl').write_text(f'former {number}')
-    assert commands.main(changed) == 0
+    assert commands.main([*arguments, '--rounds=1', '--overwrite']) == 0
     for number in (2, 10):
       assert (out / f'privacy_ledger.{number}.jsonl').read_text() == f'former {number}'
     assert [path.name for path in run_directory.ledgers(out)] == [
         f'privacy_ledger{number}.jsonl' for number in ('.2', '.10', '.11', '')
     ]
 
-  def test_overwrite_removes_nothing_before_the_input_is_right(
-      self, finished, data_dir, capsys
-  ):
+  def test_overwrite_removes_nothing_before_the_input_is_right(self, finished, capsys):
     out, arguments = finished
     before = interrupted.files(out)
     capsys.readouterr()
@@ -258,7 +251,7 @@ class TestGoingOn:
     assert 'has a run with' in said
 
 
-class TestIdentity:
+class TestComputation:
 
   def test_the_flags_that_differ_are_named(self):
     now = {'task': 'svhn', 'noise': 'gaussian', 'clip_quantile': None}
@@ -268,9 +261,6 @@ class TestIdentity:
     other = {**now, 'noise': 'discrete_gaussian'}
     assert resuming.differing(now, other) == ['noise']
     assert resuming.differing({**now, 'task': 'emnist'}, now) == ['task']
-
-
-class TestCheckpoints:
 
   def test_a_part_of_a_checkpoint_is_none(self, tmp_path):
     # What a process leaves that is killed while it writes its first.
