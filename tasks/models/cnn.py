@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks.models import initializers
 from tasks.models import pooling
@@ -75,38 +74,4 @@ def cnn(
           tf.TensorSpec([None, *image_shape], tf.uint8),
           tf.TensorSpec([None], tf.int32),
       ),
-  )
-
-
-def from_keras_images(
-    keras_model: tf.keras.Model, image_shape: Sequence[int]
-) -> tff.learning.models.FunctionalModel:
-  """A Keras classifier of float images, that ends in a softmax, as a `FunctionalModel`.
-
-  Args:
-    keras_model: The Keras model, with its initial weights.
-    image_shape: Height, width and channels of an image.
-
-  Returns:
-    A model of images uint8[B, H, W, C] with labels int32[B], for use in
-    `tff.tensorflow.computation`s (TFF's converter sets that limit).
-  """
-  labels_spec = tf.TensorSpec([None], tf.int32)
-  converted = tff.learning.models.functional_model_from_keras(
-      keras_model,
-      tf.keras.losses.SparseCategoricalCrossentropy(),
-      (tf.TensorSpec([None, *image_shape], tf.float32), labels_spec),
-  )
-
-  @tf.function
-  def predict_on_batch(model_weights, images, training):
-    return converted.predict_on_batch(
-        model_weights, tf.cast(images, tf.float32) / _WHITE, training=training
-    )
-
-  return tff.learning.models.FunctionalModel(
-      initial_weights=converted.initial_weights,
-      predict_on_batch_fn=predict_on_batch,
-      loss_fn=converted.loss,
-      input_spec=(tf.TensorSpec([None, *image_shape], tf.uint8), labels_spec),
   )

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import run
+from tests.support import forked
 
 # 5x5 convolutions of two filters: 600 parameters.
 _TINY = ('--task=tests.support.tiny_task',)
@@ -33,14 +34,13 @@ CHECKPOINT_EACH_ROUND = {'fedsmp_tff.program.checkpoints._SHARE_OF_TIME': 1e9}
 
 def command(arguments, constants: Mapping[str, Any] = types.MappingProxyType({})):
   """The command as a process, in which constants of modules, by full name, have other values."""
-  program = ['-m', 'tasks.run']
-  if constants:
-    parts = [(*name.rpartition('.')[::2], value) for name, value in constants.items()]
-    lines = [f'import {module}; {module}.{name} = {value!r}' for module, name, value in parts]
-    lines.append('import runpy; runpy.run_module("tasks.run", {}, "__main__", alter_sys=True)')
-    program = ['-c', '\n'.join(lines)]
+  return forked.Process('tasks.run', arguments[1:], constants)
+
+
+def started(arguments):
+  """The command as a user starts it, imports and all."""
   return subprocess.Popen(
-      [sys.executable, *program, *arguments[1:]],
+      [sys.executable, '-m', 'tasks.run', *arguments[1:]],
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
   )
 

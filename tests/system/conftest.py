@@ -3,6 +3,7 @@
 import pytest
 from tensorflow.python.framework import config
 
+from tests.support.compiled_once import compiled_once  # noqa: F401
 from tests.support.fixtures import data_dir  # noqa: F401
 
 

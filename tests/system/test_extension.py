@@ -3,9 +3,6 @@
 import pathlib
 import subprocess
 import sys
-import textwrap
-
-import pytest
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # A sparsifier that looks at the public update, one that remembers releases, and a channel.
@@ -138,33 +135,20 @@ for expected in ([0, 1, 2], [3, 4, 5], None):
   state = after
   sizes[kept] = quarters[kept]
 '''
-_CHECK = '''
-print('works from', fedsmp_tff.__file__)
+_NOT_IN_STOCK = '''
+try:
+  stock(SmallestK(num=3))
+except ValueError as error:
+  print(error)
 '''
 
 
-def _run(tmp_path, *parts):
-  (tmp_path / 'mine.py').write_text('\n'.join(parts))
-  return subprocess.run(
+def test_parts_of_the_users_own_and_a_sentence_for_what_stock_processes_have_not(tmp_path):
+  (tmp_path / 'mine.py').write_text(''.join([_PARTS, _OWN, _STOCK, _NOT_IN_STOCK]))
+  done = subprocess.run(
       [sys.executable, 'mine.py'], cwd=tmp_path, text=True, capture_output=True, check=False,
       env={'PYTHONPATH': str(_ROOT), 'PATH': '/usr/bin:/bin', 'TF_CPP_MIN_LOG_LEVEL': '3'},
   )
-
-
-@pytest.mark.parametrize('part', [_OWN, _STOCK], ids=['build_fed_smp', 'stock'])
-def test_parts_of_the_users_own(tmp_path, part):
-  done = _run(tmp_path, _PARTS, part, _CHECK)
-  assert done.returncode == 0, done.stderr
-  assert 'works from' in done.stdout
-
-
-def test_a_public_update_in_a_stock_process_gets_a_sentence(tmp_path):
-  done = _run(tmp_path, _PARTS, textwrap.dedent('''
-      try:
-        stock(SmallestK(num=3))
-      except ValueError as error:
-        print(error)
-  '''))
   assert done.returncode == 0, done.stderr
   assert '`SmallestK` chooses coordinates by training on public data' in done.stdout
   assert 'fedsmp_tff.build_fed_smp' in done.stdout

@@ -21,8 +21,10 @@ class TestComputation:
       [
           ([], '--task is not set'),
           (['--task=fashion_mnist', '--algorithm=fedavg'], 'adds no noise'),
-          (['--task=fashion_mnist', '--epsilon=1'], '--epsilon=1.0 needs k to be known'),
-          (['--task=fashion_mnist', '--algorithm=fedsmp_randk'], 'sets no public examples aside'),
+          (
+              ['--task=fashion_mnist', '--algorithm=fedsmp_randk', '--warm_start=none'],
+              'sets no public examples aside',
+          ),
           (['--task=fashion_mnist', '--tune_rounds=0'], '--tune_rounds must be an integer >= 1; got 0'),
           (['--task=fashion_mnist', '--client_examples=0'], '--client_examples must be an integer >= 1; got 0'),
           (['--task=fashion_mnist', '--p=2'], '--p must be a number > 0 and <= 1; got 2.0'),
@@ -90,7 +92,7 @@ class TestExecution:
     unseeded = [a for a in arguments if a != '--seed=1']
     assert "may be its clients'; set --seed" in commands.refused(capsys, tune, *unseeded)
     status, out, err = _run(
-        capsys, '--task=shakespeare', '--shakespeare_lstm_units=2', '--tune_rounds=1',
+        capsys, '--task=shakespeare', '--tune_rounds=1',
         '--client_examples=100', '--public_examples=400', f'--tune_dir={tmp_path / "tune"}',
     )
     assert status == 0, err

@@ -11,11 +11,9 @@ def _examples(num):
   return np.arange(num), -np.arange(num)
 
 
-def _cut(num_public, num_held_out):
-  return task_lib.cut_pool(
-      _examples(50), _examples(7), 4, 'made up', np.random.default_rng(0), num_public,
-      num_held_out,
-  )
+def _cut(num_public, num_held_out, seed=0, num_clients=4):
+  split = task_lib.Split(seed, num_public, num_held_out)
+  return task_lib.cut_pool(_examples(50), _examples(7), num_clients, 'made up', split)
 
 
 class TestExecution:
@@ -52,16 +50,10 @@ class TestExecution:
     assert all(np.array_equal(y, -x) for x, y in parts)
 
   def test_another_cut_has_another_digest(self):
-    def digest(num_public, num_held_out, seed=1, num_clients=6):
-      pool = (np.arange(50), np.arange(50))
-      rng = np.random.default_rng(seed)
-      data = task_lib.cut_pool(pool, pool, num_clients, 'x', rng, num_public, num_held_out)
-      return data.split_digest
-
     # Who sees two equal digests knows that a client is the same client in both.
-    cuts = [(5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 1, 7)]
-    assert len({digest(*cut) for cut in cuts}) == len(cuts)
-    assert digest(5, 0) == digest(5, 0)
+    cuts = [(5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 0, 7)]
+    assert len({_cut(*cut).split_digest for cut in cuts}) == len(cuts)
+    assert _cut(5, 0).split_digest == _cut(5, 0).split_digest
 
   def test_too_many_public_examples(self):
     with pytest.raises(errors.InputError, match='--public_examples=50 would take all of the 50'):

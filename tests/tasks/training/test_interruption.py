@@ -1,6 +1,7 @@
 """Tests of signals before the rounds, and of what a command leaves in the temporary directory."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -118,3 +119,25 @@ def test_after_the_rounds_it_ends_as_before_them():
   ) as process:
     _, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 143 and 'in flight' not in err
+
+
+class TestInterruption:
+
+  def test_an_interrupt_that_comes_out_as_another_error_is_one(self, monkeypatch):
+    # Later than that, another thread would end this process.
+    monkeypatch.setattr(interruption, '_SECONDS_BEFORE_ROUNDS', 100000)
+    interrupt = interruption.Interruption()
+    with pytest.raises(interruption.Interrupted) as raised:
+      with interrupt.handled():
+        try:
+          os.kill(os.getpid(), signal.SIGTERM)
+          time.sleep(5)
+        except KeyboardInterrupt as error:
+          # As a callback of C++ does.
+          raise SystemError('a function returned with an exception set') from error
+    assert raised.value.status == 143
+
+  def test_other_errors_are_their_own(self):
+    with pytest.raises(ZeroDivisionError):
+      with interruption.Interruption().handled():
+        raise ZeroDivisionError

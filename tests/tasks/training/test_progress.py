@@ -20,7 +20,7 @@ def test_a_duration_names_its_units(seconds, text):
 
 def test_the_first_line_comes_before_tensorflow(data_dir, tmp_path, monkeypatch):
   monkeypatch.setenv('PYTHONPROFILEIMPORTTIME', '1')  # A line for each import.
-  process = commands.command(commands.tiny(data_dir, tmp_path / 'run', '--rounds=1'))
+  process = commands.started(commands.tiny(data_dir, tmp_path / 'run', '--rounds=1'))
   lines = [*itertools.takewhile(lambda line: 'tensorflow' not in line, process.stderr)]
   process.kill()
   process.communicate()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import datasets
 from tasks import errors
+from tasks.datasets import shakespeare
+from tasks.datasets import task as task_lib
 from tasks.training import trained
 from tests.support import commands
 
@@ -20,7 +21,7 @@ _COMPOSING = pathlib.Path(__file__).parents[3] / 'docs' / 'composing.md'
 def run(tmp_path_factory):
   out = tmp_path_factory.mktemp('run')
   assert commands.main([
-      'run', '--task=shakespeare', '--algorithm=fedavg', '--shakespeare_lstm_units=8',
+      'run', '--task=shakespeare', '--algorithm=fedavg', '--warm_start=none', '--trainable=all',
       '--clients_per_round=2', '--rounds=1', '--seed=1', f'--output_dir={out}',
   ]) == 0
   return out
@@ -28,7 +29,7 @@ def run(tmp_path_factory):
 
 def test_a_loaded_model_has_the_accuracy_of_its_run(run):
   model = trained.load_model(run)
-  x, y = datasets.TASKS['shakespeare'].load(0, 0).test
+  x, y = shakespeare.TASK.load(shakespeare.Options(), task_lib.Split(0)).test
   right = scored = 0
   for part in np.array_split(np.arange(len(x)), 10):
     logits = model.predict_on_batch(model.initial_weights, x[part], training=False).numpy()
