@@ -64,7 +64,6 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
       '--seed=1', '--clients_per_round=12', '--local_epochs=200', '--rounds=4',
   ]
   undisturbed = commands.tiny(data_dir, tmp_path / 'local', *longer)
-  undisturbed.remove('--local_epochs=1')
   # A process of its own: TensorFlow reads some of its settings once.
   command = commands.started(undisturbed)
   _, err = command.communicate(timeout=waiting.SECONDS)
@@ -88,7 +87,6 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
     nodes += other
     out = tmp_path / 'ray'
     arguments = commands.tiny(data_dir, out, *longer, '--runtime=ray', f'--ray_address={address}')
-    arguments.remove('--local_epochs=1')
     command = commands.started(arguments)
     [raylet] = [p for p in other if 'raylet/raylet' in _command_line(p)]
 

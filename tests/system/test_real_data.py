@@ -12,6 +12,7 @@ import fedsmp_tff
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import loop
 from tasks.datasets import fashion_mnist
+from tasks.datasets import task as task_lib
 from tasks.models import initializers
 from tasks.training import evaluation
 from tests.support import commands
@@ -83,8 +84,9 @@ class _Collect(loop.Reporter):
 def test_fashion_mnist_is_learnt(tmp_path):
   out = tmp_path / 'run'
   arguments = [
-      '--task=fashion_mnist', '--recipe=none', '--p=0.005', '--rounds=4', '--seed=1',
-      '--public_examples=300', '--clients_per_round=30', '--noise_multiplier=0.4', '--local_epochs=4',
+      '--flagfile=tasks/experiments/paper/fashion_mnist.flags', '--algorithm=fedsmp_topk',
+      '--p=0.005', '--rounds=4', '--seed=1', '--public_examples=300', '--clients_per_round=30',
+      '--noise_multiplier=0.4', '--local_epochs=4', '--sampling=poisson', '--initializer=keras',
   ]
   assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
   rows = commands.rows(out / 'metrics.csv')
@@ -97,11 +99,11 @@ def test_fashion_mnist_is_learnt(tmp_path):
 def test_shakespeare_is_learnt(tmp_path):
   out = tmp_path / 'run'
   arguments = [
-      '--task=shakespeare', '--recipe=none', '--algorithm=fedavg_topk', '--rounds=4',
-      '--public_examples=100',
+      '--flagfile=tasks/experiments/paper/shakespeare.flags', '--shakespeare_protocol=people',
+      '--algorithm=fedavg_topk', '--rounds=4', '--public_examples=100', '--eval_examples=200',
+      '--initializer=keras', '--seed=1',
   ]
-  smaller = ['--shakespeare_lstm_units=64,64', '--eval_examples=200', '--seed=1']
-  assert commands.main(['run', *arguments, *smaller, f'--output_dir={out}']) == 0
+  assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
   losses = [float(r['test_loss']) for r in commands.rows(out / 'metrics.csv') if r['test_loss']]
   # ln 90 = 4.5 before; characters' frequencies alone give about 3.3.
   assert losses[0] == pytest.approx(4.5, abs=0.05) and losses[-1] < 3.6
@@ -109,8 +111,9 @@ def test_shakespeare_is_learnt(tmp_path):
 
 @_fashion_mnist
 def test_fashion_mnist_is_learnt_with_30_of_100_hostile():
-  data = fashion_mnist.TASK.load(1, 1000)
-  model = _with_hostile_labels(fashion_mnist.TASK.build_model(initializers.KerasInitializer(1)))
+  data = fashion_mnist.TASK.load(None, task_lib.Split(1, 1000))
+  initializer = initializers.KerasInitializer(1)
+  model = _with_hostile_labels(fashion_mnist.TASK.build_model(None, initializer))
   training = fedsmp_tff.LocalTraining(
       tff.learning.optimizers.build_sgdm(0.125, 0.5), 10, epochs=10,
       learning_rate_fn=lambda t: 0.125 * 0.99 ** tf.cast(t, tf.float32),
@@ -143,7 +146,7 @@ def test_fashion_mnist_is_learnt_with_30_of_100_hostile():
   )
   assert not all(np.isfinite(part).all() for part in update)
 
-  measure = evaluation.build(model, fashion_mnist.TASK.is_scored)
+  measure = evaluation.build(model, lambda labels: fashion_mnist.TASK.is_scored(None, labels))
   test = evaluation.shards_of(data.test)
   collect = _Collect()
   loop.run(

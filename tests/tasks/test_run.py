@@ -15,7 +15,7 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
-from tasks.cli import settings
+from tasks import systems
 from tasks.training import run_directory
 from tests.support import commands
 from tests.support import waiting
@@ -25,7 +25,7 @@ class TestExecution:
 
   # Without rounds there is another: tests/tasks/training/test_warm_start.py.
   @pytest.mark.parametrize(
-      'algorithm', [name for name, found in settings.ALGORITHMS.items() if found.federated]
+      'algorithm', [name for name in systems.SYSTEMS.names if systems.SYSTEMS[name].federated]
   )
   def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
@@ -36,7 +36,7 @@ class TestExecution:
     )
     printed = ' '.join(capsys.readouterr().out.split())
     assert status == 0
-    private = settings.ALGORITHMS[algorithm].private
+    private = systems.SYSTEMS[algorithm].private
     assert ('NO PRIVACY' in printed) == (not private)
     # Once with its assumptions, and what was spent at the end.
     assert printed.count('3 rounds: VALID') == (2 if private else 0)
@@ -87,7 +87,7 @@ class TestExecution:
     out = tmp_path / 'runs' / 'run'
     assert commands.main(commands.tiny(data_dir, out, '--dry_run')) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith('fedsmp_topk on fashion_mnist, 3 rounds')
+    assert printed.startswith('fedsmp_topk on tests.support.tiny_task, 3 rounds')
     assert '3 rounds: VALID' in printed and 'round 0/3' not in printed
     assert not out.parent.exists()
 
@@ -128,7 +128,7 @@ class TestExecution:
       record = ledger_lib.read(out / 'privacy_ledger.jsonl')
       # Ledgers know their clients by the task and by how its data were divided.
       digest = json.loads((out / 'config.json').read_text())['split_digest']
-      assert record.data == f'fashion_mnist divided as {digest}'
+      assert record.data == f'tests.support.tiny_task divided as {digest}'
       assert bool(record.seed_digest) == bool(arguments)
     assert verdicts == [{'would be valid with fresh noise'}, {'valid'}]
 
@@ -192,7 +192,9 @@ class TestExecution:
         ledger.begin(0)
 
   def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
-    arguments = ['--task=shakespeare', '--recipe=paper', '--algorithm=dp_fedavg', '--rounds=40']
+    arguments = [
+        '--flagfile=tasks/experiments/paper/shakespeare.flags', '--algorithm=dp_fedavg', '--rounds=40',
+    ]
     out = f'--output_dir={tmp_path / "a"}'
     assert commands.main(['run', *arguments, '--noise_multiplier=0.9', '--dry_run', out]) == 0
     printed = ' '.join(capsys.readouterr().out.split())

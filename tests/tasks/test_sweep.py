@@ -58,7 +58,7 @@ class TestComputation:
           (['--grid=paper/fashion_mnist', 'stray'], "'stray' is not a flag"),
           (
               ['--grid=paper/fashion_mnist', '--', '--raunds=1'],
-              "the run with --task=fashion_mnist .*: Unknown command line flag 'raunds'",
+              "the run with --flagfile=.*fashion_mnist.flags .*: Unknown command line flag 'raunds'",
           ),
           (
               ['--grid=paper/fashion_mnist', '--', '--p=0.5'],

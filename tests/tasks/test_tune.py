@@ -92,11 +92,11 @@ class TestExecution:
     unseeded = [a for a in arguments if a != '--seed=1']
     assert "may be its clients'; set --seed" in commands.refused(capsys, tune, *unseeded)
     status, out, err = _run(
-        capsys, '--task=shakespeare', '--tune_rounds=1',
-        '--client_examples=100', '--public_examples=400', f'--tune_dir={tmp_path / "tune"}',
+        capsys, '--task=tests.support.people_task', '--tune_rounds=1', '--client_examples=3',
+        '--public_examples=24', f'--tune_dir={tmp_path / "tune"}',
     )
     assert status == 0, err
-    assert 'set the same examples aside: --public_examples=400\n' in out
+    assert 'set the same examples aside: --public_examples=24\n' in out
 
   def test_too_few_public_examples(self, capsys, arguments):
     status, _, err = _run(capsys, *arguments, '--client_examples=20')

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from tasks import errors
-from tasks.cli import options
 from tasks.datasets import people
 from tasks.datasets import task as task_lib
 from tests.support import commands
 from tests.support import small_data
-from tests.support import tiny_task
 
 
 def _person(number, num_train=4, num_test=2, eligible=True):
@@ -35,27 +33,6 @@ def _groups(**changes):
 def _divide(groups, num_public=0, num_held_out=0, per_client=False, seed=0):
   split = task_lib.Split(seed, num_public, num_held_out)
   return people.divide(groups, per_client, 'made up', split)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-  per_client: bool = options.option(False, 'Whether clients have the test set.')
-  size: int = options.option(2, 'Number of examples of one client in each part.')
-
-
-def _load(own, split):
-  def person(number):
-    num = own.size if number == 0 else 2
-    part = np.zeros([num, 28, 28, 1], np.uint8), np.zeros(num, np.int32)
-    return people.Person(f'person {number}', part, part)
-
-  groups = _groups(members={f'group {i}': [person(i)] for i in range(6)})
-  return people.divide(groups, own.per_client, 'made up', split)
-
-
-TASK = dataclasses.replace(
-    tiny_task.TASK, name='made_up', load=_load, options=_Options, num_clients=None
-)
 
 
 class TestExecution:
@@ -142,8 +119,9 @@ class TestExecution:
     def run(size):
       out = tmp_path / f'size {size}'
       assert commands.main([
-          'run', f'--task={__name__}', '--algorithm=fedsmp_randk', '--rounds=1', '--seed=1',
-          f'--made_up_per_client={per_client}', f'--made_up_size={size}', f'--output_dir={out}',
+          'run', '--task=tests.support.people_task', '--algorithm=fedsmp_randk', '--rounds=1',
+          '--seed=1', f'--made_up_per_client={per_client}', f'--made_up_size={size}',
+          f'--output_dir={out}',
       ]) == 0
       config = json.loads((out / 'config.json').read_text())
       for name in ('run_id', 'flags', 'record'):  # Of the command, not of data.
@@ -155,7 +133,7 @@ class TestExecution:
 
     (config, plan), other = run(2), run(5)
     assert (config, plan) == other
-    assert config['num_clients'] == (6 if per_client else 5)
+    assert config['num_clients'] == (12 if per_client else 11)
     marked = 'columns test_* are exact functions of examples of clients, OUTSIDE (epsilon, delta)'
     assert (marked in plan) == per_client
 

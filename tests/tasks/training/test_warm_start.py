@@ -130,14 +130,6 @@ class TestExecution:
     assert 'pre-training:' not in capsys.readouterr().err
     assert commands.story(parts) == commands.story(whole)
 
-  def test_a_head_is_of_a_pre_trained_model(self, capsys, data_dir):
-    flags = ('--algorithm=dp_fedavg', '--trainable=head', '--warm_start=none')
-    said = commands.say(capsys, '--task=fashion_mnist', f'--data_dir={data_dir}', *flags)
-    assert said == (
-        'tasks.run: --trainable=head needs a pre-trained body; set --warm_start=public, or'
-        ' --trainable=all.\n'
-    )
-
   def test_a_run_that_resumes_does_not_train_again(self, public, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
     arguments = ('--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public')
