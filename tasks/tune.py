@@ -27,7 +27,6 @@ from tasks.cli import options as options_lib
 from tasks.cli import paper_tables
 from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
-from tasks.training import seeds as seeds_lib
 
 if typing.TYPE_CHECKING:
   from fedsmp_tff.theory import estimation
@@ -108,7 +107,7 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
   from fedsmp_tff.theory import estimation
   from tasks.training import builders
 
-  seeds = seeds_lib.make(settings.seed, None)
+  seeds = builders.make_seeds(settings.seed, None)
   model = builders.model(settings, seeds)
   num_public = settings.public_examples
   split = task_lib.Split(seeds.partition, num_public, settings.held_out or 0, data_dir)

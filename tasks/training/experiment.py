@@ -19,7 +19,6 @@ from tasks.datasets import task as task_lib
 from tasks.models import split as split_lib
 from tasks.training import builders
 from tasks.training import features
-from tasks.training import seeds as seeds_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Experiment:
   """
 
   settings: settings_lib.RunSettings
-  seeds: seeds_lib.Seeds
+  seeds: builders.Seeds
   data: task_lib.TaskData
   examples: task_lib.TaskData
   task_model: tff.learning.models.FunctionalModel
@@ -55,7 +54,7 @@ class Experiment:
   def build(
       cls,
       settings: settings_lib.RunSettings,
-      seeds: seeds_lib.Seeds,
+      seeds: builders.Seeds,
       data_dir: Optional[str] = None,
   ) -> 'Experiment':
     """Loads the data and makes the rest; what can be checked before the data is.
@@ -177,6 +176,17 @@ class Experiment:
         server_optimizer=builders.server_optimizer(self.settings),
         seed=self.seeds.process,
     )
+
+  def client_data(self) -> features.ClientData:
+    """Returns the datasets of participants."""
+    return features.ClientData(self.examples, tagged=self.settings.seed is not None)
+
+  def show(self, weights: tff.learning.models.ModelWeights) -> Optional[str]:
+    """Returns what the task shows of its trained model; None: nothing, or not within the guarantee."""
+    show = datasets.TASKS[self.settings.task].show
+    if show is None or self.data.test_outside_guarantee:
+      return None
+    return show(with_weights(self.task_model, weights), self.data.test)
 
   def uplink_megabytes(self, rounds: int) -> float:
     """Returns the MB that a client sends in so many rounds, on average."""

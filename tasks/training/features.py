@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import fedsmp_tff
 from tasks.datasets import task as task_lib
 from tasks.models import split as split_lib
 
@@ -73,7 +74,7 @@ def _function(
 
 
 class _Clients(Sequence):
-  """Clients' features, computed at each access: `train.ClientData` keeps them."""
+  """Clients' features, computed at each access: `ClientData` keeps them."""
 
   def __init__(
       self,
@@ -88,3 +89,27 @@ class _Clients(Sequence):
 
   def __getitem__(self, client: int) -> task_lib.Examples:
     return self._of_examples(self._clients[client])
+
+
+class ClientData:
+  """Maps participants to their datasets, each made when it is first sampled, and kept."""
+
+  def __init__(self, data: task_lib.TaskData, tagged: bool):
+    self._data = data
+    self._tagged = tagged
+    self._datasets = {}
+    self._room = KEPT_BYTES
+
+  def __call__(self, client: int):
+    if client not in self._datasets:
+      examples = self._data.clients[max(client, 0)]
+      if client < 0:  # Noise alone.
+        examples = tuple(array[:0] for array in examples)
+      dataset = tf.data.Dataset.from_tensor_slices(examples)
+      if self._tagged:
+        dataset = fedsmp_tff.tag_client(client, dataset)
+      self._room -= sum(array.nbytes for array in examples)
+      if self._room < 0:
+        return dataset
+      self._datasets[client] = dataset
+    return self._datasets[client]

@@ -1,5 +1,7 @@
 """Reports the rounds of a run: rows of its tables, lines on its progress, and its results at the end."""
 
+from collections.abc import Iterator
+import contextlib
 import math
 import sys
 import time
@@ -7,14 +9,17 @@ from typing import Any, Optional
 
 import numpy as np
 import psutil
+import tensorflow_federated as tff
 import tqdm
 
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
+from fedsmp_tff.program import releases
 from tasks import datasets
 from tasks.training import evaluation as evaluation_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import plan as plan_lib
+from tasks.training import run_directory
 from tasks.training import tables as tables_lib
 
 # Between rounds, and after measurements.
@@ -245,6 +250,31 @@ class Lines(loop.Reporter):
 
   def close(self) -> None:
     self._bar.close()
+
+
+@contextlib.contextmanager
+def all_of(
+    metrics: Metrics,
+    experiment: experiment_lib.Experiment,
+    out: run_directory.RunDirectory,
+    manager: Optional[tff.program.ReleaseManager],
+) -> Iterator[list[loop.Reporter]]:
+  """Yields the reporters of a run: its tables, lines on its progress, and release managers.
+
+  Args:
+    metrics: Its tables.
+    experiment: The run.
+    out: Its directory, for TensorBoard.
+    manager: A release manager of the user's; None: none.
+  """
+  managers = [tff.program.TensorBoardReleaseManager(out.path)]
+  if manager is not None:
+    managers.append(manager)
+  with contextlib.closing(Lines(experiment)) as lines:
+    yield [
+        metrics, lines,
+        *(releases.Releases(manager, lambda report: metrics.row) for manager in managers),
+    ]
 
 
 def summary_text(

@@ -28,7 +28,7 @@ def tiny(data_dir, output_dir, *arguments):
 
 
 # Constants for `command`.
-LONG_GRACE = {'tasks.training.interruption._GRACE_SECONDS': 100_000.0}
+LONG_GRACE = {'tasks.cli.interruption._GRACE_SECONDS': 100_000.0}
 CHECKPOINT_EACH_ROUND = {'fedsmp_tff.program.checkpoints._SHARE_OF_TIME': 1e9}
 
 

@@ -91,7 +91,7 @@ class TestSignals:
         data_dir, out, '--algorithm=fedsmp_randk', '--p=0.5', '--rounds=3',
         '--clients_per_round=12', '--local_epochs=1000000', '--workers=1',
     )
-    command = commands.command(arguments, {'tasks.training.interruption._GRACE_SECONDS': 0.5})
+    command = commands.command(arguments, {'tasks.cli.interruption._GRACE_SECONDS': 0.5})
     _wait_for_the_first_round(command, out)
     command.send_signal(signal.SIGTERM)
     # Nobody waits for a client, which takes minutes.

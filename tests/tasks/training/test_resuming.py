@@ -12,7 +12,7 @@ import pytest
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints
-from tasks.training import interruption
+from tasks.cli import interruption
 from tasks.training import resuming
 from tasks.training import run_directory
 from tests.support import commands

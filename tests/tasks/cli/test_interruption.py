@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tasks.training import interruption
+from tasks.cli import interruption
 from tests.support import commands
 from tests.support import waiting
 
@@ -62,7 +62,7 @@ def _started(body):
       [
           sys.executable, '-c',
           'import hashlib, os, signal, threading, time\n'
-          'from tasks.training import interruption\n'
+          'from tasks.cli import interruption\n'
           'interruption._GRACE_SECONDS = 100000.0\n'
           'stop = interruption.Interruption()\n'
           'stop.next_step = "; the same command resumes it."\n'
