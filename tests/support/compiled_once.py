@@ -6,17 +6,15 @@ learning process if all that its graphs are made of is equal, and a context keep
 
 import contextlib
 import dataclasses
-import types
 
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff.runtime import local
-from tasks.config import runtime as runtime_lib
+from tasks.cli import place as place_lib
 from tasks.training import evaluation
 from tasks.training import experiment as experiment_lib
-from tasks.training import train
 
 # Settings that are in no graph, or are there as numbers of the mechanism.
 _NOT_IN_GRAPHS = frozenset([
@@ -29,7 +27,7 @@ _NOT_IN_GRAPHS = frozenset([
 def compiled_once():
   """Has runs in this process share their context, learning processes and measurements."""
   contexts, processes, measurements = {}, {}, {}
-  own_context, own_process = runtime_lib.context, experiment_lib.Experiment.process
+  own_context, own_process = place_lib.context, experiment_lib.Experiment.process
 
   @contextlib.contextmanager
   def context(place):
@@ -48,17 +46,23 @@ def compiled_once():
       processes[key] = own_process(experiment)
     return processes[key]
 
-  def build(model, *kinds):
+  own_build = evaluation.build
+
+  def build(model, is_scored, is_padding=None):
+    experiment = getattr(is_scored, '__self__', None)
+    if experiment is None:  # Not of a run.
+      return own_build(model, is_scored, is_padding)
+    kinds = (experiment.settings.task, experiment.settings.task_options, is_padding)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, _tensors(model.initial_weights))
     key = (*kinds, str(model.input_spec), str(specs))
     if key not in measurements:
-      measurements[key] = evaluation.build(model, *kinds)
+      measurements[key] = own_build(model, is_scored, is_padding)
     return measurements[key]
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(runtime_lib, 'context', context)
+    patch.setattr(place_lib, 'context', context)
     patch.setattr(experiment_lib.Experiment, 'process', process)
-    patch.setattr(train, 'evaluation', types.SimpleNamespace(**{**vars(evaluation), 'build': build}))
+    patch.setattr(evaluation, 'build', build)
     yield
   for made in contexts.values():
     made.close()
@@ -74,11 +78,9 @@ def _key_of(experiment):
       field.name: getattr(experiment.settings, field.name)
       for field in dataclasses.fields(experiment.settings) if field.name not in _NOT_IN_GRAPHS
   }
-  if settings['server_schedule'] is None:
+  if settings['server_schedule'] == 'constant':
     del settings['rounds']
-  flags = settings.pop('task_flags')
-  settings |= {name: value for name, value in flags.items() if not name.endswith('_dir')}
-  arrays = (experiment.model.initial_weights, experiment.data.public or ())
+  arrays = (experiment.model.initial_weights, experiment.examples.public or ())
   return (
       repr(sorted(settings.items())), experiment.seeds.process,
       dataclasses.replace(experiment.aggregator.mechanism, clipping_schedule=None),

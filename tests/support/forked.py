@@ -14,7 +14,7 @@ import tempfile
 from typing import Any, Optional
 
 _CONTEXT = multiprocessing.get_context('forkserver')
-_CONTEXT.set_forkserver_preload(['tasks.training.session'])
+_CONTEXT.set_forkserver_preload(['tasks.training.experiment', 'tasks.training.reporters', 'tasks.training.public_model'])
 
 
 class Process:

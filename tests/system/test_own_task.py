@@ -8,7 +8,7 @@ from docs import own_task
 from tasks import report
 from tasks import run
 from tasks import sweep
-from tasks.training import trained
+from tasks.training import finished
 from tests.support import commands
 
 _TASK = f'--task={own_task.__name__}'
@@ -38,7 +38,7 @@ def test_the_template_trains_resumes_sweeps_and_is_reported(tmp_path, capsys):
   assert summary['final_test_accuracy'] > 0.75
   assert run.main(arguments) == 0
   assert 'already finished' in capsys.readouterr().out
-  assert trained.load_model(out).initial_weights[0][0].shape == (2, 16)
+  assert finished.load_model(out).initial_weights[0][0].shape == (2, 16)
   again = ['--rounds=1', f'--output_dir={tmp_path}/runs/b', '--dry_run', '--two_moons_clients=9']
   assert run.main(['run', '--task', 'docs.own_task', *again, '--clients_per_round=3']) == 0
   assert 'docs.own_task, 1 rounds' in capsys.readouterr().out

@@ -9,7 +9,6 @@ from tasks.datasets import task as task_lib
 from tasks.models import cnn
 from tasks.models import initializers
 from tasks.training import features
-from tasks.training import train
 
 
 def _model():
@@ -45,7 +44,7 @@ class TestExecution:
 
     found = features.of_data(data, noted, _model().input_spec[0])
     assert seen == [250, 50, 40]  # Test and public set.
-    client_data = train.ClientData(found, tagged=False)
+    client_data = features.ClientData(found, tagged=False)
     for client in (1, 1, 0):
       x, y = next(iter(client_data(client).batch(20)))
       np.testing.assert_array_equal(x, body(tf.constant(data.clients[client][0])))
@@ -57,7 +56,7 @@ class TestExecution:
 
   def test_above_the_limit_they_are_computed_again(self, monkeypatch):
     monkeypatch.setattr(features, 'KEPT_BYTES', 10 * (16 + 4))
-    client_data = train.ClientData(_data(), tagged=False)
+    client_data = features.ClientData(_data(), tagged=False)
     assert client_data(1) is client_data(1) and client_data(0) is not client_data(0)
 
   def test_rounds_on_features_are_rounds_through_the_frozen_body(self):
@@ -89,10 +88,31 @@ class TestExecution:
           ),
           seed=5,
       )
-      client_data, state = train.ClientData(examples, tagged=True), process.initialize()
+      client_data, state = features.ClientData(examples, tagged=True), process.initialize()
       for _ in range(3):
         state = process.next(state, [client_data(client) for client in range(3)]).state
       trained.append(process.get_model_weights(state).trainable)
     for one, other, start in zip(*trained, head.trainable):
       np.testing.assert_array_equal(one, other)
       assert not np.array_equal(one, start)
+
+
+class TestClientData:
+
+  @pytest.mark.parametrize('tagged', [False, True])
+  def test_noise_only_participants_hold_nothing(self, tagged):
+    clients = [(np.ones((3, 2)), np.arange(3)), (np.zeros((1, 2)), np.arange(1))]
+    data = task_lib.TaskData(clients, clients[0], None, 'made up')
+    client_data = features.ClientData(data, tagged)
+    ids = []
+    for client, size in ((0, 3), (1, 1), (-1, 0), (-2, 0)):
+      dataset = client_data(client)
+      if tagged:
+        ids.append(int(next(iter(dataset['client_id']))))
+        dataset = dataset['examples']
+      assert len(list(dataset)) == size
+      assert dataset.element_spec[0].shape == [2]
+    # Seeded noise derives from these: no two may be alike.
+    assert ids == ([0, 1, -1, -2] if tagged else [])
+    # Made once: new datasets for every round cost memory.
+    assert client_data(-1) is client_data(-1)

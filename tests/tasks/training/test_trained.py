@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tasks import errors
-from tasks.training import trained
+from tasks.training import finished
 from tests.support import commands
 from tests.support import small_data
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 
 
 def test_a_loaded_model_has_the_accuracy_of_its_run(run, tmp_path):
-  model = trained.load_model(run)
+  model = finished.load_model(run)
   images, y = small_data.write_fashion_mnist(tmp_path)['t10k']
   logits = model.predict_on_batch(model.initial_weights, images[..., np.newaxis], training=False)
   expected = json.loads((run / 'summary.json').read_text())['final_test_accuracy']
@@ -39,7 +39,7 @@ def test_the_documents_saved_model_has_the_same_logits(run, tmp_path):
   )
   names = {'tf': tf}
   exec(snippet, names)
-  model = trained.load_model(run)
+  model = finished.load_model(run)
   names['save'](model, str(tmp_path / 'model'))
   x = tf.constant(np.random.default_rng(1).integers(0, 256, [2, 28, 28, 1], np.uint8))
   expected = model.predict_on_batch(model.initial_weights, x, training=False)
@@ -49,7 +49,7 @@ def test_the_documents_saved_model_has_the_same_logits(run, tmp_path):
 
 def test_what_is_no_finished_run(run, tmp_path):
   with pytest.raises(errors.InputError, match='none has no finished run; name the --output_dir'):
-    trained.load_model(tmp_path / 'none')
+    finished.load_model(tmp_path / 'none')
   (tmp_path / 'config.json').write_bytes((run / 'config.json').read_bytes())
   with pytest.raises(errors.InputError, match='has no finished run'):
-    trained.load_model(tmp_path)
+    finished.load_model(tmp_path)

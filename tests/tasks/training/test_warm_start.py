@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tasks.datasets import fashion_mnist
 from tasks.training import features
-from tasks.training import trained
+from tasks.training import finished
 from tests.support import commands
 from tests.support import small_data
 
@@ -90,7 +90,7 @@ class TestExecution:
     assert not np.allclose(before[kernel], after[kernel], atol=1e-3)
     assert not np.allclose(before[bias], after[bias], atol=1e-6)
     # The task's model with these weights is the function that the run measured.
-    model = trained.load_model(out)
+    model = finished.load_model(out)
     images, y = small_data.write_fashion_mnist(tmp_path / 'again')['t10k']
     logits = model.predict_on_batch(
         model.initial_weights, tf.constant(images[..., np.newaxis]), training=False

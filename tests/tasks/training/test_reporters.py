@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tasks.training import progress
+from tasks.training import reporters
 from tests.support import commands
 from tests.support import waiting
 
@@ -15,7 +15,7 @@ from tests.support import waiting
     (9240, '2 h 34 min'),
 ])
 def test_a_duration_names_its_units(seconds, text):
-  assert progress.duration_text(seconds) == text
+  assert reporters.duration_text(seconds) == text
 
 
 def test_the_first_line_comes_before_tensorflow(data_dir, tmp_path, monkeypatch):
@@ -35,7 +35,7 @@ def test_lines_come_meanwhile_and_say_what_is_done(seconds, data_dir, tmp_path):
           '--rounds_per_evaluation=2',
       ),
       {
-          f'tasks.training.progress.{name}': seconds
+          f'tasks.training.reporters.{name}': seconds
           for name in ('_SECONDS_PER_LINE', '_SECONDS_BETWEEN_MEASURED')
       },
   )
