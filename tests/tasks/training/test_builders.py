@@ -60,40 +60,11 @@ class TestComputation:
     assert builders.num_kept(_settings('--p=0.25'), 24) == 6
     assert builders.num_kept(_settings('--algorithm=dp_fedavg'), 24) == 24
     # One training on all public examples, as in the paper, or pseudo-clients.
-    assert sparsifier().public_clients is None and sparsifier('--public_clients=3').public_clients == 3
+    assert sparsifier().public_clients is None
+    assert sparsifier('--public_clients=3').public_clients == 3
     assert isinstance(sparsifier('--released_weight=0.5'), fedsmp_tff.HybridTopK)
     with pytest.raises(errors.InputError, match='--public_clients=10 exceeds the 9 public examples'):
       sparsifier('--public_clients=10')
-
-  def sparsifier(*arguments, num_public=9):
-      class data:  # All that is asked of it.
-        public = (np.zeros([num_public, 2]), np.zeros(num_public))
-
-      return builders.sparsifier(_settings('--p=0.25', *arguments), data, num=7)
-
-    assert sparsifier('--algorithm=fedsmp_released') == fedsmp_tff.ReleasedTopK(0.25)
-    assert sparsifier('--algorithm=fedsmp_randk', '--mask_rounds=3') == (
-        fedsmp_tff.RandK(0.25, mask_rounds=3)
-    )
-    assert builders.sparsifier(_settings('--algorithm=dp_fedavg'), None, 7) == fedsmp_tff.Dense()
-    assert builders.num_kept(_settings('--p=0.25'), [6, 2, 12, 4]) == 6
-    assert builders.num_kept(_settings('--algorithm=dp_fedavg'), [6, 2, 12, 3]) == 23
-    hybrid = sparsifier('--released_weight=0.25')
-    assert isinstance(hybrid, fedsmp_tff.HybridTopK) and hybrid.released_weight == 0.25
-    assert sparsifier('--released_weight=0').released_weight == 0
-    assert type(sparsifier()) is fedsmp_tff.TopK and sparsifier().compression_ratio == 0.25
-    # By default four pseudo-clients, for five rounds; the paper's way for each.
-    kinds = ((), ('--public_clients=0',), ('--public_clients=9',), ('--released_weight=0.5',))
-    made = [sparsifier(*flags) for flags in kinds]
-    assert [(one.public_clients, one.mask_rounds) for one in made] == [
-        (4, 5), (None, 1), (9, 1), (4, 1),
-    ]
-    with pytest.raises(
-        errors.InputError, match='--public_clients=10 is more than the 9 public examples; lower it'
-    ):
-      sparsifier('--public_clients=10')
-    assert sparsifier(num_public=3).public_clients is None
-    assert sparsifier('--mask_rounds=4').mask_rounds == 4
 
   def test_the_guarantee_is_for_the_clients_in_the_data(self):
     found = [

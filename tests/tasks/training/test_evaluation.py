@@ -12,6 +12,7 @@ from tasks.models import cnn
 from tasks.models import initializers
 from tasks.models import rnn
 from tasks.training import evaluation
+from tests.support import commands
 
 _NUM = 605  # Five shards, none of them larger than 125.
 
@@ -27,7 +28,6 @@ def _examples():
       rng.integers(0, 256, (_NUM, 6, 6, 1), np.uint8),
       rng.integers(0, 10, _NUM).astype(np.int32),
   )
-from tests.support import commands
 
 
 class TestExecution:

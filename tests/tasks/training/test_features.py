@@ -1,6 +1,7 @@
 """Tests of features as data: computed once per client, and what rounds make of them."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
