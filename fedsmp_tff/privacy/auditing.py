@@ -156,11 +156,7 @@ def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float
 
 
 def _refuted(
-    inverse: Callable[[float], float],
-    num: int,
-    guesses: int,
-    right: int,
-    significance: float,
+    inverse: Callable[[float], float], num: int, guesses: int, right: int, significance: float
 ) -> bool:
   """Whether so many right guesses refute a trade-off function.
 
