@@ -170,7 +170,7 @@ def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
   audit = auditing.epsilon_of_one_release(present, absent, spec.delta, options.confidence)
   return _say(
       'one release, nobody sampled, one client added or removed', claim,
-      audit._replace(how=f'canary {where}; {audit.how}'), spec, options,
+      audit._replace(method=f'canary {where}; {audit.method}'), spec, options,
   )
 
 
@@ -199,7 +199,7 @@ def _say(
       f' {spec.noise_multiplier:g}, {spec.noise} noise;'
       f' {options.sparsifier} coordinates\n'
       f'  audited  epsilon > {audit.epsilon:.4g}{share}, confidence'
-      f' {options.confidence:g}: {audit.how}\n'
+      f' {options.confidence:g}: {audit.method}\n'
       f'  {"CLAIM REFUTED" if refuted else "the claim stands"}',
       flush=True,
   )

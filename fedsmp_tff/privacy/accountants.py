@@ -221,8 +221,7 @@ class _PoissonRdp(_Rdp):
 class _FixedRdp(_Rdp):
   """Renyi DP of a fixed number of clients: Wang, Balle, Kasiviswanathan (2019), Theorem 9.
 
-  At noise multiplier sigma / 2: replacing a client moves a sum by up to 2 C, and dp-accounting
-  takes the multiplier relative to that.
+  dp-accounting takes the noise multiplier relative to the sensitivity, which is 2 C: sigma / 2.
   """
 
   name, title = 'fixed_rdp', f'RDP, {_FIXED}'

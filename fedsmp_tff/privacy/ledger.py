@@ -124,11 +124,11 @@ class Ledger:
 
     Args:
       path: The file.
-      spec: See `Record`.
-      run: See `Record`.
+      spec: The specification, from which the cost of a round follows.
+      run: The name of the run.
       seed: The seed that the run's noise follows from (that of `build_fed_smp`), not negative;
         None: noise is fresh. Only its digest is written.
-      data: See `Record`.
+      data: The name of the data that the run is about.
       initial_weights: The initialization of the model, such as 'random', or which public data it
         was pre-trained on: epsilon covers the rounds alone.
       budget: What the run may spend; None: any epsilon. It may change when the run resumes.

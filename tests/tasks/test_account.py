@@ -31,7 +31,7 @@ class TestComputation:
           (['--noise_multiplier=-1', '--rounds=2'], '--noise_multiplier must be'),
           (['--noise_multiplier=nan', '--rounds=2'], '--noise_multiplier must be'),
           (['--noise_multiplier=1', '--rounds=0'], '--rounds must be an integer >= 1 and <= 1000000; got 0'),
-          (['--noise_multiplier=1', '--rounds=2', '--delta=1'], '--delta must be a finite number > 0 and < 1'),
+          (['--noise_multiplier=1', '--rounds=2', '--delta=1'], '--delta must be a number > 0 and < 1'),
           (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
           (['--epsilon=1'], 'needs one of --rounds'),
           (['--epsilon=1', '--rounds=2', '--noise_multiplier=1'], 'needs one of --rounds'),
@@ -198,7 +198,7 @@ ACCOUNTANT = CentralLimit()
         capsys, '--noise_multiplier=1.4', '--rounds=180', f'--accountant={module}'
     )
     assert status == 0 and 'Quote epsilon = 0.6303, by poisson_pld' in out
-    assert re.search(f'^epsilon = 0.5609 +{verdict} +poisson_clt: mu-GDP', out, re.MULTILINE)
+    assert re.search(f'^epsilon = 0.5614 +{verdict} +poisson_clt: mu-GDP', out, re.MULTILINE)
 
   @pytest.mark.parametrize('module, sentence', [
       ('no.such.module', r'is not an accountant \(No module named'),

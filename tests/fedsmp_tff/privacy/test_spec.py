@@ -121,8 +121,8 @@ class TestPrivacySpec:
     assert loose < roomy.epsilon(accountants.POISSON_RDP) < 1.001 * loose
     # The definition, at what it gives: epsilon for the delta that is left.
     failure = _T * stats.binom.sf(160, _N, _R / _N)
-    epsilon = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, seats=160).epsilon(
-        'poisson_rdp'
+    epsilon = dataclasses.replace(tight, seats=160, min_reporting=None).epsilon(
+        accountants.POISSON_RDP
     )
     left = _DELTA - (1 + math.exp(epsilon)) * failure
     assert _spec(delta=left).epsilon(accountants.POISSON_RDP) == pytest.approx(epsilon, rel=1e-6)
