@@ -158,7 +158,7 @@ class RunSettings:
       ALL,
       'all: every layer. head: the last layer, on whitened features of the layers before it,'
       ' which are pre-trained on the public examples and frozen; d, k and p are those of this layer.',
-      group=_RUN, common=True, values=[ALL, HEAD],
+      group=_RUN, values=[ALL, HEAD],
       only=options.Condition(
           '--warm_start is set',
           lambda chosen: chosen['warm_start'] is not None or chosen['trainable'] == ALL,

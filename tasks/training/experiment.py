@@ -149,10 +149,7 @@ class Experiment:
     examples = features.of_data(self.data, body, self.task_model.input_spec[0])
     sparsifier = builders.sparsifier(self.settings, examples, self.round.num_kept)
     aggregator = fedsmp_tff.FedSmpFactory(sparsifier, self.aggregator.mechanism)
-    shapes = [np.shape(w) for w in self.model.initial_weights[0]]
-    return dataclasses.replace(
-        self, examples=examples, aggregator=aggregator, round=aggregator.round(shapes), body=body
-    )
+    return dataclasses.replace(self, examples=examples, aggregator=aggregator, body=body)
 
   def task_weights(
       self, weights: tff.learning.models.ModelWeights
@@ -169,6 +166,14 @@ class Experiment:
         server_optimizer=builders.server_optimizer(self.settings),
         seed=self.seeds.process,
     )
+
+  @property
+  def body_bytes(self) -> int:
+    """The bytes of the frozen body and its whitening, which a client receives once."""
+    if self.settings.trainable != settings_lib.HEAD:
+      return 0
+    *body, kernel, _ = self.task_model.initial_weights[0]
+    return 4 * (sum(map(np.size, body)) + len(kernel) * (len(kernel) + 1))
 
   def uplink_megabytes(self, rounds: int) -> float:
     """Returns the MB that a client sends in so many rounds, on average."""

@@ -54,9 +54,9 @@ def split(
   """
   *of_body, kernel, bias = weights.trainable
   found, labels = _function(lambda x: model.body(of_body, x), model.input_spec[0])(public)
-  whitening = split_lib.Whitening.of(found[np.asarray(is_scored(tf.constant(labels)))])
-  head = tff.learning.models.ModelWeights(whitening.to_head(kernel, bias), ())
-  return split_lib.FrozenBody(model.body, tuple(of_body), whitening), head
+  whitening = split_lib.whitening(found[np.asarray(is_scored(tf.constant(labels)))])
+  body = split_lib.FrozenBody(model.body, tuple(of_body), *whitening)
+  return body, body.head_of(kernel, bias)
 
 
 def _function(

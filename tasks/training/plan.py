@@ -92,9 +92,9 @@ def _model_text(experiment: experiment_lib.Experiment) -> str:
   text += f', from {whose} default initial weights'
   if experiment.settings.trainable == settings_lib.HEAD:
     text += (
-        ', of the last layer, on whitened features of the layers before it, which no round changes;'
-        ' a client\'s features are computed when it is first sampled (again at each visit, where'
-        f' those in memory would exceed {features.KEPT_BYTES / 1e9:g} GB)'
+        '; of the last layer, on whitened features of the layers before it, which no round changes'
+        ' (computed once per client, up to'
+        f' {features.KEPT_BYTES / 1e9:g} GB of them, beyond that at each visit)'
     )
   return text
 
@@ -166,8 +166,9 @@ def _traffic_text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
   return (
       f'a client and round: {experiment.uplink_bytes / 1e6:.4g} MB up,'
-      f' {experiment.downlink_bytes / 1e6:.4g} MB down; up over the run:'
-      f' {experiment.uplink_megabytes(s.rounds):.4g} MB a client on average'
+      f' {experiment.downlink_bytes / 1e6:.4g} MB down'
+      + (f' (and {body / 1e6:.4g} MB once)' if (body := experiment.body_bytes) else '')
+      + f'; up over the run: {experiment.uplink_megabytes(s.rounds):.4g} MB a client on average'
       + (
           f' ({experiment.spec.seats} participants send, {s.clients_per_round} of them with'
           ' data on average)'

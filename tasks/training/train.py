@@ -99,9 +99,10 @@ class ClientData:
 
   def __call__(self, client: int):
     if client not in self._datasets:
-      examples = self._data.clients[max(client, 0)]
       if client < 0:  # Noise alone.
-        examples = tuple(array[:0] for array in examples)
+        examples = tuple(array[:0] for array in self._data.test)
+      else:
+        examples = self._data.clients[client]
       dataset = tf.data.Dataset.from_tensor_slices(examples)
       if self._tagged:
         dataset = fedsmp_tff.tag_client(client, dataset)

@@ -13,6 +13,7 @@ from tasks.config import settings
 from tasks.training import builders
 from tasks.training import plan
 from tests.support import commands
+from tests.support import tiny_models
 
 # Each option, alone.
 _OPTIONS = {
