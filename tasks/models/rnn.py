@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks.models import initializers
 from tasks.models import lstm
@@ -54,7 +53,7 @@ def character_rnn(
     embedding, *layers = model_weights
     out = tf.gather(embedding, tf.transpose(characters))
     for first in range(0, len(layers), 3):
-      out = lstm.lstm(out, *layers[first : first + 3])
+      out = (_keras_lstm if use_keras else lstm.lstm)(out, *layers[first : first + 3])
     return tf.transpose(out, [1, 0, 2])
 
   def loss(logits, labels, sample_weight=None):
@@ -67,19 +66,16 @@ def character_rnn(
         tf.reduce_sum(losses * real), tf.reduce_sum(real)
     )
 
-  if use_keras:
-    layers = tf.keras.layers
-    keras_model = tf.keras.Sequential([
-        layers.Embedding(
-            vocabulary_size, embedding_size, input_length=sequence_length
-        ),
-        *[layers.LSTM(units, return_sequences=True) for units in lstm_units],
-    ])
-    converted = tff.learning.models.functional_model_from_keras(
-        keras_model, tf.keras.losses.MeanSquaredError(), input_spec
-    )
-
-    def body(model_weights, characters):
-      return converted.predict_on_batch((tuple(model_weights), ()), characters, training=False)
-
   return split.SplitModel(body, weights, loss, input_spec)
+
+
+def _keras_lstm(
+    inputs: tf.Tensor, kernel: tf.Tensor, recurrent_kernel: tf.Tensor, bias: tf.Tensor
+) -> tf.Tensor:
+  """Returns the same as `lstm.lstm`, by Keras, with tensors in place of a layer's variables."""
+  layer = tf.keras.layers.LSTM(
+      recurrent_kernel.shape[0], return_sequences=True, time_major=True
+  )
+  layer.cell.kernel, layer.cell.recurrent_kernel, layer.cell.bias = kernel, recurrent_kernel, bias
+  layer.built = layer.cell.built = True
+  return layer(inputs)

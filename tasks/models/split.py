@@ -80,73 +80,58 @@ class SplitModel(tff.learning.models.FunctionalModel):
     )
 
 
-class Whitening(NamedTuple):
-  """A change of coordinates of a last layer's inputs, from public examples.
-
-  Attributes:
-    matrix: A, float32[m, m].
-    mean: float32[m].
-  """
-
-  matrix: np.ndarray
-  mean: np.ndarray
-
-  @classmethod
-  def of(cls, features: np.ndarray) -> 'Whitening':
-    """Returns the whitening of features float[n, m].
-
-    Raises:
-      ValueError: If they do not differ.
-    """
-    features = features.astype(np.float64)
-    # Last bits of equal examples may differ by their place in a batch.
-    if not len(features) or np.ptp(features, axis=0).max() <= 1e-5 * np.abs(features).max():
-      raise ValueError('the inputs of the last layer are the same for all public examples.')
-    mean = features.mean(0)
-    centered = features - mean
-    values, vectors = np.linalg.eigh(centered.T @ centered / len(centered))
-    values += _RIDGE * values.mean()
-    matrix = (vectors * values**-0.5) @ vectors.T
-    return cls(matrix.astype(np.float32), mean.astype(np.float32))
-
-  def to_head(self, kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns V and c of a last layer's K and b."""
-    values = np.linalg.solve(self.matrix.astype(np.float64), kernel)
-    return values.astype(np.float32), (bias + self.mean @ kernel).astype(np.float32)
-
-  def weights_of(self, values: np.ndarray, constant: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns K and b of a trained V and c."""
-    kernel = self.matrix @ values
-    return kernel, constant - self.mean @ kernel
-
-
 class FrozenBody(NamedTuple):
-  """A body with the weights and the whitening that rounds do not change.
+  """A body and the whitening of its features, which no round changes.
 
   Attributes:
     body: See `SplitModel`.
     weights: The body's weights.
-    whitening: The whitening of its features.
+    matrix: A, float32[m, m].
+    mean: float32[m].
   """
 
   body: Body
   weights: Sequence[np.ndarray]
-  whitening: Whitening
+  matrix: np.ndarray
+  mean: np.ndarray
 
   def __call__(self, x: tf.Tensor) -> tf.Tensor:
     """Returns whitened features float16[..., m]."""
     features = self.body(self.weights, x)
-    centered = tf.reshape(features - self.whitening.mean, [-1, len(self.whitening.mean)])
-    white = tf.matmul(centered, self.whitening.matrix)
+    white = tf.matmul(tf.reshape(features - self.mean, [-1, len(self.mean)]), self.matrix)
     return tf.cast(tf.reshape(white, tf.shape(features)), _FEATURE_TYPE)
+
+  def head_of(self, kernel: np.ndarray, bias: np.ndarray) -> tff.learning.models.ModelWeights:
+    """Returns the head's weights, V and c, of a last layer's K and b."""
+    values = np.linalg.solve(self.matrix.astype(np.float64), kernel).astype(np.float32)
+    return tff.learning.models.ModelWeights((values, bias + self.mean @ kernel), ())
 
   def weights_of(
       self, head: tff.learning.models.ModelWeights
   ) -> tff.learning.models.ModelWeights:
     """Returns the weights of the whole model that are the function of the head's."""
-    return tff.learning.models.ModelWeights(
-        (*self.weights, *self.whitening.weights_of(*head.trainable)), ()
-    )
+    values, constant = head.trainable
+    kernel = self.matrix @ values
+    trainable = (*self.weights, kernel, constant - self.mean @ kernel)
+    return tff.learning.models.ModelWeights(trainable, ())
+
+
+def whitening(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns A and the mean of features float[n, m].
+
+  Raises:
+    ValueError: If they do not differ.
+  """
+  features = features.astype(np.float64)
+  # Last bits of equal examples may differ by their place in a batch.
+  if not len(features) or np.ptp(features, axis=0).max() <= 1e-5 * np.abs(features).max():
+    raise ValueError('the inputs of the last layer are the same for all public examples.')
+  mean = features.mean(0)
+  centered = features - mean
+  values, vectors = np.linalg.eigh(centered.T @ centered / len(centered))
+  values += _RIDGE * values.mean()
+  matrix = (vectors * values**-0.5) @ vectors.T
+  return matrix.astype(np.float32), mean.astype(np.float32)
 
 
 def _dense(features: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:

@@ -152,10 +152,7 @@ class Experiment:
     aggregator = fedsmp_tff.FedSmpFactory(
         self.settings.system.sparsifier(self.settings, examples), self.aggregator.mechanism
     )
-    shapes = [np.shape(w) for w in self.model.initial_weights[0]]
-    return dataclasses.replace(
-        self, examples=examples, aggregator=aggregator, round=aggregator.round(shapes), body=body
-    )
+    return dataclasses.replace(self, examples=examples, aggregator=aggregator, body=body)
 
   def task_weights(
       self, weights: tff.learning.models.ModelWeights
@@ -176,6 +173,14 @@ class Experiment:
         server_optimizer=builders.server_optimizer(self.settings),
         seed=self.seeds.process,
     )
+
+  @property
+  def body_bytes(self) -> int:
+    """The bytes of the frozen body and its whitening, which a client receives once."""
+    if self.settings.trainable != settings_lib.HEAD:
+      return 0
+    *body, kernel, _ = self.task_model.initial_weights[0]
+    return 4 * (sum(map(np.size, body)) + len(kernel) * (len(kernel) + 1))
 
   def client_data(self) -> features.ClientData:
     """Returns the datasets of participants."""

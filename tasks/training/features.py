@@ -55,9 +55,9 @@ def split(
   """
   *of_body, kernel, bias = weights.trainable
   found, labels = _function(lambda x: model.body(of_body, x), model.input_spec[0])(public)
-  whitening = split_lib.Whitening.of(found[np.asarray(is_scored(tf.constant(labels)))])
-  head = tff.learning.models.ModelWeights(whitening.to_head(kernel, bias), ())
-  return split_lib.FrozenBody(model.body, tuple(of_body), whitening), head
+  whitening = split_lib.whitening(found[np.asarray(is_scored(tf.constant(labels)))])
+  body = split_lib.FrozenBody(model.body, tuple(of_body), *whitening)
+  return body, body.head_of(kernel, bias)
 
 
 def _function(
@@ -102,9 +102,10 @@ class ClientData:
 
   def __call__(self, client: int):
     if client not in self._datasets:
-      examples = self._data.clients[max(client, 0)]
       if client < 0:  # Noise alone.
-        examples = tuple(array[:0] for array in examples)
+        examples = tuple(array[:0] for array in self._data.test)
+      else:
+        examples = self._data.clients[client]
       dataset = tf.data.Dataset.from_tensor_slices(examples)
       if self._tagged:
         dataset = fedsmp_tff.tag_client(client, dataset)

@@ -151,10 +151,12 @@ def _server_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def _traffic_text(experiment: experiment_lib.Experiment) -> str:
+  body = experiment.body_bytes
   return (
       f'per client and round: {experiment.uplink_bytes / 1e6:.4g} MB up,'
       f' {experiment.downlink_bytes / 1e6:.4g} MB down; uplink per client over the run:'
       f' {experiment.uplink_megabytes(experiment.settings.rounds):.4g} MB'
+      + (f'; a frozen body of {body / 1e6:.4g} MB once' if body else '')
   )
 
 

@@ -142,14 +142,14 @@ def initialized(
   except ValueError as error:
     raise errors.InputError(f'--trainable={settings.trainable}: {error}') from None
   out.write_weights(
-      tff.learning.models.ModelWeights(body.weights, body.whitening), run_directory.BODY
+      tff.learning.models.ModelWeights(body.weights, (body.matrix, body.mean)), run_directory.BODY
   )
   return experiment.with_initial_weights(head).with_body(body)
 
 
 def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
   """Returns the frozen body of a run that resumes."""
-  like = model.initial_weights[0][:-2], split.Whitening(None, None)
+  like = model.initial_weights[0][:-2], ('matrix', 'mean')
   try:
     weights = run_directory.read_weights(path, like)
   except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
@@ -157,4 +157,4 @@ def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
         f'{path} can\'t be read ({type(error).__name__}: {error}); restore it from a backup, or'
         ' start over with --overwrite.'
     ) from None
-  return split.FrozenBody(model.body, weights.trainable, weights.non_trainable)
+  return split.FrozenBody(model.body, weights.trainable, *weights.non_trainable)

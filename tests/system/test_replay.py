@@ -141,8 +141,8 @@ def _on_features():
       (tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)),
   )
   weights, *_ = model.initial_weights[0]
-  whitening = split.Whitening(np.eye(4, dtype=np.float32), np.zeros(4, np.float32))
-  return model.head(), split.FrozenBody(model.body, (weights,), whitening)
+  whitening = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
+  return model.head(), split.FrozenBody(model.body, (weights,), *whitening)
 
 
 class TestProcess:

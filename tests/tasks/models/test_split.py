@@ -86,7 +86,7 @@ class TestExecution:
     _, body, _ = _split()
     x, _ = _examples(600, seed=1)
     features = _features(x)
-    matrix, mean = body.whitening
+    matrix, mean = body.matrix, body.mean
     np.testing.assert_allclose(mean, features.mean(0), rtol=1e-4)
     covariance = np.cov(features.T, bias=True)
     ridge = 0.03 * np.trace(covariance) / _FEATURES
@@ -120,14 +120,14 @@ class TestExecution:
       logits = model.head().predict_on_batch((trainable, ()), seen, training=True)
       loss = model.head().loss(logits, tf.constant(y))
     of_values, of_constant = tape.gradient(loss, trainable)
-    matrix, mean = body.whitening
+    matrix, mean = body.matrix, body.mean
     wrong = (tf.nn.softmax(logits).numpy() - np.eye(_CLASSES)[y]) / len(x)
     np.testing.assert_allclose(of_values, ((_features(x) - mean) @ matrix).T @ wrong, atol=1e-3)
     np.testing.assert_allclose(of_constant, wrong.sum(0), atol=1e-5)
 
   def test_refuses_examples_that_do_not_differ(self):
     with pytest.raises(ValueError, match='are the same for all'):
-      split.Whitening.of(np.repeat(np.random.default_rng(0).normal(size=(1, 5)), 50, axis=0))
+      split.whitening(np.repeat(np.random.default_rng(0).normal(size=(1, 5)), 50, axis=0))
 
   def test_padding_does_not_count(self):
     initializer = initializers.INITIALIZERS['keras']
@@ -139,5 +139,5 @@ class TestExecution:
     # Of a recurrent model the first characters do not see the later: as if cut before the padding.
     short = rnn.character_rnn(10, 4, (5, 6), 4, 0, initializer(3))
     expected, _ = features_lib.split(short, _weights(model), (x[:, :4], y[:, :4]), _all)
-    for one, other in zip(found.whitening, expected.whitening):
+    for one, other in ((found.matrix, expected.matrix), (found.mean, expected.mean)):
       np.testing.assert_allclose(one, other, atol=1e-4)

@@ -110,7 +110,7 @@ class TestExecution:
     monkeypatch.setattr(features, 'split', noted)
     assert _run(data_dir, tmp_path / 'run', '--algorithm=dp_fedavg', *_HEAD, '--rounds=1') == 0
     (((x, _), (body, _)),) = seen
-    assert len(x) == 20 and np.abs(body.whitening.mean).max() > 0
+    assert len(x) == 20 and np.abs(body.mean).max() > 0
 
   @pytest.mark.parametrize('flags', [('--algorithm=dp_fedavg',), ('--algorithm=fedsmp_released', '--p=0.5')])
   def test_a_run_on_features_resumes_with_its_body(self, flags, data_dir, tmp_path, capsys):
