@@ -14,7 +14,7 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m 'not slow' $(ARGS)
 
-# The rest, at most 35 minutes: real data, many kills, large audits, notebooks, the wheel.
+# The rest, at most 35 minutes: real data, many kills, planted faults, notebooks, the wheel.
 test-slow: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
 

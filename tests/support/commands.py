@@ -19,6 +19,9 @@ DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
 
 
 def tiny(data_dir, output_dir, *arguments):
+  """A command line; of random masks, which compile soonest, unless `arguments` name an algorithm."""
+  if not any('--algorithm' in a for a in arguments):
+    arguments = ('--algorithm=fedsmp_randk', '--p=0.1', *arguments)
   return [
       'run', *_TINY, f'--data_dir={data_dir}',
       f'--output_dir={output_dir}', '--public_examples=8' if not any(

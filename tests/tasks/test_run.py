@@ -32,7 +32,9 @@ class TestExecution:
     status = commands.main(
         commands.tiny(data_dir, out, f'--algorithm={algorithm}')
         if not algorithm.endswith('topk')
-        else [*commands.tiny(data_dir, out), f'--algorithm={algorithm}']
+        else [
+            *commands.tiny(data_dir, out, '--algorithm=fedsmp_topk'), f'--algorithm={algorithm}'
+        ]
     )
     printed = ' '.join(capsys.readouterr().out.split())
     assert status == 0
@@ -87,7 +89,7 @@ class TestExecution:
     out = tmp_path / 'runs' / 'run'
     assert commands.main(commands.tiny(data_dir, out, '--dry_run')) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith('fedsmp_topk on tests.support.tiny_task, 3 rounds')
+    assert printed.startswith('fedsmp_randk on tests.support.tiny_task, 3 rounds')
     assert '3 rounds: VALID' in printed and 'round 0/3' not in printed
     assert not out.parent.exists()
 
@@ -99,10 +101,13 @@ class TestExecution:
         ('two devices', ['--devices=CPU:0,CPU:1']),
         ('two on ray', ['--runtime=ray', '--workers=2']),
     ):
-      assert commands.main(commands.tiny(data_dir, tmp_path / name, '--seed=1', *arguments)) == 0
+      arguments += ['--seed=1', '--algorithm=fedsmp_topk']
+      assert commands.main(commands.tiny(data_dir, tmp_path / name, *arguments)) == 0
       stories.append(commands.story(tmp_path / name))
     assert all(story == stories[0] for story in stories)
-    commands.main(commands.tiny(data_dir, tmp_path / 'other', '--seed=2'))
+    commands.main(
+        commands.tiny(data_dir, tmp_path / 'other', '--seed=2', '--algorithm=fedsmp_topk')
+    )
     other = commands.story(tmp_path / 'other')
     assert stories[0][0] != other[0] and stories[0][1] != other[1]
 

@@ -109,7 +109,7 @@ class TestComputation:
     assert "Unknown command line flag 'raunds'" in said and f'in {path};' in said
 
   def test_epsilon_and_public_examples_that_can_not_be(self, capsys, data_dir, tmp_path):
-    tiny = commands.tiny(data_dir, tmp_path / 'run')[1:]
+    tiny = commands.tiny(data_dir, tmp_path / 'run', '--algorithm=fedsmp_topk')[1:]
     assert 'No noise multiplier' in commands.say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
     assert '--public_examples=60' in commands.say(capsys, *tiny, '--public_examples=60')
     assert '--public_clients=9 exceeds the 8 public examples' in commands.say(

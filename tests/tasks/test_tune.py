@@ -45,7 +45,9 @@ class TestExecution:
 
   @pytest.fixture
   def arguments(self, data_dir, tmp_path):
-    tiny = commands.tiny(data_dir, tmp_path, '--public_examples=24')
+    tiny = commands.tiny(
+        data_dir, tmp_path, '--algorithm=fedsmp_topk', '--public_examples=24'
+    )
     kept = [a for a in tiny[1:] if 'output_dir' not in a and a != '--public_examples=8']
     return [
         *kept, '--seed=1', '--tune_rounds=2', '--client_examples=3',

@@ -57,7 +57,7 @@ class _StopAfter:
 class TestGoingOn:
 
   def test_a_seeded_run_is_as_if_undisturbed(self, data_dir, tmp_path, monkeypatch, capsys):
-    flags = ['--seed=1', '--rounds=4']
+    flags = ['--algorithm=fedsmp_topk', '--seed=1', '--rounds=4']
     assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
     arguments = commands.tiny(data_dir, tmp_path / 'b', *flags)
     _StopAfter(monkeypatch, 1, 3)
