@@ -220,16 +220,6 @@ class TestUpperBound:
     exact = np.exp(gaussian_mechanism.log_delta(epsilons, mu))
     assert np.all(accountants.deltas(round_params, rounds, epsilons) >= exact)
 
-  @pytest.mark.parametrize('pld, rdp, round_params', [
-      # All but one take part; more are sampled than there are seats.
-      (accountants.FIXED_PLD, accountants.FIXED_RDP, ('fixed', 50, 49, 49, 2.0)),
-      (accountants.POISSON_PLD, accountants.POISSON_RDP, ('poisson', 50, 49, 49, 4.0)),
-      (accountants.POISSON_PLD, accountants.POISSON_RDP, ('poisson', 100, 90, 92, 4.0)),
-  ])
-  def test_renyi_dp_is_taken_where_it_says_less(self, pld, rdp, round_params):
-    rounds = [(accountants.Round(*round_params), 10)]
-    assert pld.epsilon(rounds, 1e-5) == rdp.epsilon(rounds, 1e-5)
-
 
 class TestRuns:
 

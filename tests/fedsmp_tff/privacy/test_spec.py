@@ -59,7 +59,7 @@ class TestComputation:
 
 
 class TestPrivacySpec:
-  """Sampler, noise and claim are of one object."""
+  """Sampler, noise and accountant are of one object."""
 
   def test_seats_and_shares_by_default(self):
     def of(**options):
@@ -72,7 +72,7 @@ class TestPrivacySpec:
     assert of(min_reporting=120)[:2] == (150, 120)
     assert spec_lib.PrivacySpec(120, _R, _T, 1.4, 1.0, _DELTA).seats == 120
 
-  def test_only_the_sampling_s_own_accountings_hold(self):
+  def test_only_accountants_of_the_sampling_are_sound(self):
     # A figure for Poisson sampling is no claim of a run with a fixed number.
     def holding(**options):
       spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
@@ -85,7 +85,7 @@ class TestPrivacySpec:
         'poisson_pld', 'poisson_rdp'
     ]
 
-  def test_the_sampler_is_the_claim_s(self):
+  def test_the_sampler_is_the_accountant_s(self):
     for options in (dict(), dict(sampling='fixed')):
       spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
       cohort = spec.sampler(seed=1).sample(0)
