@@ -113,12 +113,12 @@ class TestExecution:
   def test_a_step_is_one_on_white_features(self):
     model, body, head = _split()
     x, y = _examples(300, seed=1)
-    trainable = tuple(map(tf.constant, head.trainable))
+    trainable, model = tuple(map(tf.constant, head.trainable)), model.head()
     seen = body(tf.constant(x))
     with tf.GradientTape() as tape:
       tape.watch(trainable)
-      logits = model.head().predict_on_batch((trainable, ()), seen, training=True)
-      loss = model.head().loss(logits, tf.constant(y))
+      logits = model.predict_on_batch((trainable, ()), seen, training=True)
+      loss = model.loss(logits, tf.constant(y))
     of_values, of_constant = tape.gradient(loss, trainable)
     matrix, mean = body.matrix, body.mean
     wrong = (tf.nn.softmax(logits).numpy() - np.eye(_CLASSES)[y]) / len(x)
