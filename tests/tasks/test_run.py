@@ -42,7 +42,7 @@ class TestExecution:
     assert ('NO PRIVACY' in printed) == (not private)
     # Once with its assumptions, and what was spent at the end.
     assert printed.count('3 rounds: VALID') == (2 if private else 0)
-    assert printed.count('assumes: honest participants') == (1 if private else 0)
+    assert printed.count('12 honest reports per round, of 12;') == (1 if private else 0)
     rows = commands.rows(out / 'metrics.csv')
     assert [row['round'] for row in rows] == ['0', '1', '2', '3']
     # Twelve clients, and seats for all; FedAvg takes exactly three.
@@ -203,16 +203,14 @@ class TestExecution:
     out = f'--output_dir={tmp_path / "a"}'
     assert commands.main(['run', *arguments, '--noise_multiplier=0.9', '--dry_run', out]) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    found = re.search(r'epsilon = (\S+), delta = \S+, n = (\S+), 40 rounds: VALID', printed)
+    found = re.search(r'epsilon = (\S+), delta = \S+ for (\S+) clients, 40 rounds: VALID', printed)
     of_data, of_paper = (
         spec_lib.PrivacySpec(n, 10, 40, 0.9, 1.0, n**-1.1, sampling='fixed')
         for n in (int(found[2].replace(',', '')), 10**9)
     )
     assert found[1] == f'{of_data.epsilon():.4g}' and of_data.population < 2000
-    assert (
-        "by the paper's accountant (RDP, Poisson sampling), for n = 1,000,000,000:"
-        f' {of_paper.epsilon(accountants.PAPER):.4g}'
-    ) in printed
+    of_paper = of_paper.epsilon(accountants.PAPER)
+    assert f"The paper's RDP accountant, for 1,000,000,000 clients: {of_paper:.4g}" in printed
 
   def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):
     for name, options in (

@@ -60,7 +60,10 @@ class TestExecution:
     values = json.loads((tmp_path / 'tune' / 'bound.json').read_text())
     for kind, name in (('randk', 'rand-k'), ('topk', 'top-k')):
       p = values['suggested_compression_ratio'][kind]
-      assert 0 < p <= 1 and f'{name}: p = {p:.3g} (the paper measured' in out
+      assert 0 < p <= 1 and f'{name}: p = {p:.3g} (the paper does not have this task)' in out
+    assert tune._of_the_paper('fashion_mnist', 'topk', 0.006) == (
+        'the paper measured 80.76 % at 0.005, the nearest of its p, and at best 80.76 % at 0.005'
+    )
     assert values['training']['local_steps'] == 1  # One epoch of three examples.
     assert values['training']['learning_rate'] == pytest.approx(0.125 / (1 - 0.5))
     assert values['constants']['smoothness'] > 0

@@ -54,7 +54,7 @@ class TestExecution:
       small_data.write_tff_emnist(directory, {'train': sizes, 'test': sizes})
       data = _load(directory)
       assert 'writer 5' in data.client_ids and not data.test_outside_guarantee
-      texts.add((data.text(), str(data.as_dict())))
+      texts.add((str(data.rows()), str(data.as_dict())))
     assert len(texts) == 1
 
   def test_too_many_public_examples(self, tmp_path):

@@ -99,7 +99,8 @@ class TestExecution:
     assert data.public_owners.ids.isdisjoint(data.client_ids)
     assert [len(x) for x, _ in data.clients] == [4] * len(data.clients)
     assert len(data.test[0]) == 2 * len(data.clients)
-    assert 'test examples: a part of each client\'s own, OUTSIDE (epsilon, delta)' in data.text()
+    text = 'a part of each client\'s own, OUTSIDE (epsilon, delta)'
+    assert ('test set', text) in data.rows()
     # Held-out examples are nobody's in any case.
     assert not _divide(_groups(), 7, 3, per_client=True).test_outside_guarantee
 
@@ -109,7 +110,7 @@ class TestExecution:
     for num in (4, 40):
       members = dict(_groups().members, **{'group 0': [_person(0, num, num)]})
       data = _divide(_groups(members=members), 7, per_client=per_client)
-      texts.add((data.text(), str(data.as_dict())))
+      texts.add((str(data.rows()), str(data.as_dict())))
     assert len(texts) == 1
 
   @pytest.mark.parametrize('per_client', [False, True])
@@ -124,7 +125,7 @@ class TestExecution:
           f'--output_dir={out}',
       ]) == 0
       config = json.loads((out / 'config.json').read_text())
-      for name in ('run_id', 'flags', 'record'):  # Of the command, not of data.
+      for name in ('run_id', 'flags', 'task_options', 'record'):  # Not of data.
         del config[name]
       summary = json.loads((out / 'summary.json').read_text())
       assert summary['test_outside_guarantee'] == config['test_outside_guarantee'] == per_client
@@ -134,7 +135,7 @@ class TestExecution:
     (config, plan), other = run(2), run(5)
     assert (config, plan) == other
     assert config['num_clients'] == (12 if per_client else 11)
-    marked = 'columns test_* are exact functions of examples of clients, OUTSIDE (epsilon, delta)'
+    marked = 'columns test_* of metrics.csv, measured on examples of clients'
     assert (marked in plan) == per_client
 
   def test_more_than_there_is(self):

@@ -36,9 +36,12 @@ class TestExecution:
     assert len(set(data.client_ids)) == len(data.clients) == 4
     assert not data.test_outside_guarantee
     # The sizes of an even cut follow from the pool's.
-    assert '4 clients with 32 examples (8 to 8, median 8)' in data.text()
-    assert "13 public ones on the server: nobody's" in data.text()
-    assert '5 of them HELD OUT in place of the test set' in data.text()
+    rows = dict(data.rows())
+    assert rows['data'].endswith(
+        '; 5 of them HELD OUT in place of the test set; 4 clients with 8 to 8 examples each'
+    )
+    assert rows['public set'].startswith('13 examples without owners')
+    assert rows['validation set'].startswith('5 examples without owners')
 
   def test_public_examples_stay_as_held_out_ones_are_added(self):
     np.testing.assert_array_equal(_cut(13, 0).public[0], _cut(13, 5).public[0])
@@ -64,7 +67,8 @@ class TestExecution:
   def test_data_of_people_unknown_count_as_the_clients(self):
     data = task_lib.TaskData([_examples(3), _examples(4)], _examples(5), _examples(6), 'made up')
     assert data.test_outside_guarantee and data.as_dict()['test_outside_guarantee']
-    assert data.text() == (
-        'made up; 2 clients; test examples: of people unknown, OUTSIDE (epsilon, delta);'
-        ' 6 public ones on the server: of people unknown'
-    )
+    assert data.rows() == [
+        ('data', 'made up; 2 clients'),
+        ('test set', 'of people unknown, OUTSIDE (epsilon, delta)'),
+        ('public set', '6 examples of people unknown'),
+    ]
