@@ -99,7 +99,7 @@ class TestExecution:
     assert data.public_owners.ids.isdisjoint(data.client_ids)
     assert [len(x) for x, _ in data.clients] == [4] * len(data.clients)
     assert len(data.test[0]) == 2 * len(data.clients)
-    text = 'a part of each client\'s own, OUTSIDE (epsilon, delta)'
+    text = 'a part of the examples of each client, OUTSIDE (epsilon, delta)'
     assert ('test set', text) in data.rows()
     # Held-out examples are nobody's in any case.
     assert not _divide(_groups(), 7, 3, per_client=True).test_outside_guarantee
