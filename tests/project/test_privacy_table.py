@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
   assert commands.main(commands.tiny(data_dir, one, *everything, *head, '--overwrite')) == 0
   assert commands.main(commands.tiny(data_dir, other, '--rounds=2', '--eval_examples=5')) == 0
   assert commands.main([
-      'run', '--task=shakespeare', '--algorithm=fedavg', '--shakespeare_lstm_units=2',
+      'run', '--task=shakespeare', '--algorithm=fedavg', '--trainable=all', '--warm_start=none',
       '--clients_per_round=1', '--local_epochs=1', '--rounds=1', '--eval_examples=50',
       f'--output_dir={padded}',
   ]) == 0

@@ -90,7 +90,7 @@ def test_its_runs_have_flags_that_go_together():
   assert len(found) > 12
   for line in found:
     arguments = shlex.split(line, comments=True)
-    settings.parse(arguments, default_recipe='best')
+    settings.parse(arguments)
 
 
 def test_its_pictures_and_files_exist():

@@ -121,12 +121,12 @@ def test_an_installed_copy_runs_the_commands_with_their_data(site, elsewhere):
   run = functools.partial(_run, sys.executable, cwd=elsewhere, PYTHONPATH=str(site))
   assert run('-c', 'import tasks; print(tasks.__file__)') == f'{site}/tasks/__init__.py\n'
   assert run('-m', 'tasks.run', '--help').startswith('usage: python -m tasks.run')
-  # A grid, and a recipe, are files of the package.
+  # A grid is files of the package.
   lines = run('-m', 'tasks.sweep', '--grid=paper/fashion_mnist', '--print').splitlines()
   assert len(lines) == 305
   refused = subprocess.run(
-      [sys.executable, '-m', 'tasks.run', '--task=fashion_mnist', '--recipe=best', '--epsilon=1',
-       f'--fashion_mnist_dir={elsewhere}'],
+      [sys.executable, '-m', 'tasks.run', '--task=fashion_mnist', '--epsilon=1',
+       f'--data_dir={elsewhere}'],
       cwd=elsewhere, env={**os.environ, 'PYTHONPATH': str(site)}, capture_output=True, text=True,
       check=False,
   )

@@ -191,7 +191,6 @@ _FLAGS = {
     'clip': (0, math.inf, True, True),
     'delta': (0, 1, True, True),
     'clip_quantile': (0, 1, True, True),
-    'released_weight': (0, 1, False, False),
     'learning_rate': (0, math.inf, True, True),
     'server_learning_rate': (0, math.inf, True, True),
     'momentum': (0, 1, False, True),

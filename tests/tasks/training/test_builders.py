@@ -39,7 +39,7 @@ class TestComputation:
 
   def test_a_head_needs_a_model_whose_last_layer_is_known(self):
     model = tiny_models.linear_regression()
-    assert builders.trained_model(_settings(), model) is model
+    assert builders.trained_model(_settings('--trainable=all'), model) is model
     head = _settings('--algorithm=dp_fedavg', '--warm_start=public', '--trainable=head')
     with pytest.raises(errors.InputError, match='Return a tasks.models.split.SplitModel from'):
       builders.trained_model(head, model)
@@ -149,6 +149,6 @@ class TestExecution:
     assert commands.main(commands.tiny(data_dir, out, '--seed=1', '--held_out=16')) == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert '16 of them HELD OUT in place of the test set' in printed
-    assert '12 clients with 3 to 3 examples each' in printed and 'validation set 16' in printed
+    assert '12 clients with 3 to 4 examples each' in printed and 'validation set 16' in printed
     for row in commands.rows(out / 'metrics.csv'):
       assert (16 * float(row['test_accuracy'])) % 1 == 0
