@@ -15,7 +15,7 @@ _NEVER = {
         'fedsmp_tff.mechanism', 'fedsmp_tff.privacy', 'fedsmp_tff.program',
     ),
     'tasks': ('tests',),
-    'tasks/models': ('tasks.cli', 'tasks.datasets', 'tasks.reporting', 'tasks.training'),
+    'tasks/models': ('tasks.config', 'tasks.datasets', 'tasks.reporting', 'tasks.training'),
     'tasks/datasets': ('tasks.reporting', 'tasks.training'),
 }
 

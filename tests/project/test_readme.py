@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tasks.cli import settings
+from tasks.config import settings
 from tests.support import leaks
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_its_runs_have_flags_that_go_together():
   assert len(found) > 12
   for line in found:
     arguments = shlex.split(line, comments=True)
-    settings.parse(arguments)
+    settings.parse(arguments, default_recipe='best')
 
 
 def test_its_pictures_and_files_exist():

@@ -1,0 +1,1 @@
+"""Masks by past releases, at no cost in epsilon."""
