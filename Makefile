@@ -8,7 +8,7 @@ ARGS ?=
 .PHONY: run test test-slow results lint planted lock
 
 run: $(INSTALLED)
-	$(VENV)/bin/python -m tasks.run --task=shakespeare $(ARGS)
+	$(VENV)/bin/python -m tasks.run --task=shakespeare --algorithm=dp_fedavg $(ARGS)
 
 # Everything that matters for privacy: at most eight minutes.
 test: $(INSTALLED)
