@@ -132,7 +132,7 @@ FAULTS = (
           f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_discrete_gaussian.py'),
     Fault(_ACCOUNTANTS, 'return self.guarantees and self.covers(round_params)',
           'return self.covers(round_params)', f'{_LIB}/privacy/test_accountants.py'),
-    Fault(_ACCOUNTANTS, 'and not truncated and not round_params.distance', '',
+    Fault(_ACCOUNTANTS, 'and not truncated and not', 'and not',
           f'{_LIB}/privacy/test_spec.py'),
     Fault(_DISCRETE, 'lattice.min_reporting if shares is None else shares',
           'lattice.seats if shares is None else shares',
