@@ -127,7 +127,8 @@ class TestExecution:
     content = body.read_bytes()
     for damaged in (b'', content[:-40]):
       body.write_bytes(damaged)
-      said = commands.say(capsys, *commands.tiny(data_dir, parts, '--seed=1', *flags, *_HEAD)[1:])
+      assert _run(data_dir, parts, *flags, *_HEAD) == 2
+      said = capsys.readouterr().err
       assert 'body.npz can\'t be read' in said and '--overwrite' in said
     body.write_bytes(content)
     assert _run(data_dir, parts, *flags, *_HEAD) == 0
