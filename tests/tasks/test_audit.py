@@ -12,7 +12,6 @@ from fedsmp_tff.mechanism import state as state_lib
 from tasks import audit
 from tests.support import commands
 
-_SMALL = ('--seed=1', '--releases=8000')
 _SMALL_RUN = (
     '--part=run', '--seed=1', '--population=300', '--clients_per_round=30', '--rounds=4',
     '--canaries=150', '--num_values=500',
@@ -53,7 +52,7 @@ class TestExecution:
   @pytest.mark.parametrize('kind', mechanism.KINDS)
   def test_one_release_stands(self, kind, capsys):
     status, out, _ = _run(
-        capsys, '--part=release', f'--noise={kind}', '--delta=1e-2', *_SMALL
+        capsys, '--part=release', f'--noise={kind}', '--delta=1e-2', '--seed=1', '--releases=4000'
     )
     assert status == 0 and 'the claim stands' in out
     claimed, found = (
@@ -62,7 +61,8 @@ class TestExecution:
     )
     # At sigma = 1.4, by PLD.
     assert claimed == pytest.approx(1.478, rel=1e-3)
-    assert 0.45 * 1.478 < found < claimed
+    # Four audits of 4,000 releases found 0.49 to 0.67 of it.
+    assert 0.35 * 1.478 < found < claimed
 
   @pytest.mark.parametrize('bug', ['share', 'clip'])
   def test_a_planted_bug_is_refuted(self, bug, capsys, monkeypatch):
@@ -96,8 +96,8 @@ class TestExecution:
   @pytest.mark.slow
   def test_integers_whose_releases_choose_the_next_mask_stand(self, capsys):
     status, out, _ = _run(
-        capsys, '--part=release', '--noise=discrete_gaussian', '--delta=1e-2', *_SMALL,
-        '--sparsifier=released',
+        capsys, '--part=release', '--noise=discrete_gaussian', '--delta=1e-2', '--seed=1',
+        '--releases=8000', '--sparsifier=released',
     )
     assert status == 0 and 'the claim stands' in out
     # The canary is found: of 1.478, the exact epsilon, so few releases show a part.

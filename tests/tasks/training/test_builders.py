@@ -146,7 +146,8 @@ class TestExecution:
     out = tmp_path / 'run'
     # 60 examples: 8 public ones, 16 held out, 36 of twelve clients. Unlike the 20 test ones
     # they are 16ths.
-    assert commands.main(commands.tiny(data_dir, out, '--seed=1', '--held_out=16')) == 0
+    flags = ('--algorithm=fedsmp_topk', '--seed=1', '--held_out=16')
+    assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert '16 of them HELD OUT in place of the test set' in printed
     assert '12 clients with 3 to 4 examples each' in printed and 'validation set 16' in printed
