@@ -17,8 +17,9 @@ for line in sys.argv[2:]:
 """
 _REFUSED = {
     'run': [
-        '--task=shakespeare --p=2', '--task=shakespeare --svhn_dir=/tmp',
-        '--task=svhn --algorithm=fedavg --clip=1', '--row=table_9/none',
+        '--task=shakespeare --p=2', '--task=svhn --shakespeare_lstm=keras',
+        '--task=svhn --algorithm=fedavg --clip=1', '--task=no.such.module',
+        '--task=svhn --trainable=head', '--flagfile=no_such.flags',
     ]
 }
 _COMPUTED = {
