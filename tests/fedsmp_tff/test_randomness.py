@@ -27,7 +27,7 @@ class TestExecution:
     # fair bits is 5.5 of them off has a probability of 5e-6. Not seeded.
     off = np.abs(bits.mean(axis=0) - 0.5) * 2 * np.sqrt(num)
     assert np.max(off) < 5.5
-    # Nor does one word tell of the other: 63 bits that agree half of the time.
+    # Independent words agree in half of their bits: 63 more fair bits, with the same bound.
     agree = np.abs((bits[:, 0] == bits[:, 1]).mean(axis=0) - 0.5) * 2 * np.sqrt(num)
     assert np.max(agree) < 5.5
 

@@ -69,7 +69,7 @@ class TestUnseeded:
 
   @pytest.fixture
   def fresh(self, monkeypatch):
-    """Makes fresh seeds constants, another each time that one is asked for; returns them."""
+    """Makes each fresh seed a constant of its own; returns the seeds that were drawn so far."""
     given = []
 
     def fresh_seed():
