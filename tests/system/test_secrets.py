@@ -69,15 +69,15 @@ class TestUnseeded:
 
   @pytest.fixture
   def fresh(self, monkeypatch):
-    """Makes each fresh seed a constant of its own; returns the seeds that were drawn so far."""
-    given = []
+    """Replaces `fresh_seed` with distinct constants; returns the list of seeds drawn."""
+    drawn = []
 
     def fresh_seed():
-      given.append((0x0123456789ABCDEF + len(given), 0x7EDCBA9876543210 - len(given)))
-      return tf.constant(given[-1], tf.int64)
+      drawn.append((0x0123456789ABCDEF + len(drawn), 0x7EDCBA9876543210 - len(drawn)))
+      return tf.constant(drawn[-1], tf.int64)
 
     monkeypatch.setattr(randomness, 'fresh_seed', fresh_seed)
-    return given
+    return drawn
 
   def test_an_aggregator_s_noise_has_all_of_a_fresh_seed(self, seeds_as_noise, fresh):
     factory = processes.factory(
@@ -88,7 +88,7 @@ class TestUnseeded:
     output = process.next(state, [np.zeros(_DIM, np.float32)])
     seed = tuple(_seed_of(output.result))
     assert seed in fresh
-    # The server's seed is public: noise that follows from it could be removed.
+    # The server's seed is public, so noise derived from it could be removed.
     assert seed != tuple(state.seed)
 
   def test_a_process_s_noise_has_all_of_a_fresh_seed(self, seeds_as_noise, fresh):
@@ -103,14 +103,15 @@ class TestUnseeded:
             process.get_model_weights(after).trainable,
         )
     ]
-    of_noise = {
-        tuple(randomness.derive(tf.constant(seed, tf.int64), randomness.Stream.NOISE).numpy()): seed
-        for seed in fresh
-    }
-    # The server's seed is public: noise that follows from it could be removed.
-    assert of_noise[tuple(_seed_of(np.concatenate(values)))] != tuple(state.aggregator.seed)
+    # The server's seed is public, so noise derived from it could be removed.
+    secret = [seed for seed in fresh if seed != tuple(state.aggregator.seed)]
+    noise_seeds = [
+        tuple(randomness.derive(tf.constant(seed, tf.int64), randomness.Stream.NOISE).numpy())
+        for seed in secret
+    ]
+    assert tuple(_seed_of(np.concatenate(values))) in noise_seeds
 
-  def test_integer_noise_has_all_of_a_fresh_seed(self, monkeypatch, fresh):
+  def test_integer_noise_has_all_of_a_fresh_seed(self, monkeypatch):
     seeds = []
 
     def share(num_values, variance, seed):
@@ -124,10 +125,9 @@ class TestUnseeded:
     )
     round_ = factory.round([(6,)])
     state = round_.choose(round_.initial_state(seed=1))
-    round_.report(tf.zeros([6]), state, randomness.fresh_seed())
-    expected = randomness.derive(
-        tf.constant(fresh[-1], tf.int64), randomness.Stream.INTEGER_NOISE
-    )
+    seed = randomness.fresh_seed()
+    round_.report(tf.zeros([6]), state, seed)
+    expected = randomness.derive(seed, randomness.Stream.INTEGER_NOISE)
     np.testing.assert_array_equal(seeds, [expected])
 
 
