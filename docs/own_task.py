@@ -1,4 +1,4 @@
-"""A template for a task of your own: data, model and settings in one file.
+"""A template for a task of your own: data, model and defaults in one file.
 
   python -m tasks.run --task=docs.own_task --rounds=20
 
@@ -6,16 +6,21 @@ Copy it to the Python path, and name its module with `--task=`. All flags, sweep
 accounting then work for your task.
 """
 
-from absl import flags
+import dataclasses
+
 import numpy as np
 
-from tasks import errors
+from tasks.cli import options
 from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 
-# A task's own flags begin with its name. Reports list them, and a run that resumes checks them.
-_CLIENTS = flags.DEFINE_integer('two_moons_clients', 300, 'Number of clients.')
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this task."""
+
+  clients: int = options.option(300, 'Number of clients.', at_least=1)  # --two_moons_clients
 
 
 def _points(rng: np.random.Generator, num: int) -> task_lib.Examples:
@@ -26,39 +31,38 @@ def _points(rng: np.random.Generator, num: int) -> task_lib.Examples:
   return (x + rng.normal(0, 0.1, x.shape)).astype(np.float32), y
 
 
-def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
-  """Loads the data. Read files here; each client's examples are a pair of arrays x and y."""
-  if _CLIENTS.value < 1:
-    raise errors.InputError(f'--two_moons_clients must be >= 1; got {_CLIENTS.value}.')
-  rng = np.random.default_rng(seed)
-  # For people's own data, build `TaskData` with `clients`, `client_ids` and `test_owners`: then
-  # the plan states whose examples the accuracies are of.
+def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
+  """Loads the data. Read files of `split.directory` here, the value of --data_dir."""
+  rng = np.random.default_rng(split.seed)
+  # For people's own data, see `tasks.datasets.people.divide`: then the plan states whose examples
+  # the accuracies are of.
   return task_lib.cut_pool(
-      _points(rng, 20 * _CLIENTS.value), _points(rng, 2000), _CLIENTS.value,
-      'synthetic: points on two half circles', rng, num_public, num_held_out,
+      _points(rng, 20 * own.clients), _points(rng, 2000), own.clients,
+      'synthetic: points on two half circles', split,
   )
 
 
-def _build_model(initializer: initializers.Initializer):
-  """Returns a `tff.learning.models.FunctionalModel` with its initial weights."""
+def _build_model(own: Options, initializer: initializers.Initializer):
+  """Returns the model with its initial weights: a body and, for --trainable=head, a last layer.
+
+  With --trainable=all any `tff.learning.models.FunctionalModel` does.
+  """
+  del own
   import tensorflow as tf  # Here, so that --help need not wait for it.
-  import tensorflow_federated as tff
 
-  weights = [*initializer.dense((2, 16)), *initializer.dense((16, 2))]
+  from tasks.models import split
 
-  @tf.function
-  def predict_on_batch(model_weights, x, training):
-    del training
-    kernel_1, bias_1, kernel_2, bias_2 = model_weights[0]
-    return tf.matmul(tf.nn.relu(tf.matmul(x, kernel_1) + bias_1), kernel_2) + bias_2
+  def body(weights, x):
+    kernel, bias = weights
+    return tf.nn.relu(tf.matmul(x, kernel) + bias)
 
   def loss(logits, labels, sample_weight=None):
     del sample_weight
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
-  return tff.learning.models.FunctionalModel(
-      initial_weights=(tuple(weights), ()),
-      predict_on_batch_fn=predict_on_batch,
+  return split.SplitModel(
+      body,
+      weights=[*initializer.dense((2, 16)), *initializer.dense((16, 2))],
       loss_fn=loss,
       input_spec=(tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None], tf.int32)),
   )
@@ -67,25 +71,21 @@ def _build_model(initializer: initializers.Initializer):
 TASK = task_lib.Task(
     name='two_moons',
     title='Two half circles, a small network',
-    # What runs have where a flag is not given.
-    settings=task_lib.PaperSettings(
+    # The values of flags that are not given.
+    defaults=task_lib.Defaults(
         rounds=50,
         clients_per_round=30,
         noise_multiplier=1.0,
-        clipping_norm=0.5,
-        population=None,
+        clip=0.5,
         learning_rate=0.3,
         learning_rate_decay=0.99,
-        learning_rate_decay_rounds=1,
         momentum=0.5,
-        batch_size=10,
+        p=0.5,
         local_epochs=2,
         public_examples=100,
-        topk_ratio=0.5,
-        randk_ratio=0.5,
     ),
-    build_model=_build_model,
     load=_load,
-    num_clients=lambda: _CLIENTS.value,
+    build_model=_build_model,
+    options=Options,
     show=showing.confusion_table(('upper', 'lower')),
 )

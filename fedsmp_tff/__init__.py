@@ -1,13 +1,13 @@
 """Fed-SMP on TensorFlow Federated: private sums of k shared coordinates.
 
 Algorithm 1 of Hu, Guo, Gong, "Federated Learning with Sparsified Model
-Perturbation" (d weights, k kept coordinates, r clients a round):
+Perturbation" (d weights, k selected coordinates, r clients per round):
 
   1. the server chooses ONE set of k coordinates for the round, at random (RandK)
      or the top k of an update on public data (TopK);
   2. it broadcasts the weights and the coordinates to r clients;
   3. each client trains tau steps and takes old minus new weights;
-  4. keeps the k coordinates, times d/k under RandK;
+  4. takes the k coordinates, times d/k under RandK;
   5. clips them to L2 norm C;
   6. adds N(0, C^2 sigma^2 / r) to each of them;
   7. encodes them as integers, and one secure sum adds those of all clients;
@@ -23,8 +23,8 @@ Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to com
 the aggregator into another learning process (with `no_client_metrics`: those of TFF release
 exact metrics of clients by default).
 
-The public API is `__all__`: the names below, and the modules of the packages `post_processing`,
-`privacy`, `program`, `runtime` and `theory`. Every other module is internal and may change.
+The public API is `__all__`: the names below, and the modules of the packages `privacy`, `program`,
+`runtime` and `theory`. Every other module is internal and may change.
 
 Importing this package imports neither TensorFlow nor TFF. `PrivacySpec`, `privacy` and
 the theorems of `theory` work on any platform; a name that needs TFF is imported when it is
@@ -41,19 +41,21 @@ __version__ = '0.2.0'
 # Each public name, once, under the module that defines it.
 _NAMES = {
     'aggregator': ('FedSmpFactory',),
-    'client_training': ('LocalTraining', 'examples_of'),
     'learning_process': ('build_fed_smp', 'tag_client'),
+    'local_training': ('LocalTraining', 'examples_of'),
     'mechanism.adaptive_clipping': ('AdaptiveClipping',),
-    'mechanism.channel': ('Channel', 'GaussianChannel'),
-    'mechanism.lattice_channel': ('LatticeChannel',),
+    'mechanism.channel': ('Channel', 'GaussianChannel', 'LatticeChannel'),
     'mechanism.mechanism': ('Mechanism',),
     'mechanism.state': ('FedSmpState', 'Release'),
     'metrics': ('no_client_metrics',),
-    'post_processing.released_topk': ('HybridTopK', 'ReleasedTopK'),
     'privacy.spec': ('PrivacySpec',),
-    'sparsifiers': ('Dense', 'Head', 'Kept', 'Known', 'PublicTraining', 'RandK', 'Sparsifier', 'TopK'),
+    'released': ('HybridTopK', 'ReleasedTopK'),
+    'sparsifiers': (
+        'Dense', 'PublicContext', 'PublicTraining', 'RandK', 'SizedSparsifier', 'Sparsifier',
+        'TopK',
+    ),
 }
-_PACKAGES = ('post_processing', 'privacy', 'program', 'runtime', 'theory')
+_PACKAGES = ('privacy', 'program', 'runtime', 'theory')
 _WITHOUT_TFF = (
     'mechanism.adaptive_clipping', 'mechanism.mechanism', 'privacy', 'privacy.spec', 'theory',
 )

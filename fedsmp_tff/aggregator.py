@@ -4,33 +4,29 @@ from typing import Optional
 
 import tensorflow_federated as tff
 
-from fedsmp_tff import fed_smp
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
-from fedsmp_tff.mechanism import masked_sum
+from fedsmp_tff.mechanism import channel as channel_lib
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.mechanism import round as round_lib
 
 
 class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
-  """Mean of client updates on k shared coordinates, private (Fed-SMP).
+  """Private mean of client updates on k shared coordinates (Fed-SMP, Algorithm 1 of the paper).
 
-  The created process, for values of any structure of float32/float64 tensors with
-  d elements in all:
+  The created process runs `mechanism.round.FedSmpRound` on values of any structure of
+  float32/float64 tensors with d elements in all:
 
-  * at CLIENTS: flattens the value to [d] and gathers the round's k coordinates;
-    multiplies by d/k (`RandK` only); if the result is not finite, takes zeros;
-    scales it down to L2 norm C if its norm exceeds C; adds N(0, C^2 sigma^2 / r)
-    to each of the k values, from a fresh seed, and encodes them as integers of `bits`
-    bits (`GaussianChannel`); or, with `noise` of integers, rounds them first and adds
-    integers (`LatticeChannel`);
-  * between: ONE secure sum of int[k] and the number of participants (integer noise:
-    the former modulo 2^bits);
+  * at CLIENTS: takes the k coordinates of the flat value, times d/k (`RandK` only), or zeros if
+    they are not finite; clips them to L2 norm C; adds N(0, C^2 sigma^2 / r) to each, from a fresh
+    seed, and encodes them as integers (`GaussianChannel`), or rounds them first and adds integer
+    noise (`LatticeChannel`);
+  * between: ONE secure sum of int[k] and the number of participants;
   * at SERVER: decodes, divides by r, puts the k values at their coordinates in
     the structure (zero elsewhere), and chooses the next round's coordinates.
 
-  Source: Hu, Guo, Gong, "Federated Learning with Sparsified Model Perturbation",
-  Algorithm 1. Per round, the release is the Gaussian mechanism with noise
+  Per round, the release is the Gaussian mechanism with noise
   multiplier sigma for adding or removing one client (sensitivity C), and sigma/2
   for replacing one (sensitivity 2 C); see `fedsmp_tff.PrivacySpec`, whose
   `mechanism()` makes the mechanism of this factory. With Gaussian noise it is a guarantee in
@@ -46,7 +42,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   each share is larger, so that this many shares suffice; with fewer participants nothing is
   released: the mean is zero and C stays.
 
-  One round of three clients, of whose six coordinates two are kept:
+  One round of three clients with six coordinates, of which a mask selects two:
 
   >>> import numpy as np
   >>> import tensorflow_federated as tff
@@ -75,7 +71,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       mechanism: mechanism_lib.Mechanism,
       *,
       seed: Optional[int] = None,
-      make_channel: masked_sum.MakeChannel = masked_sum.make_channel,
+      make_channel: channel_lib.MakeChannel = channel_lib.make_channel,
   ):
     """Initializes the factory.
 
@@ -106,9 +102,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     self.seed = seed
     self._make_channel = make_channel
 
-  def round(self, shapes: flattening.Shapes) -> fed_smp.FedSmpRound:
+  def round(self, shapes: flattening.Shapes) -> round_lib.FedSmpRound:
     """Returns the steps of a round for a model of tensors of these shapes."""
-    return fed_smp.FedSmpRound(self.sparsifier, self.mechanism, shapes, self._make_channel)
+    return round_lib.FedSmpRound(self.sparsifier, self.mechanism, shapes, self._make_channel)
 
   def create(
       self, value_type: tff.Type, weight_type: Optional[tff.Type] = None

@@ -8,9 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import aggregator as aggregator_lib
-from fedsmp_tff import client_training
 from fedsmp_tff import flattening
-from fedsmp_tff import public_update
+from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
@@ -50,7 +49,7 @@ def tag_client(
 
 def build_fed_smp(
     model: tff.learning.models.FunctionalModel,
-    training: client_training.LocalTraining,
+    training: local_training.LocalTraining,
     aggregator: aggregator_lib.FedSmpFactory,
     *,
     server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
@@ -119,25 +118,17 @@ def build_fed_smp(
     ValueError: If a number is out of its range, the schedule and the optimizer don't fit,
       or the sparsifier asks for a public update and has no public data.
   """
-  for name, value, kind in (
-      ('model', model, tff.learning.models.FunctionalModel),
-      ('training', training, client_training.LocalTraining),
-      ('aggregator', aggregator, aggregator_lib.FedSmpFactory),
-  ):
-    if not isinstance(value, kind):
-      remedy = {
-          'model': '; convert a Keras model with'
-                   ' `tff.learning.models.functional_model_from_keras`',
-          'aggregator': ', as a stock process takes it',
-      }.get(name, '')
-      raise TypeError(f'`{name}` must be a `{kind.__name__}`{remedy}. Found {type(value)}.')
   if server_optimizer is None:
     server_optimizer = tff.learning.optimizers.build_sgdm(1.0)
-  if not isinstance(server_optimizer, tff.learning.optimizers.Optimizer):
-    raise TypeError(
-        '`server_optimizer` must be a `tff.learning.optimizers.Optimizer`. Found '
-        f'{type(server_optimizer)}.'
-    )
+  from_keras = '; convert a Keras model with `tff.learning.models.functional_model_from_keras`'
+  for name, value, kind, remedy in (
+      ('model', model, tff.learning.models.FunctionalModel, from_keras),
+      ('training', training, local_training.LocalTraining, ''),
+      ('aggregator', aggregator, aggregator_lib.FedSmpFactory, ', as a stock process takes it'),
+      ('server_optimizer', server_optimizer, tff.learning.optimizers.Optimizer, ' of TFF'),
+  ):
+    if not isinstance(value, kind):
+      raise TypeError(f'`{name}` must be a `{kind.__name__}`{remedy}. Found {type(value)}.')
   steps = _Algorithm1(model, training, aggregator, server_optimizer, seed)
 
   initial_state = tff.tensorflow.computation(steps.initial_state)
@@ -195,23 +186,22 @@ class _Algorithm1:
     self._server_optimizer = server_optimizer
     self._seed = seed
     self._mask_seed = aggregator.seed if seed is None else seed
-    self.weights_type = _weights_type_of(model)
+    self.weights_type = tff.tensorflow.computation(self._initial_weights).type_signature.result
     self._flattener = flattening.Flattener(self.weights_type.trainable)
     self.round = aggregator.round(self._flattener.shapes)
     self.data_type = _data_type_of(model, tagged=seed is not None)
-    self._train = client_training.TracedTraining(training, model, self.weights_type)
+    self._train = local_training.TracedTraining(training, model, self.weights_type)
     public = aggregator.sparsifier.public_training(training)
     self._public_update = None
-    self._public_training = None  # Unless it is the clients'.
+    self._public_training = training if public is None else public.training
     if public is not None:
       train = self._train
       if public.training != training:
-        self._public_training = public.training
-        train = client_training.TracedTraining(public.training, model, self.weights_type)
-      self._public_update = public_update.PublicUpdate(train, public, self._flattener)
+        train = local_training.TracedTraining(public.training, model, self.weights_type)
+      self._public_update = local_training.PublicUpdate(train, public, self._flattener)
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
-    weights = _initial_weights(self._model)
+    weights = self._initial_weights()
     specs = tff.types.type_to_tf_tensor_specs(self.weights_type.trainable)
     hparams = self._training.initial_hparams(specs)
     return tff.learning.templates.LearningAlgorithmState(
@@ -230,10 +220,10 @@ class _Algorithm1:
   def client_report(self, data, message) -> collections.OrderedDict[str, tf.Tensor]:
     """ClientUpdate and DP-spar: trains, then makes the report."""
     weights, hparams, state = message
-    client_seed, examples = _seed_and_examples(self._seed, data, state)
+    client_seed, examples = self._seed_and_examples(data, state)
     update = self._train(
         weights,
-        client_training.examples_of(examples),
+        local_training.examples_of(examples),
         hparams,
         randomness.derive(client_seed, randomness.Stream.ORDER),
     )
@@ -275,7 +265,7 @@ class _Algorithm1:
     return state._replace(
         global_model_weights=weights,
         # Top-k coordinates are a function of the weights.
-        aggregator=self._choose(state.aggregator, weights, state.client_work, due=True),
+        aggregator=self._choose(state.aggregator, weights, state.client_work, anew=True),
     )
 
   def get_hparams(self, state) -> collections.OrderedDict[str, Any]:
@@ -290,61 +280,43 @@ class _Algorithm1:
         finalizer=self._server_optimizer.set_hparams(state.finalizer, hparams['finalizer']),
     )
 
-  def _choose(
-      self, state: state_lib.FedSmpState, weights, hparams, due: Optional[bool] = None
-  ) -> state_lib.FedSmpState:
-    if self._public_update is None:
-      return self.round.choose(state, due=due)
-    due = self.round.is_due(state.round_num) if due is None else due
-    if self._public_training is not None:
-      hparams = self._public_training.hparams_of_round(
-          self._public_training.initial_hparams(weights.trainable), state.round_num
-      )
-    return self.round.choose(
-        state,
-        lambda seed: self._public_update(weights, hparams, state.clipping_norm, seed, due),
-        due,
+  def _initial_weights(self) -> tff.learning.models.ModelWeights:
+    return tff.learning.models.ModelWeights(
+        *tf.nest.map_structure(tf.convert_to_tensor, self._model.initial_weights)
     )
 
+  def _seed_and_examples(
+      self, data: Any, state: state_lib.FedSmpState
+  ) -> tuple[tf.Tensor, tf.data.Dataset]:
+    """Returns a client's seed in a round, int64[2], fresh in an unseeded process, and its examples."""
+    if self._seed is None:
+      return randomness.fresh_seed(), data
+    round_seed = randomness.of_round(state.seed, state.round_num)
+    client_id = data['client_id'].get_single_element()
+    return randomness.of_client(round_seed, client_id), data['examples']
 
-def _weights_type_of(model: tff.learning.models.FunctionalModel) -> tff.Type:
-  """Returns the type of a model's weights, as `ModelWeights`."""
-  return tff.tensorflow.computation(lambda: _initial_weights(model)).type_signature.result
+  def _choose(
+      self, state: state_lib.FedSmpState, weights, hparams, anew: bool = False
+  ) -> state_lib.FedSmpState:
+    def public_update(seed):
+      own = hparams
+      if self._public_training != self._training:
+        own = self._public_training.hparams_of_round(
+            self._public_training.initial_hparams(weights.trainable), state.round_num
+        )
+      return self._public_update(weights, own, state.clipping_norm, seed)
+
+    return self.round.choose(state, public_update if self._public_update else None, anew)
 
 
 def _data_type_of(model: tff.learning.models.FunctionalModel, tagged: bool) -> tff.Type:
   """Returns the type of a client's examples; `tagged`: as `tag_client` makes them."""
   examples = tff.SequenceType(
-      tff.types.tensorflow_to_type(client_training.element_spec(model))
+      tff.types.tensorflow_to_type(local_training.element_spec(model))
   )
   if not tagged:
     return examples
   return tff.StructWithPythonType(
       [('client_id', tff.SequenceType(np.int64)), ('examples', examples)],
       collections.OrderedDict,
-  )
-
-
-def _seed_and_examples(
-    seed: Optional[int], data: Any, state: state_lib.FedSmpState
-) -> tuple[tf.Tensor, tf.data.Dataset]:
-  """Returns a client's seed in a round, int64[2], and its examples.
-
-  Args:
-    seed: The process's seed; None: the client's is fresh.
-    data: What `_data_type_of` describes.
-    state: The state of the round.
-  """
-  if seed is None:
-    return randomness.fresh_seed(), data
-  round_seed = randomness.of_round(state.seed, state.round_num)
-  client_id = data['client_id'].get_single_element()
-  return randomness.of_client(round_seed, client_id), data['examples']
-
-
-def _initial_weights(
-    model: tff.learning.models.FunctionalModel,
-) -> tff.learning.models.ModelWeights:
-  return tff.learning.models.ModelWeights(
-      *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
   )

@@ -1,4 +1,4 @@
-"""Sparsifiers choose the k of d coordinates that a round keeps: RandK, TopK, Head, Dense.
+"""Sparsifiers choose the k of d coordinates that a round updates: RandK, TopK, Dense.
 
 The coordinates are one choice of the SERVER's for all clients of a round, from
 public randomness or public data, never from client data; so they cost no privacy,
@@ -17,21 +17,25 @@ from fedsmp_tff import flattening
 from fedsmp_tff.mechanism import state as state_lib
 
 
-class Known(NamedTuple):
+class PublicContext(NamedTuple):
   """The public information by which the server chooses; it contains no client's data.
 
   Attributes:
-    shapes: The shapes of the model's tensors, d elements in all.
+    shapes: The shapes of the model's tensors.
+    dim: d, the number of their elements.
     seed: int64[2], the public seed of the round.
-    memory: What `Sparsifier.remember` returned; () without one.
+    round_num: int32, the number of the round, from 0.
+    memory: The result of `Sparsifier.remember`; () without one.
     public_update: Makes the update [d] on the sparsifier's `public_training` from the
       round's weights; raises `ValueError` where there is none.
   """
 
   shapes: flattening.Shapes
-  seed: Any = None
-  memory: Any = ()
-  public_update: Optional[Callable[[], Any]] = None
+  dim: int
+  seed: Any
+  round_num: Any
+  memory: Any
+  public_update: Callable[[], Any]
 
 
 class PublicTraining(NamedTuple):
@@ -40,8 +44,8 @@ class PublicTraining(NamedTuple):
   Attributes:
     examples: A structure `(x, y)` of arrays whose first dimension counts the examples.
     training: A `LocalTraining`.
-    clients: The number of pseudo-clients that train beside one another, each on examples of
-      its own, new ones each time; the mean of their clipped updates is the public update. None:
+    clients: The number of pseudo-clients that train in parallel, each on its own part of the
+      examples, drawn anew each time; the mean of their clipped updates is the public update. None:
       training on all examples, as in the paper.
   """
 
@@ -51,26 +55,33 @@ class PublicTraining(NamedTuple):
 
 
 class Sparsifier(abc.ABC):
-  """Keeps k of d coordinates: the interface of every way to choose them.
+  """Chooses k of d coordinates: the interface of every way to choose them.
 
   Attributes:
-    mask_rounds: H: coordinates are chosen before rounds 0, H, 2 H... and kept in between.
-      They are public from their choice on, so that keeping them costs no privacy.
+    mask_rounds: H: coordinates are chosen before rounds 0, H, 2 H... and held in between.
+      They are public from their choice on, so that holding them costs no privacy.
+    keeps_all: Whether k = d: no coordinates are chosen, stored or sent.
   """
 
   mask_rounds: int = 1
+  keeps_all: bool = False
 
   @abc.abstractmethod
   def num_kept(self, dim: int) -> int:
-    """k, for a vector of `dim` coordinates.
+    """Returns k for a vector of `dim` coordinates.
 
     Raises:
       ValueError: If this sparsifier can't keep that many of `dim`.
     """
 
   @abc.abstractmethod
-  def choose(self, known: Known) -> tf.Tensor:
-    """A round's coordinates, int32[num_coordinates], distinct and ascending."""
+  def choose(self, context: PublicContext) -> tf.Tensor:
+    """Returns a round's coordinates, int32[k], distinct, in any order."""
+
+  def scale(self, dim: int) -> float:
+    """Returns the factor on a client's masked values, before it clips them."""
+    del dim
+    return 1.0
 
   def initial_memory(self, dim: int) -> Any:
     """Returns the memory before any release: a structure of tensors of fixed shapes, public."""
@@ -82,43 +93,19 @@ class Sparsifier(abc.ABC):
     del release
     return memory
 
-  def num_coordinates(self, dim: int) -> int:
-    """Length of the list of coordinates in the server's state: k, or 0 if they never change."""
-    return self.num_kept(dim)
-
-  def scale(self, dim: int) -> float:
-    """The factor on a client's kept values, before it clips them."""
-    del dim
-    return 1.0
-
-  def public_training(self, of_clients: Any) -> Optional[PublicTraining]:
-    """Returns the training whose update `Known.public_update` makes; None: no public data.
+  def public_training(self, client_training: Any) -> Optional[PublicTraining]:
+    """Returns the training of `PublicContext.public_update`; None: no public data.
 
     Args:
-      of_clients: The clients' `LocalTraining`.
+      client_training: The clients' `LocalTraining`.
     """
-    del of_clients
+    del client_training
     return None
-
-  def coordinates(self, chosen: tf.Tensor, dim: int) -> tf.Tensor:
-    """Returns the kept coordinates int32[k], from what `choose` returned."""
-    del dim
-    return chosen
-
-  def gather(self, vector: tf.Tensor, coordinates: tf.Tensor) -> tf.Tensor:
-    """The k kept values of `vector` [d] at `coordinates` int32[k]."""
-    return tf.gather(vector, coordinates)
-
-  def scatter(
-      self, values: tf.Tensor, coordinates: tf.Tensor, dim: int
-  ) -> tf.Tensor:
-    """The vector [d] with `values` [k] at `coordinates` int32[k], else zero."""
-    return tf.scatter_nd(coordinates[:, tf.newaxis], values, [dim])
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept(Sparsifier):
-  """The number of coordinates that are kept: a share of d, or a number.
+class SizedSparsifier(Sparsifier):
+  """A sparsifier with k as an option: a fraction of d, or a number.
 
   Attributes:
     compression_ratio: p in (0, 1]; k = max(1, round(p d)).
@@ -149,13 +136,16 @@ class Kept(Sparsifier):
   def num_kept(self, dim: int) -> int:
     if self.num is None:
       return max(1, round(self.compression_ratio * dim))
-    _check_at_most(self.num, dim)
+    if self.num > dim:
+      raise ValueError(
+          f'`num` must be at most the number of coordinates, {dim}. Found {self.num}.'
+      )
     return int(self.num)
 
 
 @dataclasses.dataclass(frozen=True)
-class RandK(Kept):
-  """k coordinates uniformly at random; kept values are scaled by d/k.
+class RandK(SizedSparsifier):
+  """k coordinates uniformly at random; masked values are scaled by d/k.
 
   Definition 6 and SelectRandk of Algorithm 1. The scale makes the sparsified
   update an unbiased estimate of the update (before clipping).
@@ -171,11 +161,11 @@ class RandK(Kept):
   def scale(self, dim: int) -> float:
     return dim / self.num_kept(dim)
 
-  def choose(self, known: Known) -> tf.Tensor:
-    return self.select(flattening.dim(known.shapes), known.seed)
+  def choose(self, context: PublicContext) -> tf.Tensor:
+    return self.select(context.dim, context.seed)
 
   def select(self, dim: int, seed: tf.Tensor) -> tf.Tensor:
-    """k distinct coordinates int32[k], ascending, from `seed` int64[2].
+    """Returns k distinct coordinates int32[k] from `seed` int64[2].
 
     The k largest of d independent 64-bit keys: every k-subset is equally likely,
     but for equal keys, whose probability is under d^2 / 2^65.
@@ -183,20 +173,20 @@ class RandK(Kept):
     keys = tf.random.stateless_uniform(
         [dim], seed, minval=None, maxval=None, dtype=tf.int64
     )
-    return _indices_of_largest(keys, self.num_kept(dim))
+    return tf.math.top_k(keys, self.num_kept(dim)).indices
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TopK(Kept):
-  """The k coordinates that an update on public data moves most; not scaled.
+class TopK(SizedSparsifier):
+  """The k coordinates with the largest update on public data; values are not scaled.
 
   SelectTopk of Algorithm 1. The server trains on the public data from the round's weights, as
   clients do or by `training`. It needs those weights, so it works in
   `fedsmp_tff.build_fed_smp`, which has them, and not as a stock process's aggregator.
 
-  A mask should foretell the mean of many short trainings. With `public_clients` the public
-  update is such a mean: pseudo-clients, each with an equal share of the public examples, train
-  beside one another, and their updates are clipped to the clients' C.
+  A mask should predict the mean of many short trainings. With `public_clients` the public
+  update is such a mean: pseudo-clients, each with an equal part of the public examples, train
+  in parallel, and their updates are clipped to the clients' C.
 
   Privacy: a function of public data and of the round's weights, which are past releases. So the
   coordinates are public before the round begins, whatever the options.
@@ -208,11 +198,11 @@ class TopK(Kept):
   Attributes:
     public_examples: A structure `(x, y)` of arrays whose first dimension counts
       the examples; `fedsmp_tff.examples_of(dataset)` makes it from a dataset.
-      Nobody's privacy is protected in it.
+      The guarantee does not cover these examples.
     training: A `LocalTraining` on the public data, with a learning rate of its own; None: the
       clients', at their learning rate of the round.
     public_clients: The number of pseudo-clients; None: one training on all public examples,
-      as in the paper. Each draws its examples without replacement, new ones each time.
+      as in the paper. Each draws its examples without replacement, anew each time.
   """
 
   public_examples: Any = None
@@ -239,107 +229,38 @@ class TopK(Kept):
             f' Found {min(lengths)} examples.'
         )
 
-  def public_training(self, of_clients: Any) -> PublicTraining:
-    training = of_clients if self.training is None else self.training
+  def public_training(self, client_training: Any) -> PublicTraining:
+    training = client_training if self.training is None else self.training
     return PublicTraining(self.public_examples, training, self.public_clients)
 
-  def choose(self, known: Known) -> tf.Tensor:
-    return self.select(known.public_update())
+  def choose(self, context: PublicContext) -> tf.Tensor:
+    return self.select(context.public_update())
 
   def select(self, public_update: tf.Tensor) -> tf.Tensor:
-    """Coordinates int32[k], ascending, of the largest |values| of a vector [d].
+    """Returns the coordinates int32[k] of the largest |values| of a vector [d].
 
-    Of equal magnitudes the lower coordinate is kept; NaN counts as zero.
+    Of equal magnitudes the lower coordinate is taken, on every device; NaN counts as zero.
     """
     magnitude = tf.abs(public_update)
     magnitude = tf.where(
         tf.math.is_nan(magnitude), tf.zeros_like(magnitude), magnitude
     )
-    return _indices_of_largest(magnitude, self.num_kept(magnitude.shape[0]))
-
-
-@dataclasses.dataclass(frozen=True)
-class Head(Sparsifier):
-  """The last k coordinates, in every round: the head of a model, its last layers; not scaled.
-
-  For a model that public data have trained: its features stay, and clients teach it their labels.
-  k is small, so the noise is small. Clients get no list of coordinates. They train all layers and
-  send the last ones' updates: with many local steps these fit features that are not kept.
-
-  Privacy: the coordinates are a setting.
-
-  >>> head = Head(num=2)
-  >>> head.gather(tf.constant([1.0, 2.0, 3.0]), None).numpy().tolist()
-  [2.0, 3.0]
-  >>> head.scatter(tf.constant([5.0, 6.0]), None, dim=3).numpy().tolist()
-  [0.0, 5.0, 6.0]
-
-  Attributes:
-    num: k, as many as the elements of the last layers' tensors.
-  """
-
-  num: int
-
-  def __post_init__(self):
-    _check_positive('num', self.num)
-
-  def num_kept(self, dim: int) -> int:
-    _check_at_most(self.num, dim)
-    return int(self.num)
-
-  def num_coordinates(self, dim: int) -> int:
-    return 0
-
-  def choose(self, known: Known) -> tf.Tensor:
-    return tf.zeros([0], tf.int32)
-
-  def coordinates(self, chosen: tf.Tensor, dim: int) -> tf.Tensor:
-    return tf.range(dim - self.num, dim)
-
-  def gather(self, vector: tf.Tensor, coordinates: tf.Tensor) -> tf.Tensor:
-    return vector[-self.num :]
-
-  def scatter(
-      self, values: tf.Tensor, coordinates: tf.Tensor, dim: int
-  ) -> tf.Tensor:
-    return tf.pad(values, [[dim - self.num, 0]])
+    return tf.math.top_k(magnitude, self.num_kept(magnitude.shape[0])).indices
 
 
 @dataclasses.dataclass(frozen=True)
 class Dense(Sparsifier):
-  """Keeps all d coordinates: FedAvg and DP-FedAvg. Their list is left empty."""
+  """Keeps all d coordinates: FedAvg and DP-FedAvg."""
+
+  keeps_all = True
 
   def num_kept(self, dim: int) -> int:
     return dim
 
-  def num_coordinates(self, dim: int) -> int:
-    return 0
-
-  def choose(self, known: Known) -> tf.Tensor:
-    return tf.zeros([0], tf.int32)
-
-  def coordinates(self, chosen: tf.Tensor, dim: int) -> tf.Tensor:
-    return tf.range(dim)
-
-  def gather(self, vector: tf.Tensor, coordinates: tf.Tensor) -> tf.Tensor:
-    return vector
-
-  def scatter(
-      self, values: tf.Tensor, coordinates: tf.Tensor, dim: int
-  ) -> tf.Tensor:
-    return values
+  def choose(self, context: PublicContext) -> tf.Tensor:
+    return tf.range(context.dim)
 
 
 def _check_positive(name: str, value: Any) -> None:
   if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
     raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
-
-
-def _check_at_most(num: int, dim: int) -> None:
-  if num > dim:
-    raise ValueError(f'`num` must be at most the number of coordinates, {dim}. Found {num}.')
-
-
-def _indices_of_largest(values: tf.Tensor, num: int) -> tf.Tensor:
-  # `top_k` keeps the lower index of two equal values, on every device.
-  return tf.sort(tf.math.top_k(values, num, sorted=True).indices)

@@ -1,9 +1,11 @@
-"""`python -m tasks.account`: epsilon under every accounting side by side, or what reaches one."""
+"""`python -m tasks.account`: epsilon by every accountant side by side, or what reaches one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
+import importlib
 import math
 import os
 import pathlib
@@ -13,14 +15,15 @@ from typing import Optional
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.theory import theorem_1
 from tasks import errors
-from tasks.config import command
-from tasks.config import options as options_lib
+from tasks.cli import command
+from tasks.cli import options as options_lib
 from tasks.training import run_directory
 
 _SEEDED = 'SEEDED: would be valid with fresh noise, simulation only'
@@ -38,10 +41,10 @@ class Options:
   clients_per_round: Optional[int] = _option(None, 'r, clients in a round.')
   population: Optional[int] = _option(None, 'n, clients from which they are sampled.')
   rounds: Optional[int] = _option(
-      None, 'T, rounds in all.', at_least=1, at_most=spec_lib.MOST_ROUNDS
+      None, 'T, rounds in all.', at_least=1, at_most=calibration.MOST_ROUNDS
   )
   delta: Optional[float] = options_lib.option(
-      None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).'
+      None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).', above=0, below=1
   )
   epsilon: Optional[float] = _option(
       None,
@@ -67,6 +70,11 @@ class Options:
       ' noise of a --ledger, for the whole shares that remain.',
       at_least=0, below=1, excludes=('epsilon',),
   )
+  accountant: Optional[str] = options_lib.option(
+      None,
+      'A module on the Python path with an ACCOUNTANT, a fedsmp_tff.privacy.accountants.Accountant,'
+      ' whose epsilon is printed beside ours.',
+  )
   epsilon_budget: Optional[float] = options_lib.option(
       None, 'With --ledger: prints what is left of this epsilon.', above=0,
       only=options_lib.Condition('--ledger is set', lambda chosen: bool(chosen['ledger'])),
@@ -86,7 +94,7 @@ _COMMAND = command.Command(
         ' --population=6000 --rounds=180',
         '       python -m tasks.account --ledger=RUN_DIR [RUN_DIR...]',
         '',
-        'Prints epsilon under every accounting, each with what it assumes, and which of them',
+        'Prints epsilon by every accountant, each with what it assumes, and which of them',
         'are valid for the sampling in use. With --epsilon: the sigma or the rounds.',
     ),
     (Options,),
@@ -109,20 +117,9 @@ def _main(options: Options, rest: list[str]) -> None:
 
 
 def _account(options: Options) -> None:
-  needed = ['clients_per_round', 'population']
-  if options.epsilon is None:
-    needed += ['noise_multiplier', 'rounds']
-  elif (options.noise_multiplier is None) == (options.rounds is None):
-    raise errors.InputError(
-        '--epsilon needs one of --rounds, for which it finds sigma, and'
-        ' --noise_multiplier, for which it finds the rounds; set one of them.'
-    )
-  for name in needed:
-    if getattr(options, name) is None:
-      raise errors.InputError(
-          f'--{name} is not set; set it (see {_COMMAND.program} --help).'
-      )
+  _check_complete(options)
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
+  own = _own(options)
   try:
     spec = spec_lib.PrivacySpec(
         population=n,
@@ -135,35 +132,21 @@ def _account(options: Options) -> None:
         seats=n if poisson and options.seats is None else options.seats,
     )
     # What a run may claim first, the paper's own figure last.
-    found = {
-        name: _answer(name, how, spec, options)
-        for name, how in accounting.ACCOUNTINGS.items()
-    }
-    colluding = {
-        name: accounting.epsilon(
-            [(spec.round_without_noise_of(options.colluding), spec.rounds)], name, spec.delta
-        )
-        for name in found
-        if options.colluding is not None and spec.is_valid(name)
-    }
+    answers = {a: _answer(a, spec, options) for a in (*accountants.ACCOUNTANTS, *own)}
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
   print(
       f'n = {n:,}, r = {options.clients_per_round:,}, delta = {spec.delta:.4g}'
       f'{_known_text(options)}\n'
   )
-  # All that are valid are true at once: the best of them is the one to quote.
-  best = max if options.epsilon is not None and options.rounds is None else min
-  quoted = best((name for name in found if spec.is_valid(name)), key=lambda name: found[name])
+  # All that are valid are true at once: the tightest is the one to quote.
+  limited = poisson and spec.seats < n
   print(
-      f'Quote {_answer_text(found[quoted], options)}, by {quoted}: the best that is valid for'
-      f' {spec.sampling} sampling{_seats_text(spec)}.'
+      f'Quote {_answer_text(answers[spec.accountant], options)}, by {spec.accountant.name}: the best'
+      f' that is valid for {spec.sampling} sampling'
+      f'{f" and {spec.seats:,} seats" if limited else ""}.\n'
   )
-  print()
-  for name, answer in found.items():
-    print(_line(name, spec, answer, options))
-    if name in colluding:
-      print(f'{"":46}{_colluding_text(colluding[name], options.colluding)}')
+  _print_rows(answers, [(spec, spec.rounds)], spec.delta, options)
   if options.epsilon is None:
     print(_theorem_text(spec))
   print(
@@ -173,8 +156,84 @@ def _account(options: Options) -> None:
   )
 
 
+def _check_complete(options: Options) -> None:
+  """Raises `InputError` if a number is missing."""
+  needed = ['clients_per_round', 'population']
+  if options.epsilon is None:
+    needed += ['noise_multiplier', 'rounds']
+  elif (options.noise_multiplier is None) == (options.rounds is None):
+    raise errors.InputError(
+        '--epsilon needs one of --rounds, for which it finds sigma, and'
+        ' --noise_multiplier, for which it finds the rounds; set one of them.'
+    )
+  for name in needed:
+    if getattr(options, name) is None:
+      raise errors.InputError(f'--{name} is not set; set it (see {_COMMAND.program} --help).')
+
+
+def _own(options: Options) -> list[accountants.Accountant]:
+  """Returns the accountant that --accountant names, if any."""
+  if options.accountant is None:
+    return []
+  remedy = 'name an importable module that has an ACCOUNTANT'
+  try:
+    accountant = importlib.import_module(options.accountant).ACCOUNTANT
+  except (ImportError, AttributeError, TypeError, ValueError) as error:
+    raise errors.InputError(
+        f'--accountant={options.accountant} is not an accountant ({error}); {remedy}.'
+    ) from None
+  if not isinstance(accountant, accountants.Accountant):
+    raise errors.InputError(
+        f'--accountant={options.accountant} has an ACCOUNTANT that is no'
+        f' fedsmp_tff.privacy.accountants.Accountant; {remedy}.'
+    )
+  return [accountant]
+
+
 def _account_for(run_dirs: list[str], options: Options) -> None:
   """Prints what the runs in these directories have spent together."""
+  runs = _runs(run_dirs)
+  for path, record in runs:
+    print(_run_text(path, record))
+  counted = [record.charged for _, record in runs]
+  try:
+    quoted = accountants.claim(counted)
+  except ValueError as error:
+    raise errors.InputError(f'{str(error).rstrip(".")}; name runs of one --sampling.') from None
+  ledger_lib.check_independent(runs)
+  delta = options.delta or min(record.spec.delta for _, record in runs)
+  print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
+  names = {record.data for _, record in runs}
+  if len(names) > 1:
+    print(
+        'These runs are on different data'
+        f' ({", ".join(sorted(name or "unnamed" for name in names))}): composing them assumes the'
+        ' same people, each a single client in each run.'
+    )
+  sound = [
+      accountant for accountant in accountants.ACCOUNTANTS
+      if all(accountant.is_sound(round_params) for round_params, _ in counted)
+  ]
+  epsilons = {a: a.epsilon(counted, delta) for a in (*sound, *_own(options))}
+  seeded = any(record.seeded for _, record in runs)
+  if seeded:
+    print('Quote none: the noise of a seeded run can be removed.')
+  else:
+    print(f'Quote epsilon = {epsilons[quoted]:.4g}, by {quoted.name}: the best of those below.')
+  _print_rows(
+      epsilons, [(record.spec, record.rounds_charged) for _, record in runs], delta, options,
+      valid='WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID',
+  )
+  if options.epsilon_budget is not None:
+    print(_left_text(options.epsilon_budget, quoted, counted, delta))
+  print(
+      'Counted: every round that began, even if it was lost; a round that was run again with'
+      ' other noise counts again.'
+  )
+
+
+def _runs(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
+  """Reads the ledgers of runs; raises an error for one that is missing, named twice or cut."""
   runs, seen = [], set()
   for run_dir in run_dirs:
     paths = run_directory.ledgers(run_dir)
@@ -194,123 +253,49 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
           f' {ledger_lib.REMEDY}.'
       )
     runs += zip(paths, records)
-  for path, record in runs:
-    spec = record.spec
-    print(
-        f'{pathlib.Path(path)}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
-        f' {spec.sampling} sampling, r ='
-        f' {spec.clients_per_round}, n = {spec.population:,}, sigma ='
-        f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
-        f' {_SEEDED if record.seeded else "fresh noise"}; initial weights:'
-        f' {record.initial_weights or "not recorded"}'
-    )
-  specs = [record.spec for _, record in runs]
-  kinds = {spec.sampling for spec in specs}
-  if len(kinds) > 1:
-    raise errors.InputError(
-        'Runs with --sampling=poisson and fixed have guarantees about different neighbours,'
-        ' which don\'t add up; name runs of one kind.'
-    )
-  ledger_lib.check_independent(runs)
-  delta = min(spec.delta for spec in specs) if options.delta is None else options.delta
-  counted = [record.charged for _, record in runs]
-  less = [
-      (record.spec.round_without_noise_of(options.colluding or 0), record.rounds_charged)
-      for _, record in runs
-  ]
-  valid = [name for name in accounting.ACCOUNTINGS if all(spec.is_valid(name) for spec in specs)]
-  verdict = 'VALID'
-  if any(record.seeded for _, record in runs):
-    verdict = 'WOULD BE VALID WITH FRESH NOISE'
-  print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
-  names = {record.data for _, record in runs}
-  if len(names) > 1:
-    print(
-        'These runs are on different data'
-        f' ({", ".join(sorted(name or "unnamed" for name in names))}): composing them assumes the'
-        ' same people, each a single client in each run.'
-    )
-  try:
-    found = {name: accounting.epsilon(counted, name, delta) for name in valid}
-    colluding = {
-        name: accounting.epsilon(less, name, delta)
-        for name in valid
-        if options.colluding is not None
-    }
-  except ValueError as error:
-    raise errors.as_flags(error, options_lib.options_of(Options)) from None
-  quoted = min(found, key=found.get)
-  if not any(record.seeded for _, record in runs):
-    print(f'Quote epsilon = {found[quoted]:.4g}, by {quoted}: the best of those below.')
-  else:
-    print('Quote none: the noise of a seeded run can be removed.')
-  for name, epsilon in found.items():
-    how = accounting.ACCOUNTINGS[name]
-    means = verdict if epsilon < math.inf else 'no bound here'
-    print(f'epsilon = {epsilon:.4g}  {means}  {name}: {how.title}; {how.assumption}')
-    if name in colluding:
-      print(f'  {_colluding_text(colluding[name], options.colluding)}')
-  if options.epsilon_budget is not None:
-    print(_left_text(options.epsilon_budget, found[quoted], quoted, counted, delta))
-  print(
-      'Counted: every round that began, even if it was lost; a round that was run again with'
-      ' other noise counts again.'
+  return runs
+
+
+def _run_text(path: pathlib.Path, record: ledger_lib.Record) -> str:
+  spec = record.spec
+  return (
+      f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
+      f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
+      f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
+      f' {_SEEDED if record.seeded else "fresh noise"}; initial weights:'
+      f' {record.initial_weights or "not recorded"}'
   )
 
 
-def _left_text(
-    budget: float,
-    spent: float,
-    name: str,
-    counted: list[tuple[accounting.Round, int]],
-    delta: float,
-) -> str:
+def _left_text(budget: float, accountant, counted: accountants.Rounds, delta: float) -> str:
   """Describes what is left of a budget, in epsilon and in rounds like the last run's."""
+  spent = accountant.epsilon(counted, delta)
   if spent > budget:
     return f'Of the budget of {budget:g} nothing is left: the runs exceed it by {spent - budget:.4g}.'
-  *before, (one, num) = counted
-
-  def spent_with(more):
-    return accounting.epsilon([*before, (one, num + more)], name, delta)
-
-  low, high = 0, 1
-  while high < spec_lib.MOST_ROUNDS and spent_with(high) <= budget:
-    low, high = high, 2 * high
-  while high - low > 1:
-    middle = (low + high) // 2
-    low, high = (middle, high) if spent_with(middle) <= budget else (low, middle)
+  *before, (round_params, num) = counted
+  more = calibration.most_rounds(
+      lambda more: accountant.epsilon([*before, (round_params, num + more)], delta), budget
+  )
   return (
-      f'Of the budget of {budget:g}, epsilon = {budget - spent:.4g} is left: enough for {low:,} more'
+      f'Of the budget of {budget:g}, epsilon = {budget - spent:.4g} is left: enough for {more:,} more'
       ' rounds like those of the last run.'
   )
 
 
 def _known_text(options: Options) -> str:
-  parts = []
-  if options.noise_multiplier is not None:
-    parts.append(f'sigma = {options.noise_multiplier:g}')
-  if options.rounds is not None:
-    parts.append(f'T = {options.rounds:,}')
-  if options.epsilon is not None:
-    parts.append(f'epsilon = {options.epsilon:g}')
-  return ''.join(f', {part}' for part in parts)
+  known = {'sigma': options.noise_multiplier, 'T': options.rounds, 'epsilon': options.epsilon}
+  return ''.join(f', {name} = {value:g}' for name, value in known.items() if value is not None)
 
 
 def _answer(
-    name: str, how: accounting.Accounting, spec: spec_lib.PrivacySpec, options: Options
+    accountant: accountants.Accountant, spec: spec_lib.PrivacySpec, options: Options
 ) -> float:
-  """Returns the figure that was asked for, under one accounting."""
+  """Returns the figure that was asked for, by one accountant."""
   if options.epsilon is None:
-    return spec.epsilon(name)
-  # For the other sampling: what that would take, with as many clients.
-  if how.sampling != spec.sampling:
-    spec = dataclasses.replace(
-        spec, sampling=how.sampling, min_reporting=None,
-        seats=spec.population if how.sampling == sampling_lib.POISSON else None,
-    )
+    return spec.epsilon(accountant)
   if options.noise_multiplier is None:
-    return spec.calibrated(options.epsilon, name).noise_multiplier
-  return spec.most_rounds(options.epsilon, name)
+    return spec.calibrated(options.epsilon, accountant).noise_multiplier
+  return spec.most_rounds(options.epsilon, accountant)
 
 
 def _answer_text(answer: float, options: Options) -> str:
@@ -321,32 +306,32 @@ def _answer_text(answer: float, options: Options) -> str:
   return f'{answer:,} rounds'
 
 
-def _line(name: str, spec: spec_lib.PrivacySpec, answer: float, options: Options) -> str:
-  how = accounting.ACCOUNTINGS[name]
-  text = _answer_text(answer, options)
-  return (
-      f'{text:<20} {_verdict(name, spec, answer):<24} {name}: {how.title};\n'
-      f'{"":46}{how.assumption}'
-  )
-
-
-def _verdict(name: str, spec: spec_lib.PrivacySpec, answer: float) -> str:
-  """Returns the verdict on an accounting's answer for this run."""
-  how = accounting.ACCOUNTINGS[name]
-  if how.sampling != spec.sampling:
-    return 'not for this sampling'
-  if spec.is_valid(name):
-    return 'VALID' if answer < math.inf else 'no bound here'
-  return 'not valid for --seats'
-
-
-def _seats_text(spec: spec_lib.PrivacySpec) -> str:
-  limited = spec.sampling == sampling_lib.POISSON and spec.seats < spec.population
-  return f' and {spec.seats:,} seats' if limited else ''
-
-
-def _colluding_text(epsilon: float, colluding: float) -> str:
-  return f'epsilon = {epsilon:.4g} if {100 * colluding:g} % of the seats leave out their noise'
+def _print_rows(
+    answers: Mapping[accountants.Accountant, float],
+    runs: Sequence[tuple[spec_lib.PrivacySpec, int]],
+    delta: float,
+    options: Options,
+    valid: str = 'VALID',
+) -> None:
+  """Prints the answer of each accountant, and whether it is valid for these rounds."""
+  for accountant, answer in answers.items():
+    verdict = valid if answer < math.inf else 'no bound here'
+    if not accountant.guarantees:
+      verdict = 'no guarantee'
+    elif any(accountant.sampling != spec.sampling for spec, _ in runs):
+      verdict = 'not for this sampling'
+    elif not all(accountant.covers(spec.round) for spec, _ in runs):
+      verdict = 'not valid for --seats'
+    elif accountant not in accountants.ACCOUNTANTS:
+      verdict = 'not checked by us'
+    print(f'{_answer_text(answer, options):<20} {verdict:<24} {accountant.name}: {accountant.title};')
+    print(f'{"":46}{accountant.assumption}')
+    if options.colluding is not None and all(accountant.is_sound(spec.round) for spec, _ in runs):
+      left = [(spec.round_with_colluders(options.colluding), num) for spec, num in runs]
+      print(
+          f'{"":46}epsilon = {accountant.epsilon(left, delta):.4g} if {100 * options.colluding:g} %'
+          ' of the seats leave out their noise'
+      )
 
 
 def _theorem_text(spec: spec_lib.PrivacySpec) -> str:

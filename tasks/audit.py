@@ -23,13 +23,13 @@ from typing import Optional
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import auditing
 from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
-from tasks.config import command
-from tasks.config import options as options_lib
+from tasks.cli import command
+from tasks.cli import options as options_lib
 
 if typing.TYPE_CHECKING:
   import fedsmp_tff
@@ -58,7 +58,7 @@ class Options:
       sampling_lib.POISSON, 'How clients are sampled.',
       values=[sampling_lib.POISSON, sampling_lib.FIXED],
   )
-  noise: str = _option(noise_lib.GAUSSIAN, 'Kind of noise.', values=list(noise_lib.KINDS))
+  noise: str = _option(mechanism_lib.GAUSSIAN, 'Kind of noise.', values=list(mechanism_lib.KINDS))
   bits: Optional[int] = _option(None, 'Bits of an encoded value.')
   num_values: int = _option(
       4000, 'k of the run; d is twice as much. With fewer, canaries disturb one another.',
@@ -170,7 +170,7 @@ def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
   audit = auditing.epsilon_of_one_release(present, absent, spec.delta, options.confidence)
   return _say(
       'one release, nobody sampled, one client added or removed', claim,
-      audit._replace(how=f'canary {where}; {audit.how}'), spec, options,
+      audit._replace(method=f'canary {where}; {audit.method}'), spec, options,
   )
 
 
@@ -199,7 +199,7 @@ def _say(
       f' {spec.noise_multiplier:g}, {spec.noise} noise;'
       f' {options.sparsifier} coordinates\n'
       f'  audited  epsilon > {audit.epsilon:.4g}{share}, confidence'
-      f' {options.confidence:g}: {audit.how}\n'
+      f' {options.confidence:g}: {audit.method}\n'
       f'  {"CLAIM REFUTED" if refuted else "the claim stands"}',
       flush=True,
   )

@@ -23,9 +23,10 @@ import numpy as np
 import psutil
 
 from tasks import datasets
-from tasks.config import command
-from tasks.config import options as options_lib
-from tasks.config import task_flags
+from tasks.cli import command
+from tasks.cli import options as options_lib
+from tasks.cli import paper_tables
+from tasks.datasets import task as task_lib
 
 _CLIENTS, _RATIO, _PUBLIC = {'fashion_mnist': 100, 'shakespeare': 10}, 0.005, 1000
 
@@ -70,7 +71,6 @@ def _main(options: Options) -> None:
 def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
   """Seconds of rounds by implementation, stock first."""
   task, num_clients = datasets.TASKS[part], _CLIENTS[part]
-  task_flags.use({})
   import tensorflow as tf
   import tensorflow_federated as tff
 
@@ -78,10 +78,12 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
   from fedsmp_tff import runtime
   from fedsmp_tff.runtime import graphs
   from tasks.models import initializers
+  from tasks.training import features
 
   graphs.use_one_thread_an_operation()
-  settings, data = task.settings, task.load(0, _PUBLIC)
-  model = task.build_model(initializers.KerasInitializer(0))
+  settings = paper_tables.settings_of(part)
+  data = task.load(settings.task_options, task_lib.Split(0, _PUBLIC))
+  model = task.build_model(settings.task_options, initializers.KerasInitializer(0))
   optimizer = tff.learning.optimizers.build_sgdm(settings.learning_rate, settings.momentum)
   clients = [tf.data.Dataset.from_tensor_slices(e) for e in data.clients[:num_clients]]
   batches = [
@@ -91,10 +93,9 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
   sparsifiers = {
       'rand-k': fedsmp_tff.RandK(_RATIO),
       'top-k': fedsmp_tff.TopK(_RATIO, public_examples=data.public, mask_rounds=5, public_clients=4),
-      'last layer': fedsmp_tff.Head(sum(np.size(w) for w in model.initial_weights[0][-2:])),
   }
   training = fedsmp_tff.LocalTraining(optimizer, settings.batch_size, settings.local_epochs)
-  mechanism = fedsmp_tff.Mechanism(num_clients, settings.clipping_norm, settings.noise_multiplier)
+  mechanism = fedsmp_tff.Mechanism(num_clients, settings.clip, settings.noise_multiplier)
   stock = tff.learning.algorithms.build_unweighted_fed_avg(
       lambda: _stock_model(part), optimizer,
       model_aggregator=tff.learning.dp_aggregator(settings.noise_multiplier, num_clients),
@@ -105,6 +106,14 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
     for name, one in sparsifiers.items():
       factory = fedsmp_tff.FedSmpFactory(one, mechanism)
       measured[name] = (local, fedsmp_tff.build_fed_smp(model, training, factory), clients)
+    weights = tff.learning.models.ModelWeights(*model.initial_weights)
+    body, _ = features.split(model, weights, data.public, task.is_scored)
+    found = features.of_data(data, body, model.input_spec[0]).clients
+    factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), mechanism)
+    measured['last layer'] = (
+        local, fedsmp_tff.build_fed_smp(model.head(), training, factory),
+        [tf.data.Dataset.from_tensor_slices(found[i]) for i in range(num_clients)],
+    )
     seconds, states = {name: [] for name in measured}, {}
     for repeat in range(repeats + 1):
       for name, (context, process, examples) in measured.items():
@@ -138,7 +147,7 @@ def _stock_model(part: str):
 
 def _start(repeats: int) -> dict[str, list[float]]:
   """Seconds from a command to its end, by what it does."""
-  run = [sys.executable, '-m', 'tasks.run', '--task=shakespeare', '--recipe=none', '--p=0.05']
+  run = [sys.executable, '-m', 'tasks.run', '--task=shakespeare', '--p=0.05']
   seconds = {'--dry_run': [], '--rounds=1': []}
   for flag in list(seconds) * repeats:
     begin = time.monotonic()

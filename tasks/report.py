@@ -16,8 +16,8 @@ import tqdm
 
 from tasks import datasets
 from tasks import errors
-from tasks.config import command
-from tasks.config import options as options_lib
+from tasks.cli import command
+from tasks.cli import options as options_lib
 from tasks.reporting import drawing
 from tasks.reporting import figures
 from tasks.reporting import results

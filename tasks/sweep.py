@@ -22,16 +22,14 @@ import tqdm
 
 from fedsmp_tff.runtime import processes
 from tasks import errors
-from tasks.config import command
-from tasks.config import grids
-from tasks.config import options as options_lib
-from tasks.config import recipes
+from tasks.cli import command
+from tasks.cli import grids
+from tasks.cli import options as options_lib
 from tasks.training import finished
 from tasks.training import resuming
 from tasks.training import run_directory
 
 _RUN = ('-m', 'tasks.run')
-_PRESETS = ('recipe=', 'row=', 'config=')
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOG_TAIL_BYTES = 4096
 # Where a run's lines on how far it is begin: of its rounds, and of the public training before them.
@@ -46,7 +44,7 @@ class Options:
   grid: Optional[str] = options_lib.option(
       None,
       f'What to run: one of {", ".join(grids.names())}, paper/all, or a file of your own (see'
-      ' tasks/config/grids.py): a line of flags of tasks.run for each run, --p={0.1,0.2} for both.',
+      ' tasks/cli/grids.py): a line of flags of tasks.run for each run, --p={0.1,0.2} for both.',
   )
   sweep_dir: str = options_lib.option(
       'runs/sweep',
@@ -81,11 +79,10 @@ _COMMAND = command.Command(
     (
         'usage: python -m tasks.sweep --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
         '',
-        'Runs whatever a grid lists and is not yet done, the headline rows of the paper first. A line',
-        'without --recipe, --row or --config starts from --recipe=none, not from the default of',
-        'tasks.run. The same command resumes an interrupted sweep; a run that fails is reported, and',
-        'the others continue. Exit status 1 if one has failed. For instance:',
-        '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --svhn_dir=DIRECTORY',
+        'Runs every unfinished configuration of a grid, the headline rows of the paper first. The same',
+        'command resumes an interrupted sweep; a run that fails is reported, and the others continue.',
+        'Exit status 1 if one has failed. For instance:',
+        '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
     ),
     (Options,),
 )
@@ -130,12 +127,7 @@ class Sweep:
 
   def command(self, cell: grids.Cell) -> list[str]:
     """The arguments of Python that run a cell."""
-    directory = f'--output_dir={self.directory(cell)}'
-    cell_flags = self._full(cell).flags
-    # A grid lists all that is not a flag's own default.
-    if not any(flag.lstrip('-').startswith(_PRESETS) for flag in cell_flags):
-      cell_flags = (*cell_flags, f'--recipe={recipes.NONE}')
-    return [*_RUN, *cell_flags, directory]
+    return [*_RUN, *self._full(cell).flags, f'--output_dir={self.directory(cell)}']
 
   def is_done(self, cell: grids.Cell) -> bool:
     """Whether its run, with these flags, has all of its rounds."""

@@ -22,12 +22,11 @@ import tqdm
 from fedsmp_tff.theory import theorem_2
 from tasks import datasets
 from tasks import errors
-from tasks.config import command
-from tasks.config import options as options_lib
-from tasks.config import paper_tables
-from tasks.config import settings as settings_lib
-from tasks.config import task_flags
-from tasks.training import seeds as seeds_lib
+from tasks.cli import command
+from tasks.cli import options as options_lib
+from tasks.cli import paper_tables
+from tasks.cli import settings as settings_lib
+from tasks.datasets import task as task_lib
 
 if typing.TYPE_CHECKING:
   from fedsmp_tff.theory import estimation
@@ -70,33 +69,36 @@ _COMMAND = command.Command(
         'It trains on the public examples of that run alone, so it costs no privacy.',
     ),
     (Options,),
-    parse=settings_lib.parse,
+    parse=lambda arguments, *tables, program: settings_lib.parse(
+        [f'--trainable={settings_lib.ALL}', *arguments], *tables, program=program
+    ),
 )
 
 
 def main(argv: list[str]) -> int:
   """Runs the command; returns its exit status."""
-  return _COMMAND.main(argv, lambda settings, _, __, options: _tune(settings, options))
+  return _COMMAND.main(
+      argv, lambda settings, place, _, options: _tune(settings, place.data_dir, options)
+  )
 
 
-def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
-  task_flags.use(settings.task_flags)
+def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: Options) -> None:
   task = datasets.TASKS[settings.task]
   if settings.clip is None:
     raise errors.InputError(
         f'--algorithm={settings.algorithm} adds no noise, so that p = 1 is best; choose one that'
         ' does.'
     )
-  if settings.noise_multiplier is None:
-    raise errors.InputError(
-        f'--epsilon={settings.epsilon} needs k to be known; set --noise_multiplier, which'
-        ' python -m tasks.account finds for an epsilon.'
-    )
   if settings.public_examples is None:
     raise errors.InputError(
         f'--algorithm={settings.algorithm} sets no public examples aside, so that clients would have'
         ' those that this command trains on; add --warm_start=public, or choose fedsmp_topk, which'
         ' gives p of rand-k too.'
+    )
+  if settings.trainable != settings_lib.ALL:
+    raise errors.InputError(
+        f'--trainable={settings.trainable} has a frozen body, but Theorem 2 is estimated for all'
+        ' layers; drop --trainable.'
     )
   output = pathlib.Path(options.tune_dir)
   with errors.writing_to('tune_dir', output):  # Before the work is done.
@@ -105,10 +107,11 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
   from fedsmp_tff.theory import estimation
   from tasks.training import builders
 
-  seeds = seeds_lib.make(settings.seed, None)
+  seeds = builders.make_seeds(settings.seed, None)
   model = builders.model(settings, seeds)
   num_public = settings.public_examples
-  data = task.load(seeds.partition, num_public, settings.held_out or 0)
+  split = task_lib.Split(seeds.partition, num_public, settings.held_out or 0, data_dir)
+  data = task.load(settings.task_options, split)
   if settings.seed is None and not (data.public_owners and data.public_owners.ids):
     raise errors.InputError(
         f'--seed is not set, and a run of {settings.task} draws its public examples by its own seed:'
@@ -131,6 +134,9 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
     )
   except ValueError as error:
     raise errors.as_flags(error, ['client_examples']) from None
+  spec = builders.privacy_spec(
+      settings, len(data.clients), builders.num_kept(settings, found.dim)
+  )
   steps = settings.local_epochs * -(-size // settings.batch_size)
   run = theorem_2.Training(
       dim=found.dim,
@@ -140,7 +146,7 @@ def _tune(settings: settings_lib.RunSettings, options: Options) -> None:
       rounds=settings.rounds,
       clients_per_round=settings.clients_per_round,
       clipping_norm=settings.clip,
-      noise_multiplier=settings.noise_multiplier,
+      noise_multiplier=spec.noise_multiplier,
   )
   _say(settings, data.public_digest(), found, run, output)
 

@@ -37,15 +37,15 @@ class Fault(NamedTuple):
 
 
 _LIB = 'tests/fedsmp_tff'
-_SUM = 'fedsmp_tff/mechanism/masked_sum.py'
+_ROUND = 'fedsmp_tff/mechanism/round.py'
 _MECHANISM = 'fedsmp_tff/mechanism/mechanism.py'
 _CHANNEL = 'fedsmp_tff/mechanism/channel.py'
-_LATTICE = 'fedsmp_tff/mechanism/lattice_channel.py'
+_INTEGERS = 'fedsmp_tff/mechanism/integer_noise.py'
 _SHARES = 'fedsmp_tff/mechanism/noise_shares.py'
 _RANDOMNESS = 'fedsmp_tff/randomness.py'
 _PROCESS = 'fedsmp_tff/learning_process.py'
 _SAMPLING = 'fedsmp_tff/privacy/sampling.py'
-_ACCOUNTING = 'fedsmp_tff/privacy/accounting.py'
+_ACCOUNTANTS = 'fedsmp_tff/privacy/accountants.py'
 _PLD = 'fedsmp_tff/privacy/pld.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
@@ -53,34 +53,34 @@ _LOOP = 'fedsmp_tff/program/loop.py'
 
 FAULTS = (
     # The clip.
-    Fault(_SUM, 'kept = tf.where(clipped, direction / length, kept / clipping_norm)',
-          'kept = kept / clipping_norm', f'{_LIB}/mechanism/test_masked_sum.py'),
-    Fault(_SUM, 'clipped = largest * length > clipping_norm', 'clipped = largest > clipping_norm',
-          f'{_LIB}/mechanism/test_masked_sum.py'),
-    Fault(_SUM, 'kept = tf.where(finite, kept, tf.zeros_like(kept))\n',
-          'kept = tf.where(finite, kept, kept)\n', f'{_LIB}/mechanism/test_masked_sum.py'),
-    Fault(_SUM, 'vote = tf.where(empty, 0.0, tf.where(clipped, -0.5, 0.5))',
+    Fault(_ROUND, 'kept = tf.where(clipped, direction / length, kept / clipping_norm)',
+          'kept = kept / clipping_norm', f'{_LIB}/mechanism/test_round.py'),
+    Fault(_ROUND, 'clipped = largest * length > clipping_norm', 'clipped = largest > clipping_norm',
+          f'{_LIB}/mechanism/test_round.py'),
+    Fault(_ROUND, 'kept = tf.where(finite, kept, tf.zeros_like(kept))\n',
+          'kept = tf.where(finite, kept, kept)\n', f'{_LIB}/mechanism/test_round.py'),
+    Fault(_ROUND, 'vote = tf.where(empty, 0.0, tf.where(clipped, -0.5, 0.5))',
           'vote = tf.where(clipped, -0.5, 0.5)', f'{_LIB}/mechanism/test_adaptive_clipping.py'),
     Fault('fedsmp_tff/mechanism/adaptive_clipping.py', 'return math.sqrt(1 - vote**2)',
           'return 1.0', f'{_LIB}/mechanism/test_adaptive_clipping.py'),
     # The size of the noise.
-    Fault('fedsmp_tff/mechanism/noise.py', 'return noise_stddev / math.sqrt(num_shares)',
-          'return noise_stddev / num_shares', f'{_LIB}/mechanism/test_noise.py'),
+    Fault(_MECHANISM, 'return noise_stddev / math.sqrt(num_shares)',
+          'return noise_stddev / num_shares', f'{_LIB}/mechanism/test_mechanism.py'),
     Fault(_MECHANISM, 'return self.min_reporting or self.seats', 'return self.seats',
-          f'{_LIB}/mechanism/test_mechanism.py {_LIB}/mechanism/test_masked_sum.py'),
+          f'{_LIB}/mechanism/test_mechanism.py {_LIB}/mechanism/test_round.py'),
     Fault(_MECHANISM, '_NOISE_TAIL = 12.0', '_NOISE_TAIL = 2.0',
-          f'{_LIB}/mechanism/test_mechanism.py {_LIB}/mechanism/test_masked_sum.py'),
-    Fault('fedsmp_tff/mechanism/lattice.py',
+          f'{_LIB}/mechanism/test_mechanism.py {_LIB}/mechanism/test_round.py'),
+    Fault(_INTEGERS,
           'return (self.noise_multiplier * self.scale) ** 2 / self.min_reporting',
           'return (self.noise_multiplier * self.scale) ** 2 / self.min_reporting**2',
-          f'{_LIB}/mechanism/test_lattice.py {_LIB}/mechanism/test_lattice_channel.py'),
-    Fault(_SUM, 'return participants >= least, check', 'return participants >= 1, check',
-          f'{_LIB}/mechanism/test_masked_sum.py'),
-    Fault(_SUM, 'mean = values / self.mechanism.clients_per_round',
+          f'{_LIB}/mechanism/test_integer_noise.py {_LIB}/mechanism/test_channel.py'),
+    Fault(_ROUND, 'return participants >= least, check', 'return participants >= 1, check',
+          f'{_LIB}/mechanism/test_round.py'),
+    Fault(_ROUND, 'mean = values / self.mechanism.clients_per_round',
           'mean = values / tf.cast(participants, tf.float64)',
-          f'{_LIB}/mechanism/test_masked_sum.py'),
-    Fault(_LATTICE, 'return tf.where(too_long(integers), tf.zeros_like(integers), integers)',
-          'return integers', f'{_LIB}/mechanism/test_lattice_channel.py'),
+          f'{_LIB}/mechanism/test_round.py'),
+    Fault(_CHANNEL, 'return tf.where(too_long(integers), tf.zeros_like(integers), integers)',
+          'return integers', f'{_LIB}/mechanism/test_channel.py'),
     # The draw of the noise.
     Fault(_SHARES, 'deep = tf.reduce_any(tf.bitwise.bitwise_and(first, tf.int64.max) < _DEEP)',
           'deep = tf.constant(False)', f'{_LIB}/mechanism/test_noise_shares.py'),
@@ -88,7 +88,7 @@ FAULTS = (
           'tf.where(bits[0] < 0, below_zero, below_zero)', f'{_LIB}/mechanism/test_noise_shares.py'),
     Fault(_CHANNEL, 'self.num_values, self.share_stddev, seed)',
           'self.num_values, self.share_stddev, public_seed)', 'tests/system/test_secrets.py'),
-    Fault(_LATTICE, 'randomness.derive(seed, randomness.Stream.INTEGER_NOISE)',
+    Fault(_CHANNEL, 'randomness.derive(seed, randomness.Stream.INTEGER_NOISE)',
           'randomness.derive(public_seed, randomness.Stream.INTEGER_NOISE)',
           'tests/system/test_secrets.py'),
     Fault('fedsmp_tff/aggregator.py', 'state, randomness.fresh_seed())', 'state, state.seed)',
@@ -118,15 +118,22 @@ FAULTS = (
     Fault(_PLD, '  if not full:\n    return plain', '  if True:\n    return plain',
           f'{_LIB}/privacy/test_pld.py'),
     Fault(_PLD, 'return _ROUNDING * sum(num for _, num in rounds)', 'return 0.0',
-          f'{_LIB}/privacy/test_pld.py {_LIB}/privacy/test_accounting.py tests/system/test_properties.py'),
+          f'{_LIB}/privacy/test_pld.py {_LIB}/privacy/test_accountants.py tests/system/test_properties.py'),
     Fault(_PLD, 'return Loss(removed, gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
           'return Loss(gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
           f'{_LIB}/privacy/test_pld.py'),
-    Fault(_ACCOUNTING, 'event = dp_accounting.GaussianDpEvent(one.noise_multiplier / 2)\n  if',
-          'event = dp_accounting.GaussianDpEvent(one.noise_multiplier)\n  if',
-          f'{_LIB}/privacy/test_accounting.py {_LIB}/privacy/test_spec.py'),
-    Fault(_ACCOUNTING, 'return float(stats.binom.sf(one.seats, one.population, one.sampling_rate))',
-          'return 0.0', f'{_LIB}/privacy/test_accounting.py {_LIB}/privacy/test_spec.py'),
+    Fault(_ACCOUNTANTS, 'event = dp_accounting.GaussianDpEvent(sigma / 2)\n    if',
+          'event = dp_accounting.GaussianDpEvent(sigma)\n    if',
+          f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_spec.py'),
+    Fault(_ACCOUNTANTS, 'distance=self.distance + overflow)', 'distance=self.distance)',
+          f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_spec.py'),
+    Fault(_ACCOUNTANTS, 'left = delta - (1 + math.exp(min(epsilon, 700))) * distance',
+          'left = delta - distance',
+          f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_discrete_gaussian.py'),
+    Fault(_ACCOUNTANTS, 'return self.guarantees and self.covers(round_params)',
+          'return self.covers(round_params)', f'{_LIB}/privacy/test_accountants.py'),
+    Fault(_ACCOUNTANTS, 'and not truncated and not', 'and not',
+          f'{_LIB}/privacy/test_spec.py'),
     Fault(_DISCRETE, 'lattice.min_reporting if shares is None else shares',
           'lattice.seats if shares is None else shares',
           f'{_LIB}/privacy/test_discrete_gaussian.py'),

@@ -1,4 +1,7 @@
-"""The options of the private sum as one object, checked once."""
+"""The options of the private sum as one object, checked once; and the numbers of fixed point.
+
+Accountants, and the help of commands, take it without TensorFlow.
+"""
 
 from collections.abc import Callable
 import dataclasses
@@ -6,9 +9,11 @@ import math
 from typing import Any, Optional, Union
 
 from fedsmp_tff.mechanism import adaptive_clipping as adaptive_clipping_lib
-from fedsmp_tff.mechanism import fixed_point
-from fedsmp_tff.mechanism import lattice
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import integer_noise
+
+GAUSSIAN = 'gaussian'
+DISCRETE_GAUSSIAN = 'discrete_gaussian'
+KINDS = (GAUSSIAN, DISCRETE_GAUSSIAN)
 
 # Without clipping nothing bounds a value. Updates of networks stay far below
 # this; the values that reach it are cut.
@@ -18,6 +23,12 @@ _DEFAULT_VALUE_BOUND = 16.0
 # would have to be part of delta. One value of one share leaves it with probability 3.6e-33: one
 # of 10^6 values of 10^5 clients in 10^6 rounds with 3.6e-16, less than PLD cuts off itself.
 _NOISE_TAIL = 12.0
+# Of fixed point.
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_MIN_BITS = 8
+# float64, in which values are rounded, has 53 bits.
+_MAX_BITS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +58,7 @@ class Mechanism:
     noise: `gaussian`, or `discrete_gaussian` for integers.
     bits: Bits of each integer that a client sends; None: the most for which a sum over all
       seats fits in int32; with integer noise 16, or the least above it that has a dominating
-      Gaussian (`lattice.default_bits`).
+      Gaussian (`integer_noise.default_bits`).
     num_values: With integer noise: how many values of a client epsilon is about, the vote of
       `adaptive_clipping` among them; a round of another number is refused. None: any.
     value_bound: Without clipping: largest magnitude of an encoded value; None: 16
@@ -67,7 +78,7 @@ class Mechanism:
   noise_multiplier: float = 0.0
   seats: Optional[int] = None
   min_reporting: Optional[int] = None
-  noise: str = noise_lib.GAUSSIAN
+  noise: str = GAUSSIAN
   bits: Optional[int] = None
   num_values: Optional[int] = None
   value_bound: Optional[float] = None
@@ -108,9 +119,9 @@ class Mechanism:
           '`clipping_schedule` and `adaptive_clipping` both set C; set one of them. Found'
           f' {self.clipping_schedule} and {self.adaptive_clipping}.'
       )
-    if self.noise not in noise_lib.KINDS:
-      raise ValueError(f'`noise` must be one of {noise_lib.KINDS}. Found {self.noise!r}.')
-    if self.noise != noise_lib.GAUSSIAN and not self.private:
+    if self.noise not in KINDS:
+      raise ValueError(f'`noise` must be one of {KINDS}. Found {self.noise!r}.')
+    if self.noise != GAUSSIAN and not self.private:
       raise ValueError(
           f'`noise`={self.noise!r} needs a `clipping_norm`, which bounds what a client sends.'
           ' Found None.'
@@ -145,7 +156,7 @@ class Mechanism:
   @property
   def share_stddev(self) -> float:
     """Standard deviation of a client's noise, in units of C: sigma / sqrt(shares)."""
-    return noise_lib.share_stddev(self.noise_multiplier, self.noise_shares)
+    return share_stddev(self.noise_multiplier, self.noise_shares)
 
   @property
   def vote_weight(self) -> float:
@@ -168,22 +179,112 @@ class Mechanism:
 
   def encoding(
       self, num_values: int, scale: float = 1.0
-  ) -> Union[fixed_point.FixedPoint, lattice.Lattice]:
+  ) -> Union['FixedPoint', integer_noise.Lattice]:
     """Returns the numbers of the encoding of `num_values` values.
 
     Args:
       num_values: Length of a client's vector.
       scale: d/k where values are scaled by it before the clip (`RandK`), else 1.
     """
-    if self.private and self.noise != noise_lib.GAUSSIAN:
+    if self.private and self.noise != GAUSSIAN:
       numbers = (
           num_values, self.noise_multiplier, self.clients_per_round, self.seats, self.noise_shares
       )
-      bits = lattice.default_bits(*numbers) if self.bits is None else self.bits
-      return lattice.Lattice(bits, *numbers)
+      bits = integer_noise.default_bits(*numbers) if self.bits is None else self.bits
+      return integer_noise.Lattice(bits, *numbers)
     if self.private:
       bound = 1 + _NOISE_TAIL * self.share_stddev
     else:
       bound = _DEFAULT_VALUE_BOUND * scale if self.value_bound is None else self.value_bound
-    bits = fixed_point.default_bits(self.seats) if self.bits is None else self.bits
-    return fixed_point.FixedPoint(bits, bound, self.seats)
+    bits = default_bits(self.seats) if self.bits is None else self.bits
+    return FixedPoint(bits, bound, self.seats)
+
+
+def share_stddev(noise_stddev: float, num_shares: int) -> float:
+  """Returns the standard deviation of one client's noise on one masked value: C sigma / sqrt(r).
+
+  Algorithm 1, last line of DP-spar: N(0, C^2 sigma^2 / r) a coordinate. The sum
+  of r such shares is N(0, C^2 sigma^2): the Gaussian mechanism of Lemma 3 for a
+  sum of sensitivity C.
+
+  >>> round(share_stddev(noise_stddev=1.4, num_shares=100), 3)
+  0.14
+
+  Args:
+    noise_stddev: Standard deviation of the noise of the sum: C sigma.
+    num_shares: The fewest shares that a released sum has: r, where all report.
+  """
+  return noise_stddev / math.sqrt(num_shares)
+
+
+def default_bits(num_summands: int) -> int:
+  """Returns the most bits a client value may have for the sum to fit in int32."""
+  return 31 - (num_summands - 1).bit_length()
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedPoint:
+  """Fixed point with `bits` bits a client value, for a sum over clients.
+
+  A value x in [-B, B] becomes the integer round(x / step) + L in [0, 2 L], with
+  L = 2^(bits - 1) - 1 and step = B / L; values outside are put to -B or B. A sum of at most
+  `num_summands` values stays below 2^31 (32 bits on the wire) or 2^63 (64): it can neither
+  overflow nor wrap, whatever clients send.
+
+  Rounding moves a value by at most step / 2, so a decoded mean over clients is
+  within step / 2 of the mean of the values (those in range; beside the error of
+  float64, of relative size 2^-52).
+
+  >>> default_bits(num_summands=100)
+  24
+  >>> encoding = FixedPoint(bits=24, value_bound=1.0, num_summands=100)
+  >>> encoding.wire_bits, encoding.levels
+  (32, 8388607)
+  >>> 100 * encoding.max_input < 2**31
+  True
+
+  Attributes:
+    bits: Bits of one client's value.
+    value_bound: B, the largest magnitude that is represented.
+    num_summands: The most clients that a sum adds: the seats of a round.
+
+  Raises:
+    ValueError: If `bits` or `value_bound` is out of its range.
+  """
+
+  bits: int
+  value_bound: float
+  num_summands: int
+
+  def __post_init__(self):
+    most = (_INT64_MAX // self.num_summands).bit_length() - 1
+    most = min(most, _MAX_BITS)
+    if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= most:
+      raise ValueError(
+          f'`bits` must be an integer from {_MIN_BITS} to {most} for sums over'
+          f' {self.num_summands} seats. Found {self.bits}; lower `bits` or `seats`.'
+      )
+    if not 0 < self.value_bound < float('inf'):
+      raise ValueError(
+          f'`value_bound` must be positive and finite. Found {self.value_bound}.'
+      )
+
+  @property
+  def levels(self) -> int:
+    """L: integers from -L to L stand for values from -B to B."""
+    return 2 ** (self.bits - 1) - 1
+
+  @property
+  def step(self) -> float:
+    """The distance between neighbouring representable values."""
+    return self.value_bound / self.levels
+
+  @property
+  def max_input(self) -> int:
+    """The largest integer that a client sends; the smallest is 0."""
+    return 2 * self.levels
+
+  @property
+  def wire_bits(self) -> int:
+    """Bits of an integer that a client sends: 32 where the whole sum fits, else 64."""
+    return 32 if self.num_summands * self.max_input <= _INT32_MAX else 64

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fedsmp_tff.mechanism import chacha20
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import integer_noise
 
 # Below it the first word alone would give a probability of less than 24 bits.
 _DEEP = 2**23
@@ -60,14 +60,14 @@ def integer_share(num_values: int, variance: float, seed: tf.Tensor) -> tf.Tenso
   """One client's share of discrete Gaussian noise, int64[num_values], drawn from `seed` int64[2].
 
   It inverts the distribution at 128 random bits: without floating point, without rejection,
-  and within the distance from the distribution that `noise.integer_table` states.
+  and within the distance from the distribution that `integer_noise.integer_table` states.
 
   Args:
     num_values: Number of integers.
-    variance: See `noise.integer_table`.
+    variance: See `integer_noise.integer_table`.
     seed: See `gaussian_share`.
   """
-  table = noise.integer_table(variance)
+  table = integer_noise.integer_table(variance)
   bits = tf.reshape(chacha20.stream(seed, 2 * num_values), [2, num_values])
   below = tf.searchsorted(table.high, bits[0], out_type=tf.int64)
   nearest = tf.minimum(below, len(table.high) - 1)

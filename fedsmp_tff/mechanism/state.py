@@ -10,8 +10,7 @@ class FedSmpState(NamedTuple):
     round_num: int32, number of rounds that ended.
     seed: int64[2], from which every round's public random choices derive.
     clipping_norm: float64, this round's C; infinite without clipping.
-    coordinates: int32[k], the round's kept coordinates, ascending; int32[0] where they never
-      change (`Dense`, `Head`).
+    coordinates: int32[k], the round's coordinates, ascending; int32[0] if all are kept (`Dense`).
     memory: What the sparsifier remembers of past releases; not sent to clients.
   """
 
@@ -30,8 +29,8 @@ class Release(NamedTuple):
   """The public result of a round, noise included.
 
   Attributes:
-    coordinates: int32[k], ascending; which of the d coordinates.
-    values: float64[k], the mean of the clients' values there, over r; zeros if not `valid`.
+    coordinates: int32[k], ascending; the selected coordinates.
+    values: float64[k], mean client value at each of them (sum / r); zeros if not `valid`.
     stddev: float64[k], the standard deviation of the noise in `values`: public, as C, sigma and
       r are. Zero without privacy.
     valid: bool, whether the round was released: whether enough participants reported.

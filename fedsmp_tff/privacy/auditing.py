@@ -1,7 +1,7 @@
 """Lower confidence bounds on epsilon from canaries' scores: leakage, measured.
 
-An accountant computes what a mechanism guarantees if the code is right; an audit measures
-what the code leaks at least. A bound above the claim refutes the claim. A bound below it proves
+An accountant bounds the leakage of a correct implementation from above; an audit bounds that of
+this implementation from below. A bound above the claim refutes the claim. A bound below it proves
 nothing: canaries are one attack, and bounds are of 95 % confidence by default.
 """
 
@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fedsmp_tff.mechanism import noise
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.mechanism import mechanism
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 
 _PILOT = 0.2
-# Of the canaries, how many are guessed about.
+# Fractions of canaries on which the auditor guesses.
 _GUESSED = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 # The noise of trade-off functions that are tried, relative to the claim's.
 _LEAST_NOISE, _MOST_NOISE, _PRECISION = 4.0, 64.0, 1.01
@@ -30,11 +30,11 @@ class Audit(NamedTuple):
 
   Attributes:
     epsilon: The lower bound at delta.
-    how: The attack and the bound, in a few words.
+    method: Short description of the attack and the bound.
   """
 
   epsilon: float
-  how: str
+  method: str
 
 
 def epsilon_of_one_release(
@@ -117,23 +117,23 @@ def epsilon_of_one_run(
     half = max(1, round(share * num / 2))
     right = np.sum(included[order[:half]]) + np.sum(~included[order[-half:]])
     guesses.append((2 * half, int(right)))
-  spec = dataclasses.replace(spec, noise=noise.GAUSSIAN)
+  spec = dataclasses.replace(spec, noise=mechanism.GAUSSIAN)
 
   def refuted(sigma):
     inverse = _inverse_of_trade_off(spec.with_noise_multiplier(sigma))
     return any(_refuted(inverse, num, *g, significance) for g in guesses)
 
   counts = ', '.join(f'{right:,} of {made:,}' for made, right in guesses)
-  how = f'{num:,} canaries, right guesses {counts}; f-DP in one run'
+  method = f'{num:,} canaries, right guesses {counts}; f-DP in one run'
   high = spec.noise_multiplier * _MOST_NOISE
   if not refuted(high):
-    return Audit(0.0, how)
+    return Audit(0.0, method)
   low = spec.noise_multiplier / _LEAST_NOISE
   while high / low > _PRECISION:
     middle = math.sqrt(low * high)
     low, high = (low, middle) if refuted(middle) else (middle, high)
-  how += f'; sigma = {high:.3g} and more are refuted'
-  return Audit(spec.with_noise_multiplier(high).epsilon(), how)
+  method += f'; sigma = {high:.3g} and more are refuted'
+  return Audit(spec.with_noise_multiplier(high).epsilon(), method)
 
 
 def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float]:
@@ -143,7 +143,7 @@ def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float
   same of the complements.
   """
   epsilons = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST_EPSILON, 300)])
-  deltas = accounting.deltas(spec.round, spec.rounds, epsilons)
+  deltas = accountants.deltas(spec.round, spec.rounds, epsilons)
   inverse_exp = np.exp(-epsilons)
 
   def inverse(true):
@@ -156,11 +156,7 @@ def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float
 
 
 def _refuted(
-    inverse: Callable[[float], float],
-    num: int,
-    guesses: int,
-    right: int,
-    significance: float,
+    inverse: Callable[[float], float], num: int, guesses: int, right: int, significance: float
 ) -> bool:
   """Whether so many right guesses refute a trade-off function.
 

@@ -1,9 +1,8 @@
 """An epsilon that a run must not pass, with the runs on the same clients before it."""
 
-from collections.abc import Sequence
 import math
 
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 
 
@@ -28,7 +27,7 @@ class EpsilonBudget:
       self,
       epsilon: float,
       spec: spec_lib.PrivacySpec,
-      before: Sequence[tuple[accounting.Round, int]] = (),
+      before: accountants.Rounds = (),
   ):
     """Initializes.
 
@@ -39,28 +38,24 @@ class EpsilonBudget:
 
     Raises:
       ValueError: If `epsilon` is not positive, or an earlier run sampled its clients in another
-        way: the guarantees are then about other neighbours and don't add up.
+        way: the guarantees then do not compose.
     """
     if not epsilon > 0:
       raise ValueError(f'`epsilon_budget` must be positive. Found {epsilon}.')
-    if any(one.sampling != spec.sampling for one, _ in before):
-      raise ValueError(
-          '`epsilon_budget` can\'t include earlier runs with another `sampling`: the guarantees'
-          ' are about other neighbours and don\'t add up.'
-      )
     self.epsilon = epsilon
     self._spec = spec
     self._before = list(before)
+    self._accountant = accountants.claim([*before, (spec.round, spec.rounds)])
     # The most rounds that are known to fit, and the fewest that are known not to.
     self._most_allowed, self._fewest_refused = -1, math.inf
 
   def spent(self, rounds: int) -> float:
-    """Returns epsilon of the earlier runs and of so many rounds of this one."""
+    """Returns epsilon of the earlier runs and of a number of rounds of this one."""
     counted = [*self._before, (self._spec.round, rounds)]
-    return accounting.epsilon(counted, self._spec.claim, self._spec.delta)
+    return self._accountant.epsilon(counted, self._spec.delta)
 
   def allows(self, rounds: int) -> bool:
-    """Whether so many rounds of the run stay within the budget."""
+    """Whether a number of rounds of the run stays within the budget."""
     while self._most_allowed < rounds < self._fewest_refused:
       # First the whole run, then halfway to it: a few epsilons in all, not one for each round.
       if self._fewest_refused == math.inf:

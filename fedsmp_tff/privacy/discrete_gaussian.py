@@ -23,13 +23,13 @@ eta is 4e-26. More shares than the fewest are post-processing too.
 import math
 from typing import NamedTuple, Optional
 
-from fedsmp_tff.mechanism import lattice as lattice_lib
+from fedsmp_tff.mechanism import integer_noise
 
 # t^2.
 _ROUNDING_VARIANCE = 3.0
 
 
-class Dominating(NamedTuple):
+class DominatingGaussian(NamedTuple):
   """A Gaussian mechanism of which releases are post-processing, nearly.
 
   Attributes:
@@ -41,21 +41,23 @@ class Dominating(NamedTuple):
   distance: float
 
 
-def dominating(lattice: lattice_lib.Lattice, shares: Optional[int] = None) -> Dominating:
+def dominating_gaussian(
+    lattice: integer_noise.Lattice, shares: Optional[int] = None
+) -> DominatingGaussian:
   """Returns the Gaussian mechanism for one client added or removed.
 
   Args:
-    lattice: The integers that leave clients. From `lattice.LEAST_SHARE_VARIANCE` on sums of shares
+    lattice: The integers that leave clients. From `integer_noise.LEAST_SHARE_VARIANCE` on sums of shares
       are as good as discrete Gaussians.
     shares: How many noise shares the sum has; None: the fewest of a released sum.
   """
   share, num = lattice.share_variance, lattice.min_reporting if shares is None else shares
   if not num:
-    return Dominating(0.0, 0.0)
+    return DominatingGaussian(0.0, 0.0)
   variance = share * num - _ROUNDING_VARIANCE
   rounding = 2 * _ratio(_ROUNDING_VARIANCE)
   sums = sum(_ratio(share * i / (i + 1)) for i in range(1, num))
-  return Dominating(
+  return DominatingGaussian(
       math.sqrt(variance / lattice.squared_norm_bound),
       lattice.num_integers * (rounding + sums) + lattice.statistical_distance,
   )

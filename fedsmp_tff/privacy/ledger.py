@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
@@ -54,8 +54,8 @@ class Record(NamedTuple):
     size: Number of bytes of complete lines. A line after them was cut off while it was
       written, so that its round never began.
     seed_digest: The digest of the seed; '' without a seed.
-    data: The data that the run is about, as its writer calls them.
-    initial_weights: The initialization of the model, as its writer calls it.
+    data: The name of the data that the run is about.
+    initial_weights: The initialization of the model.
     id: The random name of the ledger, which a copy shares.
   """
 
@@ -71,7 +71,7 @@ class Record(NamedTuple):
 
   @property
   def rounds_charged(self) -> int:
-    """Returns the number of rounds that count for privacy.
+    """The number of rounds that count for privacy.
 
     A round that was begun counts, whatever became of it, and one that is run again
     counts again. With a seed it is the same round with the same noise, and counts once.
@@ -79,8 +79,8 @@ class Record(NamedTuple):
     return len(set(self.rounds)) if self.seeded else len(self.rounds)
 
   @property
-  def charged(self) -> tuple[accounting.Round, int]:
-    """Returns what counts for privacy, as `accounting.epsilon` takes it."""
+  def charged(self) -> tuple[accountants.Round, int]:
+    """A round and its number, for `Accountant.epsilon`."""
     return self.spec.round, self.rounds_charged
 
 
@@ -145,17 +145,17 @@ class Ledger:
     seed_digest = '' if seed is None else _digest_of_seed(seed)
     head = dict(zip(_HEAD, (run, data, initial_weights, self.seeded, seed_digest, spec)))
     if self._path.exists():
-      found, self._sums = _read(self._path)
-      if differ := [name for name in _HEAD if getattr(found, name) != head[name]]:
+      recorded, self._sums = _read(self._path)
+      if differ := [name for name in _HEAD if getattr(recorded, name) != head[name]]:
         raise LedgerError(
             f'{self._path} belongs to another run (other {", ".join(differ)}); restore this run\'s'
             ' ledger.'
         )
-      self._rounds = found.rounds
+      self._rounds = recorded.rounds
     self._file = None
     if self._sums:
       with self._writing():
-        os.truncate(self._path, found.size)
+        os.truncate(self._path, recorded.size)
     else:
       self._append({
           'ledger': _VERSION,
@@ -172,6 +172,7 @@ class Ledger:
     self.close()
 
   def close(self) -> None:
+    """Closes the file."""
     if self._file is not None:
       self._file.close()
 
@@ -261,11 +262,7 @@ class Ledger:
 
 
 def read(path: os.PathLike[str]) -> Record:
-  """Reads a ledger.
-
-  Raises:
-    LedgerError: If it is missing, was changed, or can't be read.
-  """
+  """Reads a ledger; raises `LedgerError` if it is missing, was changed, or can't be read."""
   return _read(pathlib.Path(path))[0]
 
 
@@ -274,7 +271,7 @@ def check_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
 
   The noise of a seeded run is a function of the seed, the round and the client. In the difference
   of two runs with one seed it cancels, and what is left are the updates of clients. A copied
-  ledger begins with the rounds of the original; from the files nobody knows where they part.
+  ledger begins with the rounds of the original; the files do not say where they part.
 
   Args:
     ledgers: Pairs of a name, such as the path, and the ledger's record.
@@ -303,9 +300,7 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
   try:
     content = path.read_bytes()
   except OSError as error:
-    raise LedgerError(
-        f'{path} can\'t be read ({error.strerror}); {REMEDY}.'
-    ) from None
+    raise LedgerError(f'{path} can\'t be read ({error.strerror}); {REMEDY}.') from None
   lines = content.splitlines(keepends=True)
   if lines and not lines[-1].endswith(b'\n'):
     lines.pop()

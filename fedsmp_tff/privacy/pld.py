@@ -83,10 +83,9 @@ def _log1mexp(x: float) -> float:
 
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
 def poisson(
-    noise_multiplier: float, population: int, clients_per_round: int, seats: int,
-    step: float,
+    noise_multiplier: float, population: int, clients_per_round: int, seats: int, step: float
 ) -> Loss:
-  """A round with Poisson sampling, one client added or removed: an upper bound.
+  """Returns a round with Poisson sampling, one client added or removed: an upper bound.
 
   Args:
     noise_multiplier: sigma, positive.
@@ -110,14 +109,7 @@ def poisson(
 def fixed(
     noise_multiplier: float, population: int, clients_per_round: int, step: float
 ) -> Loss:
-  """A round with exactly r of n clients, one replaced: an upper bound.
-
-  Args:
-    noise_multiplier: sigma, positive.
-    population: n.
-    clients_per_round: r.
-    step: The step of the grid; see `step_of`.
-  """
+  """Returns a round with exactly r of n clients, one replaced: an upper bound; see `poisson`."""
   # Where all take part nobody is exchanged, and the sum moves by 2 C at most.
   if clients_per_round == population:
     return _one_more(noise_multiplier / 2, 1.0, step)
@@ -126,7 +118,7 @@ def fixed(
 
 
 def _one_more(noise_multiplier: float, rate: float, step: float) -> Loss:
-  """A round with a client more or less, sampled at this rate."""
+  """Returns a round with a client more or less, sampled at this rate."""
   removed = gaussian_loss.distribution(noise_multiplier, rate, _REMOVED, step)
   if rate == 1:
     return Loss(removed)
@@ -143,7 +135,7 @@ def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
     Maps delta in (0, 1) to epsilon, infinite if the numbers allow for no other.
   """
   composed = functools.reduce(
-      lambda a, b: a.compose(b), [one.self_compose(num) for one, num in rounds]
+      lambda a, b: a.compose(b), [loss.self_compose(num) for loss, num in rounds]
   )
   rounding = _rounding(rounds)
 
@@ -155,15 +147,10 @@ def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
   return epsilon_at
 
 
-def epsilon(rounds: Sequence[tuple[Loss, int]], delta: float) -> float:
-  """Returns epsilon of rounds at one delta; see `epsilon_of`."""
-  return epsilon_of(rounds)(delta)
-
-
-def deltas(one: Loss, num: int, epsilons: Sequence[float]) -> np.ndarray:
+def deltas(loss: Loss, num: int, epsilons: Sequence[float]) -> np.ndarray:
   """Returns delta at each epsilon, at least 0, of a round that takes place `num` times."""
-  found = one.self_compose(num).get_delta_for_epsilon(epsilons)
-  return np.maximum(found, 0) + _rounding([(one, num)])
+  composed = loss.self_compose(num)
+  return np.maximum(composed.get_delta_for_epsilon(epsilons), 0) + _rounding([(loss, num)])
 
 
 def _rounding(rounds: Sequence[tuple[Loss, int]]) -> float:

@@ -1,11 +1,14 @@
 """Samples the participants of a round: each client with probability r/n, or exactly r of n."""
 
 import abc
+import math
 from typing import Optional
 
 import numpy as np
 
 POISSON, FIXED = 'poisson', 'fixed'
+# Standard deviations of the number of sampled clients that have seats.
+_SPREAD = 5
 
 
 class Sampler(abc.ABC):
@@ -110,7 +113,7 @@ class PoissonSampler(Sampler):
       self,
       population: int,
       clients_per_round: int,
-      seats: int,
+      seats: Optional[int] = None,
       seed: Optional[int] = None,
   ):
     """Initializes the sampler.
@@ -118,13 +121,16 @@ class PoissonSampler(Sampler):
     Args:
       population: n.
       clients_per_round: r, the expected number of clients, from 1 to n.
-      seats: At least r and at most n.
+      seats: From r to n; None: five standard deviations above r, if n is no less.
       seed: See `Sampler`.
 
     Raises:
       ValueError: If a number is out of its range.
     """
     super().__init__(population, clients_per_round, seed)
+    if seats is None:
+      seats = math.ceil(clients_per_round + _SPREAD * math.sqrt(clients_per_round))
+      seats = min(population, seats)
     if not clients_per_round <= seats <= population:
       raise ValueError(
           f'`seats` must be from `clients_per_round`={clients_per_round} to'

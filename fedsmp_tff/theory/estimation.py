@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import client_training
 from fedsmp_tff import flattening
+from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff.theory import theorem_2
 
@@ -58,7 +58,7 @@ class Estimate:
 def estimate(
     model: tff.learning.models.FunctionalModel,
     public_examples: Any,
-    training: client_training.LocalTraining,
+    training: local_training.LocalTraining,
     client_examples: int,
     rounds: int,
     seed: int,
@@ -163,7 +163,7 @@ class _Measurements:
   def __init__(
       self,
       model: tff.learning.models.FunctionalModel,
-      training: client_training.LocalTraining,
+      training: local_training.LocalTraining,
   ):
     trainable, non_trainable = tf.nest.map_structure(
         tf.convert_to_tensor, model.initial_weights

@@ -8,7 +8,6 @@ import pathlib
 import typing
 import zlib
 
-from absl import flags
 import numpy as np
 
 from tasks import errors
@@ -23,51 +22,43 @@ _IMAGE_SHAPE = (28, 28, 1)
 _NUM_CLASSES = 10
 _IDX_UNSIGNED_BYTES = 8
 
-_DIR = flags.DEFINE_string(
-    'fashion_mnist_dir',
-    '/usr/share/datasets/fashion-mnist',
-    'Directory of the four IDX files *-ubyte.gz, as Debian\'s package'
-    ' dataset-fashion-mnist installs them.',
-)
-_CLIENTS = flags.DEFINE_integer(
-    'fashion_mnist_clients',
-    6000,
-    'Number of clients among which the training images are split evenly.',
-    lower_bound=1,
-)
-_FILTERS = flags.DEFINE_list(
-    'fashion_mnist_filters', ['32', '64'], 'Filters of each convolution.'
-)
-_DENSE_UNITS = flags.DEFINE_list(
-    'fashion_mnist_dense_units', ['512'], 'Units of each hidden dense layer.'
-)
+_DIRECTORY = '/usr/share/datasets/fashion-mnist'  # Where Debian's package puts the files.
+_NUM_CLIENTS = 6000
 
 
 def _build_model(
-    initializer: initializers.Initializer,
+    own: None, initializer: initializers.Initializer
 ) -> tff.learning.models.FunctionalModel:
+  del own
   from tasks.models import cnn  # pylint: disable=g-import-not-at-top
 
-  return cnn.cnn(
-      _IMAGE_SHAPE,
-      task_lib.sizes(_FILTERS),
-      task_lib.sizes(_DENSE_UNITS),
-      _NUM_CLASSES,
-      initializer,
-  )
+  return cnn.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES, initializer)
 
 
-def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
-  x, y = _read_images('train')
+def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
+  del own
+  return load(_NUM_CLIENTS, split)
+
+
+def load(num_clients: int, split: task_lib.Split) -> task_lib.TaskData:
+  """Loads the images, split evenly among clients.
+
+  Args:
+    num_clients: Number of clients.
+    split: The public and the validation examples, and the directory of the IDX files.
+
+  Raises:
+    InputError: If a file is missing or damaged.
+  """
+  directory = pathlib.Path(split.directory or _DIRECTORY)
+  x, y = _read_images(directory, 'train')
   return task_lib.cut_pool(
-      (x, y), _read_images('t10k'), _CLIENTS.value,
-      f'real: Fashion-MNIST, {len(x):,} training images',
-      np.random.default_rng(seed), num_public, num_held_out,
+      (x, y), _read_images(directory, 't10k'), num_clients,
+      f'real: Fashion-MNIST, {len(x):,} training images', split,
   )
 
 
-def _read_images(part: str) -> task_lib.Examples:
-  directory = pathlib.Path(_DIR.value)
+def _read_images(directory: pathlib.Path, part: str) -> task_lib.Examples:
   images = _read_idx(directory / f'{part}-images-idx3-ubyte.gz', 3)
   labels_file = directory / f'{part}-labels-idx1-ubyte.gz'
   labels = _read_idx(labels_file, 1)
@@ -92,7 +83,7 @@ def _read_idx(path: pathlib.Path, num_dimensions: int) -> np.ndarray:
     raise errors.InputError(
         f'Fashion-MNIST: {path} does not exist; install Debian\'s package'
         ' dataset-fashion-mnist (apt-get install dataset-fashion-mnist), or name'
-        ' the directory of its four *-ubyte.gz files with --fashion_mnist_dir.'
+        ' the directory of its four *-ubyte.gz files with --data_dir.'
     ) from None
   except (OSError, EOFError, zlib.error) as error:
     raise errors.InputError(
@@ -114,25 +105,22 @@ def _read_idx(path: pathlib.Path, num_dimensions: int) -> np.ndarray:
 TASK = task_lib.Task(
     name='fashion_mnist',
     title='Fashion-MNIST images, CNN',
-    settings=task_lib.PaperSettings(
-        rounds=180,
-        clients_per_round=100,
-        noise_multiplier=1.4,
-        clipping_norm=1.0,
-        population=None,
-        learning_rate=0.125,
+    defaults=task_lib.Defaults(
+        epsilon=1.01,
+        rounds=40,
+        clients_per_round=300,
+        clip=0.1,
+        learning_rate=0.1,
         learning_rate_decay=0.99,
-        learning_rate_decay_rounds=1,
         momentum=0.5,
-        batch_size=10,
-        local_epochs=10,
-        public_examples=1000,
-        topk_ratio=0.005,
-        randk_ratio=0.4,
+        server_learning_rate=30.0,
+        server_schedule='linear',
+        warm_start='public',
+        trainable='head',
     ),
-    build_model=_build_model,
     load=_load,
-    num_clients=lambda: _CLIENTS.value,
+    build_model=_build_model,
+    num_clients=_NUM_CLIENTS,
     show=showing.confusion_table((
         'T-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
         'ankle boot',

@@ -8,13 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
 
-from absl import flags
 import numpy as np
 
 from tasks import errors
 from tasks.datasets import task as task_lib
-
-OUTSIDERS, PER_CLIENT = 'outsiders', 'per_client'
 
 # The part of the people whom `in_hashed_order` sets apart for the test set.
 _TEST_SHARE = 0.05
@@ -64,21 +61,6 @@ class Groups:
   validation: Sequence[str] = ()
 
 
-def define_test_flag(task: str, split: str) -> flags.FlagHolder:
-  """Defines the flag that sets whose examples the test set of a task has.
-
-  Args:
-    task: The task's name.
-    split: What the test part of a client's own examples is.
-  """
-  return flags.DEFINE_enum(
-      f'{task}_test', OUTSIDERS, (OUTSIDERS, PER_CLIENT),
-      'Whose examples the test set has. outsiders: those of people who are set apart and are not'
-      f' clients; per_client: {split}, as in the paper. That accuracy is an exact function of'
-      ' the clients\' data, OUTSIDE (epsilon, delta).',
-  )
-
-
 def in_hashed_order(people: Sequence[Person], noun: str) -> Groups:
   """Makes each person a group, in the order of a hash of names.
 
@@ -103,9 +85,7 @@ def divide(
     groups: Groups,
     per_client: bool,
     source: str,
-    rng: np.random.Generator,
-    num_public: int,
-    num_held_out: int = 0,
+    split: task_lib.Split,
 ) -> task_lib.TaskData:
   """Divides people into clients and those who are none.
 
@@ -118,13 +98,15 @@ def divide(
     per_client: Whether the test set is a part of each client's own examples, as in the paper.
       If not, clients train on all of their examples.
     source: One sentence on where the data are from.
-    rng: Draws among the examples of groups that are set aside.
-    num_public: How many public examples to draw.
-    num_held_out: How many examples to draw in place of the test set.
+    split: How many public and validation examples to draw; its seed draws among the examples of
+      groups that are set aside.
 
   Raises:
     InputError: If the groups have too few examples, or nobody is left.
   """
+  rng, num_public, num_held_out = (
+      np.random.default_rng(split.seed), split.num_public, split.num_held_out
+  )
   spare = list(groups.spare)
   apart = [] if per_client else list(groups.test)
   drawn, aside = [], [apart]
@@ -151,7 +133,7 @@ def divide(
   elif per_client:
     test = concatenated([person.test for person in clients])
     owners = task_lib.Owners(
-        'a part of each client\'s own', frozenset(person.name for person in clients)
+        'a part of the examples of each client', frozenset(person.name for person in clients)
     )
   else:
     test = concatenated([person.examples for person in _members(groups, apart)])

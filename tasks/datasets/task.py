@@ -1,4 +1,4 @@
-"""Defines a task: data cut into clients, a model, the paper's settings, its own flags.
+"""Defines a task: data cut into clients, a model, its defaults and its own options.
 
 Every command's help names tasks and their flags: so this module and those of the tasks import
 TensorFlow where they use it, when a model is built or TFF's data are read.
@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import hashlib
 import typing
-from typing import Any, Optional, Protocol
+from typing import Any, NamedTuple, Optional
 
-from absl import flags
 import numpy as np
 
 from tasks import errors
@@ -77,27 +76,21 @@ class TaskData:
     """
     return self.test_owners is None or not self.test_owners.ids.isdisjoint(self.client_ids)
 
-  def text(self) -> str:
-    """Describes the data and their owners, in one paragraph.
+  def rows(self) -> list[tuple[str, str]]:
+    """Describes the data and their owners, a name and a line per set.
 
     It includes no number that follows from people's data, but for the number of clients.
     """
-    parts = [self.source, f'{len(self.clients):,} clients']
+    clients = f'{self.source}; {len(self.clients):,} clients'
     if self.even:
       sizes = np.array([len(x) for x, _ in self.clients])
-      parts[-1] += (
-          f' with {sizes.sum():,} examples ({sizes.min()} to {sizes.max()}, median'
-          f' {np.median(sizes):g})'
-      )
-    kind = 'held-out' if self.held_out else 'test'
-    whose = self._test_text()
-    if self.test_outside_guarantee:
-      parts.append(f'{kind} examples: {whose}')
-    else:
-      parts.append(f'{len(self.test[0]):,} {kind} examples: {whose}')
+      clients += f' with {sizes.min()} to {sizes.max()} examples each'
+    name = 'validation set' if self.held_out else 'test set'
+    num_test = '' if self.test_outside_guarantee else f'{len(self.test[0]):,} examples '
+    rows = [('data', clients), (name, num_test + self._test_text())]
     if self.public is not None:
-      parts.append(f'{len(self.public[0]):,} public ones on the server: {self._public_text()}')
-    return '; '.join(parts)
+      rows.append(('public set', f'{len(self.public[0]):,} examples {self._public_text()}'))
+    return rows
 
   def as_dict(self) -> dict[str, Any]:
     """For config.json: where the data are from and whose they are."""
@@ -132,41 +125,69 @@ class TaskData:
 
 
 @dataclasses.dataclass(frozen=True)
-class PaperSettings:
-  """A task's settings in section 5 of the paper, or this project's for other tasks.
+class Defaults:
+  """A task's values of the flags of `tasks.run` that are not given, and its constants.
+
+  They are the setting that protects the clients in the data and learns; the paper's settings are in
+  tasks/experiments/paper/TASK.flags.
 
   Attributes:
     rounds: T.
     clients_per_round: r.
-    noise_multiplier: sigma.
-    clipping_norm: C.
-    population: n of the paper's accounting, for the column `epsilon_paper` alone; None: the number of
-      clients in the data.
-    learning_rate: Of clients, in round 0.
-    learning_rate_decay: Factor on it every `learning_rate_decay_rounds` rounds.
+    clip: C.
+    learning_rate: Learning rate of clients in round 0.
+    epsilon: Epsilon of all rounds, from which sigma follows; None if `noise_multiplier` is set.
+    noise_multiplier: sigma; None if `epsilon` is set.
+    p: Compression ratio of systems with masks.
+    momentum: Momentum of clients.
+    batch_size: Minibatch of clients.
+    local_epochs: Epochs of a client in a round.
+    server_learning_rate: Learning rate of the server in round 0.
+    server_schedule: 'constant' or 'linear'.
+    warm_start: 'none' or 'public'.
+    trainable: 'all' or 'head'.
+    public_examples: Size of the public set.
+    learning_rate_decay: Factor on the clients' learning rate every `learning_rate_decay_rounds`.
     learning_rate_decay_rounds: See `learning_rate_decay`.
-    momentum: Of clients.
-    batch_size: Of clients.
-    local_epochs: Passes of a client over its data in a round.
-    public_examples: Size of the public set (top-k only).
-    topk_ratio: p at which the paper's top-k is best.
-    randk_ratio: p at which the paper's rand-k is best.
+    paper_population: n of the paper's accounting, for the column `epsilon_paper` alone; None: the
+      number of clients in the data.
   """
 
   rounds: int
   clients_per_round: int
-  noise_multiplier: float
-  clipping_norm: float
-  population: Optional[int]
+  clip: float
   learning_rate: float
-  learning_rate_decay: float
-  learning_rate_decay_rounds: int
-  momentum: float
-  batch_size: int
-  local_epochs: int
-  public_examples: int
-  topk_ratio: float
-  randk_ratio: float
+  epsilon: Optional[float] = None
+  noise_multiplier: Optional[float] = None
+  p: float = 0.05
+  momentum: float = 0.0
+  batch_size: int = 10
+  local_epochs: int = 1
+  server_learning_rate: float = 1.0
+  server_schedule: str = 'constant'
+  warm_start: str = 'none'
+  trainable: str = 'all'
+  public_examples: int = 1000
+  learning_rate_decay: float = 1.0
+  learning_rate_decay_rounds: int = 1
+  paper_population: Optional[int] = None
+
+
+class Split(NamedTuple):
+  """A request for a task's data.
+
+  Attributes:
+    seed: Seed of the partition among clients and of the draws among those set aside.
+    num_public: Number of public examples; 0: none.
+    num_held_out: Number of examples of the validation set, which takes the place of the test set; 0:
+      the test set.
+    directory: Directory of the data; None: the task's own.
+  """
+
+  seed: int
+  num_public: int = 0
+  num_held_out: int = 0
+  directory: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,30 +219,23 @@ class Pretraining:
     )
 
 
-class Load(Protocol):
-  """Loads a task's data; see `Task.load`."""
-
-  def __call__(self, seed: int, num_public: int, num_held_out: int = 0) -> TaskData:
-    ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task.
+  """A task: data cut into clients, and a model.
 
   Attributes:
-    name: Its own flags start with it. The value of `--task`, unless that is a module.
+    name: The value of --task, unless that is a module. Its own flags start with it.
     title: A few words for people.
-    settings: The paper's settings.
-    build_model: Makes the model; takes what draws its initial weights.
-    num_clients: The number of clients, where it is known before the data are
-      loaded; else None.
-    load: Loads the data; takes the seed of the partition, the size of the public set (0:
-      none) and how many examples to hold out in place of the test set (0, the default: none).
-      Raises `InputError` where data are missing, or too few.
+    defaults: The values of flags that are not given.
+    load: Loads the data of (own options, split). Raises `InputError` where data are missing, or too
+      few.
+    build_model: Makes the model of (own options, what draws its initial weights).
+    options: A dataclass of its own options (`tasks.cli.options`), of which each is the flag
+      --NAME_OPTION; None: it has none.
+    num_clients: The number of clients, where it is known before the data are loaded; else None.
     is_padding: Maps a tensor of labels to which of them fill up an example, bool of the same
       shape; None: none do.
-    padding_counts: Whether padding counts as a label to predict.
+    padding_counts: Whether padding counts as a label to predict, given the own options.
     pretraining: How the model is trained on public examples before round 0.
     show: Returns what a finished run prints of its model, whose initial weights are the trained
       ones, and of the test examples; None: nothing. It is not called where the guarantee does
@@ -230,20 +244,21 @@ class Task:
 
   name: str
   title: str
-  settings: PaperSettings
-  build_model: Callable[[initializers.Initializer], tff.learning.models.FunctionalModel]
-  load: Load
-  num_clients: Callable[[], Optional[int]] = lambda: None
+  defaults: Defaults
+  load: Callable[[Any, Split], TaskData]
+  build_model: Callable[[Any, initializers.Initializer], tff.learning.models.FunctionalModel]
+  options: Optional[type] = None
+  num_clients: Optional[int] = None
   is_padding: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
-  padding_counts: Callable[[], bool] = lambda: False
+  padding_counts: Callable[[Any], bool] = lambda own: False
   pretraining: Pretraining = Pretraining()
   show: Optional[Callable[[tff.learning.models.FunctionalModel, Examples], str]] = None
 
-  def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
+  def is_scored(self, own: Any, labels: tf.Tensor) -> tf.Tensor:
     """Returns which labels count for loss and accuracy, bool of the same shape."""
     import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
-    if self.is_padding is None or self.padding_counts():
+    if self.is_padding is None or self.padding_counts(own):
       return tf.ones_like(labels, tf.bool)
     return tf.logical_not(self.is_padding(labels))
 
@@ -253,9 +268,7 @@ def cut_pool(
     test: Examples,
     num_clients: int,
     source: str,
-    rng: np.random.Generator,
-    num_public: int,
-    num_held_out: int = 0,
+    split: Split,
 ) -> TaskData:
   """Cuts a pool of examples, which are nobody's, evenly into synthetic clients.
 
@@ -266,28 +279,27 @@ def cut_pool(
     test: The test set.
     num_clients: How many clients to make.
     source: One sentence on where the data are from.
-    rng: Shuffles the pool.
-    num_public: How many examples become public.
-    num_held_out: How many examples take the place of the test set.
+    split: How many of them become public or the validation set; its seed shuffles the pool.
 
   Raises:
     InputError: If there are not that many.
   """
   x, y = pool
+  num_public, num_held_out = split.num_public, split.num_held_out
   aside = num_public + num_held_out
   if aside >= len(x):
     raise errors.InputError(
         f'{flags_of_sizes(num_public, num_held_out)} would take all of the {len(x)} training'
         ' examples; set a smaller number.'
     )
-  order = rng.permutation(len(x))
+  order = np.random.default_rng(split.seed).permutation(len(x))
   chosen, held, rest = np.split(order, [num_public, aside])
-  text = 'nobody\'s, taken out of the pool before it is cut into clients'
+  text = 'without owners, taken out of the pool before it is cut into clients'
   if num_held_out:
     source = f'{source}; {num_held_out:,} of them HELD OUT in place of the test set'
     test, test_owners = (x[held], y[held]), Owners(text)
   else:
-    test_owners = Owners('nobody\'s, the test part of the data set')
+    test_owners = Owners('without owners, the test part of the data set')
   return TaskData(
       clients=split_evenly(x[rest], y[rest], num_clients),
       test=test,
@@ -335,21 +347,3 @@ def split_evenly(x: np.ndarray, y: np.ndarray, num_clients: int) -> list[Example
   return list(
       zip(np.array_split(x, num_clients), np.array_split(y, num_clients))
   )
-
-
-def sizes(flag: flags.FlagHolder) -> tuple[int, ...]:
-  """A list flag as positive integers.
-
-  Raises:
-    InputError: If it is something else.
-  """
-  try:
-    values = tuple(map(int, flag.value))
-  except ValueError:
-    values = ()
-  if not values or min(values) < 1:
-    raise errors.InputError(
-        f'--{flag.name}={",".join(flag.value)} is not a list of positive integers'
-        ' with commas between.'
-    )
-  return values

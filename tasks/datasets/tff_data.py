@@ -21,7 +21,7 @@ _FormatError = tff.simulation.datasets.sql_client_data.DatabaseFormatError
 
 @contextlib.contextmanager
 def loading(
-    title: str, filename: str, cache_dir: Optional[str], flag: str
+    title: str, filename: str, cache_dir: Optional[str]
 ) -> Iterator[None]:
   """Turns what TFF's loaders raise into one sentence about the file they look for."""
   path = pathlib.Path(cache_dir or pathlib.Path.home() / '.tff') / filename
@@ -33,7 +33,7 @@ def loading(
         if path.exists()
         else f'download {filename}.lzma of TFF\'s public data sets'
         f' (tff-datasets-public), unpack it to that path, or name its directory'
-        f' with --{flag}'
+        ' with --data_dir'
     )
     raise errors.InputError(
         f'{title}: {path} is missing or can\'t be read ({library_errors.reason(error)}); {remedy}.'

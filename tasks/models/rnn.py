@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks.models import initializers
 from tasks.models import lstm
+from tasks.models import split
 
 
 def character_rnn(
@@ -18,7 +18,7 @@ def character_rnn(
     padding: Optional[int],
     initializer: initializers.Initializer,
     use_keras: bool = False,
-) -> tff.learning.models.FunctionalModel:
+) -> split.SplitModel:
   """Embedding, LSTM layers, and a dense layer of logits for the next character.
 
   Section 5 of the paper (after Reddi et al., arXiv 2003.00295): 90 characters,
@@ -49,17 +49,12 @@ def character_rnn(
 
   input_spec = (tf.TensorSpec([None, sequence_length], tf.int32),) * 2
 
-  @tf.function
-  def predict_on_batch(model_weights, characters, training):
-    del training  # Nothing here behaves differently in training.
-    embedding, *layers, kernel, bias = model_weights[0]
+  def body(model_weights, characters):
+    embedding, *layers = model_weights
     out = tf.gather(embedding, tf.transpose(characters))
     for first in range(0, len(layers), 3):
-      out = lstm.lstm(out, *layers[first : first + 3])
-    logits = tf.matmul(tf.reshape(out, [-1, inputs]), kernel) + bias
-    return tf.transpose(
-        tf.reshape(logits, [sequence_length, -1, vocabulary_size]), [1, 0, 2]
-    )
+      out = (_keras_lstm if use_keras else lstm.lstm)(out, *layers[first : first + 3])
+    return tf.transpose(out, [1, 0, 2])
 
   def loss(logits, labels, sample_weight=None):
     del sample_weight
@@ -71,26 +66,16 @@ def character_rnn(
         tf.reduce_sum(losses * real), tf.reduce_sum(real)
     )
 
-  if use_keras:
-    layers = tf.keras.layers
-    keras_model = tf.keras.Sequential([
-        layers.Embedding(
-            vocabulary_size, embedding_size, input_length=sequence_length
-        ),
-        *[layers.LSTM(units, return_sequences=True) for units in lstm_units],
-        layers.Dense(vocabulary_size),
-    ])
-    converted = tff.learning.models.functional_model_from_keras(
-        keras_model, tf.keras.losses.MeanSquaredError(), input_spec
-    )
+  return split.SplitModel(body, weights, loss, input_spec)
 
-    @tf.function
-    def predict_on_batch(model_weights, characters, training):
-      return converted.predict_on_batch(model_weights, characters, training=training)
 
-  return tff.learning.models.FunctionalModel(
-      initial_weights=(tuple(weights), ()),
-      predict_on_batch_fn=predict_on_batch,
-      loss_fn=loss,
-      input_spec=input_spec,
+def _keras_lstm(
+    inputs: tf.Tensor, kernel: tf.Tensor, recurrent_kernel: tf.Tensor, bias: tf.Tensor
+) -> tf.Tensor:
+  """Returns the same as `lstm.lstm`, by Keras, with tensors in place of a layer's variables."""
+  layer = tf.keras.layers.LSTM(
+      recurrent_kernel.shape[0], return_sequences=True, time_major=True
   )
+  layer.cell.kernel, layer.cell.recurrent_kernel, layer.cell.bias = kernel, recurrent_kernel, bias
+  layer.built = layer.cell.built = True
+  return layer(inputs)

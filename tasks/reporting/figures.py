@@ -7,10 +7,10 @@ from typing import Optional
 import numpy as np
 
 from tasks import datasets
-from tasks.config import grids
-from tasks.config import options
-from tasks.config import paper_tables
-from tasks.config import settings as settings_lib
+from tasks import systems
+from tasks.cli import grids
+from tasks.cli import options
+from tasks.cli import paper_tables
 from tasks.reporting import drawing
 from tasks.reporting import results
 
@@ -23,19 +23,11 @@ _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
 # What may differ between the points of a curve over p, and where p = 1 has nothing to choose.
 _NOT_ALONG_A_CURVE = (*results.NOT_COMPARED, 'algorithm')
 _MASK_FLAGS = tuple(
-    name for name, option in options.options_of(settings_lib.RunSettings).items()
-    if option.group == settings_lib.PUBLIC_DATA and name != 'warm_start'
-) + ('mask_rounds',)
+    name for system in systems.SYSTEMS.values() if system.options
+    for name in options.options_of(system.options)
+) + ('mask_rounds', 'public_examples')
 # What a label has anyway, and seeds.
 _IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
-# In the order of their colors, so that figures agree; further curves of one take the next free.
-_TITLES = {
-    'fedsmp_topk': 'Fed-SMP top-k', 'fedsmp_randk': 'Fed-SMP rand-k', 'dp_fedavg': 'DP-FedAvg',
-    'fedavg': 'FedAvg', 'fedavg_topk': 'FedAvg top-k', 'fedavg_randk': 'FedAvg rand-k',
-    'fedsmp_released': 'Fed-SMP past releases', settings_lib.PUBLIC_ONLY: 'public-only baseline',
-    'fedsmp_head': 'Fed-SMP last layer', 'fedavg_head': 'FedAvg last layer',
-}
-_ORDER = tuple(_TITLES)
 
 
 def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
@@ -56,7 +48,7 @@ def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
 
 def label(group: results.Group, with_p: bool = True, with_sigma: bool = True) -> str:
   """Describes a group in a few words."""
-  text = _TITLES[group.config['algorithm']]
+  text = systems.SYSTEMS[group.config['algorithm']].title
   if with_p and group.p < 1:
     text += f', p = {group.p:.3g}'
   if with_sigma and group.noise_multiplier is not None:
@@ -117,7 +109,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
     drawn = list(best.values()) if len(best) > 1 else ranked[-_MOST_CURVES:]
     which = 'of each system' if len(best) > 1 else f'{len(drawn)}'
     notes = [f'the most accurate {which} among {len(groups)} settings']
-  drawn = sorted(drawn, key=lambda group: _ORDER.index(group.config['algorithm']))
+  drawn = sorted(drawn, key=lambda group: _order(group))
   last_round = max(group.runs[0].columns['round'][-1] for group in drawn)
   by_round, by_uplink, lasts = [], [], []
   for group, name, color in zip(drawn, _labels(drawn), _colors(drawn)):
@@ -153,7 +145,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
   panels = []
   for kind, title in _SPARSIFIERS.items():
     losses, accuracies = [], []
-    sigma = datasets.TASKS[task].settings.noise_multiplier
+    sigma = paper_tables.settings_of(task).noise_multiplier
     for color, (algorithm, at_one, noise) in enumerate(
         [(f'fedsmp_{kind}', 'dp_fedavg', sigma), (f'fedavg_{kind}', 'fedavg', None)]
     ):
@@ -164,7 +156,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figu
       ]
       found = _over_several_p(some)
       for i, (text, curve) in enumerate(found.items()):
-        name = f'{_TITLES[algorithm]}; at p = 1 {_TITLES[at_one]}{text}'
+        name = f'{systems.SYSTEMS[algorithm].title}; at p = 1 {systems.SYSTEMS[at_one].title}{text}'
         losses.append(_points(name, curve, 'final_loss', color + 2 * i))
         accuracies.append(_points(name, curve, 'best', color + 2 * i))
       if found:
@@ -207,7 +199,7 @@ def _points(
 ) -> drawing.Curve:
   """A curve over p with a point for each, its groups' mean."""
   rounds = sorted({run.rounds for group in groups for run in group.runs})
-  if rounds != [datasets.TASKS[groups[0].config['task']].settings.rounds]:
+  if rounds != [paper_tables.settings_of(groups[0].config['task']).rounds]:
     name += f'; {" or ".join(f"{t:,}" for t in rounds)} round{"s" * (rounds != [1])}'
   ratios = sorted({group.p for group in groups})
   at_each = [
@@ -233,7 +225,7 @@ def _papers(
     return []
   x = np.array(sorted(points))
   y = np.array([points[p] for p in x])
-  name = f'the paper, {datasets.TASKS[task].settings.rounds:,} rounds'
+  name = f'the paper, {paper_tables.settings_of(task).rounds:,} rounds'
   return [drawing.Curve(name, x, y, None, color, 'reference')]
 
 
@@ -296,8 +288,13 @@ def _values(group: results.Group, names: Iterable[str]) -> str:
   )
 
 
+def _order(group: results.Group) -> int:
+  """The place of a group's system in the order of colors and legends."""
+  return list(systems.SYSTEMS).index(group.config['algorithm'])
+
+
 def _colors(groups: Sequence[results.Group]) -> list[int]:
   """A system's own color for its first group, and for others what is left."""
-  own = [_ORDER.index(group.config['algorithm']) for group in groups]
+  own = [_order(group) for group in groups]
   free = (color for color in itertools.count() if color not in own)
   return [color if color not in own[:i] else next(free) for i, color in enumerate(own)]

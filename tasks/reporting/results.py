@@ -11,8 +11,9 @@ from typing import Any, Optional
 import numpy as np
 
 from tasks import errors
-from tasks.config import options
-from tasks.config import settings
+from tasks import systems
+from tasks.cli import options
+from tasks.cli import settings
 from tasks.training import run_directory
 from tasks.training import tables
 
@@ -131,7 +132,7 @@ class Group:
   def outside_guarantee(self) -> bool:
     """Whether an epsilon, 0 too, leaves out that accuracy is an exact function of clients' examples."""
     of_clients = any(run.config.get('test_outside_guarantee') for run in self.runs)
-    claims = bool(self.config['privacy']) or self.config['algorithm'] == settings.PUBLIC_ONLY
+    claims = bool(self.config['privacy']) or not systems.SYSTEMS[self.config['algorithm']].federated
     return of_clients and claims
 
   @functools.cached_property
@@ -217,7 +218,7 @@ def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]
     }
     seconds = sum(
         float(row['round_seconds']) + float(row['evaluation_seconds'])
-        for row in tables.Table(directory / 'timings.csv').rows()
+        for row in tables.Table(directory / tables.TIMINGS).rows()
         if int(row['round']) <= length
     )
   except (OSError, ValueError, KeyError, TypeError) as error:

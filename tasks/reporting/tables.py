@@ -7,9 +7,9 @@ import math
 from typing import Any, Optional
 
 from tasks import datasets
-from tasks.config import grids
-from tasks.config import paper_tables
-from tasks.config import settings as settings_lib
+from tasks.cli import grids
+from tasks.cli import paper_tables
+from tasks.cli import settings as settings_lib
 from tasks.reporting import drawing
 from tasks.reporting import figures
 from tasks.reporting import results
@@ -255,11 +255,10 @@ def _own_settings(group: results.Group) -> list[str]:
   defaults, *_ = settings_lib.parse(
       [f'--task={config["task"]}', f'--algorithm={config["algorithm"]}']
   )
-  shown = set(dataclasses.asdict(defaults)) - set(results.NOT_COMPARED)
   return [
       f'{name} = {results.text(config["flags"].get(name))}'
       for name, value in settings_lib.identity(defaults).items()
-      if name in shown and config['flags'].get(name) != value
+      if name not in results.NOT_COMPARED and config['flags'].get(name) != value
   ]
 
 

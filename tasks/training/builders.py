@@ -1,52 +1,93 @@
-"""Builds what a run's settings describe: model, sparsifier, privacy, aggregator, training."""
+"""Builds what the settings of a run describe: seeds, model, privacy, aggregator, training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import math
-from typing import Optional
+import secrets
+from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
-from fedsmp_tff import client_training
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
-from tasks.config import options
-from tasks.config import settings as settings_lib
-from tasks.datasets import task as task_lib
+from tasks.cli import options
+from tasks.cli import settings as settings_lib
 from tasks.models import initializers
-from tasks.models import whitening
-from tasks.training import seeds as seeds_lib
+from tasks.models import split
 
-# A last layer's matrix and bias.
-_HEAD_TENSORS = 2
+_SECRET = ('sampling', 'process')
+
+
+class Seeds(NamedTuple):
+  """One seed a stream, each of 32 bits.
+
+  Attributes:
+    partition: Of the data among clients, and of the public set.
+    weights: Of the initial weights.
+    evaluation: Of the test examples that are measured between rounds.
+    sampling: Of who takes part in a round; None: the sampler's own entropy.
+    process: Of masks, the order of examples and the noise; None: all of it fresh.
+  """
+
+  partition: int
+  weights: int
+  evaluation: int
+  sampling: Optional[int]
+  process: Optional[int]
+
+  def public(self) -> dict[str, int]:
+    """Those that protect nobody, for config.json: the same when the run resumes."""
+    return {n: v for n, v in self._asdict().items() if n not in _SECRET}
+
+
+def make_seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
+  """The seeds of a run.
+
+  Args:
+    seed: The run's; None: from the operating system's entropy.
+    config: The contents of config.json, if the run resumes.
+  """
+  if seed is None and config is not None:
+    return Seeds(**config['seeds'], **dict.fromkeys(_SECRET))
+  sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
+  partition, weights, sampling, process, evaluation = (
+      int(word) for word in sequence.generate_state(5, np.uint32)
+  )
+  made = Seeds(partition, weights, evaluation, sampling, process)
+  return made if seed is not None else made._replace(**dict.fromkeys(_SECRET))
 
 
 def model(
-    settings: settings_lib.RunSettings, seeds: seeds_lib.Seeds
+    settings: settings_lib.RunSettings, seeds: Seeds
 ) -> tff.learning.models.FunctionalModel:
   """The task's model, with the run's initial weights."""
   initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
-  return datasets.TASKS[settings.task].build_model(initializer)
+  return datasets.TASKS[settings.task].build_model(settings.task_options, initializer)
 
 
-def in_coordinates(
-    settings: settings_lib.RunSettings, plain: tff.learning.models.FunctionalModel
+def trained_model(
+    settings: settings_lib.RunSettings, model: tff.learning.models.FunctionalModel
 ) -> tff.learning.models.FunctionalModel:
-  """The task's model in the coordinates that clients train: those of --whiten, or its own.
+  """Returns the part of the task's model that rounds train.
 
   Raises:
-    InputError: If the model does not fit --whiten.
+    InputError: If the model does not fit --trainable.
   """
-  if settings.whiten is None:
-    return plain
-  try:
-    return whitening.whitened(plain)
-  except ValueError as error:
-    raise errors.InputError(f'--whiten={settings.whiten}: {error}') from None
+  if settings.trainable != settings_lib.HEAD:
+    return model
+  if not isinstance(model, split.SplitModel):
+    raise errors.InputError(
+        f'--trainable={settings.trainable} needs a model whose last layer is known, but that of'
+        f' --task={settings.task} is a {type(model).__name__}. Return a'
+        ' tasks.models.split.SplitModel from its `build_model`, or set'
+        f' --trainable={settings_lib.ALL}.'
+    )
+  return model.head()
 
 
 def privacy_spec(
@@ -67,7 +108,7 @@ def privacy_spec(
   """
   s = settings
   private = s.clip is not None
-  integers = private and s.noise != noise_lib.GAUSSIAN
+  integers = private and s.noise != mechanism_lib.GAUSSIAN
   try:
     spec = spec_lib.PrivacySpec(
         population=num_clients,
@@ -77,7 +118,7 @@ def privacy_spec(
         clipping_norm=s.clip if private else math.inf,
         delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
         sampling=s.sampling,
-        noise=s.noise if private else noise_lib.GAUSSIAN,
+        noise=s.noise if private else mechanism_lib.GAUSSIAN,
         # The vote of adaptive clipping is one more value.
         num_values=num_kept + (s.clip_quantile is not None) if integers else None,
     )
@@ -103,78 +144,22 @@ def aggregator(
   return fedsmp_tff.FedSmpFactory(kept, mechanism)
 
 
-def num_kept(settings: settings_lib.RunSettings, sizes: Sequence[int]) -> int:
-  """k, for a model of trainable weights of these sizes."""
-  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
-  if kind is None:
-    return sum(sizes)
-  if kind == 'head':
-    return sum(sizes[-_HEAD_TENSORS:])
-  return fedsmp_tff.RandK(settings.p).num_kept(sum(sizes))
-
-
-def sparsifier(
-    settings: settings_lib.RunSettings, data: task_lib.TaskData, num: int
-) -> fedsmp_tff.Sparsifier:
-  """Returns the run's sparsifier.
-
-  Args:
-    settings: The run's settings.
-    data: The data.
-    num: k.
-
-  Raises:
-    InputError: If the public data have too few examples for --public_clients.
-  """
-  kind = settings_lib.ALGORITHMS[settings.algorithm].sparsifier
-  if kind is None:
-    return fedsmp_tff.Dense()
-  if kind == 'head':
-    return fedsmp_tff.Head(num)
-  if kind == 'randk':
-    return fedsmp_tff.RandK(settings.p, mask_rounds=settings.mask_rounds)
-  if kind == 'released':
-    return fedsmp_tff.ReleasedTopK(settings.p, mask_rounds=settings.mask_rounds)
-  public = dict(
-      public_examples=data.public,
-      public_clients=_pseudo_clients(settings, len(data.public[0])),
-      mask_rounds=settings.mask_rounds,
-  )
-  if settings.released_weight is not None:
-    return fedsmp_tff.HybridTopK(
-        settings.p, released_weight=settings.released_weight, **public
-    )
-  return fedsmp_tff.TopK(settings.p, **public)
-
-
-def _pseudo_clients(settings: settings_lib.RunSettings, num_examples: int) -> Optional[int]:
-  """Returns the number of `TopK`'s pseudo-clients; None for one training on all examples.
-
-  By default they are few and their trainings longer than clients': shorter ones make worse masks in
-  the long run (docs/results, "How top-k's coordinates are chosen").
-  """
-  clients = settings.public_clients
-  if clients is None:
-    return settings_lib.PSEUDO_CLIENTS if num_examples >= settings_lib.PSEUDO_CLIENTS else None
-  if clients > num_examples:
-    raise errors.InputError(
-        f'--public_clients={clients} is more than the {num_examples} public examples; lower it, or'
-        ' raise --public_examples.'
-    )
-  return clients or None
+def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
+  """Returns k, for a model of d parameters."""
+  return fedsmp_tff.RandK(settings.p).num_kept(dim) if settings.system.masked else dim
 
 
 def local_training(
     settings: settings_lib.RunSettings,
-) -> client_training.LocalTraining:
+) -> fedsmp_tff.LocalTraining:
   """Returns what clients do in a round."""
-  paper = datasets.TASKS[settings.task].settings
+  defaults = datasets.TASKS[settings.task].defaults
 
   def learning_rate(round_num):
-    decays = tf.cast(round_num // paper.learning_rate_decay_rounds, tf.float32)
-    return settings.learning_rate * paper.learning_rate_decay**decays
+    decays = tf.cast(round_num // defaults.learning_rate_decay_rounds, tf.float32)
+    return settings.learning_rate * defaults.learning_rate_decay**decays
 
-  return client_training.LocalTraining(
+  return fedsmp_tff.LocalTraining(
       tff.learning.optimizers.build_sgdm(
           settings.learning_rate, settings.momentum
       ),
@@ -185,7 +170,7 @@ def local_training(
 
 
 def clipping_schedule(
-    settings: settings_lib.RunSettings, training: client_training.LocalTraining
+    settings: settings_lib.RunSettings, training: fedsmp_tff.LocalTraining
 ) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
   """Returns the factor on C as a function of the round; None if C stays.
 
@@ -206,7 +191,7 @@ def server_optimizer(
   """The optimizer that applies updates to the weights."""
   rate = settings.server_learning_rate
   optimizer = tff.learning.optimizers.build_sgdm(rate)
-  if settings.server_schedule is None:
+  if settings.server_schedule == settings_lib.CONSTANT:
     return optimizer
   return tff.learning.optimizers.schedule_learning_rate(
       optimizer,

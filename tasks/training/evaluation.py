@@ -7,8 +7,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import client_training
+from fedsmp_tff import local_training
+from fedsmp_tff.program import loop
+from tasks import datasets
 from tasks.datasets import task as task_lib
+from tasks.training import experiment as experiment_lib
 
 # A shard's, at most: as fast as larger ones (on two processors 1.7 s for 2,000 sequences of 80
 # characters, the speed of a matrix product), and enough shards for many processors. A fixed
@@ -58,7 +61,7 @@ def build(
     )
 
   examples_type = tff.SequenceType(
-      tff.types.tensorflow_to_type(client_training.element_spec(model))
+      tff.types.tensorflow_to_type(local_training.element_spec(model))
   )
 
   weights_type = initial_weights.type_signature.result
@@ -67,7 +70,7 @@ def build(
   def measure(weights, examples):
     # No `Dataset.reduce`: it has TensorFlow optimize the model's graph in every call, which
     # took longer than the forward pass of 250 sequences.
-    x, y = client_training.examples_of(examples)
+    x, y = local_training.examples_of(examples)
     output = model.predict_on_batch(
         (weights.trainable, weights.non_trainable), x, training=False
     )
@@ -115,3 +118,21 @@ def shards_of(
       tf.data.Dataset.from_tensor_slices(shard)
       for shard in task_lib.split_evenly(x, y, max(-(-len(x) // _BATCH), 1))
   ]
+
+
+def of_run(
+    experiment: experiment_lib.Experiment,
+) -> Callable[[int, Any], Optional[Evaluation]]:
+  """Returns what measures the weights after a round, where that is due."""
+  settings, test = experiment.settings, experiment.examples.test
+  task = datasets.TASKS[settings.task]
+  measure = build(experiment.model, experiment.is_scored, task.is_padding)
+  whole = shards_of(test)
+  part = shards_of(test, experiment.eval_examples, experiment.seeds.evaluation)
+
+  def evaluate(rounds_done, weights):
+    if not loop.is_due(rounds_done, settings.rounds_per_evaluation, settings.rounds):
+      return None
+    return measure(weights, whole if rounds_done == settings.rounds else part)
+
+  return evaluate

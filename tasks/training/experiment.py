@@ -8,16 +8,17 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
-from fedsmp_tff import fed_smp
-from fedsmp_tff.mechanism import noise as noise_lib
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.mechanism import round as round_lib
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
-from tasks.config import settings as settings_lib
+from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
-from tasks.models import whitening
+from tasks.models import split as split_lib
 from tasks.training import builders
-from tasks.training import seeds as seeds_lib
+from tasks.training import features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,57 +29,66 @@ class Experiment:
     settings: The run's settings.
     seeds: The run's seeds.
     data: The data.
-    model: The model, with the run's initial weights.
-    plain_model: The task's own model, of which `model` is another choice of coordinates with --whiten.
+    examples: What rounds and measurements see of the data: the same, or features with
+      --trainable=head, once the body is there.
+    task_model: The task's own model.
+    model: What rounds train, with the run's initial weights: the task's model or its last layer.
+    body: The frozen body of --trainable=head; None before it is there, and without it.
     aggregator: The masked private sum.
     round: Its steps for the model.
     spec: What is sampled and added, and what that guarantees for the data's clients.
   """
 
   settings: settings_lib.RunSettings
-  seeds: seeds_lib.Seeds
+  seeds: builders.Seeds
   data: task_lib.TaskData
+  examples: task_lib.TaskData
+  task_model: tff.learning.models.FunctionalModel
   model: tff.learning.models.FunctionalModel
-  plain_model: tff.learning.models.FunctionalModel
   aggregator: fedsmp_tff.FedSmpFactory
-  round: fed_smp.FedSmpRound
+  round: round_lib.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
+  body: Optional[split_lib.FrozenBody] = None
 
   @classmethod
   def build(
       cls,
       settings: settings_lib.RunSettings,
-      seeds: seeds_lib.Seeds,
+      seeds: builders.Seeds,
+      data_dir: Optional[str] = None,
   ) -> 'Experiment':
     """Loads the data and makes the rest; what can be checked before the data is.
 
     Args:
       settings: The run's settings.
       seeds: The run's seeds.
+      data_dir: Directory of the data; None: the task's own.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
     """
     task = datasets.TASKS[settings.task]
-    _check_clients(settings, task.num_clients())
-    plain = builders.model(settings, seeds)
-    model = builders.in_coordinates(settings, plain)
+    _check_clients(settings, task.num_clients)
+    task_model = builders.model(settings, seeds)
+    model = builders.trained_model(settings, task_model)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    num_kept = builders.num_kept(settings, sizes)
+    num_kept = builders.num_kept(settings, sum(int(np.prod(shape)) for shape in shapes))
     spec = None
-    if task.num_clients() is not None:
-      spec = builders.privacy_spec(settings, task.num_clients(), num_kept)
-    data = task.load(
-        seeds.partition, settings.public_examples or 0, settings.held_out or 0
+    if task.num_clients is not None:
+      spec = builders.privacy_spec(settings, task.num_clients, num_kept)
+    split = task_lib.Split(
+        seeds.partition, settings.public_examples or 0, settings.held_out or 0, data_dir
     )
+    data = task.load(settings.task_options, split)
     _check_clients(settings, len(data.clients))
     _check_public(settings, data)
     spec = spec or builders.privacy_spec(settings, len(data.clients), num_kept)
     aggregator = builders.aggregator(
-        settings, spec, builders.sparsifier(settings, data, num_kept)
+        settings, spec, settings.system.sparsifier(settings, data)
     )
-    return cls(settings, seeds, data, model, plain, aggregator, aggregator.round(shapes), spec)
+    return cls(
+        settings, seeds, data, data, task_model, model, aggregator, aggregator.round(shapes), spec
+    )
 
   @property
   def private(self) -> bool:
@@ -112,7 +122,7 @@ class Experiment:
   def downlink_bytes(self) -> int:
     """The bytes that a client receives in a round: weights and coordinates."""
     numbers = sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights))
-    numbers += self.aggregator.sparsifier.num_coordinates(self.dim)
+    numbers += 0 if self.aggregator.sparsifier.keeps_all else self.round.num_kept
     return 4 * numbers
 
   @property
@@ -136,11 +146,23 @@ class Experiment:
     """Returns the run with other initial weights."""
     return dataclasses.replace(self, model=with_weights(self.model, weights))
 
-  def plain_weights(
+  def with_body(self, body: split_lib.FrozenBody) -> 'Experiment':
+    """Returns the run on the features of a frozen body."""
+    examples = features.of_data(self.data, body, self.task_model.input_spec[0])
+    aggregator = fedsmp_tff.FedSmpFactory(
+        self.settings.system.sparsifier(self.settings, examples), self.aggregator.mechanism
+    )
+    return dataclasses.replace(self, examples=examples, aggregator=aggregator, body=body)
+
+  def task_weights(
       self, weights: tff.learning.models.ModelWeights
   ) -> tff.learning.models.ModelWeights:
     """Returns weights of rounds as those of the task's own model."""
-    return weights if self.settings.whiten is None else whitening.plain(weights)
+    return weights if self.body is None else self.body.weights_of(weights)
+
+  def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
+    """Returns which labels count for loss and accuracy; see `Task.is_scored`."""
+    return datasets.TASKS[self.settings.task].is_scored(self.settings.task_options, labels)
 
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
@@ -151,6 +173,25 @@ class Experiment:
         server_optimizer=builders.server_optimizer(self.settings),
         seed=self.seeds.process,
     )
+
+  @property
+  def body_bytes(self) -> int:
+    """The bytes of the frozen body and its whitening, which a client receives once."""
+    if self.settings.trainable != settings_lib.HEAD:
+      return 0
+    *body, kernel, _ = self.task_model.initial_weights[0]
+    return 4 * (sum(map(np.size, body)) + len(kernel) * (len(kernel) + 1))
+
+  def client_data(self) -> features.ClientData:
+    """Returns the datasets of participants."""
+    return features.ClientData(self.examples, tagged=self.settings.seed is not None)
+
+  def show(self, weights: tff.learning.models.ModelWeights) -> Optional[str]:
+    """Returns what the task shows of its trained model; None: nothing, or not within the guarantee."""
+    show = datasets.TASKS[self.settings.task].show
+    if show is None or self.data.test_outside_guarantee:
+      return None
+    return show(with_weights(self.task_model, weights), self.data.test)
 
   def uplink_megabytes(self, rounds: int) -> float:
     """Returns the MB that a client sends in so many rounds, on average."""
@@ -165,19 +206,19 @@ class Experiment:
     if not self.private:
       return {}
     found = {'epsilon': self.spec.epsilon(rounds=rounds)}
-    if self.spec.noise == noise_lib.GAUSSIAN:
-      found['epsilon_paper'] = self.paper_spec.epsilon('paper', rounds)
+    if self.spec.noise == mechanism_lib.GAUSSIAN:
+      found['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
     return found
 
   @property
   def paper_spec(self) -> fedsmp_tff.PrivacySpec:
-    """The specification that the paper's accounting is about: of the task's `paper_population`."""
-    paper = datasets.TASKS[self.settings.task].settings
-    if paper.population is None:
+    """The specification that the paper's accountant is about: of the task's `paper_population`."""
+    population = datasets.TASKS[self.settings.task].defaults.paper_population
+    if population is None:
       return self.spec
-    delta = self.settings.delta or spec_lib.default_delta(paper.population)
+    delta = self.settings.delta or spec_lib.default_delta(population)
     return dataclasses.replace(
-        self.spec, population=paper.population, delta=delta, seats=None, min_reporting=None
+        self.spec, population=population, delta=delta, seats=None, min_reporting=None
     )
 
   def as_dict(self) -> dict[str, Any]:

@@ -1,17 +1,27 @@
-"""Recognizes finished runs, without TensorFlow or data, and removes their checkpoints."""
+"""Finished runs: recognizes them, without TensorFlow or data; removes checkpoints; loads the model."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
 import fcntl
+import os
 import pathlib
 import shutil
+import typing
 from typing import Any, Optional
 
 from fedsmp_tff.privacy import ledger as ledger_lib
-from tasks.config import settings as settings_lib
+from tasks import datasets
+from tasks import errors
+from tasks.cli import options
+from tasks.cli import settings as settings_lib
 from tasks.training import resuming
 from tasks.training import run_directory
-from tasks.training import run_tables
+from tasks.training import tables
+
+if typing.TYPE_CHECKING:
+  import tensorflow_federated as tff
 
 
 def text(
@@ -95,7 +105,7 @@ def is_whole(path: pathlib.Path, rounds: int) -> bool:
   cleaned = is_cleaned(path)
   parts = [
       path / run_directory.CONFIG, path / run_directory.WEIGHTS, checkpoints,
-      *run_tables.RunTables(path).paths(),
+      *tables.Tables(path).paths(),
       *([] if cleaned else checkpoints.rglob('*')),
   ]
   if not (cleaned or (checkpoints / f'round_{rounds}').exists()):
@@ -120,3 +130,29 @@ def _ledger_agrees(path: pathlib.Path, summary: dict[str, Any]) -> bool:
       path / run_directory.SUMMARY
   ).stat().st_mtime_ns
   return unchanged and record.rounds_charged == summary['rounds_charged']
+
+
+def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel:
+  """Returns the model of a finished run, whose initial weights are the trained ones.
+
+  Raises:
+    InputError: If there is no finished run in the directory.
+  """
+  # pylint: disable=g-import-not-at-top
+  from tasks.training import builders
+  from tasks.training import experiment
+
+  path = pathlib.Path(run_dir)
+  flags = run_directory.read_json(path / run_directory.CONFIG).get('flags')
+  if flags is None or not (path / run_directory.WEIGHTS).exists():
+    raise errors.InputError(
+        f'{path} has no finished run; name the --output_dir of one, or let it end first.'
+    )
+  # The flags that shape a model.
+  task = datasets.TASKS[flags['task']]
+  own = options.options_of(task.options) if task.options is not None else ()
+  names = ['task', 'initializer', *(f'{task.name}_{name}' for name in own)]
+  settings = settings_lib.parse([options.flag_of(name, flags[name]) for name in names])[0]
+  model = builders.model(settings, builders.make_seeds(0, None))
+  weights = run_directory.read_weights(path / run_directory.WEIGHTS, model.initial_weights)
+  return experiment.with_weights(model, weights)

@@ -9,13 +9,22 @@ took the rate that ended at 20.76 % where others end at 45 %.
 """
 
 from collections.abc import Callable
+import pathlib
+import sys
+import zipfile
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import datasets
 from tasks import errors
+from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
+from tasks.models import split
+from tasks.training import experiment as experiment_lib
+from tasks.training import features
+from tasks.training import run_directory
 
 CLIPPING_NORM = 1.0
 
@@ -96,3 +105,56 @@ def _apply_temperature(trainable, temperature: float):
   return tf.nest.pack_sequence_as(
       trainable, [*flat[:-num], *(array / np.float32(temperature) for array in flat[-num:])]
   )
+
+
+def initialized(
+    experiment: experiment_lib.Experiment, out: run_directory.RunDirectory, began: bool
+) -> experiment_lib.Experiment:
+  """Returns the run with the initial weights, and the frozen body, that its flags ask for.
+
+  Args:
+    experiment: The run.
+    out: Its directory, which keeps the body.
+    began: Whether there is a checkpoint, which has the weights.
+  """
+  settings, model = experiment.settings, experiment.task_model
+  has_body = settings.trainable == settings_lib.HEAD
+  if settings.warm_start == settings_lib.NONE or (began and not has_body):
+    return experiment
+  if began:
+    return experiment.with_body(_read_body(model, out.path / run_directory.BODY))
+  task = datasets.TASKS[settings.task]
+
+  def report(epoch, loss):
+    print(
+        f'pre-training: epoch {epoch}/{task.pretraining.epochs}, loss {loss:.4f}',
+        file=sys.stderr, flush=True,
+    )
+
+  public = experiment.data.public
+  weights = train(
+      model, task.pretraining, public, experiment.seeds.partition, report
+  )
+  if not has_body:
+    return experiment.with_initial_weights(weights)
+  try:
+    body, head = features.split(model, weights, public, experiment.is_scored)
+  except ValueError as error:
+    raise errors.InputError(f'--trainable={settings.trainable}: {error}') from None
+  out.write_weights(
+      tff.learning.models.ModelWeights(body.weights, (body.matrix, body.mean)), run_directory.BODY
+  )
+  return experiment.with_initial_weights(head).with_body(body)
+
+
+def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
+  """Returns the frozen body of a run that resumes."""
+  like = model.initial_weights[0][:-2], ('matrix', 'mean')
+  try:
+    weights = run_directory.read_weights(path, like)
+  except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    raise errors.InputError(
+        f'{path} can\'t be read ({type(error).__name__}: {error}); restore it from a backup, or'
+        ' start over with --overwrite.'
+    ) from None
+  return split.FrozenBody(model.body, weights.trainable, *weights.non_trainable)

@@ -19,17 +19,26 @@ import numpy as np
 
 import fedsmp_tff
 from tasks import errors
-from tasks.config import options
-from tasks.config import runtime as runtime_lib
-from tasks.config import settings as settings_lib
+from tasks.cli import options
+from tasks.cli import place as place_lib
+from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
 
 if typing.TYPE_CHECKING:
+  from fedsmp_tff.privacy import ledger as ledger_lib
+  from fedsmp_tff.program import checkpoints as checkpoints_lib
   from tasks.training import experiment as experiment_lib
+  from tasks.training import run_directory
 
 # In the directory of checkpoints.
 _DATA_DIGEST = 'data_digest.json'
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
+
+
+def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSettings) -> None:
+  """Raises `InputError` if the run in a directory has other flags than these."""
+  if out.config is not None:
+    check_identity(out.path, out.config, settings_lib.identity(settings))
 
 
 def check_identity(path: Any, config: dict[str, Any], flags: dict[str, Any]) -> None:
@@ -57,17 +66,80 @@ def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
   )
 
 
-def check_data(
-    path: Any, checkpoints: pathlib.Path, config: dict[str, Any], data: task_lib.TaskData
-) -> None:
-  """Raises `InputError` if a run began with other data, or if that is no longer known.
+def check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:
+  """Raises `InputError` if a run began with other data, if that is not known, or if a budget can't be.
 
   Args:
-    path: The run's directory.
-    checkpoints: The directory of its checkpoints.
-    config: The contents of its config.json.
-    data: The data now.
+    out: The directory of the run.
+    experiment: The run now.
   """
+  if experiment.settings.epsilon_budget is not None:
+    out.check_clients(_name_of_clients(out, experiment))
+  if out.config is not None:
+    _check_digest(out.path, out.checkpoints, out.config, experiment.data)
+
+
+def begin(
+    out: run_directory.RunDirectory,
+    experiment: experiment_lib.Experiment,
+    place: place_lib.PlaceSettings,
+) -> checkpoints_lib.Checkpoints:
+  """Begins a run, or continues it; returns its checkpoints.
+
+  Raises:
+    InputError: If files of the run are missing or damaged.
+  """
+  from fedsmp_tff.program import checkpoints as checkpoints_lib  # pylint: disable=g-import-not-at-top
+
+  resumed = out.config is not None
+  if not resumed:
+    out.begin(config(experiment, place))
+  for change in changes(out.config, surroundings(place)):
+    print(f'tasks.run: {change}; last bits may differ.', file=sys.stderr)
+  checkpoints = checkpoints_lib.Checkpoints(out.checkpoints, out.config['run_id'].encode())
+  if resumed and checkpoints.empty():
+    out.tables.resume_without_checkpoint(out.checkpoints)
+  keep_data_digest(out.checkpoints, experiment.data)
+  return checkpoints
+
+
+def ledger(
+    out: run_directory.RunDirectory, experiment: experiment_lib.Experiment, began: bool
+) -> Optional[ledger_lib.Ledger]:
+  """Returns the privacy ledger of a run; None without privacy.
+
+  Args:
+    out: The directory of the run.
+    experiment: The run.
+    began: Whether rounds may have begun, so that there must be one.
+  """
+  if not experiment.private:
+    return None
+  initial_weights = 'random'
+  if experiment.settings.warm_start != settings_lib.NONE:
+    digest = experiment.data.public_digest()
+    initial_weights = f'pre-trained on public examples, digest {digest}'
+  return out.ledger(
+      experiment.spec, out.config['run_id'], experiment.seeds.process,
+      _name_of_clients(out, experiment), initial_weights, began,
+      epsilon_budget=experiment.settings.epsilon_budget,
+  )
+
+
+def _name_of_clients(
+    out: run_directory.RunDirectory, experiment: experiment_lib.Experiment
+) -> str:
+  """Returns the name by which ledgers of the same clients, and of no others, know their data."""
+  recorded = experiment.data.as_dict() if out.config is None else out.config
+  # A task of one's own may have none.
+  digest = recorded.get('split_digest')
+  task = experiment.settings.task
+  return task if digest is None else f'{task} divided as {digest}'
+
+
+def _check_digest(
+    path: Any, checkpoints: pathlib.Path, config: dict[str, Any], data: task_lib.TaskData
+) -> None:
   remedy = 'name another directory, or start over with --overwrite.'
   kept = checkpoints / _DATA_DIGEST
   try:
@@ -130,7 +202,7 @@ def _digest(data: task_lib.TaskData, key: bytes) -> str:
   return digest.hexdigest()
 
 
-def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
+def surroundings(place: place_lib.PlaceSettings) -> dict[str, Any]:
   """Returns what may change before a run resumes, and with it the last bits of floats."""
   return {
       'runtime': dataclasses.asdict(place),
@@ -140,7 +212,7 @@ def surroundings(place: runtime_lib.RuntimeSettings) -> dict[str, Any]:
 
 def config(
     experiment: experiment_lib.Experiment,
-    place: runtime_lib.RuntimeSettings,
+    place: place_lib.PlaceSettings,
 ) -> dict[str, Any]:
   """Returns the contents of config.json for a run that begins.
 
@@ -192,13 +264,13 @@ def _git(*arguments: str) -> Optional[str]:
 
 def changes(config: dict[str, Any], now: dict[str, Any]) -> list[str]:
   """Lists the differences between two `surroundings`, a phrase each."""
-  runtime_options = options.options_of(runtime_lib.RuntimeSettings)
+  place_options = options.options_of(place_lib.PlaceSettings)
   return [
       f'{kind} {name}: {config[kind].get(name)} until now, {value} from here on'
       for kind, values in now.items()
       for name, value in values.items()
       if config[kind].get(name) != value
-      and (name not in runtime_options or runtime_options[name].compared)
+      and (name not in place_options or place_options[name].compared)
   ]
 
 

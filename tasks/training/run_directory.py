@@ -19,12 +19,13 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
-from tasks.training import run_tables
 from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, _FORMER_LEDGERS = 'privacy_ledger.jsonl', 'privacy_ledger.{}.jsonl'
 CHECKPOINTS, LOCK = 'checkpoints', '.lock'
+# What no round of --trainable=head changes, and checkpoints do not have.
+BODY = f'{CHECKPOINTS}/body.npz'
 
 
 class RunDirectory:
@@ -53,7 +54,7 @@ class RunDirectory:
     """
     self.path = pathlib.Path(path)
     self._overwrite = overwrite
-    self.tables = run_tables.RunTables(self.path)
+    self.tables = tables.Tables(self.path)
     self._begun = False
     self._opened_at = time.monotonic()
     with errors.writing_to('output_dir', path):
@@ -157,7 +158,7 @@ class RunDirectory:
     """Begins a run; with `overwrite`, removes what another run has left."""
     self._begun = True
     if self._overwrite:
-      with run_tables.writing(self.path):
+      with tables.writing(self.path):
         # The configuration first: without it the other files are no run.
         for path in (
             self.path / CONFIG, self.path / SUMMARY, *self.path.glob('weights*.npz')
@@ -186,7 +187,7 @@ class RunDirectory:
     self.record({'seconds': round(before + time.monotonic() - self._opened_at, 1)})
     self._write_json(SUMMARY, summary)
 
-  def write_weights(self, weights: Any) -> None:
+  def write_weights(self, weights: Any, name: str = WEIGHTS) -> None:
     """Writes a `ModelWeights`, trainable and not, in order, as arrays of an .npz file."""
     import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
@@ -195,7 +196,7 @@ class RunDirectory:
         for kind in ('trainable', 'non_trainable')
         for position, array in enumerate(tf.nest.flatten(getattr(weights, kind)))
     }
-    self._replace(WEIGHTS, lambda file: np.savez(file, **arrays))
+    self._replace(name, lambda file: np.savez(file, **arrays))
 
   def _next_former_ledger(self) -> pathlib.Path:
     """The path of one more former ledger: no path of another, whichever are missing."""
@@ -219,7 +220,7 @@ class RunDirectory:
           ' no other run uses it.',
           file=sys.stderr,
       )
-    with run_tables.writing(self.path):
+    with tables.writing(self.path):
       self._lock.truncate(0)
       self._lock.write(f'process {os.getpid()} on {socket.gethostname()}\n')
       self._lock.flush()
@@ -232,7 +233,7 @@ class RunDirectory:
         raise ValueError('it has no run_id')
       return config
     except FileNotFoundError:
-      if not (self.path / run_tables.METRICS).exists():
+      if not (self.path / tables.METRICS).exists():
         return None
       reason = 'it is missing'
     except (OSError, ValueError) as error:
@@ -250,8 +251,8 @@ class RunDirectory:
   def _replace(self, name: str, write: Callable[[BinaryIO], Any]) -> None:
     """Writes a file that appears, or takes the place of the old one, when whole."""
     path = self.path / name
-    unfinished = path.with_name(f'.{name}.unfinished')
-    with run_tables.writing(path):
+    unfinished = path.with_name(f'.{path.name}.unfinished')
+    with tables.writing(path):
       try:
         with open(unfinished, 'wb') as file:
           write(file)
@@ -260,6 +261,25 @@ class RunDirectory:
         os.replace(unfinished, path)
       finally:
         unfinished.unlink(missing_ok=True)
+
+
+def read_weights(path: pathlib.Path, like: tuple[Any, Any]) -> Any:
+  """Returns what `write_weights` wrote, as a `ModelWeights`.
+
+  Args:
+    path: The file.
+    like: A structure as the trainable weights, and one as the others.
+  """
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
+
+  with np.load(path) as arrays:
+    return tff.learning.models.ModelWeights(*(
+        tf.nest.pack_sequence_as(
+            structure, [arrays[f'{kind}_{i}'] for i in range(len(tf.nest.flatten(structure)))]
+        )
+        for kind, structure in zip(('trainable', 'non_trainable'), like)
+    ))
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -289,7 +309,7 @@ def _number(path: pathlib.Path) -> int:
 
 def rounds_charged(run_dir: os.PathLike[str]) -> int:
   """The most rounds that a run's reports count as charged; 0 without any."""
-  path = pathlib.Path(run_dir) / run_tables.METRICS
+  path = pathlib.Path(run_dir) / tables.METRICS
   found = [row.get('rounds_charged') for row in tables.Table(path).rows()]
   return max([int(c) for c in found if c and c.isdigit()], default=0)
 

@@ -12,7 +12,6 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
-from fedsmp_tff.post_processing import released_topk
 from tests.support import numpy_reference
 from tests.support import one_round
 from tests.support import processes
@@ -232,16 +231,15 @@ class TestComposition:
         clipping_norm=0.7, noise_multiplier=0.0,
     )
 
-  def _check_stock(self, build, **options):
+  def test_stock_fed_avg(self):
     model = tiny_models.linear_regression()
-    process = build(
+    process = tff.learning.algorithms.build_unweighted_fed_avg(
         lambda: tff.learning.models.model_from_functional(model),
         client_optimizer_fn=tff.learning.optimizers.build_sgdm(
             self._LEARNING_RATE
         ),
         model_aggregator=self._factory(),
         metrics_aggregator=fedsmp_tff.no_client_metrics,
-        **options,
     )
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
     state = process.initialize()
@@ -254,7 +252,7 @@ class TestComposition:
         [tf.data.Dataset.from_tensor_slices(e).batch(6) for e in examples],
     )
     after = process.get_model_weights(output.state).trainable
-    # One step of full-batch SGD from zero distance: FedProx's term is zero too.
+    # One step of full-batch SGD.
     updates = [
         np.concatenate([
             part.reshape(-1)
@@ -271,49 +269,6 @@ class TestComposition:
     got = np.concatenate([(b - a).reshape(-1) for b, a in zip(before, after)])
     np.testing.assert_allclose(got, expected, atol=2e-6)
     assert output.metrics['aggregator']['participants'] == self._CLIENTS
-
-  def test_stock_fed_avg(self):
-    self._check_stock(tff.learning.algorithms.build_unweighted_fed_avg)
-
-  def test_stock_fed_prox(self):
-    self._check_stock(
-        tff.learning.algorithms.build_unweighted_fed_prox, proximal_strength=0.5
-    )
-
-  def test_masks_of_past_releases_in_stock_fed_avg(self):
-    model = tiny_models.linear_regression()
-    process = tff.learning.algorithms.build_unweighted_fed_avg(
-        lambda: tff.learning.models.model_from_functional(model),
-        client_optimizer_fn=tff.learning.optimizers.build_sgdm(self._LEARNING_RATE),
-        model_aggregator=processes.factory(
-            released_topk.ReleasedTopK(num=4, explore=0.0), self._CLIENTS,
-            clipping_norm=0.7, noise_multiplier=0.0,
-        ),
-        metrics_aggregator=fedsmp_tff.no_client_metrics,
-    )
-    tff.test.assert_not_contains_unsecure_aggregation(process.next)
-    state = process.initialize()
-    clients = [
-        tf.data.Dataset.from_tensor_slices(
-            tiny_models.regression_examples(6, seed=i)
-        ).batch(6)
-        for i in range(self._CLIENTS)
-    ]
-    releases = []
-    for _ in range(5):
-      weights, kept = process.get_model_weights(state), state.aggregator.coordinates
-      state = process.next(state, clients).state
-      moved = np.concatenate([
-          (b - a).ravel()
-          for b, a in zip(weights.trainable, process.get_model_weights(state).trainable)
-      ])
-      assert set(np.flatnonzero(moved)) == set(kept)
-      releases.append((kept, moved[kept], np.zeros(4)))
-      _, _, energy = numpy_reference.energies(releases, [(4, 2), (2,)], 0.95)
-      # Equal ones are ordered by chance, which moves an energy by 1 % at most.
-      np.testing.assert_allclose(
-          np.sort(energy[state.aggregator.coordinates]), np.sort(energy)[-4:], rtol=0.011
-      )
 
   def test_a_computation_of_the_users_own(self):
     process = self._factory().create(one_round.VECTOR)
@@ -339,10 +294,10 @@ class TestComposition:
     np.testing.assert_allclose(output.result, expected, atol=2e-6)
 
   def test_a_sparsifier_of_the_users_own(self):
-    class Last(sparsifiers.Kept):
+    class Last(sparsifiers.SizedSparsifier):
 
-      def choose(self, known):
-        return tf.range(one_round.DIM - self.num_kept(one_round.DIM), one_round.DIM)
+      def choose(self, context):
+        return context.dim - 1 - tf.range(self.num_kept(context.dim))
 
     updates = one_round.updates(self._CLIENTS)
     factory = processes.factory(

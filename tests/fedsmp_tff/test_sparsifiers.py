@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import client_training
+from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 from tests.support import numpy_reference
@@ -32,9 +32,8 @@ class TestComputation:
 
   @pytest.mark.parametrize('num', [0, -1, 2.5])
   def test_refuses_num(self, num):
-    for kind in (sparsifiers.RandK, sparsifiers.Head):
-      with pytest.raises(ValueError, match='`num` must be a positive integer'):
-        kind(num=num)
+    with pytest.raises(ValueError, match='`num` must be a positive integer'):
+      sparsifiers.RandK(num=num)
 
   @pytest.mark.parametrize('rounds', [0, -1, 1.5, None])
   def test_refuses_mask_rounds(self, rounds):
@@ -62,14 +61,13 @@ class TestComputation:
       sparsifiers.RandK()
 
   def test_refuses_more_than_there_are(self):
-    for kind in (sparsifiers.RandK, sparsifiers.Head):
-      with pytest.raises(ValueError, match='at most the number of coordinates, 7'):
-        kind(num=8).num_kept(7)
+    with pytest.raises(ValueError, match='at most the number of coordinates, 7'):
+      sparsifiers.RandK(num=8).num_kept(7)
 
   def test_scale_is_d_over_k_for_randk_only(self):
     assert sparsifiers.RandK(num=3).scale(12) == 4.0
     assert sparsifiers.TopK(num=3, public_examples=_EXAMPLES).scale(12) == 1.0
-    assert sparsifiers.Dense().scale(12) == sparsifiers.Head(num=3).scale(12) == 1.0
+    assert sparsifiers.Dense().scale(12) == 1.0
 
   def test_topk_refuses_missing_or_uneven_public_examples(self):
     with pytest.raises(ValueError, match='public_examples'):
@@ -80,7 +78,7 @@ class TestComputation:
       sparsifiers.TopK(0.5, public_examples=(np.zeros(0), np.zeros(0)))
 
   def test_topk_trains_as_clients_do_or_as_told(self):
-    clients = client_training.LocalTraining(
+    clients = local_training.LocalTraining(
         tff.learning.optimizers.build_sgdm(0.1), 5, epochs=3
     )
     own = dataclasses.replace(clients, epochs=None, steps=9)
@@ -94,12 +92,12 @@ class TestComputation:
 
 class TestExecution:
 
-  def test_randk_keeps_k_distinct_ascending_coordinates(self):
+  def test_randk_keeps_k_distinct_coordinates(self):
     chosen = sparsifiers.RandK(num=400).select(1000, tf.constant([1, 2], tf.int64))
     chosen = chosen.numpy()
     assert chosen.dtype == np.int32
-    assert np.all(np.diff(chosen) > 0)
-    assert len(chosen) == 400 and chosen[0] >= 0 and chosen[-1] < 1000
+    assert len(chosen) == len(set(chosen)) == 400
+    assert chosen.min() >= 0 and chosen.max() < 1000
 
   def test_randk_follows_its_seed(self):
     randk = sparsifiers.RandK(num=20)
@@ -121,7 +119,7 @@ class TestExecution:
     draws = tf.map_fn(
         draw, tf.range(num_draws), fn_output_signature=tf.int32
     ).numpy()
-    _, counts = np.unique(draws, axis=0, return_counts=True)
+    _, counts = np.unique(np.sort(draws), axis=0, return_counts=True)
     assert len(counts) == num_subsets
     expected = num_draws / num_subsets
     statistic = np.sum((counts - expected) ** 2) / expected
@@ -133,38 +131,16 @@ class TestExecution:
     vector = np.random.default_rng(0).normal(size=500).astype(np.float32)
     topk = sparsifiers.TopK(num=30, public_examples=_EXAMPLES)
     np.testing.assert_array_equal(
-        topk.select(tf.constant(vector)), numpy_reference.top_coordinates(vector, 30)
+        np.sort(topk.select(tf.constant(vector))), numpy_reference.top_coordinates(vector, 30)
     )
 
   def test_topk_breaks_ties_by_the_lower_coordinate(self):
     topk = sparsifiers.TopK(num=3, public_examples=_EXAMPLES)
     vector = tf.constant([0.0, -2.0, 1.0, 2.0, -1.0, 1.0])
-    assert topk.select(vector).numpy().tolist() == [1, 2, 3]
-    assert topk.select(tf.zeros(9)).numpy().tolist() == [0, 1, 2]
+    assert sorted(topk.select(vector).numpy()) == [1, 2, 3]
+    assert sorted(topk.select(tf.zeros(9)).numpy()) == [0, 1, 2]
 
   def test_topk_takes_nan_for_zero(self):
     topk = sparsifiers.TopK(num=2, public_examples=_EXAMPLES)
     vector = tf.constant([float('nan'), 1.0, float('nan'), float('inf')])
-    assert topk.select(vector).numpy().tolist() == [1, 3]
-
-  @pytest.mark.parametrize(
-      'sparsifier, kept',
-      [
-          (sparsifiers.RandK(num=3), [1, 4, 6]),
-          (sparsifiers.Dense(), range(7)),
-          (sparsifiers.Head(num=3), [4, 5, 6]),
-      ],
-  )
-  def test_gather_then_scatter_masks(self, sparsifier, kept):
-    vector, kept = np.arange(1, 8, dtype=np.float64), list(kept)
-    # What never changes is in nobody's state.
-    chosen = tf.constant(kept if sparsifier.num_coordinates(7) else [], tf.int32)
-    coordinates = sparsifier.coordinates(chosen, 7)
-    assert coordinates.dtype == tf.int32 and coordinates.numpy().tolist() == kept
-    values = sparsifier.gather(tf.constant(vector), coordinates)
-    assert values.shape == [sparsifier.num_kept(7)] == [len(kept)]
-    expected = np.zeros(7)
-    expected[kept] = vector[kept]
-    np.testing.assert_array_equal(
-        sparsifier.scatter(values, coordinates, 7), expected
-    )
+    assert sorted(topk.select(vector).numpy()) == [1, 3]

@@ -1,6 +1,7 @@
-"""Tests which package may import which, and that BUILD has every file."""
+"""Tests which package may import which, how large a file may be, and that BUILD has every file."""
 
 import ast
+import collections
 import pathlib
 
 import pytest
@@ -15,9 +16,11 @@ _NEVER = {
         'fedsmp_tff.mechanism', 'fedsmp_tff.privacy', 'fedsmp_tff.program',
     ),
     'tasks': ('tests',),
-    'tasks/models': ('tasks.config', 'tasks.datasets', 'tasks.reporting', 'tasks.training'),
+    'tasks/models': ('tasks.cli', 'tasks.datasets', 'tasks.reporting', 'tasks.training'),
     'tasks/datasets': ('tasks.reporting', 'tasks.training'),
+    'tasks/systems': ('tasks.reporting', 'tasks.training'),
 }
+_MAX_MODULES, _MAX_LINES, _MAX_CODE = 12, 350, 60
 
 
 def _imports(path):
@@ -38,6 +41,36 @@ def test_no_file_imports_from_above(package):
       for name in _imports(path)
       if any(name == never or name.startswith(f'{never}.') for never in _NEVER[package])
   ]
+  assert not found
+
+
+def _lines_of_code(function, lines):
+  """The number of lines of a function, without blank ones, comments and docstrings."""
+  kinds = (ast.ClassDef, ast.FunctionDef)
+  docstrings = [
+      node.body[0] for node in ast.walk(function)
+      if isinstance(node, kinds) and ast.get_docstring(node) is not None
+  ]
+  left_out = {n for doc in docstrings for n in range(doc.lineno, doc.end_lineno + 1)}
+  return sum(
+      bool(lines[number - 1].split('#')[0].strip())
+      for number in range(function.lineno, function.end_lineno + 1) if number not in left_out
+  )
+
+
+@pytest.mark.parametrize('package', ['fedsmp_tff', 'tasks'])
+def test_folders_files_and_functions_are_small(package):
+  found, modules = [], collections.Counter()
+  for path in sorted((_ROOT / package).rglob('*.py')):
+    name, text = path.relative_to(_ROOT), path.read_text(encoding='utf-8')
+    modules[name.parent] += path.name != '__init__.py'
+    lines = text.splitlines()
+    if len(lines) > _MAX_LINES:
+      found.append(f'{name} has {len(lines)} lines')
+    for node in ast.walk(ast.parse(text)):
+      if isinstance(node, ast.FunctionDef) and (num := _lines_of_code(node, lines)) > _MAX_CODE:
+        found.append(f'{name}: {node.name} has {num} lines of code')
+  found += [f'{name} has {num} modules' for name, num in modules.items() if num > _MAX_MODULES]
   assert not found
 
 

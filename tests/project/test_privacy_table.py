@@ -43,13 +43,14 @@ def runs(tmp_path_factory):
 
   data_dir = tmp_path_factory.mktemp('data')
   small_data.write_fashion_mnist(data_dir)
-  everything = ('--clip_quantile=0.5', '--rounds=2')
+  everything = ('--algorithm=fedsmp_topk', '--clip_quantile=0.5', '--rounds=2')
   one, other, padded = (tmp_path_factory.mktemp(name) for name in ('one', 'other', 'padded'))
-  assert commands.main(commands.tiny(data_dir, one, '--rounds=2')) == 0
-  assert commands.main(commands.tiny(data_dir, one, *everything, '--overwrite')) == 0
+  assert commands.main(commands.tiny(data_dir, one, '--algorithm=fedsmp_topk', '--rounds=2')) == 0
+  head = ('--trainable=head', '--warm_start=public')
+  assert commands.main(commands.tiny(data_dir, one, *everything, *head, '--overwrite')) == 0
   assert commands.main(commands.tiny(data_dir, other, '--rounds=2', '--eval_examples=5')) == 0
   assert commands.main([
-      'run', '--task=shakespeare', '--algorithm=fedavg', '--shakespeare_lstm_units=2',
+      'run', '--task=shakespeare', '--algorithm=fedavg', '--trainable=all', '--warm_start=none',
       '--clients_per_round=1', '--local_epochs=1', '--rounds=1', '--eval_examples=50',
       f'--output_dir={padded}',
   ]) == 0

@@ -40,7 +40,7 @@ def test_it_ends_with_the_sweeps_status_and_leaves_nothing(tmp_path, temporary, 
   job = _start(tmp_path, temporary, '--grid=paper/fashion_mnist', flag)
   out, err = job.communicate(timeout=waiting.SECONDS)
   assert job.returncode == status and not [*temporary.iterdir()]
-  assert 'tasks.run --task=fashion_mnist' in out if flag == '--print' else 'no_such_flag' in err
+  assert 'paper/fashion_mnist.flags --algorithm=' in out if flag == '--print' else 'no_such_flag' in err
 
 
 @pytest.mark.slow

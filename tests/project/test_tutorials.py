@@ -12,6 +12,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 _TUTORIALS = sorted((_ROOT / 'docs' / 'tutorials').glob('*.ipynb'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('path', _TUTORIALS, ids=lambda path: path.stem)
 def test_it_runs_and_its_outputs_are_kept(path):
   notebook = nbformat.read(path, as_version=4)

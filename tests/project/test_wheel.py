@@ -62,6 +62,7 @@ def wheel(tmp_path_factory):
   return found
 
 
+@pytest.mark.slow
 def test_it_has_the_library_and_the_commands_with_their_data(wheel):
   with zipfile.ZipFile(wheel) as file:
     names = set(file.namelist())
@@ -80,6 +81,7 @@ def test_it_has_the_library_and_the_commands_with_their_data(wheel):
   }
 
 
+@pytest.mark.slow
 def test_its_metadata(wheel):
   with zipfile.ZipFile(wheel) as file:
     metadata = file.read(f'{_INFO}/METADATA').decode()
@@ -114,16 +116,17 @@ def elsewhere(tmp_path):
   return path
 
 
+@pytest.mark.slow
 def test_an_installed_copy_runs_the_commands_with_their_data(site, elsewhere):
   run = functools.partial(_run, sys.executable, cwd=elsewhere, PYTHONPATH=str(site))
   assert run('-c', 'import tasks; print(tasks.__file__)') == f'{site}/tasks/__init__.py\n'
   assert run('-m', 'tasks.run', '--help').startswith('usage: python -m tasks.run')
-  # A grid, and a recipe, are files of the package.
+  # A grid is files of the package.
   lines = run('-m', 'tasks.sweep', '--grid=paper/fashion_mnist', '--print').splitlines()
   assert len(lines) == 305
   refused = subprocess.run(
-      [sys.executable, '-m', 'tasks.run', '--task=fashion_mnist', '--recipe=best', '--epsilon=1',
-       f'--fashion_mnist_dir={elsewhere}'],
+      [sys.executable, '-m', 'tasks.run', '--task=fashion_mnist', '--epsilon=1',
+       f'--data_dir={elsewhere}'],
       cwd=elsewhere, env={**os.environ, 'PYTHONPATH': str(site)}, capture_output=True, text=True,
       check=False,
   )
@@ -132,6 +135,7 @@ def test_an_installed_copy_runs_the_commands_with_their_data(site, elsewhere):
   assert refused.stderr.splitlines()[-1].startswith('tasks.run: Fashion-MNIST')
 
 
+@pytest.mark.slow
 def test_an_installed_copy_does_not_take_the_commit_of_the_project_around_it(site, tmp_path):
   _run('git', 'init', '--quiet', cwd=tmp_path)
   names = ('-c', 'user.name=a', '-c', 'user.email=a')
@@ -145,6 +149,7 @@ def test_an_installed_copy_does_not_take_the_commit_of_the_project_around_it(sit
   assert printed == 'None None\n'
 
 
+@pytest.mark.slow
 def test_an_installed_copy_runs_the_readmes_example(site, elsewhere):
   readme = (_ROOT / 'README.md').read_text(encoding='utf-8')
   example = re.search(r'```python\n(.*?)```', readme, re.DOTALL)[1]

@@ -7,46 +7,43 @@ import sys
 import types
 from typing import Any
 
-from absl.testing import flagsaver
 import numpy as np
 import tensorflow as tf
 
 from tasks import run
+from tests.support import forked
 
 # 5x5 convolutions of two filters: 600 parameters.
-_TINY = (
-    '--recipe=none',
-    '--task=fashion_mnist', '--fashion_mnist_filters=2,2',
-    '--fashion_mnist_dense_units=4', '--fashion_mnist_clients=12',
-    '--clients_per_round=3', '--rounds=3', '--local_epochs=1', '--rounds_per_evaluation=1',
-)
+_TINY = ('--task=tests.support.tiny_task',)
 DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
 
 
 def tiny(data_dir, output_dir, *arguments):
+  """A command line; of random masks, which compile soonest, unless `arguments` name an algorithm."""
+  if not any('--algorithm' in a for a in arguments):
+    arguments = ('--algorithm=fedsmp_randk', '--p=0.1', *arguments)
   return [
-      'run', *_TINY, f'--fashion_mnist_dir={data_dir}',
+      'run', *_TINY, f'--data_dir={data_dir}',
       f'--output_dir={output_dir}', '--public_examples=8' if not any(
-          other in a for a in arguments for other in ('randk', 'fedavg', 'fedsmp_released', '_head')
+          other in a for a in arguments for other in ('randk', 'fedavg', 'fedsmp_released')
       ) else '--batch_size=5', *arguments,
   ]
 
 
 # Constants for `command`.
-LONG_GRACE = {'tasks.training.interruption._GRACE_SECONDS': 100_000.0}
+LONG_GRACE = {'tasks.cli.interruption._GRACE_SECONDS': 100_000.0}
 CHECKPOINT_EACH_ROUND = {'fedsmp_tff.program.checkpoints._SHARE_OF_TIME': 1e9}
 
 
 def command(arguments, constants: Mapping[str, Any] = types.MappingProxyType({})):
   """The command as a process, in which constants of modules, by full name, have other values."""
-  program = ['-m', 'tasks.run']
-  if constants:
-    parts = [(*name.rpartition('.')[::2], value) for name, value in constants.items()]
-    lines = [f'import {module}; {module}.{name} = {value!r}' for module, name, value in parts]
-    lines.append('import runpy; runpy.run_module("tasks.run", {}, "__main__", alter_sys=True)')
-    program = ['-c', '\n'.join(lines)]
+  return forked.Process('tasks.run', arguments[1:], constants)
+
+
+def started(arguments):
+  """The command as a user starts it, imports and all."""
   return subprocess.Popen(
-      [sys.executable, *program, *arguments[1:]],
+      [sys.executable, '-m', 'tasks.run', *arguments[1:]],
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
   )
 
@@ -67,15 +64,13 @@ def events(path):
 
 
 def main(arguments):
-  """The command in this process, its flags forgotten afterwards."""
-  with flagsaver.flagsaver():
-    return run.main(arguments)
+  """The command in this process."""
+  return run.main(arguments)
 
 
 def of_module(capsys, module, *arguments):
   """A command, by its module, in this process: its exit status, stdout and stderr."""
-  with flagsaver.flagsaver():
-    status = module.main([module.__name__, *arguments])
+  status = module.main([module.__name__, *arguments])
   captured = capsys.readouterr()
   return status, captured.out, captured.err
 

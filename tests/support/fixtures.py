@@ -1,30 +1,9 @@
-"""The flags of the tasks, restored after each test."""
+"""Fixtures that several directories of tests have."""
 
-from absl import flags
-from absl.testing import flagsaver
 import pytest
 
 from fedsmp_tff.program import checkpoints
-from tasks import datasets  # noqa: F401  (defines the tasks' flags)
 from tests.support import small_data
-
-
-@pytest.fixture(autouse=True)
-def flags_put_back():
-  if not flags.FLAGS.is_parsed():
-    flags.FLAGS(['test'])
-  with flagsaver.flagsaver():
-    yield
-
-
-@pytest.fixture
-def set_flags():
-  """Sets flags of tasks, for their functions."""
-
-  def parse(*arguments):
-    return flags.FLAGS(['test', *arguments])
-
-  return parse
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ class Sums(NamedTuple):
 
   Attributes:
     plain: The types of tensors that are added outside of secure aggregation.
-    reports: The number of secure sums of an aggregator's reports (`masked_sum`).
+    reports: The number of secure sums of an aggregator's reports (`mechanism.round`).
     other: The names (None: no name) of what else is added securely.
   """
 

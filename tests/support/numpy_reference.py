@@ -50,7 +50,7 @@ def linear_regression_update(
 
 
 def energies(releases, shapes, decay):
-  """`fedsmp_tff.energies` in plain loops, for arrays of one or two axes.
+  """`fedsmp_tff.released.Energies` in plain loops, for arrays of one or two axes.
 
   Args:
     releases: Of (coordinates, values, stddev), the oldest first.
@@ -110,3 +110,9 @@ def energies(releases, shapes, decay):
     weight = n * e**2 / (n * e**2 + s2 * (s2 + 2 * e)) if n else 0.0
     estimates.append(e + weight * ((x / n if n else 0.0) - e))
   return total, visits, np.array(estimates)
+
+
+def discrete_gaussian(variance, x):
+  """Probabilities of the integers `x`, which are nearly all, in floating point."""
+  weights = np.exp(-(x**2) / (2 * variance))
+  return weights / weights.sum()

@@ -2,15 +2,17 @@
 
 import csv
 import json
+import pathlib
 
-from tasks.config import grids
-from tasks.config import settings as settings_lib
+from tasks.cli import grids
+from tasks.cli import settings as settings_lib
 
 _DIM = 1_663_370
+_PAPER = pathlib.Path(settings_lib.__file__).parents[1] / 'experiments/paper/fashion_mnist.flags'
 
 
 def write(
-    path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, **flags
+    path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, flagfile=_PAPER, **flags
 ):
   """A run of Fashion-MNIST whose accuracy after round i is `accuracies[i]` (None: not taken).
 
@@ -21,7 +23,7 @@ def write(
     rounds = 180
   rounds = max(len(accuracies) - 1, 1) if rounds is None else rounds
   arguments = [
-      '--task=fashion_mnist', f'--algorithm={algorithm}', f'--seed={seed}',
+      f'--flagfile={flagfile}', f'--algorithm={algorithm}', f'--seed={seed}',
       *([f'--rounds={rounds}'] if algorithm != 'public_only' else []),
       *(f'--{name}={value}' for name, value in flags.items()),
   ]

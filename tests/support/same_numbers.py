@@ -19,9 +19,10 @@ import time
 import numpy as np
 
 _CLIPPED = ('--noise_multiplier=1', '--clip=0.5')
+_PAPER_MASKS = ('--public_clients=0', '--mask_rounds=1')
 # A run's name and its flags beside those that `commands.tiny` of its own tree gives.
 _RUNS = {
-    'topk': ('--algorithm=fedsmp_topk', '--p=0.1', *_CLIPPED),
+    'topk': ('--algorithm=fedsmp_topk', '--p=0.1', *_PAPER_MASKS, *_CLIPPED),
     'topk_pseudo_clients': (
         '--algorithm=fedsmp_topk', '--p=0.1', '--public_clients=2', '--mask_rounds=2', *_CLIPPED
     ),
@@ -29,7 +30,9 @@ _RUNS = {
     'randk_all': ('--algorithm=fedsmp_randk', '--p=1', *_CLIPPED),
     'dp_fedavg': ('--algorithm=dp_fedavg', '--clip_schedule=learning_rate', *_CLIPPED),
     'fedavg': ('--algorithm=fedavg',),
-    'fedavg_topk': ('--algorithm=fedavg_topk', '--p=0.1', '--public_examples=8'),
+    'fedavg_topk': (
+        '--algorithm=fedavg_topk', '--p=0.1', '--public_examples=8', *_PAPER_MASKS
+    ),
     'released': ('--algorithm=fedsmp_released', '--p=0.1', *_CLIPPED),
     'discrete': (
         '--algorithm=fedsmp_randk', '--p=0.5', '--noise=discrete_gaussian', *_CLIPPED
@@ -37,7 +40,7 @@ _RUNS = {
     'fixed': ('--algorithm=fedsmp_randk', '--p=0.1', '--sampling=fixed', *_CLIPPED),
     'adaptive': ('--algorithm=fedsmp_randk', '--p=0.1', '--clip_quantile=0.5', *_CLIPPED),
     'warm_start': (
-        '--algorithm=fedsmp_topk', '--p=0.1', '--warm_start=public', *_CLIPPED
+        '--algorithm=fedsmp_topk', '--p=0.1', '--warm_start=public', *_PAPER_MASKS, *_CLIPPED
     ),
 }
 _RESUMED = ('topk', 'discrete')

@@ -3,9 +3,8 @@
 import pytest
 from tensorflow.python.framework import config
 
+from tests.support.compiled_once import compiled_once  # noqa: F401
 from tests.support.fixtures import data_dir  # noqa: F401
-from tests.support.fixtures import flags_put_back  # noqa: F401
-from tests.support.fixtures import set_flags  # noqa: F401
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@
 import pathlib
 import subprocess
 import sys
-import textwrap
-
-import pytest
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # A sparsifier that looks at the public update, one that remembers releases, and a channel.
@@ -26,18 +23,18 @@ CLIP = 0.1
 PUBLIC = (np.ones([8, 3], np.float32), np.full([8, 2], 10, np.float32))
 
 
-class SmallestK(fedsmp_tff.Kept):
+class SmallestK(fedsmp_tff.SizedSparsifier):
   """Keeps the k coordinates that an update on public data moves least."""
 
-  def public_training(self, of_clients):
-    return fedsmp_tff.PublicTraining(PUBLIC, of_clients)
+  def public_training(self, client_training):
+    return fedsmp_tff.PublicTraining(PUBLIC, client_training)
 
-  def choose(self, known):
-    order = tf.argsort(tf.abs(known.public_update()))
-    return tf.sort(order[: self.num_kept(order.shape[0])])
+  def choose(self, context):
+    order = tf.argsort(tf.abs(context.public_update()))
+    return order[: self.num_kept(context.dim)]
 
 
-class Unlike(fedsmp_tff.Kept):
+class Unlike(fedsmp_tff.SizedSparsifier):
   """Keeps the coordinates whose releases were nearest to zero so far, the never kept ones first."""
 
   def initial_memory(self, dim):
@@ -49,9 +46,9 @@ class Unlike(fedsmp_tff.Kept):
     )
     return {'sizes': sizes}
 
-  def choose(self, known):
-    sizes = known.memory['sizes']
-    return tf.sort(tf.argsort(sizes, stable=True)[: self.num_kept(sizes.shape[0])])
+  def choose(self, context):
+    sizes = context.memory['sizes']
+    return tf.argsort(sizes, stable=True)[: self.num_kept(context.dim)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,33 +135,20 @@ for expected in ([0, 1, 2], [3, 4, 5], None):
   state = after
   sizes[kept] = quarters[kept]
 '''
-_CHECK = '''
-print('works from', fedsmp_tff.__file__)
+_NOT_IN_STOCK = '''
+try:
+  stock(SmallestK(num=3))
+except ValueError as error:
+  print(error)
 '''
 
 
-def _run(tmp_path, *parts):
-  (tmp_path / 'mine.py').write_text('\n'.join(parts))
-  return subprocess.run(
+def test_parts_of_the_users_own_and_a_sentence_for_what_stock_processes_have_not(tmp_path):
+  (tmp_path / 'mine.py').write_text(''.join([_PARTS, _OWN, _STOCK, _NOT_IN_STOCK]))
+  done = subprocess.run(
       [sys.executable, 'mine.py'], cwd=tmp_path, text=True, capture_output=True, check=False,
       env={'PYTHONPATH': str(_ROOT), 'PATH': '/usr/bin:/bin', 'TF_CPP_MIN_LOG_LEVEL': '3'},
   )
-
-
-@pytest.mark.parametrize('part', [_OWN, _STOCK], ids=['build_fed_smp', 'stock'])
-def test_parts_of_the_users_own(tmp_path, part):
-  done = _run(tmp_path, _PARTS, part, _CHECK)
-  assert done.returncode == 0, done.stderr
-  assert 'works from' in done.stdout
-
-
-def test_a_public_update_in_a_stock_process_gets_a_sentence(tmp_path):
-  done = _run(tmp_path, _PARTS, textwrap.dedent('''
-      try:
-        stock(SmallestK(num=3))
-      except ValueError as error:
-        print(error)
-  '''))
   assert done.returncode == 0, done.stderr
   assert '`SmallestK` chooses coordinates by training on public data' in done.stdout
   assert 'fedsmp_tff.build_fed_smp' in done.stdout

@@ -12,12 +12,11 @@ import tensorflow as tf
 
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import channel
-from fedsmp_tff.mechanism import fixed_point as fixed_point_lib
-from fedsmp_tff.mechanism import noise
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.mechanism import mechanism
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
-from tasks.config import settings
+from tasks.cli import settings
 from tests.support import gaussian_mechanism
 from tests.support import numpy_reference
 
@@ -43,8 +42,8 @@ class TestEncoding:
     most = min((2**63 - 1) // clients, 2**50).bit_length() - 1
     bits = data.draw(st.one_of(st.just(None), st.integers(8, most)))
     if bits is None:
-      bits = fixed_point_lib.default_bits(clients)
-    fixed_point = fixed_point_lib.FixedPoint(bits, 1.0, clients)
+      bits = mechanism.default_bits(clients)
+    fixed_point = mechanism.FixedPoint(bits, 1.0, clients)
     assert clients * fixed_point.max_input < 2 ** (fixed_point.wire_bits - 1)
 
   @_many
@@ -68,24 +67,11 @@ class TestEncoding:
   @_many
   @hypothesis.given(st.floats(1e-3, 1e3), st.floats(1e-6, 100), st.integers(1, 10**6))
   def test_shares_add_up_to_the_mechanism_s_noise(self, clip, sigma, clients):
-    share = noise.share_stddev(clip * sigma, clients)
+    share = mechanism.share_stddev(clip * sigma, clients)
     assert math.isclose(math.sqrt(clients * share**2), clip * sigma, rel_tol=1e-12)
 
 
 class TestSparsifiers:
-
-  @_many
-  @hypothesis.given(_vectors, st.data())
-  def test_gather_and_scatter_undo_each_other_on_the_mask(self, vector, data):
-    dim = len(vector)
-    kept = sorted(data.draw(st.sets(st.integers(0, dim - 1), min_size=1)))
-    randk, coordinates = sparsifiers.RandK(num=1), tf.constant(kept, tf.int32)
-    values = randk.gather(tf.constant(vector), coordinates)
-    np.testing.assert_array_equal(values, vector[kept])
-    back = randk.scatter(values, coordinates, dim).numpy()
-    mask = np.isin(np.arange(dim), kept)
-    np.testing.assert_array_equal(back[mask], vector[mask])
-    assert not back[~mask].any()
 
   @_many
   @hypothesis.given(
@@ -95,7 +81,7 @@ class TestSparsifiers:
     randk = sparsifiers.RandK(ratio)
     chosen = randk.select(dim, tf.constant([seed, 1], tf.int64)).numpy()
     assert len(chosen) == randk.num_kept(dim) == max(1, round(ratio * dim))
-    assert (np.diff(chosen) > 0).all() and 0 <= chosen[0] and chosen[-1] < dim
+    assert len(set(chosen)) == len(chosen) and 0 <= min(chosen) and max(chosen) < dim
     assert math.isclose(randk.scale(dim) * len(chosen), dim)
 
   @_many
@@ -111,7 +97,7 @@ class TestSparsifiers:
     num = data.draw(st.integers(1, len(update)))
     topk = sparsifiers.TopK(num=num, public_examples=(np.zeros((1, 1)), np.zeros(1)))
     expected = numpy_reference.top_coordinates(np.nan_to_num(update, posinf=np.inf, neginf=-np.inf), num)
-    np.testing.assert_array_equal(topk.select(tf.constant(update)), expected)
+    np.testing.assert_array_equal(np.sort(topk.select(tf.constant(update))), expected)
 
 
 def _spec(data):
@@ -125,48 +111,51 @@ def _spec(data):
   )
 
 
-@pytest.mark.parametrize('name', ['poisson_rdp', 'fixed_rdp', 'paper'])
+@pytest.mark.parametrize(
+    'accountant', [accountants.POISSON_RDP, accountants.FIXED_RDP, accountants.PAPER],
+    ids=lambda accountant: accountant.name,
+)
 class TestAccounting:
   """More noise, fewer rounds, rarer clients or a larger delta never cost more."""
 
-  def _cheaper(self, name, rounds, less_rounds, less, more):
-    cheap = spec_lib.PrivacySpec(**less).epsilon(name, less_rounds)
-    dear = spec_lib.PrivacySpec(**more).epsilon(name, rounds)
+  def _cheaper(self, accountant, rounds, less_rounds, less, more):
+    cheap = spec_lib.PrivacySpec(**less).epsilon(accountant, less_rounds)
+    dear = spec_lib.PrivacySpec(**more).epsilon(accountant, rounds)
     assert 0 <= cheap
     # Both are minima over orders of sums of floats.
     assert cheap <= dear * (1 + 1e-9) + 1e-12
 
   @_few
   @hypothesis.given(st.data())
-  def test_sigma(self, name, data):
+  def test_sigma(self, accountant, data):
     more, rounds = _spec(data), data.draw(st.integers(1, 3000))
     factor = data.draw(st.floats(1, 10))
     less = more | dict(noise_multiplier=more['noise_multiplier'] * factor)
-    self._cheaper(name, rounds, rounds, less, more)
+    self._cheaper(accountant, rounds, rounds, less, more)
 
   @_few
   @hypothesis.given(st.data())
-  def test_rounds(self, name, data):
+  def test_rounds(self, accountant, data):
     spec, rounds = _spec(data), data.draw(st.integers(1, 3000))
     self._cheaper(
-        name, rounds, data.draw(st.integers(0, rounds)), spec, spec
+        accountant, rounds, data.draw(st.integers(0, rounds)), spec, spec
     )
 
   @_few
   @hypothesis.given(st.data())
-  def test_sampling_rate(self, name, data):
+  def test_sampling_rate(self, accountant, data):
     more, rounds = _spec(data), data.draw(st.integers(1, 3000))
     fewer = data.draw(st.integers(1, more['clients_per_round']))
-    self._cheaper(name, rounds, rounds, more | dict(clients_per_round=fewer), more)
+    self._cheaper(accountant, rounds, rounds, more | dict(clients_per_round=fewer), more)
     larger = more['population'] * data.draw(st.integers(1, 10))
-    self._cheaper(name, rounds, rounds, more | dict(population=larger, seats=larger), more)
+    self._cheaper(accountant, rounds, rounds, more | dict(population=larger, seats=larger), more)
 
   @_few
   @hypothesis.given(st.data())
-  def test_delta(self, name, data):
+  def test_delta(self, accountant, data):
     more, rounds = _spec(data), data.draw(st.integers(1, 3000))
     less = more | dict(delta=data.draw(st.floats(more['delta'], 0.2)))
-    self._cheaper(name, rounds, rounds, less, more)
+    self._cheaper(accountant, rounds, rounds, less, more)
 
 
 class TestClosedForm:
@@ -182,11 +171,12 @@ class TestClosedForm:
     # All clients take part, so that T rounds are one of mu, and its epsilon is known exactly.
     mu, rounds, delta = 10**log_mu, round(10**log_rounds), 10**log_delta
     sigma = {'poisson': 1, 'fixed': 2}[sampling] * math.sqrt(rounds) / mu
-    one = accounting.Round(sampling, 9, 9, 9, sigma)
+    rounds_of = [(accountants.Round(sampling, 9, 9, 9, sigma), rounds)]
     exact = gaussian_mechanism.epsilon(mu, delta)
-    for name in ('pld', 'rdp'):
-      # One round on a grid may be exact, but for rounding.
-      assert accounting.epsilon([(one, rounds)], f'{sampling}_{name}', delta) >= exact * (1 - 1e-9)
+    for accountant in accountants.ACCOUNTANTS[:4]:
+      if accountant.sampling == sampling:
+        # One round on a grid may be exact, but for rounding.
+        assert accountant.epsilon(rounds_of, delta) >= exact * (1 - 1e-9)
 
 
 # Each flag with the range that its help and the paper give it: lowest, highest, and
@@ -201,7 +191,6 @@ _FLAGS = {
     'clip': (0, math.inf, True, True),
     'delta': (0, 1, True, True),
     'clip_quantile': (0, 1, True, True),
-    'released_weight': (0, 1, False, False),
     'learning_rate': (0, math.inf, True, True),
     'server_learning_rate': (0, math.inf, True, True),
     'momentum': (0, 1, False, True),

@@ -14,10 +14,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
-from fedsmp_tff import fed_smp
 from fedsmp_tff import randomness
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.mechanism import round as round_lib
 from fedsmp_tff.mechanism import state as state_lib
+from tasks.models import split
 from tests.support import processes
 from tests.support import tiny_models
 
@@ -26,7 +27,6 @@ _SPARSIFIERS = {
     'randk': fedsmp_tff.RandK(num=7),
     'topk': fedsmp_tff.TopK(num=7, public_examples=(np.zeros((1, 1)), np.zeros(1))),
     'dense': fedsmp_tff.Dense(),
-    'head': fedsmp_tff.Head(num=7),
 }
 
 
@@ -45,9 +45,10 @@ def _hostile():
 
 class TestMechanism:
 
-  @pytest.mark.parametrize('adaptive', [False, True])
-  @pytest.mark.parametrize('kind', noise.KINDS)
-  @pytest.mark.parametrize('name', _SPARSIFIERS)
+  @pytest.mark.parametrize('kind', mechanism_lib.KINDS)
+  @pytest.mark.parametrize(
+      'name, adaptive', [*((name, False) for name in _SPARSIFIERS), ('randk', True)]
+  )
   def test_releases_are_within_the_sensitivity(self, name, kind, adaptive):
     factory = processes.factory(
         _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, seats=_SEATS,
@@ -66,15 +67,15 @@ class TestMechanism:
           mechanism.report(u, state, randomness.fold_in(tf.constant([7, 7], tf.int64), i))
           for i, u in enumerate([update, *others])
       ]
-      release, after, _ = mechanism.release(mechanism.sum(reports), state)
-      return release.values, after.clipping_norm, reports[0]['values']
+      update, after, _ = mechanism.finish(mechanism.sum(reports), state)
+      return update, after.clipping_norm, reports[0]['values']
 
     zero = np.zeros(_DIM, np.float32)
     found = [release(u) for u in [zero, *_hostile()]]
     channel = mechanism.channel
     # What encoding adds: half a step a value and client; a rounding's longest.
     slack = math.sqrt(channel.num_integers) * channel.step
-    if kind != noise.GAUSSIAN:
+    if kind != mechanism_lib.GAUSSIAN:
       slack = math.sqrt(channel.squared_norm_bound) * channel.step - 1
     weight = 1.0
     if adaptive:
@@ -86,7 +87,7 @@ class TestMechanism:
       bound = _CLIP * (1 + replaced) * (1 + slack) / weight
       assert moved <= bound + 1e-6
       reached = max(reached, moved / (_CLIP * (1 + replaced)))
-      if kind == noise.GAUSSIAN:
+      if kind == mechanism_lib.GAUSSIAN:
         continue
       # The integers that leave the client: the same noise, so they differ by at most the
       # norms that the accountant takes.
@@ -109,8 +110,7 @@ class _Recording(fedsmp_tff.Sparsifier):
 
   def __init__(self, recorded):
     self._recorded = recorded
-    for name in ('num_kept', 'num_coordinates', 'scale', 'coordinates', 'gather', 'scatter',
-                 'public_training', 'mask_rounds'):
+    for name in ('num_kept', 'scale', 'public_training', 'mask_rounds'):
       setattr(self, name, getattr(recorded, name))
 
   def num_kept(self, dim):
@@ -124,14 +124,33 @@ class _Recording(fedsmp_tff.Sparsifier):
   def remember(self, memory, release):
     return self._recorded.remember(memory[0], release), release
 
-  def choose(self, known):
-    return self._recorded.choose(known._replace(memory=known.memory[0]))
+  def choose(self, context):
+    return self._recorded.choose(context._replace(memory=context.memory[0]))
+
+
+def _on_features():
+  """A head, and what maps examples of a linear regression to its features."""
+  rng = np.random.default_rng(0)
+  shapes = ((4, 4), (4, 2), (2,))
+  model = split.SplitModel(
+      lambda weights, x: tf.matmul(x, weights[0]),
+      [rng.normal(size=shape).astype(np.float32) for shape in shapes],
+      lambda logits, y, sample_weight=None: tf.reduce_mean(
+          tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+      ),
+      (tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)),
+  )
+  weights, *_ = model.initial_weights[0]
+  whitening = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
+  return model.head(), split.FrozenBody(model.body, (weights,), *whitening)
 
 
 class TestProcess:
 
-  @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-  @pytest.mark.parametrize('name', ['randk', 'topk', 'dense', 'head'])
+  @pytest.mark.parametrize('name, sampling', [
+      ('randk', 'poisson'), ('topk', 'poisson'), ('dense', 'poisson'), ('topk', 'fixed'),
+      ('features', 'poisson'),
+  ])
   def test_models_are_within_the_sensitivity_after_a_round(self, name, sampling):
     spec = fedsmp_tff.PrivacySpec(8, 3, 1, 0.8, 0.05, 1e-2, sampling)
     public = tiny_models.regression_examples(6, seed=50)
@@ -139,10 +158,11 @@ class TestProcess:
         'randk': fedsmp_tff.RandK(num=4),
         'topk': fedsmp_tff.TopK(num=4, public_examples=public),
         'dense': fedsmp_tff.Dense(),
-        'head': fedsmp_tff.Head(num=4),
+        'features': fedsmp_tff.Dense(),
     }[name]
+    model, body = _on_features() if name == 'features' else (tiny_models.linear_regression(), None)
     process = fedsmp_tff.build_fed_smp(
-        tiny_models.linear_regression(),
+        model,
         fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
         fedsmp_tff.FedSmpFactory(sparsifier, spec.mechanism()), seed=5,
     )
@@ -156,6 +176,8 @@ class TestProcess:
         x, y = mine if i == position else clients[max(client, 0)]
         if client < 0:
           x, y = x[:0], y[:0]
+        if body is not None:
+          x, y = body(x).numpy(), (y[:, 0] > 0).astype(np.int32)
         data.append(fedsmp_tff.tag_client(
             client, tf.data.Dataset.from_tensor_slices((x, y))
         ))
@@ -215,7 +237,7 @@ class TestServer:
         model, training, _Recording(sparsifier), clients_per_round=3, clipping_norm=0.3,
         noise_multiplier=0.5, **options,
     )
-    round_ = fed_smp.FedSmpRound(sparsifier, fedsmp_tff.Mechanism(3), [(4, 2), (2,)])
+    round_ = round_lib.FedSmpRound(sparsifier, fedsmp_tff.Mechanism(3), [(4, 2), (2,)])
 
     def public_update(seed):
       trainable = [tf.constant(weights[:8].reshape([4, 2])), tf.constant(weights[8:])]
@@ -238,7 +260,8 @@ class TestServer:
       state = process.next(state, clients).state
       release = state_lib.Release(*state.aggregator.memory[1])
       np.testing.assert_array_equal(release.coordinates, replayed.coordinates)
-      update = sparsifier.scatter(release.values, replayed.coordinates, 10)
+      update = np.zeros(10)
+      update[release.coordinates] = release.values
       replayed = replayed._replace(
           round_num=replayed.round_num + 1, memory=sparsifier.remember(replayed.memory, release)
       )

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import randomness
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise_shares
 from tests.support import processes
 from tests.support import tiny_models
@@ -133,7 +133,7 @@ class TestUnseeded:
 
 class TestSeeded:
 
-  @pytest.mark.parametrize('kind', noise.KINDS)
+  @pytest.mark.parametrize('kind', mechanism_lib.KINDS)
   def test_every_round_has_noise_of_its_own(self, kind):
     found = _releases(_process(seed=3, noise=kind), [5, 6], rounds=4)
     again = _releases(_process(seed=3, noise=kind), [5, 6], rounds=4)

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 import tensorflow_privacy
 
 from fedsmp_tff import sparsifiers
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import one_round
 from tests.support import processes
@@ -31,12 +32,12 @@ def test_renyi_dp_of_poisson_sampling_is_its_statement(n, r, rounds, sigma, delt
       number_of_examples=n, batch_size=r, num_epochs=rounds * r / n, noise_multiplier=sigma,
       delta=delta, used_microbatching=False,
   )
-  theirs = float(re.search(r'assuming Poisson sampling \(\*\): +(\S+)', statement)[1])
-  ours = spec_lib.PrivacySpec(n, r, rounds, sigma, 1.0, delta, seats=n).epsilon('poisson_rdp')
+  expected = float(re.search(r'assuming Poisson sampling \(\*\): +(\S+)', statement)[1])
+  spec = spec_lib.PrivacySpec(n, r, rounds, sigma, 1.0, delta, seats=n)
   # It prints three decimals, and tries nearly the same orders.
-  assert ours == pytest.approx(theirs, abs=1e-3)
+  assert spec.epsilon(accountants.POISSON_RDP) == pytest.approx(expected, abs=1e-3)
   if sigma == 1.4:
-    assert theirs == 0.744
+    assert expected == 0.744
 
 
 def test_dp_fedavg_s_aggregate_is_that_of_its_query():
@@ -47,14 +48,14 @@ def test_dp_fedavg_s_aggregate_is_that_of_its_query():
   norms = clip * np.array([0.25, 0.75, 1.5, 2.0])
   updates = [(v * norm).astype(np.float32) for v, norm in zip(directions, norms)]
   value_type = tff.TensorType(np.float32, [dim])
-  ours = processes.factory(
+  actual = processes.factory(
       sparsifiers.Dense(), clients, clipping_norm=clip, noise_multiplier=sigma, seed=1
   )
   query = tensorflow_privacy.GaussianSumQuery(l2_norm_clip=clip, stddev=clip * sigma)
-  theirs = tff.aggregators.DifferentiallyPrivateFactory(
+  expected_factory = tff.aggregators.DifferentiallyPrivateFactory(
       tensorflow_privacy.NormalizedQuery(query, denominator=clients)
   )
-  results = [one_round.run(f, updates, value_type)[1].result for f in (ours, theirs)]
+  results = [one_round.run(f, updates, value_type)[1].result for f in (actual, expected_factory)]
   expected = sum(v * min(norm, clip) for v, norm in zip(directions, norms)) / clients
   stddev = clip * sigma / clients
   variances = []

@@ -8,7 +8,7 @@ import shutil
 import dp_accounting
 import pytest
 
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
@@ -31,7 +31,7 @@ class TestComputation:
           (['--noise_multiplier=-1', '--rounds=2'], '--noise_multiplier must be'),
           (['--noise_multiplier=nan', '--rounds=2'], '--noise_multiplier must be'),
           (['--noise_multiplier=1', '--rounds=0'], '--rounds must be an integer >= 1 and <= 1000000; got 0'),
-          (['--noise_multiplier=1', '--rounds=2', '--delta=1'], '--delta must be in'),
+          (['--noise_multiplier=1', '--rounds=2', '--delta=1'], '--delta must be a number > 0 and < 1'),
           (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
           (['--epsilon=1'], 'needs one of --rounds'),
           (['--epsilon=1', '--rounds=2', '--noise_multiplier=1'], 'needs one of --rounds'),
@@ -61,8 +61,8 @@ class TestExecution:
         match[3]: (match[1], match[2].strip())
         for match in re.finditer(r'^epsilon = (\S+) +(.+?) {2,}(\w+):', out, re.MULTILINE)
     }
-    assert list(accounting.ACCOUNTINGS) == [n for n in lines if n != 'theorem_1']
-    assert list(lines)[0] == 'poisson_pld' and list(accounting.ACCOUNTINGS)[-1] == 'paper'
+    assert [a.name for a in accountants.ACCOUNTANTS] == [n for n in lines if n != 'theorem_1']
+    assert list(lines)[0] == 'poisson_pld'
     assert lines['poisson_pld'] == ('0.6303', 'VALID')
     assert lines['poisson_rdp'] == ('0.7442', 'VALID')
     assert lines['paper'] == ('1.008', 'VALID')
@@ -98,7 +98,9 @@ class TestExecution:
     found = re.findall(r'epsilon = (\S+) if 10 % of the seats leave out their noise', out)
     # The variance of the sum falls by as much.
     spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4 * 0.9**0.5, 1.0, 6000**-1.1, seats=6000)
-    expected = [f'{spec.epsilon(n):.4g}' for n in ('poisson_pld', 'poisson_rdp', 'paper')]
+    expected = [
+        f'{spec.epsilon(a):.4g}' for a in accountants.ACCOUNTANTS if a.sampling == 'poisson'
+    ]
     assert found == expected and float(found[0]) > 0.6303
     sentence = commands.refused(
         capsys, account, *_PAPER, '--noise_multiplier=1', '--rounds=2', '--colluding=1'
@@ -121,20 +123,20 @@ class TestExecution:
             100 / 6000, dp_accounting.GaussianDpEvent(math.sqrt(left / longest))
         ), 180,
     )
-    for name, accountant in (
-        ('poisson_pld', dp_accounting.pld.PLDAccountant()),
-        ('poisson_rdp', dp_accounting.rdp.RdpAccountant()),
+    for accountant, expected in (
+        (accountants.POISSON_PLD, dp_accounting.pld.PLDAccountant()),
+        (accountants.POISSON_RDP, dp_accounting.rdp.RdpAccountant()),
     ):
-      found = accounting.epsilon([(spec.round_without_noise_of(0.1), 180)], name, spec.delta)
+      actual = accountant.epsilon([(spec.round_with_colluders(0.1), 180)], spec.delta)
       # Beside it: the rounding's variance of 3, 1e-3 at most.
-      assert found == pytest.approx(accountant.compose(event).get_epsilon(spec.delta), rel=2e-3)
+      assert actual == pytest.approx(expected.compose(event).get_epsilon(spec.delta), rel=2e-3)
     # All but a share: nothing is shown.
     spec = spec_lib.PrivacySpec(
         6000, 2, 1, 1.4, 1.0, 1e-3, seats=4, noise='discrete_gaussian', num_values=k
     )
-    left = spec.round_without_noise_of(0.8)
-    for name in ('poisson_pld', 'poisson_rdp'):
-      assert accounting.epsilon([(left, 1)], name, 1e-3) == math.inf
+    left = spec.round_with_colluders(0.8)
+    for accountant in (accountants.POISSON_PLD, accountants.POISSON_RDP):
+      assert accountant.epsilon([(left, 1)], 1e-3) == math.inf
 
   def test_epsilon_finds_sigma(self, capsys):
     # What a true 1.008 takes with each sampling.
@@ -150,9 +152,63 @@ class TestExecution:
     found = dict(re.findall(r'^(\S+) rounds +.+? (\w+): ', out, re.MULTILINE))
     found = {name: int(rounds.replace(',', '')) for rounds, name in found.items()}
     spec = spec_lib.PrivacySpec(6000, 100, 1, 1.4, 1.0, 6000**-1.1, seats=6000)
-    for name in ('poisson_pld', 'poisson_rdp', 'paper'):
-      assert spec.epsilon(name, found[name]) <= 1
-      assert spec.epsilon(name, found[name] + 1) > 1
+    for accountant in accountants.ACCOUNTANTS:
+      if accountant.sampling == 'poisson':
+        most = found[accountant.name]
+        assert spec.epsilon(accountant, most) <= 1 < spec.epsilon(accountant, most + 1)
+
+
+class TestPlugIn:
+
+  _MODULE = """
+import math
+from scipy import optimize, stats
+from fedsmp_tff.privacy import accountants
+
+class CentralLimit(accountants.Accountant):
+  # mu-GDP by the central limit theorem (Bu et al. 2020): an approximation.
+  name, title = 'poisson_clt', 'mu-GDP by the central limit theorem'
+  assumption = 'add-or-remove-one adjacency, sensitivity C'
+  sampling, guarantees = 'poisson', GUARANTEES
+
+  def of_delta(self, rounds):
+    mu = math.sqrt(sum(
+        num * params.sampling_rate**2 * math.expm1(params.noise_multiplier**-2)
+        for params, num in rounds
+    ))
+    cdf = stats.norm.cdf
+    def excess(epsilon, delta):
+      return cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * cdf(-epsilon / mu - mu / 2) - delta
+    return lambda delta: optimize.brentq(excess, 0, 100, args=(delta,))
+
+ACCOUNTANT = CentralLimit()
+"""
+
+  @pytest.mark.parametrize('guarantees, verdict', [
+      (False, 'no guarantee'), (True, 'not checked by us'),
+  ])
+  def test_it_is_printed_and_never_quoted(
+      self, guarantees, verdict, tmp_path, monkeypatch, capsys
+  ):
+    module = f'own_accountant_{guarantees}'
+    text = self._MODULE.replace('GUARANTEES', str(guarantees))
+    (tmp_path / f'{module}.py').write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    status, out, _ = _run(
+        capsys, '--noise_multiplier=1.4', '--rounds=180', f'--accountant={module}'
+    )
+    assert status == 0 and 'Quote epsilon = 0.6303, by poisson_pld' in out
+    assert re.search(f'^epsilon = 0.5614 +{verdict} +poisson_clt: mu-GDP', out, re.MULTILINE)
+
+  @pytest.mark.parametrize('module, sentence', [
+      ('no.such.module', r'is not an accountant \(No module named'),
+      ('math', 'is not an accountant .*ACCOUNTANT'),
+  ])
+  def test_what_is_none_is_refused(self, capsys, module, sentence):
+    said = commands.refused(
+        capsys, account, *_PAPER, '--noise_multiplier=1', '--rounds=2', f'--accountant={module}'
+    )
+    assert re.search(sentence, said) and 'name an importable module that has an ACCOUNTANT' in said
 
 
 class TestLedger:
@@ -181,7 +237,7 @@ class TestLedger:
     one, other = self._runs(tmp_path, (100, {}), (80, {}))
     status, out, _ = self._account(capsys, f'--ledger={one}', str(other))
     assert status == 0
-    assert re.search(r'^epsilon = 0\.6303  VALID  poisson_pld', out, re.MULTILINE), out
+    assert re.search(r'^epsilon = 0\.6303 +VALID +poisson_pld', out, re.MULTILINE), out
     assert 'paper' not in out  # It knows nothing of 150 seats.
     status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
     assert status == 0 and 'at delta = 0.001' in out
@@ -200,16 +256,16 @@ class TestLedger:
     _, out, _ = self._account(capsys, f'--ledger={one}', '--colluding=0.5')
     spec = spec_lib.PrivacySpec(6000, 100, 10, 1.4 / 2**0.5, 1.0, 6000**-1.1, **integers)
     found = re.findall(r'epsilon = (\S+) if 50 % of the seats leave out their noise', out)
-    assert float(found[-1]) == pytest.approx(spec.epsilon('poisson_rdp'), rel=1e-3)
+    assert float(found[-1]) == pytest.approx(spec.epsilon(accountants.POISSON_RDP), rel=1e-3)
 
   def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
     one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))
     status, out, _ = self._account(capsys, f'--ledger={one}', str(other), str(fresh))
     assert status == 0 and out.count('SEEDED: would be valid with fresh noise') == 2
     assert re.search(
-        r'^epsilon = \S+  WOULD BE VALID WITH FRESH NOISE  poisson_pld', out, re.MULTILINE
+        r'^epsilon = \S+ +WOULD BE VALID WITH FRESH NOISE +poisson_pld', out, re.MULTILINE
     )
-    assert '  VALID  ' not in out and 'Quote none' in out and 'Quote epsilon' not in out
+    assert ' VALID  ' not in out and 'Quote none' in out and 'Quote epsilon' not in out
     status, out, err = self._account(capsys, f'--ledger={one}', str(fresh), str(same))
     assert status == 1 and err.count('\n') == 1
     assert 'with the same seed: their noise is the same' in err and 'epsilon =' not in out
@@ -239,7 +295,7 @@ class TestLedger:
     one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed'))), tmp_path
     for arguments, sentence in (
         ([one, one], 'is named twice'),
-        ([one, other], "which don't add up"),
+        ([one, other], 'do not compose; name runs of one --sampling'),
         ([empty], 'has no privacy ledger'),
         ([one, '--rounds=3'], '--rounds=3 and --ledger=.* exclude each other'),
     ):

@@ -6,13 +6,12 @@ import re
 import pytest
 import tensorflow as tf
 
-from fedsmp_tff import fed_smp
-from fedsmp_tff.mechanism import masked_sum
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import mechanism
+from fedsmp_tff.mechanism import round as round_lib
+from fedsmp_tff.mechanism import state as state_lib
 from tasks import audit
 from tests.support import commands
 
-_SMALL = ('--seed=1', '--releases=8000')
 _SMALL_RUN = (
     '--part=run', '--seed=1', '--population=300', '--clients_per_round=30', '--rounds=4',
     '--canaries=150', '--num_values=500',
@@ -50,10 +49,10 @@ class TestComputation:
 
 class TestExecution:
 
-  @pytest.mark.parametrize('kind', noise.KINDS)
+  @pytest.mark.parametrize('kind', mechanism.KINDS)
   def test_one_release_stands(self, kind, capsys):
     status, out, _ = _run(
-        capsys, '--part=release', f'--noise={kind}', '--delta=1e-2', *_SMALL
+        capsys, '--part=release', f'--noise={kind}', '--delta=1e-2', '--seed=1', '--releases=4000'
     )
     assert status == 0 and 'the claim stands' in out
     claimed, found = (
@@ -62,15 +61,18 @@ class TestExecution:
     )
     # At sigma = 1.4, by PLD.
     assert claimed == pytest.approx(1.478, rel=1e-3)
-    assert 0.45 * 1.478 < found < claimed
+    # Four audits of 4,000 releases found 0.49 to 0.67 of it.
+    assert 0.35 * 1.478 < found < claimed
 
   @pytest.mark.parametrize('bug', ['share', 'clip'])
   def test_a_planted_bug_is_refuted(self, bug, capsys, monkeypatch):
     if bug == 'share':  # C sigma / r instead of C sigma / sqrt(r).
-      monkeypatch.setattr(noise, 'share_stddev', lambda stddev, num: stddev / num)
+      monkeypatch.setattr(mechanism, 'share_stddev', lambda stddev, num: stddev / num)
     else:
       monkeypatch.setattr(tf, 'norm', lambda _: tf.constant(1e-3, tf.float64))
-    status, out, _ = _run(capsys, '--part=release', '--delta=1e-2', *_SMALL)
+    status, out, _ = _run(
+        capsys, '--part=release', '--delta=1e-2', '--seed=1', '--releases=2000'
+    )
     assert status == 1 and 'CLAIM REFUTED' in out
 
   @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
@@ -91,10 +93,11 @@ class TestExecution:
     # the bound was 0.28 to 1.13 in four runs, here it is 1.5.
     assert float(re.search(r'audited +epsilon > (\S+)', out)[1]) > 0.3
 
+  @pytest.mark.slow
   def test_integers_whose_releases_choose_the_next_mask_stand(self, capsys):
     status, out, _ = _run(
-        capsys, '--part=release', '--noise=discrete_gaussian', '--delta=1e-2', *_SMALL,
-        '--sparsifier=released',
+        capsys, '--part=release', '--noise=discrete_gaussian', '--delta=1e-2', '--seed=1',
+        '--releases=8000', '--sparsifier=released',
     )
     assert status == 0 and 'the claim stands' in out
     # The canary is found: of 1.478, the exact epsilon, so few releases show a part.
@@ -102,29 +105,29 @@ class TestExecution:
 
   def test_a_mask_that_sees_more_than_releases_is_refuted(self, capsys, monkeypatch):
     """The server remembers what clients sent, without its noise."""
-    report, plain_sum = masked_sum.MaskedPrivateSum.report, masked_sum.MaskedPrivateSum.sum
+    report, plain_sum = round_lib.FedSmpRound.report, round_lib.FedSmpRound.sum
 
     def with_values(self, update, state, seed):
       made = report(self, update, state, seed)
       kept = tf.cast(tf.gather(update, state.coordinates), tf.float64)
-      return made | {'exact': masked_sum._clipped(kept, state.clipping_norm)[0]}
+      return made | {'exact': round_lib._clipped(kept, state.clipping_norm)[0]}
 
     def with_sum(self, reports):
       exact = tf.add_n([made['exact'] for made in reports])
       return plain_sum(self, reports) | {'exact': exact}
 
-    def finish(self, total, state):
+    finish = round_lib.FedSmpRound.finish
+
+    def remembering(self, total, state):
       exact = total.pop('exact')
-      release, after, measurements = self.release(total, state)
-      memory = self._sparsifier.remember(
-          state.memory, release._replace(values=exact, stddev=tf.zeros_like(exact))
-      )
-      update = self._sparsifier.scatter(release.values, state.coordinates, self.dim)
+      update, after, measurements = finish(self, total, state)
+      seen = state_lib.Release(state.coordinates, exact, tf.zeros_like(exact), True)
+      memory = self._sparsifier.remember(state.memory, seen)
       return update, after._replace(memory=memory), measurements
 
-    monkeypatch.setattr(masked_sum.MaskedPrivateSum, 'report', with_values)
-    monkeypatch.setattr(masked_sum.MaskedPrivateSum, 'sum', with_sum)
-    monkeypatch.setattr(fed_smp.FedSmpRound, 'finish', finish)
+    monkeypatch.setattr(round_lib.FedSmpRound, 'report', with_values)
+    monkeypatch.setattr(round_lib.FedSmpRound, 'sum', with_sum)
+    monkeypatch.setattr(round_lib.FedSmpRound, 'finish', remembering)
     status, out, _ = _run(
         capsys, '--part=release', '--delta=1e-2', '--seed=1', '--releases=2000',
         '--sparsifier=released',

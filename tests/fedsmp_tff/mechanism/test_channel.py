@@ -1,11 +1,49 @@
-"""Tests of the channel of real noise: the integers that a secure sum adds."""
+"""Tests of channels: encoding, integer noise, wrap-around and rotation."""
+
+import math
 
 import numpy as np
 import pytest
+from scipy import stats
 import tensorflow as tf
 
 from fedsmp_tff.mechanism import channel
-from fedsmp_tff.mechanism import fixed_point as fixed_point_lib
+from fedsmp_tff.mechanism import mechanism
+
+
+class _Unrotated(channel.LatticeChannel):
+  """A channel whose integers a test can foretell."""
+
+  def _rotated(self, values, seed):
+    return tf.pad(values, [[0, self.num_integers - self.num_values]])
+
+  def _rotated_back(self, values, seed):
+    return values[: self.num_values]
+
+
+def _lattice(num_values=64, bits=16, sigma=0.0, r=4, kind=channel.LatticeChannel, **options):
+  options = dict(dict(seats=r, min_reporting=r), **options)
+  return kind(bits, num_values, sigma, r, **options)
+
+
+def _seed(*numbers):
+  return tf.constant([*numbers, 0][:2], tf.int64)
+
+
+def _encoder(lattice):
+  return tf.function(
+      lambda values, seed: lattice.encode(values, seed, _seed(9, 9))
+  )
+
+
+def _centered(integers, lattice):
+  half = lattice.modulus // 2
+  return (np.asarray(integers, np.int64) + half) % lattice.modulus - half
+
+
+def _unit(num, seed=0):
+  vector = np.random.default_rng(seed).normal(size=num)
+  return vector / np.linalg.norm(vector)
 
 
 def _round_trip(fixed_point, values_of_clients):
@@ -19,7 +57,7 @@ def _round_trip(fixed_point, values_of_clients):
   ).numpy()
 
 
-class TestExecution:
+class TestGaussian:
 
   @pytest.mark.parametrize('bits, clients', [(8, 7), (24, 100), (27, 10), (40, 9)])
   def test_sum_is_within_half_a_step_a_client(self, bits, clients):
@@ -33,7 +71,7 @@ class TestExecution:
   @pytest.mark.parametrize('clients', [1, 100, 128, 100_000])
   def test_extremes_neither_overflow_nor_wrap(self, clients):
     fixed_point = channel.GaussianChannel(
-        fixed_point_lib.default_bits(clients), 3.0, clients
+        mechanism.default_bits(clients), 3.0, clients
     )
     values = tf.constant([3.0, -3.0, 1e300, -1e300], tf.float64)
     integers = fixed_point.encode(values, None, None)
@@ -51,3 +89,109 @@ class TestExecution:
   def test_zero_is_exact(self):
     decoded = _round_trip(channel.GaussianChannel(24, 2.12, 100), np.zeros((100, 3)))
     np.testing.assert_array_equal(decoded, np.zeros(3))
+
+
+class TestLattice:
+
+  @pytest.mark.parametrize('num', [1, 7, 64])
+  def test_sums_come_back_but_for_rounding(self, num):
+    lattice = _lattice(num_values=num, bits=20)
+    encode = _encoder(lattice)
+    values = [0.9 * _unit(num, i) for i in range(4)]
+    reports = [encode(tf.constant(v), _seed(1, i)) for i, v in enumerate(values)]
+    for report in reports:
+      assert report.dtype == tf.int32 and report.shape == [lattice.num_integers]
+      assert np.min(report) >= 0 and np.max(report) < lattice.modulus
+    total = sum(r.numpy().astype(np.int64) for r in reports) % lattice.modulus
+    decoded = lattice.decode_sum(tf.constant(total, tf.int32), 4, _seed(9, 9))
+    # Each of four values is rounded by less than a step; the rotation keeps lengths.
+    error = np.linalg.norm(decoded - sum(values))
+    assert error <= 4 * lattice.step * math.sqrt(lattice.num_integers)
+    assert error > 0
+
+  def test_what_is_too_large_wraps_around_and_nothing_else_does(self):
+    lattice = _lattice(num_values=3, kind=_Unrotated, r=1, seats=4)
+    encode = _encoder(lattice)
+    report = encode(tf.constant([0.999, 0.0, 0.01], tf.float64), _seed(1)).numpy()
+    inside = lattice.decode_sum(tf.constant(report), 1, _seed(9, 9)).numpy()
+    np.testing.assert_allclose(inside, [0.999, 0, 0.01], atol=2 * lattice.step)
+    four = (4 * report.astype(np.int64)) % lattice.modulus
+    wrapped = lattice.decode_sum(tf.constant(four, tf.int32), 4, _seed(9, 9)).numpy()
+    # The range is 2 value_bound wide: six standard deviations of 1/2 of four integers either way.
+    np.testing.assert_allclose(wrapped, [3.996 - 6, 0, 0.04], atol=6 * lattice.step)
+
+  def test_no_client_is_longer_than_the_bound(self):
+    # As long as a vector may be, and its values between two integers: one rounding in eleven is too
+    # long, and is done again.
+    lattice = _lattice(num_values=400, kind=_Unrotated, bits=8, r=4)
+    low, share = int(0.05 * lattice.scale), 0.05 * lattice.scale % 1
+    length = 400 * np.array([low**2, (low + 1) ** 2]) @ [1 - share, share]
+    stddev = (2 * low + 1) * math.sqrt(400 * share * (1 - share))
+    assert 0 < lattice.squared_norm_bound - length < 2 * stddev
+    encode = _encoder(lattice)
+    norms = []
+    for i in range(300):
+      integers = _centered(encode(tf.constant(np.full(400, 0.05)), _seed(2, i)), lattice)
+      assert set(integers) <= {low, low + 1}
+      norms.append(np.sum(integers**2))
+    # Without the condition some 27 of 300 would be longer.
+    assert max(norms) <= lattice.squared_norm_bound
+    # The condition takes the upper tail away: a fifth of a standard deviation.
+    assert length - 0.5 * stddev < np.mean(norms) < length
+
+  def test_a_vector_too_long_becomes_zero(self):
+    lattice = _lattice(num_values=8)
+    report = _encoder(lattice)(tf.constant(5 * _unit(8)), _seed(1))
+    assert not np.any(report)
+
+  def test_noise_has_its_scale_on_every_value(self):
+    sigma, seats = 1.4, 8
+    lattice = _lattice(
+        num_values=3000, sigma=sigma, seats=seats, min_reporting=6
+    )
+    encode = _encoder(lattice)
+    total = sum(
+        encode(tf.zeros([3000], tf.float64), _seed(3, i)).numpy().astype(np.int64)
+        for i in range(seats)
+    ) % lattice.modulus
+    decoded = lattice.decode_sum(tf.constant(total, tf.int32), seats, _seed(9, 9)).numpy()
+    # All eight report where six would make sigma.
+    expected = sigma * math.sqrt(8 / 6)
+    # Integers are some 1,000 steps wide: near enough to reals for 3,000 of them.
+    assert lattice.scale * sigma > 500
+
+    def p_value(scale):
+      return stats.kstest(decoded, 'norm', (0, scale * expected)).pvalue
+
+    # Seeded; see test_noise_shares for the bounds.
+    assert p_value(1) > 1e-3
+    assert p_value(2 / 3) < 1e-15 and p_value(3 / 2) < 1e-15
+    first, second = decoded[:1500], decoded[1500:]
+    assert np.std(first) == pytest.approx(expected, rel=0.08)
+    assert np.std(second) == pytest.approx(expected, rel=0.08)
+    # A zero among 3,000 values, each zero with probability under 1/1,000: a few.
+    assert np.count_nonzero(decoded == 0) < 20
+
+  def test_the_rotation_spreads_one_large_value(self):
+    lattice = _lattice(num_values=1024)
+    vector = np.zeros(1024)
+    vector[3] = 1.0
+    integers = _centered(_encoder(lattice)(tf.constant(vector), _seed(1)), lattice)
+    assert np.abs(integers).max() < 0.1 * lattice.scale
+    other = lattice.encode(tf.constant(vector), _seed(1), _seed(8, 8))
+    assert np.any(_centered(other, lattice) != integers)
+
+  @pytest.mark.parametrize('bits', [8, 16, 30])
+  def test_a_sum_is_the_nearest_multiple_of_the_step_around_zero(self, bits):
+    # Exactly: one step off would be within every bound on rounding.
+    lattice = _lattice(num_values=6, kind=_Unrotated, bits=bits)
+    half = lattice.modulus // 2
+    total = tf.constant([0, 1, lattice.modulus - 1, half - 1, half, half + 1], tf.int32)
+    decoded = lattice.decode_sum(total, 4, _seed(9, 9)).numpy()
+    steps = np.array([0, 1, -1, half - 1, -half, 1 - half])
+    np.testing.assert_array_equal(decoded, steps * lattice.step)
+
+  def test_zeros_without_noise_are_zero(self):
+    lattice = _lattice(num_values=64)
+    report = _encoder(lattice)(tf.zeros([64], tf.float64), _seed(1))
+    assert not np.any(lattice.decode_sum(report, 1, _seed(9, 9)))

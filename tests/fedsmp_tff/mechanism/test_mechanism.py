@@ -8,8 +8,7 @@ import pytest
 from scipy import stats
 
 from fedsmp_tff.mechanism import adaptive_clipping
-from fedsmp_tff.mechanism import fixed_point
-from fedsmp_tff.mechanism import lattice
+from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 
 
@@ -72,6 +71,11 @@ class TestComputation:
     few = _mechanism(seats=8, min_reporting=5, noise_multiplier=1.4)
     assert few.share_stddev == pytest.approx(1.4 / math.sqrt(5))
 
+  def test_share_of_one_client(self):
+    # N(0, C^2 sigma^2 / r): Algorithm 1.
+    share = mechanism_lib.share_stddev(0.4 * 1.4, 25)
+    assert share == pytest.approx(math.sqrt(0.4**2 * 1.4**2 / 25))
+
   def test_only_adaptive_clipping_takes_room_from_the_values(self):
     plain = _mechanism()
     assert (plain.vote_weight, plain.value_weight, plain.values_noise_multiplier) == (0, 1, 1)
@@ -82,9 +86,9 @@ class TestComputation:
   def test_encoding(self):
     # Real noise: twelve standard deviations of a share beside the clipped vector.
     real = _mechanism(noise_multiplier=1.5, seats=9).encoding(num_values=5)
-    assert real == fixed_point.FixedPoint(fixed_point.default_bits(9), 1 + 12 * 0.5, 9)
+    assert real == mechanism_lib.FixedPoint(mechanism_lib.default_bits(9), 1 + 12 * 0.5, 9)
     integer = _mechanism(noise='discrete_gaussian', seats=9, min_reporting=4).encoding(num_values=5)
-    assert integer == lattice.Lattice(16, 5, 1.0, 3, 9, 4)
+    assert integer == integer_noise.Lattice(16, 5, 1.0, 3, 9, 4)
     unclipped = mechanism_lib.Mechanism(3).encoding(num_values=5, scale=20.0)
     assert unclipped.value_bound == 16 * 20
 
@@ -98,3 +102,27 @@ class TestEncoding:
     options = mechanism_lib.Mechanism(seats, clipping_norm=1.0, noise_multiplier=sigma)
     room = (options.encoding(num_values=5).value_bound - 1) / options.share_stddev
     assert 2 * stats.norm.sf(room) * 1e17 < 1e-15
+
+
+class TestFixedPoint:
+
+  @pytest.mark.parametrize('clients', [1, 2, 3, 10, 64, 100, 1000, 100_000])
+  def test_default_bits_are_the_most_that_fit_in_int32(self, clients):
+    bits = mechanism_lib.default_bits(clients)
+    assert mechanism_lib.FixedPoint(bits, 1.0, clients).wire_bits == 32
+    largest = clients * 2 * (2 ** (bits - 1) - 1)
+    # One bit more would double the sum; a power of two of clients just misses.
+    assert largest < 2**31 <= 2 * largest + 4 * clients
+
+  def test_more_bits_take_int64(self):
+    assert mechanism_lib.FixedPoint(40, 1.0, 1000).wire_bits == 64
+
+  @pytest.mark.parametrize('bits', [7, 0, -3, 60, 8.0])
+  def test_refuses_bits(self, bits):
+    with pytest.raises(ValueError, match='`bits` must be an integer from 8'):
+      mechanism_lib.FixedPoint(bits, 1.0, 100)
+
+  @pytest.mark.parametrize('bound', [0, -1, float('inf'), float('nan')])
+  def test_refuses_bound(self, bound):
+    with pytest.raises(ValueError, match='value_bound'):
+      mechanism_lib.FixedPoint(20, bound, 100)

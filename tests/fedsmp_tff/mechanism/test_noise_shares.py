@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import chacha20
-from fedsmp_tff.mechanism import noise
+from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.mechanism import noise_shares
-from tests.support import integer_noise
+from tests.support import numpy_reference
 
 _CLIENTS, _CLIP, _SIGMA, _VALUES = 25, 0.4, 1.4, 4000
 
@@ -20,7 +20,7 @@ _CLIENTS, _CLIP, _SIGMA, _VALUES = 25, 0.4, 1.4, 4000
 class TestGaussian:
 
   def test_shares_add_up_to_the_mechanism_and_to_no_other_scale(self):
-    stddev = noise.share_stddev(_CLIP * _SIGMA, _CLIENTS)
+    stddev = mechanism.share_stddev(_CLIP * _SIGMA, _CLIENTS)
 
     @tf.function
     def share(client):
@@ -58,7 +58,7 @@ class TestIntegers:
     x = np.arange(-60, 61)
 
     def chi_squared(scale):
-      expected = num * integer_noise.probabilities(scale**2 * variance, x)
+      expected = num * numpy_reference.discrete_gaussian(scale**2 * variance, x)
       middle = np.abs(x) <= 4
       classes = np.append(expected[middle], expected[~middle].sum())
       counts = np.append(

@@ -95,4 +95,4 @@ class TestOneRun:
     scores, included = self._scores(np.random.default_rng(3), spec, sigma=0.35)
     audit = auditing.epsilon_of_one_run(scores, included, spec)
     assert audit.epsilon > spec.epsilon()
-    assert 'are refuted' in audit.how
+    assert 'are refuted' in audit.method

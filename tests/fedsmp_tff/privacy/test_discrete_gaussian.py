@@ -7,8 +7,8 @@ import pytest
 from scipy import signal
 from scipy import stats
 
-from fedsmp_tff.mechanism import lattice as lattice_lib
-from fedsmp_tff.privacy import accounting
+from fedsmp_tff.mechanism import integer_noise
+from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import discrete_gaussian
 from fedsmp_tff.privacy import spec as spec_lib
 
@@ -20,7 +20,7 @@ def _lattice(**options):
   arguments = dict(
       bits=8, num_values=4, noise_multiplier=0.3, clients_per_round=2, seats=2, min_reporting=2,
   )
-  return lattice_lib.Lattice(**dict(arguments, **options))
+  return integer_noise.Lattice(**dict(arguments, **options))
 
 
 def _sum_of_shares(lattice):
@@ -59,7 +59,7 @@ class TestExecution:
     lattice = _lattice(
         noise_multiplier=sigma, clients_per_round=shares, seats=shares, min_reporting=shares
     )
-    dominating = discrete_gaussian.dominating(lattice)
+    dominating = discrete_gaussian.dominating_gaussian(lattice)
     # Of the standard deviation of the sum in integers.
     stddev = dominating.noise_multiplier * math.sqrt(lattice.squared_norm_bound)
     noise = _sum_of_shares(lattice)
@@ -86,7 +86,7 @@ class TestExecution:
     lattice = _lattice(
         noise_multiplier=1.0, bits=12, clients_per_round=4, seats=seats, min_reporting=5
     )
-    dominating = discrete_gaussian.dominating(lattice)
+    dominating = discrete_gaussian.dominating_gaussian(lattice)
     # In integer steps; rounding takes a variance of 3 away.
     variance = dominating.noise_multiplier**2 * lattice.squared_norm_bound
     assert variance == pytest.approx((1.0 * lattice.scale) ** 2 - 3, rel=1e-9)
@@ -97,31 +97,31 @@ class TestExecution:
     assert spec.lattice == lattice
     assert (spec.round.noise_multiplier, spec.round.distance) == dominating
     # Of a share of the participants who leave their noise out: whole shares stay.
-    less = spec.round_without_noise_of(0.35).noise_multiplier
+    less = spec.round_with_colluders(0.35).noise_multiplier
     assert less**2 * lattice.squared_norm_bound == pytest.approx(
         lattice.share_variance * 3 - 3, rel=1e-9
     )
-    assert spec.round_without_noise_of(0.9).noise_multiplier == 0
+    assert spec.round_with_colluders(0.9).noise_multiplier == 0
 
   def test_what_the_distance_holds(self, monkeypatch):
     lattice = _lattice(num_values=1000, noise_multiplier=1.0, bits=16)
-    found = discrete_gaussian.dominating(lattice)
+    found = discrete_gaussian.dominating_gaussian(lattice)
     assert found.distance == pytest.approx(lattice.statistical_distance, rel=1e-6)
     assert found.distance >= lattice.statistical_distance
     # Shares so small that their sum is no discrete Gaussian: by its own sum of probabilities.
-    monkeypatch.setattr(lattice_lib, 'LEAST_SHARE_VARIANCE', 0)
-    small = lattice_lib.Lattice(8, 4, 0.36, 8, 8, 8)
+    monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
+    small = integer_noise.Lattice(8, 4, 0.36, 8, 8, 8)
     noise = _sum_of_shares(small)
     x = np.arange(len(noise)) - len(noise) // 2
     alone = np.exp(-(x**2) / (2 * small.share_variance * 8))
     apart = np.abs(noise - alone / alone.sum()).sum() / 2
-    assert 1e-9 < apart < discrete_gaussian.dominating(small).distance / 4
+    assert 1e-9 < apart < discrete_gaussian.dominating_gaussian(small).distance / 4
 
-  @pytest.mark.parametrize('name', ['poisson_pld', 'poisson_rdp'])
-  def test_epsilon_pays_for_the_distance(self, name):
-    exact = accounting.Round('poisson', 100, 10, 100, 4.0)
+  @pytest.mark.parametrize('accountant', [accountants.POISSON_PLD, accountants.POISSON_RDP])
+  def test_epsilon_pays_for_the_distance(self, accountant):
+    exact = accountants.Round('poisson', 100, 10, 100, 4.0)
     far = exact._replace(distance=1e-6)
-    paid = accounting.epsilon([(far, 20)], name, 1e-4)
+    paid = accountant.epsilon([(far, 20)], 1e-4)
     left = 1e-4 - (1 + math.exp(paid)) * 20e-6
-    assert paid > 1.01 * accounting.epsilon([(exact, 20)], name, 1e-4)
-    assert paid == pytest.approx(accounting.epsilon([(exact, 20)], name, left), rel=1e-6)
+    assert paid > 1.01 * accountant.epsilon([(exact, 20)], 1e-4)
+    assert paid == pytest.approx(accountant.epsilon([(exact, 20)], left), rel=1e-6)

@@ -17,34 +17,36 @@ _STEP = 1e-3
 @pytest.mark.parametrize('sigma', [0.25, 1.0, 6.0])
 @pytest.mark.parametrize('rate', [1e-4, 0.01, 0.5, 0.999, 1.0])
 def test_delta_at_each_point_of_the_grid(adjacency, sigma, rate):
-  ours = gaussian_loss._GaussianLoss(sigma, rate, adjacency)
-  theirs = privacy_loss_mechanism.GaussianPrivacyLoss(
+  actual = gaussian_loss._GaussianLoss(sigma, rate, adjacency)
+  expected = privacy_loss_mechanism.GaussianPrivacyLoss(
       sigma, sampling_prob=rate, adjacency_type=adjacency
   )
-  bounds = theirs.connect_dots_bounds()
+  bounds = expected.connect_dots_bounds()
   edges = [0.0]  # On either side of where the divergence has another formula.
   if rate < 1:
     edges += [sign * math.log1p(-rate) + side for sign in (-1, 1) for side in (-1e-9, 1e-9)]
   epsilons = np.concatenate(
       [np.linspace(bounds.epsilon_lower, bounds.epsilon_upper, 400), edges]
   )
-  expected = theirs.get_delta_for_epsilon(epsilons)
   # Both round: a delta is a difference of numbers of at most 1 (or e^epsilon times less).
-  np.testing.assert_allclose(ours.get_delta_for_epsilon(epsilons), expected, rtol=1e-9, atol=1e-15)
+  np.testing.assert_allclose(
+      actual.get_delta_for_epsilon(epsilons), expected.get_delta_for_epsilon(epsilons),
+      rtol=1e-9, atol=1e-15,
+  )
 
 
 @pytest.mark.parametrize('population, clients, seats', [
     (1180, 10, 26), (1180, 10, 12), (1180, 10, 1180), (50, 50, 50), (200, 100, 110),
 ])
 def test_a_round_with_seats(population, clients, seats):
-  ours = pld.poisson(0.8, population, clients, seats, _STEP)
-  theirs = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
+  actual = pld.poisson(0.8, population, clients, seats, _STEP)
+  expected = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
       population, clients / population, seats, 0.8, value_discretization_interval=_STEP
   )
   for epsilon in (0.0, 0.1, 1.0, 5.0):
-    assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(
-        theirs.get_delta_for_epsilon(epsilon), rel=1e-9, abs=1e-15
+    assert actual.get_delta_for_epsilon(epsilon) == pytest.approx(
+        expected.get_delta_for_epsilon(epsilon), rel=1e-9, abs=1e-15
     )
-  assert pld.epsilon([(ours, 20)], 1e-5) == pytest.approx(
-      theirs.self_compose(20).get_epsilon_for_delta(1e-5), rel=1e-9
+  assert pld.epsilon_of([(actual, 20)])(1e-5) == pytest.approx(
+      expected.self_compose(20).get_epsilon_for_delta(1e-5), rel=1e-9
   )

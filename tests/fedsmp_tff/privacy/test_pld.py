@@ -68,7 +68,7 @@ def _library(name, sigma, q, rounds, delta):
   n = 100_000
   step = pld.step_of([(sigma if name == 'poisson' else sigma / 2, q, rounds)])
   arguments = [sigma, n, round(q * n), *([n] if name == 'poisson' else []), step]
-  return pld.epsilon([(getattr(pld, name)(*arguments), rounds)], delta)
+  return pld.epsilon_of([(getattr(pld, name)(*arguments), rounds)])(delta)
 
 
 class TestExecution:
@@ -131,13 +131,10 @@ class TestExecution:
 
     step = pld.step_of([(sigma, q, 1)])
     one = pld.poisson(sigma, n, r, seats, step)
-    epsilon = pld.epsilon([(one, 1)], delta)
-    untruncated = pld.epsilon(
-        [(pld.poisson(sigma, n, r, n, step), 1)], delta
-    )
+    epsilon = pld.epsilon_of([(one, 1)])(delta)
+    untruncated = pld.epsilon_of([(pld.poisson(sigma, n, r, n, step), 1)])(delta)
     assert overflow > 0.1 and epsilon > 1.2 * untruncated
     assert total(epsilon) == pytest.approx(delta, rel=0.02)
-
 
   def test_rounding_is_charged_for_the_rounds_of_all_kinds(self):
     kinds = [(10.0, 0.01, 1000), (20.0, 0.02, 3000)]
@@ -166,7 +163,7 @@ class TestSmallLosses:
     for sigma in (0.5, 1.0, 10.0):
       step = pld.step_of([(sigma, r / n, rounds)])
       one, fine = (
-          pld.epsilon([(pld.poisson(sigma, n, r, n, s), rounds)], delta)
+          pld.epsilon_of([(pld.poisson(sigma, n, r, n, s), rounds)])(delta)
           for s in (step, step / 4)
       )
       assert fine <= one <= 1.01 * fine
@@ -179,7 +176,7 @@ class TestSmallLosses:
       losses = [
           (pld.poisson(sigma, n, round(rate * n), n, step), num) for sigma, rate, num in both
       ]
-      return pld.epsilon(losses, delta)
+      return pld.epsilon_of(losses)(delta)
 
     step = pld.step_of(both)
     assert epsilon(step) <= 1.005 * epsilon(step / 4)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import client_training
+from fedsmp_tff import local_training
 from fedsmp_tff.theory import estimation
 from fedsmp_tff.theory import theorem_2
 
@@ -32,7 +32,7 @@ def _model(start):
 
 
 def _training(**options):
-  return client_training.LocalTraining(
+  return local_training.LocalTraining(
       tff.learning.optimizers.build_sgdm(_RATE), _BATCH, **(options or {'epochs': 1})
   )
 

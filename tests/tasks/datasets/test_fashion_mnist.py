@@ -10,23 +10,21 @@ import pytest
 
 from tasks import errors
 from tasks.datasets import fashion_mnist
+from tasks.datasets import task as task_lib
 from tests.support import small_data
 
 _REAL = pathlib.Path('/usr/share/datasets/fashion-mnist')
 
 
-@pytest.fixture
-def directory(tmp_path, set_flags):
-  small_data.write_fashion_mnist(tmp_path)
-  set_flags(f'--fashion_mnist_dir={tmp_path}', '--fashion_mnist_clients=12')
-  return tmp_path
+def _load(directory, num_public=0, seed=0):
+  return fashion_mnist.load(12, task_lib.Split(seed, num_public, directory=str(directory)))
 
 
 class TestExecution:
 
-  def test_all_images_go_to_clients_and_the_public_set(self, directory):
-    parts = small_data.write_fashion_mnist(directory)
-    data = fashion_mnist.TASK.load(3, 8)
+  def test_all_images_go_to_clients_and_the_public_set(self, data_dir):
+    parts = small_data.write_fashion_mnist(data_dir)
+    data = _load(data_dir, 8)
     assert len(data.clients) == 12 and len(data.public[0]) == 8
     shares = [*data.clients, data.public]
     images = np.concatenate([x for x, _ in shares])[..., 0]
@@ -40,18 +38,17 @@ class TestExecution:
     np.testing.assert_array_equal(data.test[0][..., 0], parts['t10k'][0])
     np.testing.assert_array_equal(data.test[1], parts['t10k'][1])
 
-  def test_the_partition_follows_the_seed(self, directory):
-    one, again, other = (fashion_mnist.TASK.load(s, 0).clients for s in (1, 1, 2))
+  def test_the_partition_follows_the_seed(self, data_dir):
+    one, again, other = (_load(data_dir, seed=s).clients for s in (1, 1, 2))
     np.testing.assert_array_equal(one[0][0], again[0][0])
     assert not np.array_equal(one[0][0], other[0][0])
 
-  def test_missing_file(self, tmp_path, set_flags):
-    set_flags(f'--fashion_mnist_dir={tmp_path}/none')
+  def test_missing_file(self, tmp_path):
     with pytest.raises(
         errors.InputError,
         match='none/train-images-idx3-ubyte.gz does not exist; install.*dataset-',
     ):
-      fashion_mnist.TASK.load(0, 0)
+      _load(tmp_path / 'none')
 
   @pytest.mark.parametrize(
       'damage, match',
@@ -63,39 +60,38 @@ class TestExecution:
           (lambda b: gzip.compress(b''), 'not an IDX file'),
       ],
   )
-  def test_damaged_file(self, directory, damage, match):
-    path = directory / 'train-images-idx3-ubyte.gz'
+  def test_damaged_file(self, data_dir, damage, match):
+    path = data_dir / 'train-images-idx3-ubyte.gz'
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(errors.InputError, match=f'train-images.*{match}'):
-      fashion_mnist.TASK.load(0, 0)
+      _load(data_dir)
 
   @hypothesis.settings(
       deadline=None, derandomize=True, database=None,
       suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
   )
   @hypothesis.given(st.binary(max_size=40))
-  def test_any_other_bytes_are_refused(self, directory, content):
-    path = directory / 'train-images-idx3-ubyte.gz'
+  def test_any_other_bytes_are_refused(self, data_dir, content):
+    path = data_dir / 'train-images-idx3-ubyte.gz'
     for written in (content, gzip.compress(content), gzip.compress(b'\0\0\x08\x03' + content)):
       path.write_bytes(written)
       with pytest.raises(errors.InputError, match='train-'):
-        fashion_mnist.TASK.load(0, 0)
+        _load(data_dir)
 
-  def test_labels_that_do_not_fit(self, directory):
-    path = directory / 'train-labels-idx1-ubyte.gz'
+  def test_labels_that_do_not_fit(self, data_dir):
+    path = data_dir / 'train-labels-idx1-ubyte.gz'
     small_data.write_idx(path, np.zeros(3, np.uint8))
     with pytest.raises(errors.InputError, match='train-labels.*3 labels'):
-      fashion_mnist.TASK.load(0, 0)
+      _load(data_dir)
     small_data.write_idx(path, np.full(60, 10, np.uint8))
     with pytest.raises(errors.InputError, match='train-labels.*label 10'):
-      fashion_mnist.TASK.load(0, 0)
+      _load(data_dir)
 
   @pytest.mark.skipif(
       not _REAL.is_dir(), reason='needs Debian\'s dataset-fashion-mnist'
   )
-  def test_the_real_images(self, set_flags):
-    set_flags(f'--fashion_mnist_dir={_REAL}')
-    data = fashion_mnist.TASK.load(0, 1000)
+  def test_the_real_images(self):
+    data = fashion_mnist.TASK.load(None, task_lib.Split(0, 1000))
     assert len(data.clients) == 6000 and len(data.public[0]) == 1000
     sizes = {len(x) for x, _ in data.clients}
     assert sizes == {9, 10} and sum(len(x) for x, _ in data.clients) == 59_000

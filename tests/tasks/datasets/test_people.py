@@ -1,12 +1,15 @@
 """Tests that people are clients or set aside, and never both."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 
 from tasks import errors
 from tasks.datasets import people
+from tasks.datasets import task as task_lib
+from tests.support import commands
 from tests.support import small_data
 
 
@@ -28,9 +31,8 @@ def _groups(**changes):
 
 
 def _divide(groups, num_public=0, num_held_out=0, per_client=False, seed=0):
-  return people.divide(
-      groups, per_client, 'made up', np.random.default_rng(seed), num_public, num_held_out
-  )
+  split = task_lib.Split(seed, num_public, num_held_out)
+  return people.divide(groups, per_client, 'made up', split)
 
 
 class TestExecution:
@@ -97,7 +99,8 @@ class TestExecution:
     assert data.public_owners.ids.isdisjoint(data.client_ids)
     assert [len(x) for x, _ in data.clients] == [4] * len(data.clients)
     assert len(data.test[0]) == 2 * len(data.clients)
-    assert 'test examples: a part of each client\'s own, OUTSIDE (epsilon, delta)' in data.text()
+    text = 'a part of the examples of each client, OUTSIDE (epsilon, delta)'
+    assert ('test set', text) in data.rows()
     # Held-out examples are nobody's in any case.
     assert not _divide(_groups(), 7, 3, per_client=True).test_outside_guarantee
 
@@ -107,8 +110,33 @@ class TestExecution:
     for num in (4, 40):
       members = dict(_groups().members, **{'group 0': [_person(0, num, num)]})
       data = _divide(_groups(members=members), 7, per_client=per_client)
-      texts.add((data.text(), str(data.as_dict())))
+      texts.add((str(data.rows()), str(data.as_dict())))
     assert len(texts) == 1
+
+  @pytest.mark.parametrize('per_client', [False, True])
+  def test_a_run_says_no_more_of_a_client_s_data_than_is_marked(
+      self, per_client, tmp_path, capsys
+  ):
+    def run(size):
+      out = tmp_path / f'size {size}'
+      assert commands.main([
+          'run', '--task=tests.support.people_task', '--algorithm=fedsmp_randk', '--rounds=1',
+          '--seed=1', f'--made_up_per_client={per_client}', f'--made_up_size={size}',
+          f'--output_dir={out}',
+      ]) == 0
+      config = json.loads((out / 'config.json').read_text())
+      for name in ('run_id', 'flags', 'task_options', 'record'):  # Not of data.
+        del config[name]
+      summary = json.loads((out / 'summary.json').read_text())
+      assert summary['test_outside_guarantee'] == config['test_outside_guarantee'] == per_client
+      plan, _ = capsys.readouterr().out.split('output: ', 1)
+      return config, ' '.join(plan.split())
+
+    (config, plan), other = run(2), run(5)
+    assert (config, plan) == other
+    assert config['num_clients'] == (12 if per_client else 11)
+    marked = 'columns test_* of metrics.csv, measured on examples of clients'
+    assert (marked in plan) == per_client
 
   def test_more_than_there_is(self):
     with pytest.raises(

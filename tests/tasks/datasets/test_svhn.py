@@ -6,37 +6,41 @@ import scipy.io
 
 from tasks import errors
 from tasks.datasets import svhn
+from tasks.datasets import task as task_lib
 from tests.support import small_data
 
 
+def _load(directory, num_public=0):
+  return svhn.TASK.load(None, task_lib.Split(0, num_public, directory=directory))
+
+
 @pytest.fixture
-def parts(tmp_path, set_flags):
-  set_flags(f'--svhn_dir={tmp_path}', '--svhn_clients=4')
+def parts(tmp_path, monkeypatch):
+  monkeypatch.setattr(svhn, '_NUM_CLIENTS', 4)
   return small_data.write_svhn(tmp_path, {'train': 11, 'extra': 7, 'test': 5})
 
 
 class TestExecution:
 
-  def test_train_and_extra_go_to_clients(self, parts):
-    data = svhn.TASK.load(0, 2)
+  def test_train_and_extra_go_to_clients(self, parts, tmp_path):
+    data = _load(tmp_path, 2)
     assert len(data.clients) == 4 and len(data.public[0]) == 2
     assert sum(len(x) for x, _ in data.clients) == 16
     assert data.clients[0][0].shape[1:] == (32, 32, 3)
     assert data.clients[0][0].dtype == np.uint8
 
-  def test_images_come_first_and_label_ten_is_zero(self, parts):
+  def test_images_come_first_and_label_ten_is_zero(self, parts, tmp_path):
     images, labels = parts['test']
-    x, y = svhn.TASK.load(0, 0).test
+    x, y = _load(tmp_path).test
     np.testing.assert_array_equal(x[3], images[..., 3])
     np.testing.assert_array_equal(y, np.where(labels == 10, 0, labels)[:, 0])
     assert y.dtype == np.int32
 
-  def test_no_directory_and_no_file(self, tmp_path, set_flags):
-    with pytest.raises(errors.InputError, match='--svhn_dir is not set; get train'):
-      svhn.TASK.load(0, 0)
-    set_flags(f'--svhn_dir={tmp_path}')
+  def test_no_directory_and_no_file(self, tmp_path):
+    with pytest.raises(errors.InputError, match='--data_dir is not set; get train'):
+      _load(None)
     with pytest.raises(errors.InputError, match='train_32x32.mat does not exist'):
-      svhn.TASK.load(0, 0)
+      _load(tmp_path)
 
   def test_damaged_files(self, parts, tmp_path):
     path = tmp_path / 'extra_32x32.mat'
@@ -44,10 +48,10 @@ class TestExecution:
     for damaged in (content[:200], b'', b'not a mat file' * 20):
       path.write_bytes(damaged)
       with pytest.raises(errors.InputError, match='extra_32x32.mat can\'t be read'):
-        svhn.TASK.load(0, 0)
+        _load(tmp_path)
     scipy.io.savemat(path, {'X': np.zeros((32, 32, 3, 2)), 'y': np.ones((2, 1))})
     with pytest.raises(errors.InputError, match='extra_32x32.mat has images float64'):
-      svhn.TASK.load(0, 0)
+      _load(tmp_path)
 
   @pytest.mark.parametrize('label', [0, 11, 2.5, np.nan])
   def test_labels_that_are_none(self, parts, tmp_path, label):
@@ -55,4 +59,4 @@ class TestExecution:
     images = np.zeros((32, 32, 3, 2), np.uint8)
     scipy.io.savemat(path, {'X': images, 'y': np.array([[1], [label]])})
     with pytest.raises(errors.InputError, match=f'extra_32x32.mat.*label {label}'):
-      svhn.TASK.load(0, 0)
+      _load(tmp_path)

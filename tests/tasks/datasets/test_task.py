@@ -11,11 +11,9 @@ def _examples(num):
   return np.arange(num), -np.arange(num)
 
 
-def _cut(num_public, num_held_out):
-  return task_lib.cut_pool(
-      _examples(50), _examples(7), 4, 'made up', np.random.default_rng(0), num_public,
-      num_held_out,
-  )
+def _cut(num_public, num_held_out, seed=0, num_clients=4):
+  split = task_lib.Split(seed, num_public, num_held_out)
+  return task_lib.cut_pool(_examples(50), _examples(7), num_clients, 'made up', split)
 
 
 class TestExecution:
@@ -38,9 +36,12 @@ class TestExecution:
     assert len(set(data.client_ids)) == len(data.clients) == 4
     assert not data.test_outside_guarantee
     # The sizes of an even cut follow from the pool's.
-    assert '4 clients with 32 examples (8 to 8, median 8)' in data.text()
-    assert "13 public ones on the server: nobody's" in data.text()
-    assert '5 of them HELD OUT in place of the test set' in data.text()
+    rows = dict(data.rows())
+    assert rows['data'].endswith(
+        '; 5 of them HELD OUT in place of the test set; 4 clients with 8 to 8 examples each'
+    )
+    assert rows['public set'].startswith('13 examples without owners')
+    assert rows['validation set'].startswith('5 examples without owners')
 
   def test_public_examples_stay_as_held_out_ones_are_added(self):
     np.testing.assert_array_equal(_cut(13, 0).public[0], _cut(13, 5).public[0])
@@ -52,16 +53,10 @@ class TestExecution:
     assert all(np.array_equal(y, -x) for x, y in parts)
 
   def test_another_cut_has_another_digest(self):
-    def digest(num_public, num_held_out, seed=1, num_clients=6):
-      pool = (np.arange(50), np.arange(50))
-      rng = np.random.default_rng(seed)
-      data = task_lib.cut_pool(pool, pool, num_clients, 'x', rng, num_public, num_held_out)
-      return data.split_digest
-
     # Who sees two equal digests knows that a client is the same client in both.
-    cuts = [(5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 1, 7)]
-    assert len({digest(*cut) for cut in cuts}) == len(cuts)
-    assert digest(5, 0) == digest(5, 0)
+    cuts = [(5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 0, 7)]
+    assert len({_cut(*cut).split_digest for cut in cuts}) == len(cuts)
+    assert _cut(5, 0).split_digest == _cut(5, 0).split_digest
 
   def test_too_many_public_examples(self):
     with pytest.raises(errors.InputError, match='--public_examples=50 would take all of the 50'):
@@ -72,7 +67,8 @@ class TestExecution:
   def test_data_of_people_unknown_count_as_the_clients(self):
     data = task_lib.TaskData([_examples(3), _examples(4)], _examples(5), _examples(6), 'made up')
     assert data.test_outside_guarantee and data.as_dict()['test_outside_guarantee']
-    assert data.text() == (
-        'made up; 2 clients; test examples: of people unknown, OUTSIDE (epsilon, delta);'
-        ' 6 public ones on the server: of people unknown'
-    )
+    assert data.rows() == [
+        ('data', 'made up; 2 clients'),
+        ('test set', 'of people unknown, OUTSIDE (epsilon, delta)'),
+        ('public set', '6 examples of people unknown'),
+    ]

@@ -1,6 +1,5 @@
 """Tests of the paper's models: sizes, and Keras as the independent reading."""
 
-from absl import flags
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,23 +7,18 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from tasks import datasets
-from tasks import errors
-from tasks.datasets import task as task_lib
 from tasks.models import cnn
 from tasks.models import initializers
 from tasks.models import lstm
 from tasks.models import pooling
 from tasks.models import rnn
-from tasks.training import evaluation
-
-
-@pytest.fixture(autouse=True)
-def parsed_flags():
-  if not flags.FLAGS.is_parsed():
-    flags.FLAGS(['test'])
-
 
 _initializer = initializers.KerasInitializer
+
+
+def _build(name, seed=0):
+  task = datasets.TASKS[name]
+  return task.build_model(task.options and task.options(), _initializer(seed))
 
 
 def _size(model):
@@ -44,24 +38,12 @@ class TestComputation:
       ],
   )
   def test_parameter_counts(self, task, parameters):
-    assert _size(datasets.TASKS[task].build_model(_initializer(0))) == parameters
+    assert _size(_build(task)) == parameters
 
   def test_initial_weights_follow_the_seed(self):
-    build = datasets.TASKS['shakespeare'].build_model
-    one, again, other = (build(_initializer(s)).initial_weights[0] for s in (1, 1, 2))
+    one, again, other = (_build('shakespeare', s).initial_weights[0] for s in (1, 1, 2))
     np.testing.assert_array_equal(one[1], again[1])
     assert not np.array_equal(one[1], other[1])
-
-  def test_sizes_of_a_list_flag(self):
-    class Flag:
-      name = 'filters'
-
-    for text in (['x'], [], ['0'], ['3', '-1'], ['2.5']):
-      Flag.value = text
-      with pytest.raises(errors.InputError, match='--filters=.*positive integers'):
-        task_lib.sizes(Flag)
-    Flag.value = ['3', '4']
-    assert task_lib.sizes(Flag) == (3, 4)
 
 
 class TestExecution:
@@ -180,26 +162,3 @@ class TestExecution:
     np.testing.assert_allclose(hidden, keras_hidden, atol=1e-5)
     for our, their in zip(ours, theirs):
       np.testing.assert_allclose(our, their, atol=1e-4, rtol=1e-4)
-
-  def test_tffs_own_emnist_models(self):
-    library = tff.simulation.baselines.emnist.emnist_models
-
-    def build(seed):
-      keras_model = library.create_two_hidden_layer_model(
-          only_digits=False, debug_seed=seed
-      )
-      return cnn.from_keras_images(keras_model, (28, 28, 1))
-
-    model = build(1)
-    images = np.random.default_rng(0).integers(0, 256, (4, 28, 28, 1), np.uint8)
-    examples = tf.data.Dataset.from_tensor_slices(
-        (images, np.array([0, 20, 40, 61], np.int32))
-    )
-    measured = evaluation.build(model, lambda labels: labels >= 0)(
-        tff.learning.models.ModelWeights(*model.initial_weights), [examples]
-    )
-    # An untrained model of 62 classes is about as good as chance.
-    assert measured.loss == pytest.approx(np.log(62), abs=1)
-    np.testing.assert_array_equal(
-        model.initial_weights[0][0], build(1).initial_weights[0][0]
-    )

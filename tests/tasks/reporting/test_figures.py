@@ -6,8 +6,8 @@ from matplotlib import image
 import pytest
 
 from tasks import errors
-from tasks.config import grids
-from tasks.config import settings
+from tasks import systems
+from tasks.cli import grids
 from tasks.reporting import drawing
 from tasks.reporting import figures
 from tasks.reporting import results
@@ -34,8 +34,8 @@ def _figure(found, name):
 class TestComputation:
 
   def test_every_system_has_a_color_and_a_name(self):
-    assert set(figures._TITLES) == set(settings.ALGORITHMS)
-    assert len(figures._TITLES) <= len(drawing._COLORS)
+    titles = {systems.SYSTEMS[name].title for name in systems.SYSTEMS.names}
+    assert len(titles) == len(systems.SYSTEMS.names) <= len(drawing._COLORS)
 
   def test_accuracy_over_rounds_and_uplink(self, groups):
     found = figures.of_task(groups(
@@ -96,10 +96,9 @@ class TestComputation:
     runs = []
     for accuracy, cell in ((0.4, cells[3]), (0.2, cells[4]), (0.8, cells[0])):
       flags = dict(flag.lstrip('-').split('=') for flag in cell.flags)
-      del flags['--task'.lstrip('-')]
-      rounds = int(flags.pop('rounds', 1))
+      rounds = cell.settings.rounds
       accuracies = [None] * rounds + [accuracy]
-      runs.append(dict(flags, accuracies=accuracies, p=float(flags.pop('p', 1))))
+      runs.append(dict(flags, accuracies=accuracies, p=cell.settings.p or 1))
     figure = _figure(figures.of_task(groups(*runs)), 'ladder')
     (panel,) = figure.panels
     assert list(panel.ticks) == [
@@ -119,12 +118,11 @@ class TestComputation:
     ):
       for seed in seeds:
         flags = dict(flag.lstrip('-').split('=') for flag in cell.flags)
-        del flags['task']
-        rounds = int(flags.pop('rounds', 1))
+        rounds = cell.settings.rounds
         # Another seed's accuracy is another.
         accuracies = [None] * rounds + [accuracy - 0.2 * (seed - 1)]
         runs.append(dict(
-            flags, accuracies=accuracies, p=float(flags.pop('p', 1)), seed=seed
+            flags, accuracies=accuracies, p=cell.settings.p or 1, seed=seed
         ))
     figure = _figure(figures.of_task(groups(*runs)), 'ladder')
     joined, beside = figure.panels[0].curves
@@ -199,7 +197,7 @@ class TestComputation:
     _, accuracy = _figure(found, 'ratio').panels
     plain, ten, _ = accuracy.curves
     assert [plain.y.tolist(), ten.y.tolist()] == [[50, 50, 70], [60, 60, 70]]
-    assert 'public_clients = 10' in ten.label and 'public_clients' not in plain.label
+    assert 'public_clients = 10' in ten.label and 'public_clients = 0' in plain.label
 
   def test_unfinished_runs_are_no_points_over_p(self, groups):
     found = figures.of_task(groups(

@@ -9,16 +9,16 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from tasks import errors
-from tasks.config import settings
+from tasks.cli import settings
 from tasks.training import builders
-from tasks.training import plan
 from tests.support import commands
+from tests.support import tiny_models
 
-# Each option, alone.
+# Each option, alone, and what the plan says of it.
 _OPTIONS = {
-    'released_weight': '--released_weight=0.5',
-    'clip_schedule': '--clip_schedule=learning_rate',
-    'server_schedule': '--server_schedule=linear',
+    '--released_weight=0.5': '',
+    '--clip_schedule=learning_rate': '; C decays with the learning rate of clients',
+    '--server_schedule=linear': ', linear decay to zero',
 }
 
 
@@ -35,43 +35,36 @@ class TestComputation:
 
   def test_nothing_is_on_by_default(self):
     assert _clipping_schedule() is None
-    assert plan.post_processing_text(_settings()) is None
     assert isinstance(builders.server_optimizer(_settings()), tff.learning.optimizers.Optimizer)
 
-  def test_what_is_kept(self):
+  def test_a_head_needs_a_model_whose_last_layer_is_known(self):
+    model = tiny_models.linear_regression()
+    assert builders.trained_model(_settings('--trainable=all'), model) is model
+    head = _settings('--algorithm=dp_fedavg', '--warm_start=public', '--trainable=head')
+    with pytest.raises(errors.InputError, match='Return a tasks.models.split.SplitModel from'):
+      builders.trained_model(head, model)
+
+  def test_sparsifiers(self):
     def sparsifier(*arguments, num_public=9):
       class data:  # All that is asked of it.
         public = (np.zeros([num_public, 2]), np.zeros(num_public))
 
-      return builders.sparsifier(_settings('--p=0.25', *arguments), data, num=7)
+      s = _settings(*arguments)
+      return s.system.sparsifier(s, data)
 
-    assert sparsifier('--algorithm=fedsmp_released') == fedsmp_tff.ReleasedTopK(0.25)
-    assert sparsifier('--algorithm=fedsmp_randk', '--mask_rounds=3') == (
+    assert sparsifier('--algorithm=fedsmp_released', '--p=0.25') == fedsmp_tff.ReleasedTopK(0.25)
+    assert sparsifier('--algorithm=fedsmp_randk', '--p=0.25', '--mask_rounds=3') == (
         fedsmp_tff.RandK(0.25, mask_rounds=3)
     )
-    head = _settings('--algorithm=fedsmp_head')
-    assert builders.sparsifier(head, None, num=7) == fedsmp_tff.Head(7)
-    assert builders.sparsifier(_settings('--algorithm=dp_fedavg'), None, 7) == fedsmp_tff.Dense()
-    # A last layer's matrix and bias.
-    assert builders.num_kept(head, [6, 2, 12, 3]) == 15
-    assert builders.num_kept(_settings('--p=0.25'), [6, 2, 12, 4]) == 6
-    assert builders.num_kept(_settings('--algorithm=dp_fedavg'), [6, 2, 12, 3]) == 23
-    hybrid = sparsifier('--released_weight=0.25')
-    assert isinstance(hybrid, fedsmp_tff.HybridTopK) and hybrid.released_weight == 0.25
-    assert sparsifier('--released_weight=0').released_weight == 0
-    assert type(sparsifier()) is fedsmp_tff.TopK and sparsifier().compression_ratio == 0.25
-    # By default four pseudo-clients, for five rounds; the paper's way for each.
-    kinds = ((), ('--public_clients=0',), ('--public_clients=9',), ('--released_weight=0.5',))
-    made = [sparsifier(*flags) for flags in kinds]
-    assert [(one.public_clients, one.mask_rounds) for one in made] == [
-        (4, 5), (None, 1), (9, 1), (4, 1),
-    ]
-    with pytest.raises(
-        errors.InputError, match='--public_clients=10 is more than the 9 public examples; lower it'
-    ):
+    assert sparsifier('--algorithm=dp_fedavg') == fedsmp_tff.Dense()
+    assert builders.num_kept(_settings('--p=0.25'), 24) == 6
+    assert builders.num_kept(_settings('--algorithm=dp_fedavg'), 24) == 24
+    # One training on all public examples, as in the paper, or pseudo-clients.
+    assert sparsifier().public_clients is None
+    assert sparsifier('--public_clients=3').public_clients == 3
+    assert isinstance(sparsifier('--released_weight=0.5'), fedsmp_tff.HybridTopK)
+    with pytest.raises(errors.InputError, match='--public_clients=10 exceeds the 9 public examples'):
       sparsifier('--public_clients=10')
-    assert sparsifier(num_public=3).public_clients is None
-    assert sparsifier('--mask_rounds=4').mask_rounds == 4
 
   def test_the_guarantee_is_for_the_clients_in_the_data(self):
     found = [
@@ -108,37 +101,31 @@ class TestComputation:
       weight = moved
     assert steps == pytest.approx([8, 6, 4, 2])
 
-  @pytest.mark.parametrize('name', _OPTIONS)
-  def test_the_plan_says_it(self, name):
-    text = plan.post_processing_text(_settings(_OPTIONS[name]))
-    assert text.endswith('epsilon is unchanged')
-    others = {plan.post_processing_text(_settings(flag)) for flag in _OPTIONS.values()}
-    assert len(others) == len(_OPTIONS)
-
 
 class TestExecution:
 
   def test_each_option_changes_weights_and_not_epsilon(self, data_dir, tmp_path, capsys):
     common = ['--seed=1', '--p=0.2', '--server_learning_rate=0.01']
     found, epsilons = {}, set()
-    for name, flag in {'none': '--rounds=3', **_OPTIONS}.items():
+    options = {flag: said for flag, said in _OPTIONS.items() if 'released' not in flag}
+    for name, said in {'--rounds=3': '', **options}.items():
       out = tmp_path / name
-      assert commands.main(commands.tiny(data_dir, out, *common, flag)) == 0
+      assert commands.main(commands.tiny(data_dir, out, *common, name)) == 0
       printed = ' '.join(capsys.readouterr().out.split())
-      assert ('epsilon is unchanged' in printed) == (name != 'none')
-      assert 'server\'s rate 0.01' in printed
+      assert said in printed and 'learning rate 0.01' in printed
+      assert all(other in said or other not in printed for other in _OPTIONS.values())
       found[name] = commands.story(out)[1]
       rows = commands.rows(out / 'metrics.csv')
       epsilons.add(tuple((row['epsilon'], row['epsilon_paper']) for row in rows))
       norms = [float(row['clipping_norm']) for row in rows[1:]]
-      falls = [1, 0.99, 0.99**2] if name == 'clip_schedule' else [1, 1, 1]
+      falls = [1, 0.99, 0.99**2] if 'clip_schedule' in name else [1, 1, 1]
       assert norms == pytest.approx(falls, rel=1e-6)
     assert len(epsilons) == 1
     assert len(set(found.values())) == len(found)
 
   @pytest.mark.parametrize('flags', [
       ('--algorithm=fedsmp_released', '--clip_schedule=learning_rate', '--server_schedule=linear'),
-      ('--released_weight=0.5', '--clip_quantile=0.5', '--mask_rounds=2'),
+      ('--algorithm=fedsmp_topk', '--released_weight=0.5', '--clip_quantile=0.5', '--mask_rounds=2'),
   ])
   def test_an_interrupted_run_remembers(
       self, flags, data_dir, tmp_path, capsys, checkpoint_each_round
@@ -159,9 +146,10 @@ class TestExecution:
     out = tmp_path / 'run'
     # 60 examples: 8 public ones, 16 held out, 36 of twelve clients. Unlike the 20 test ones
     # they are 16ths.
-    assert commands.main(commands.tiny(data_dir, out, '--seed=1', '--held_out=16')) == 0
+    flags = ('--algorithm=fedsmp_topk', '--seed=1', '--held_out=16')
+    assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert '16 of them HELD OUT in place of the test set' in printed
-    assert '12 clients with 36 examples' in printed and '16 held-out examples' in printed
+    assert '12 clients with 3 to 4 examples each' in printed and 'validation set 16' in printed
     for row in commands.rows(out / 'metrics.csv'):
       assert (16 * float(row['test_accuracy'])) % 1 == 0

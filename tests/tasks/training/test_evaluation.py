@@ -1,5 +1,7 @@
 """Tests of loss and accuracy on test examples."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ from tasks.models import cnn
 from tasks.models import initializers
 from tasks.models import rnn
 from tasks.training import evaluation
+from tests.support import commands
 
 _NUM = 605  # Five shards, none of them larger than 125.
 
@@ -116,3 +119,37 @@ class TestExecution:
     whole = measure(weights, [tf.data.Dataset.from_tensor_slices((x[:3], y[:3]))])
     assert few.loss == pytest.approx(whole.loss, rel=1e-5)
     assert few.accuracy == whole.accuracy
+
+
+class TestCadence:
+
+  def _run(self, data_dir, out, *arguments):
+    arguments = commands.tiny(data_dir, out, '--seed=1', '--rounds=6', *arguments)
+    return commands.main([a for a in arguments if not a.startswith('--rounds_per_evaluation')])
+
+  def _measured(self, out, column):
+    rows = commands.rows(out / 'metrics.csv')
+    return [int(row['round']) for row in rows if row[column]]
+
+  def test_plan_table_and_resumed_run_have_the_same(
+      self, data_dir, tmp_path, capsys, checkpoint_each_round
+  ):
+    # About 20 measurements, each of a sample but the last.
+    whole, parts = tmp_path / 'whole', tmp_path / 'parts'
+    flags = ('--rounds=23', '--eval_examples=3', '--algorithm=fedavg')
+    assert self._run(data_dir, whole, *flags) == 0
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert 'evaluation 3 random test examples every 2 rounds' in printed
+    assert 'all after the last' in printed
+    assert self._measured(whole, 'test_accuracy') == [*range(0, 23, 2), 23]
+    shutil.copytree(
+        whole, parts, ignore=shutil.ignore_patterns('round_23', 'summary.json', 'weights*')
+    )
+    assert self._run(data_dir, parts, *flags) == 0
+    assert 'resuming after round 22 of 23' in capsys.readouterr().out
+    assert commands.story(parts) == commands.story(whole)
+
+  def test_a_short_run_measures_each_round(self, data_dir, tmp_path):
+    out = tmp_path / 'run'
+    assert self._run(data_dir, out, '--algorithm=fedavg') == 0
+    assert self._measured(out, 'test_accuracy') == [*range(7)]

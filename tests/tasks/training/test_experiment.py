@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks import errors
-from tasks.config import settings as settings_lib
+from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.training import experiment
 

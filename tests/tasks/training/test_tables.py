@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from tasks import errors
 from tasks.training import tables
 
 
@@ -61,11 +62,11 @@ class TestTable:
     damaged = damage(path.read_bytes())
     assert damaged != path.read_bytes()
     path.write_bytes(damaged)
-    with pytest.raises(tables.DamagedError, match='t.csv was cut or changed'):
+    with pytest.raises(errors.InputError, match='t.csv was cut or changed'):
       tables.Table(path).keep(3, digests[3])
     assert path.read_bytes() == damaged
 
   def test_keep_refuses_a_missing_file(self, tmp_path):
     _, digests = _table(tmp_path / 'a.csv', 1)
-    with pytest.raises(tables.DamagedError):
+    with pytest.raises(errors.InputError):
       tables.Table(tmp_path / 'b.csv').keep(1, digests[1])

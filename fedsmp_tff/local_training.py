@@ -1,0 +1,298 @@
+"""Local training: tau steps of an optimizer, on a client's data or on public data.
+
+ClientUpdate of Algorithm 1, and the update on public data by which SelectTopk ranks coordinates.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedsmp_tff import flattening
+from fedsmp_tff import randomness
+from fedsmp_tff import sparsifiers
+
+# `Dataset.batch` reserves at most 2^16 elements at once, whatever this is.
+_ALL_EXAMPLES = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining:
+  """The training of one client, or of the server on public data, from given weights.
+
+  Each pass visits the examples in a new random order, in batches of
+  `batch_size` (the last one may be smaller). The optimizer's state, momentum
+  included, is zero at the start of every call: section 5 of the paper.
+
+  Attributes:
+    optimizer: The optimizer of the steps.
+    batch_size: Number of examples in a step.
+    epochs: Passes over the data. Exactly one of `epochs` and `steps` is set.
+    steps: Number of steps (the paper's tau), over as many passes as they need.
+    learning_rate_fn: Maps the round's number (an int32 scalar tensor, from 0)
+      to the learning rate of that round; None keeps the optimizer's own.
+  """
+
+  optimizer: tff.learning.optimizers.Optimizer
+  batch_size: int
+  epochs: Optional[int] = None
+  steps: Optional[int] = None
+  learning_rate_fn: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
+
+  def __post_init__(self):
+    if not isinstance(self.optimizer, tff.learning.optimizers.Optimizer):
+      raise TypeError(
+          '`optimizer` must be a `tff.learning.optimizers.Optimizer`. Found '
+          f'{type(self.optimizer)}.'
+      )
+    if (self.epochs is None) == (self.steps is None):
+      raise ValueError(
+          'Exactly one of `epochs` and `steps` must be set. Found epochs='
+          f'{self.epochs}, steps={self.steps}.'
+      )
+    for name in ('batch_size', 'epochs', 'steps'):
+      value = getattr(self, name)
+      if value is not None and (not isinstance(value, int) or value < 1):
+        raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
+
+  def initial_hparams(self, weights: Any) -> Any:
+    """Returns the optimizer's hyperparameters in round 0, as `hparams` of `train`.
+
+    Args:
+      weights: The trainable weights, or their `tf.TensorSpec`s.
+
+    Returns:
+      An ordered dictionary of scalars.
+
+    Raises:
+      ValueError: If a schedule is set and the optimizer has no learning rate.
+    """
+    hparams = self.optimizer.get_hparams(self.optimizer.initialize(weights))
+    key = tff.learning.optimizers.LEARNING_RATE_KEY
+    if self.learning_rate_fn is not None and key not in hparams:
+      raise ValueError(
+          f'`learning_rate_fn` needs an optimizer with a {key!r}'
+          f' hyperparameter. Found {list(hparams)}.'
+      )
+    hparams = type(hparams)(
+        (name, tf.convert_to_tensor(value, tf.float32))
+        for name, value in hparams.items()
+    )
+    return self.hparams_of_round(hparams, tf.constant(0))
+
+  def hparams_of_round(self, hparams: Any, round_num: tf.Tensor) -> Any:
+    """Returns `hparams` with the learning rate that the schedule sets for a round."""
+    if self.learning_rate_fn is None:
+      return hparams
+    rate = tf.cast(self.learning_rate_fn(round_num), tf.float32)
+    return type(hparams)(
+        hparams, **{tff.learning.optimizers.LEARNING_RATE_KEY: rate}
+    )
+
+  def train(
+      self,
+      model: tff.learning.models.FunctionalModel,
+      weights: tff.learning.models.ModelWeights,
+      examples: Any,
+      hparams: Any,
+      seed: tf.Tensor,
+  ) -> Any:
+    """Trains from `weights` and returns old minus new trainable weights.
+
+    One `tf.while_loop` over steps on tensors: no dataset iterator, no Keras, in
+    the loop. The measurement behind this shape: TFF's own client work, which
+    reduces a batched dataset with a Keras model, takes about 2.5 times as long.
+
+    Args:
+      model: The model.
+      weights: Where training starts.
+      examples: A structure `(x, y)` of tensors whose first dimension counts the
+        examples; it may be 0, and the update is then zero.
+      hparams: The optimizer's hyperparameters this round.
+      seed: int64[2], for the order of the examples.
+
+    Returns:
+      The update, a structure as `weights.trainable`.
+    """
+    num_examples = tf.shape(tf.nest.flatten(examples)[0])[0]
+    per_epoch = -(-num_examples // self.batch_size)
+    if self.steps is None:
+      num_steps = self.epochs * per_epoch
+    else:
+      num_steps = tf.where(tf.greater(num_examples, 0), self.steps, 0)
+    state = self.optimizer.initialize(
+        tf.nest.map_structure(
+            lambda w: tf.TensorSpec(w.shape, w.dtype), weights.trainable
+        )
+    )
+    state = tf.nest.map_structure(
+        tf.convert_to_tensor, self.optimizer.set_hparams(state, hparams)
+    )
+
+    unshuffled = tf.range(num_examples)
+
+    def body(step, order, trainable, state):
+      position = step % per_epoch
+      order = tf.cond(
+          tf.equal(position, 0),
+          lambda: tf.random.experimental.stateless_shuffle(
+              unshuffled,
+              randomness.fold_in(seed, step // per_epoch),
+          ),
+          lambda: order,
+      )
+      start = position * self.batch_size
+      rows = order[start : start + self.batch_size]
+      x, y = tf.nest.map_structure(lambda t: tf.gather(t, rows), examples)
+      with tf.GradientTape() as tape:
+        tape.watch(trainable)
+        output = model.predict_on_batch(
+            (trainable, weights.non_trainable), x, training=True
+        )
+        loss = model.loss(output, y)
+      gradient = tape.gradient(loss, trainable)
+      state, trainable = self.optimizer.next(state, trainable, gradient)
+      return step + 1, order, trainable, state
+
+    _, _, trained, _ = tf.while_loop(
+        lambda step, *_: step < num_steps,
+        body,
+        (tf.constant(0), unshuffled, weights.trainable, state),
+        parallel_iterations=1,
+    )
+    return tf.nest.map_structure(tf.subtract, weights.trainable, trained)
+
+
+class TracedTraining:
+  """`LocalTraining.train`, traced once for all graphs that call it.
+
+  Clients and the server's pseudo-clients call it. Tracing the paper's RNN takes 1.5 s.
+  """
+
+  def __init__(
+      self,
+      training: LocalTraining,
+      model: tff.learning.models.FunctionalModel,
+      weights_type: tff.Type,
+  ):
+    """Initializes.
+
+    Args:
+      training: The training.
+      model: The model.
+      weights_type: The TFF type of its `ModelWeights`.
+    """
+    self._training = training
+    self._model = model
+    self._weights_type = weights_type
+    self._traces = {}
+
+  def __call__(self, weights: Any, examples: Any, hparams: Any, seed: tf.Tensor) -> Any:
+    """As `LocalTraining.train`."""
+    specs = self._specs(examples)
+    # Public examples may have other dtypes than clients', such as labels int64 for int32.
+    kind = tuple(tf.nest.flatten(specs[1]))
+    # TFF takes Keras models within a computation of its own alone: not before the first call.
+    if kind not in self._traces:
+      self._traces[kind] = tf.function(
+          lambda *tensors: self._training.train(
+              self._model, *tf.nest.pack_sequence_as(specs, tensors)
+          ),
+          autograph=False,
+      ).get_concrete_function(*tf.nest.flatten(specs))
+    return self._traces[kind](*tf.nest.flatten((weights, examples, hparams, seed)))
+
+  def _specs(self, examples: Any) -> tuple[Any, ...]:
+    """Returns the `tf.TensorSpec`s of weights, any number of examples, hyperparameters and seed."""
+    weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
+    hparams = tf.nest.map_structure(
+        lambda h: tf.TensorSpec(h.shape, h.dtype),
+        self._training.initial_hparams(weights.trainable),
+    )
+    examples = tf.nest.map_structure(
+        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), examples
+    )
+    return weights, examples, hparams, tf.TensorSpec([2], tf.int64)
+
+
+class PublicUpdate:
+  """The update on public data by which a sparsifier ranks coordinates (SelectTopk).
+
+  One training from given weights, or the mean of pseudo-clients. They run where the server does, in
+  parallel: TensorFlow runs at the same time what does not wait for anything else.
+  """
+
+  def __init__(
+      self,
+      train: TracedTraining,
+      public: sparsifiers.PublicTraining,
+      flattener: flattening.Flattener,
+  ):
+    """Initializes.
+
+    Args:
+      train: The training.
+      public: The examples and the number of pseudo-clients.
+      flattener: The flattener of the trainable weights.
+    """
+    self._train = train
+    self._public = public
+    self._flattener = flattener
+
+  def __call__(
+      self, weights: Any, hparams: Any, clipping_norm: tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns the update, float32[d]: old minus new weights, of each training clipped.
+
+    Args:
+      weights: The `ModelWeights` to start from.
+      hparams: The hyperparameters of the trainings.
+      clipping_norm: float64, the C that clients have in the round; infinite without clipping.
+      seed: int64[2], the public seed of the round.
+    """
+    examples = tf.nest.map_structure(tf.convert_to_tensor, self._public.examples)
+    updates = []
+    for rows, own_seed in self._parts(seed):
+      own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
+      update = self._flattener.flatten(self._train(weights, own, hparams, own_seed))
+      # A mean of updates as they are is the largest's: of ten pseudo-clients of Shakespeare's
+      # first round it has 6 % of the energy of the clients' mean, of clipped ones 83 %.
+      norm = tf.norm(tf.cast(update, tf.float64))
+      factor = tf.where(norm > clipping_norm, clipping_norm / norm, 1.0)
+      updates.append(update * tf.cast(factor, update.dtype))
+    return tf.add_n(updates) / len(updates) if len(updates) > 1 else updates[0]
+
+  def _parts(self, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Returns the rows of the examples and the seed of each training."""
+    num_examples = len(tf.nest.flatten(self._public.examples)[0])
+    if self._public.clients is None:
+      return [(tf.range(num_examples), seed)]
+    seed = randomness.derive(seed, randomness.Stream.PUBLIC)
+    order = tf.random.experimental.stateless_shuffle(tf.range(num_examples), seed)
+    size = num_examples // self._public.clients
+    return [
+        (order[i * size : (i + 1) * size], randomness.fold_in(seed, i))
+        for i in range(self._public.clients)
+    ]
+
+
+def examples_of(dataset: tf.data.Dataset) -> Any:
+  """Returns all elements of a dataset, possibly none, stacked along a new first axis."""
+  nothing = tf.nest.map_structure(
+      lambda s: tf.zeros([0] + s.shape.as_list(), s.dtype), dataset.element_spec
+  )
+  # One batch of all elements, or else the empty one. Getting a single element costs
+  # 0.3 ms; `reduce`, which would take an empty dataset too, 15 ms.
+  batches = dataset.batch(_ALL_EXAMPLES).concatenate(
+      tf.data.Dataset.from_tensors(nothing)
+  )
+  return batches.take(1).get_single_element()
+
+
+def element_spec(model: tff.learning.models.FunctionalModel) -> Any:
+  """Returns the `tf.TensorSpec`s of one example, from the model's batched input."""
+  return tf.nest.map_structure(
+      lambda s: tf.TensorSpec(s.shape[1:], s.dtype), model.input_spec
+  )

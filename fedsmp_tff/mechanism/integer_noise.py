@@ -1,0 +1,226 @@
+"""Noise in a finite field: vectors rounded to integers, integer noise, sums modulo 2^b.
+
+The integers that leave a client carry the guarantee themselves: rounding comes before the
+noise, the noise is of integers, and what is left to do, wrapping around, the secure sum and
+all that the server does, is post-processing. Nothing rests on floating point but the
+choice of the integers, whose norm is checked.
+
+Source: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning
+with Secure Aggregation" (2021).
+"""
+
+import dataclasses
+import decimal
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+# Standard deviations of a sum's values inside the field. A value leaves it with probability 2e-9,
+# and is then wrong by the whole range.
+_RANGE = 6.0
+# A rounding is taken with probability 1 - beta at least.
+_BETA = math.exp(-0.5)
+_MIN_BITS, _MAX_BITS = 8, 30
+_DEFAULT_BITS = 16
+# Of a share, in squared steps: from here on a Gaussian dominates (`privacy.discrete_gaussian`).
+LEAST_SHARE_VARIANCE = 8.0
+# Decimal digits of the probabilities of a table.
+_DIGITS = 60
+# What lies beyond the ends of a table, on each side, is below this.
+_TAIL = decimal.Decimal(2) ** -80
+_MOST_ENTRIES = 2**18
+
+
+def default_bits(
+    num_values: int, noise_multiplier: float, clients_per_round: int, seats: int, min_reporting: int
+) -> int:
+  """Returns 16, or the least above it with which a noise share is wide enough; see `Lattice`."""
+  bits = _DEFAULT_BITS
+  while bits < _MAX_BITS and noise_multiplier:
+    try:
+      Lattice(bits, num_values, noise_multiplier, clients_per_round, seats, min_reporting)
+      break
+    except ValueError:
+      bits += 1
+  return bits
+
+
+@dataclasses.dataclass(frozen=True)
+class Lattice:
+  """Vectors of norm at most 1 as integers modulo 2^bits, and their sums back.
+
+  At a client, a vector is rotated at random (the same rotation for all), scaled, rounded at
+  random to integers whose norm is at most the root of `squared_norm_bound`, given its share of
+  discrete Gaussian noise and reduced modulo 2^bits. At the server, the sum modulo 2^bits is taken
+  for a number around zero, scaled and rotated back. A sum too large for that wraps around: the
+  value is then wrong by a multiple of the range, which costs accuracy, never privacy.
+
+  >>> lattice = Lattice(
+  ...     bits=16, num_values=1000, noise_multiplier=1.0, clients_per_round=100, seats=150,
+  ...     min_reporting=150)
+  >>> lattice.modulus, round(lattice.value_bound, 2), round(lattice.scale)
+  (65536, 19.9, 1647)
+
+  Attributes:
+    bits: Bits of each integer, of a client's and of the sum.
+    num_values: Length of a vector.
+    noise_multiplier: The least standard deviation of the noise of a released sum.
+    clients_per_round: r: the range fits r vectors of norm 1.
+    seats: The most shares that a sum has.
+    min_reporting: The fewest shares that a released sum has.
+
+  Raises:
+    ValueError: If `bits` is out of its range, or so small that a noise share has a variance under
+      8 steps: no Gaussian would dominate it.
+  """
+
+  bits: int
+  num_values: int
+  noise_multiplier: float
+  clients_per_round: int
+  seats: int
+  min_reporting: int
+
+  def __post_init__(self):
+    if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= _MAX_BITS:
+      raise ValueError(
+          f'`bits` must be an integer from {_MIN_BITS} to {_MAX_BITS} with integer'
+          f' noise. Found {self.bits}.'
+      )
+    if self.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
+      raise ValueError(
+          '`bits` must be so large that a noise share has a variance of'
+          f' {LEAST_SHARE_VARIANCE:g} squared steps, which the guarantee takes. Found {self.bits} with'
+          f' {self.share_variance:.3g}; raise `bits`.'
+      )
+
+  @property
+  def num_integers(self) -> int:
+    """The number of integers that a client sends: even, for the rotation."""
+    return self.num_values + self.num_values % 2
+
+  @property
+  def modulus(self) -> int:
+    return 2**self.bits
+
+  @property
+  def value_bound(self) -> float:
+    """The largest value of a sum that does not wrap around."""
+    noise_stddev = self.noise_multiplier * math.sqrt(self.seats / self.min_reporting)
+    return _RANGE * math.hypot(
+        self.clients_per_round / math.sqrt(self.num_integers), noise_stddev
+    )
+
+  @property
+  def scale(self) -> float:
+    """The norm, in integer steps, of an encoded vector of norm 1."""
+    return (self.modulus // 2 - 1) / self.value_bound
+
+  @property
+  def step(self) -> float:
+    return 1 / self.scale
+
+  @property
+  def squared_norm_bound(self) -> int:
+    """The largest squared L2 norm of a client's integers, before noise.
+
+    Kairouz, Liu, Steinke 2021, conditional rounding: a rounding at random is within it
+    with probability 1 - beta at least, and is done again where it is not.
+    """
+    root = math.sqrt(self.num_integers)
+    return math.floor(
+        min(
+            (self.scale + root) ** 2,
+            self.scale**2
+            + root**2 / 4
+            + math.sqrt(2 * math.log(1 / _BETA)) * (self.scale + root / 2),
+        )
+    )
+
+  @property
+  def share_variance(self) -> float:
+    """The variance of one client's noise, in squared integer steps."""
+    return (self.noise_multiplier * self.scale) ** 2 / self.min_reporting
+
+  @property
+  def statistical_distance(self) -> float:
+    """Bounds the total variation distance between a release and one with exact noise.
+
+    See `integer_table`.
+    """
+    if not self.noise_multiplier:
+      return 0.0
+    table = integer_table(self.share_variance)
+    return self.seats * self.num_integers * table.distance
+
+
+class IntegerTable(NamedTuple):
+  """Cumulative probabilities of a distribution of integers, 128 bits each.
+
+  Attributes:
+    lowest: The smallest integer.
+    high: The upper 64 bits, less 2^63, int64[num - 1], ascending.
+    low: The lower 64 bits, less 2^63, int64[num - 1].
+    distance: An upper bound of the total variation distance between a draw and the
+      distribution, given random bits.
+  """
+
+  lowest: int
+  high: np.ndarray
+  low: np.ndarray
+  distance: float
+
+
+@functools.lru_cache(maxsize=8)
+def integer_table(variance: float) -> IntegerTable:
+  """The table of discrete Gaussian noise from which `noise_shares.integer_share` draws.
+
+  Args:
+    variance: Positive; probabilities are proportional to exp(-x^2 / (2 variance)).
+
+  Raises:
+    ValueError: If the table would have over 2^18 integers.
+  """
+  entries = 2 * _tail_start(math.sqrt(variance))
+  if entries > _MOST_ENTRIES:
+    raise ValueError(
+        f'Integer noise of standard deviation {math.sqrt(variance):.4g} a client is too'
+        ' wide to draw exactly; lower `bits`.'
+    )
+  with decimal.localcontext(decimal.Context(prec=_DIGITS)):
+    weights = _weights(decimal.Decimal(variance), entries // 2)
+    total = weights[0] + 2 * sum(weights[1:])
+    while len(weights) > 2 and weights[-1] < _TAIL * total / entries:
+      weights.pop()
+    tail = total - weights[0] - 2 * sum(weights[1:])
+    cumulative, thresholds = decimal.Decimal(0), []
+    for weight in [*reversed(weights[1:]), *weights[:-1]]:
+      cumulative += weight
+      # Rounding may bring the last threshold to 2^128.
+      thresholds.append(min(int(cumulative / (total - tail) * 2**128), 2**128 - 1))
+  high = np.array([(t >> 64) - 2**63 for t in thresholds], np.int64)
+  low = np.array([(t & (2**64 - 1)) - 2**63 for t in thresholds], np.int64)
+  _, times = np.unique(high, return_counts=True)
+  # Of the thresholds that share their upper half, only the first is distinguished from it.
+  distance = (
+      float(tail / total) + np.count_nonzero(times > 1) * 2.0**-64 + len(high) * 2.0**-128
+  )
+  return IntegerTable(1 - len(weights), high, low, distance)
+
+
+def _tail_start(stddev: float) -> int:
+  """Returns an integer beyond which the probability is negligible."""
+  return math.ceil(12 * stddev) + 40
+
+
+def _weights(variance, num):
+  """exp(-x^2 / (2 variance)) at x = 0 ... num."""
+  ratio = (-1 / (2 * variance)).exp()
+  step = (-1 / variance).exp()
+  weights = [decimal.Decimal(1)]
+  for _ in range(num):
+    weights.append(weights[-1] * ratio)
+    ratio *= step
+  return weights

@@ -1,1 +1,0 @@
-"""Masks by past releases, at no cost in epsilon."""

@@ -1,0 +1,350 @@
+"""Accountants: each computes epsilon of rounds, under its own assumption.
+
+Every round releases a sum over sampled clients of vectors clipped to C, plus noise of
+standard deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. It depends on
+how clients are sampled and on the adjacency: with Poisson sampling one client is added or removed,
+which moves the sum by up to C; with a fixed number one is replaced, which moves it by up to 2 C.
+
+An accountant of your own derives from `Accountant`; `claim` looks at those of this file alone.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+import functools
+import math
+from typing import NamedTuple, Optional, final
+
+import dp_accounting
+from dp_accounting import rdp
+import numpy as np
+from scipy import stats
+
+from fedsmp_tff.privacy import pld
+from fedsmp_tff.privacy import sampling as sampling_lib
+
+_TENTHS = tuple(1 + x / 10 for x in range(1, 100))
+_ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
+# The orders of Opacus 0.x, which the paper used.
+_PAPER_ORDERS = (*_TENTHS, *range(12, 64))
+_MAX_STEPS_TO_DELTA = 100
+# Grid step for many deltas at once; as all upper bounds, they are no less for it.
+_COARSE_STEP = 1e-3
+
+_ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
+_REPLACE = 'replace-one adjacency, sensitivity 2C'
+_POISSON = 'Poisson sampling at rate r/n'
+_FIXED = 'exactly r of n clients a round, without replacement'
+
+
+class Round(NamedTuple):
+  """The parameters of a round's guarantee: a Gaussian sum, and the release's distance from it.
+
+  Attributes:
+    sampling: `sampling.POISSON` or `sampling.FIXED`.
+    population: n, that of the larger of two neighbouring populations.
+    clients_per_round: r.
+    seats: The maximum number of clients that take part.
+    noise_multiplier: sigma, of noise in reals or of the Gaussian that dominates integer noise.
+    distance: Total variation between a release and post-processing of that Gaussian's; 0 in reals.
+  """
+
+  sampling: str
+  population: int
+  clients_per_round: int
+  seats: int
+  noise_multiplier: float
+  distance: float = 0.0
+
+  @property
+  def sampling_rate(self) -> float:
+    return self.clients_per_round / self.population
+
+  def with_sampling(self, sampling: str) -> 'Round':
+    """Returns the round with another sampling of as many clients, without truncation."""
+    if sampling == self.sampling:
+      return self
+    seats = self.population if sampling == sampling_lib.POISSON else self.clients_per_round
+    return self._replace(sampling=sampling, seats=seats)
+
+  def without_truncation(self) -> 'Round':
+    """Returns the round with seats for all clients, at the distance that this takes."""
+    if self.sampling == sampling_lib.FIXED or self.seats == self.population:
+      return self
+    overflow = _probability_of_more(self.seats, self.population, self.sampling_rate)
+    return self._replace(seats=self.population, distance=self.distance + overflow)
+
+
+# Rounds on the same clients, each with the number of times that it was released, or begun.
+Rounds = Sequence[tuple[Round, int]]
+
+
+class Accountant(abc.ABC):
+  """Computes epsilon of rounds on the same clients.
+
+  The epsilon after t rounds is a guarantee only if t, or a budget that ends the run, was fixed in
+  advance.
+
+  Attributes:
+    name: A short name.
+    title: The method and the sampling.
+    assumption: The adjacency and the sensitivity.
+    sampling: The sampling that it assumes: `sampling.POISSON` or `sampling.FIXED`.
+    guarantees: Whether its epsilon is an upper bound, not an estimate.
+    faster: An accountant of the same sampling by which a search for sigma begins; None: it is fast.
+  """
+
+  name: str
+  title: str
+  assumption: str
+  sampling: str
+  guarantees: bool = True
+  faster: Optional['Accountant'] = None
+
+  def covers(self, round_params: Round) -> bool:
+    """Whether it accounts for all that happens in such a round."""
+    return round_params.sampling == self.sampling
+
+  @abc.abstractmethod
+  def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+    """Returns the function from delta to epsilon of all rounds together, in any order.
+
+    They are of this accountant's `sampling`, at least one, with noise and without `distance`.
+    """
+
+  def models(self, rounds: Rounds) -> Sequence[Rounds]:
+    """Returns the rounds that these may be taken for; the least epsilon counts."""
+    return [rounds]
+
+  def is_sound(self, round_params: Round) -> bool:
+    """Whether its epsilon is a guarantee for such a round."""
+    return self.guarantees and self.covers(round_params)
+
+  @final
+  def epsilon(self, rounds: Rounds, delta: float) -> float:
+    """Returns epsilon of all rounds together.
+
+    Rounds of another sampling count as if as many clients were sampled in this accountant's way.
+
+    Args:
+      rounds: Rounds on the same clients.
+      delta: delta of all rounds together, in (0, 1).
+
+    Returns:
+      epsilon; 0 without rounds, infinite if no finite one can be shown.
+    """
+    rounds = [(params.with_sampling(self.sampling), num) for params, num in rounds if num]
+    if not rounds:
+      return 0.0
+    if any(not params.noise_multiplier for params, _ in rounds):
+      return math.inf
+    return min(self._at_distance(model, delta) for model in self.models(rounds))
+
+  def _at_distance(self, rounds: Rounds, delta: float) -> float:
+    """Returns epsilon of rounds with distances, which are charged to delta.
+
+    (epsilon, delta) for Gaussian rounds makes (epsilon, delta + (1 + e^epsilon) distance) for them.
+    """
+    distance = sum(params.distance * num for params, num in rounds)
+    of_delta = self.of_delta([(params._replace(distance=0.0), num) for params, num in rounds])
+    epsilon = of_delta(delta)
+    for _ in range(_MAX_STEPS_TO_DELTA):
+      if math.isinf(epsilon) or not distance:
+        return epsilon
+      left = delta - (1 + math.exp(min(epsilon, 700))) * distance
+      larger = of_delta(left) if left > 0 else math.inf
+      if larger <= epsilon:
+        return epsilon
+      epsilon = larger * (1 + 1e-9)
+    return math.inf
+
+
+class _Rdp(Accountant):
+  """Renyi DP with the conversion of Canonne, Kamath, Steinke (2020)."""
+
+  def __init__(self, upper_bound: float = math.inf):
+    """Initializes; orders that can't give less than a known upper bound take no time."""
+    self._upper_bound = upper_bound
+
+  @abc.abstractmethod
+  def _divergence(self, round_params: Round, order: float) -> float:
+    """Returns the Renyi divergence of one round at the order."""
+
+  def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+    def epsilon(delta):
+      orders, divergences = [], []
+      for order in _ORDERS:
+        # epsilon is the divergence, which grows with the order, plus this.
+        if math.log1p(-1 / order) - math.log(delta * order) / (order - 1) >= self._upper_bound:
+          continue
+        orders.append(order)
+        divergences.append(sum(self._divergence(params, order) * num for params, num in rounds))
+        # Infinite where dp-accounting's series diverges.
+        if self._upper_bound <= divergences[-1] < math.inf:
+          break
+      if not orders:
+        return self._upper_bound
+      return min(self._upper_bound, float(rdp.compute_epsilon(orders, divergences, delta)[0]))
+
+    return epsilon
+
+
+class _PoissonRdp(_Rdp):
+  """Renyi DP of Poisson sampling: dp-accounting's, and so TensorFlow Privacy's since 0.9."""
+
+  name, title = 'poisson_rdp', f'RDP, {_POISSON}'
+  assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
+
+  def models(self, rounds: Rounds) -> Sequence[Rounds]:
+    # A limit of seats is part of the divergences, or a failure; both are valid.
+    return [rounds, [(params.without_truncation(), num) for params, num in rounds]]
+
+  def _divergence(self, round_params: Round, order: float) -> float:
+    """Returns that of one round with its seats.
+
+    Whether the others fill the seats does not depend on the client in question. If not, the round
+    is as with seats for all. If so, the client, sampled with probability q, takes the place of
+    another with probability `seats` / (others + 1), which moves the sum by 2 C. The
+    exponential of (alpha - 1) times the divergence is jointly convex.
+    """
+    _, n, _, seats, sigma, _ = round_params
+    rate, power = round_params.sampling_rate, order - 1
+    plain = _poisson_divergence(order, rate, sigma)
+    full = _probability_of_more(seats - 1, n - 1, rate)
+    if not full:
+      return plain
+    replaced = _poisson_divergence(order, rate * seats / (seats + 1), sigma / 2)
+    return np.logaddexp(
+        math.log1p(-full) + power * plain, math.log(full) + power * replaced
+    ) / power
+
+
+class _FixedRdp(_Rdp):
+  """Renyi DP of a fixed number of clients: Wang, Balle, Kasiviswanathan (2019), Theorem 9.
+
+  dp-accounting takes the noise multiplier relative to the sensitivity, which is 2 C: sigma / 2.
+  """
+
+  name, title = 'fixed_rdp', f'RDP, {_FIXED}'
+  assumption, sampling = _REPLACE, sampling_lib.FIXED
+
+  def _divergence(self, round_params: Round, order: float) -> float:
+    _, n, r, _, sigma, _ = round_params
+    event = dp_accounting.GaussianDpEvent(sigma / 2)
+    if r < n:
+      event = dp_accounting.SampledWithoutReplacementDpEvent(n, r, event)
+    return _divergence_of(order, event, dp_accounting.NeighboringRelation.REPLACE_ONE)
+
+
+POISSON_RDP, FIXED_RDP = _PoissonRdp(), _FixedRdp()
+
+
+class _Pld(Accountant):
+  """Privacy loss distributions; Renyi DP where that gives less, since both are upper bounds."""
+
+  sensitivity: int  # In units of C.
+  faster: _Rdp
+
+  @abc.abstractmethod
+  def loss(self, round_params: Round, step: float) -> pld.Loss:
+    """Returns the privacy loss of one round on a grid of this step."""
+
+  def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+    step = self.step(rounds)
+    by_loss = pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds])
+    by_renyi = type(self.faster)
+    return lambda delta: by_renyi(upper_bound=by_loss(delta)).epsilon(rounds, delta)
+
+  def step(self, rounds: Rounds) -> float:
+    """Returns the step of the one grid on which the losses of all rounds add up."""
+    return pld.step_of([
+        (params.noise_multiplier / self.sensitivity, params.sampling_rate, num)
+        for params, num in rounds
+    ])
+
+
+class _PoissonPld(_Pld):
+  name, title = 'poisson_pld', f'PLD (RDP if smaller), {_POISSON}'
+  assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
+  sensitivity, faster = 1, POISSON_RDP
+
+  def loss(self, round_params: Round, step: float) -> pld.Loss:
+    _, n, r, seats, sigma, _ = round_params
+    return pld.poisson(sigma, n, r, seats, step)
+
+
+class _FixedPld(_Pld):
+  name, title = 'fixed_pld', f'PLD (RDP if smaller), {_FIXED}'
+  assumption, sampling = _REPLACE, sampling_lib.FIXED
+  sensitivity, faster = 2, FIXED_RDP
+
+  def loss(self, round_params: Round, step: float) -> pld.Loss:
+    _, n, r, _, sigma, _ = round_params
+    return pld.fixed(sigma, n, r, step)
+
+
+class _Paper(Accountant):
+  """Reproduces the paper's tables (conversion of Lemma 2), without truncation or integer noise."""
+
+  name = 'paper'
+  title = f"the paper's accountant (RDP, {_POISSON}, classic conversion)"
+  assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
+
+  def covers(self, round_params: Round) -> bool:
+    truncated = round_params.seats < round_params.population
+    return super().covers(round_params) and not truncated and not round_params.distance
+
+  def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+    def divergence(order, params):
+      return _poisson_divergence(order, params.sampling_rate, params.noise_multiplier)
+
+    divergences = np.array([
+        sum(divergence(order, params) * num for params, num in rounds) for order in _PAPER_ORDERS
+    ])
+    powers = np.array(_PAPER_ORDERS) - 1
+    return lambda delta: float(np.nanmin(divergences + math.log(1 / delta) / powers))
+
+
+POISSON_PLD, FIXED_PLD, PAPER = _PoissonPld(), _FixedPld(), _Paper()
+# Of two that are sound for the same rounds the first has the smaller epsilon: PLD takes that of
+# Renyi DP where it is smaller, and the paper's conversion adds more at each order, at fewer orders.
+ACCOUNTANTS = (POISSON_PLD, FIXED_PLD, POISSON_RDP, FIXED_RDP, PAPER)
+
+
+def claim(rounds: Rounds) -> Accountant:
+  """Returns the accountant with the least epsilon among ours that are sound for all rounds.
+
+  Raises:
+    ValueError: If the rounds are not of one sampling.
+  """
+  for accountant in ACCOUNTANTS:
+    if all(accountant.is_sound(params) for params, _ in rounds):
+      return accountant
+  raise ValueError(
+      'Rounds with Poisson sampling and with a fixed number of clients use different adjacency, so'
+      ' their guarantees do not compose.'
+  )
+
+
+def deltas(round_params: Round, num: int, epsilons: Sequence[float]) -> np.ndarray:
+  """Returns delta of `num` rounds at each epsilon, at least 0, by PLD, without truncation."""
+  accountant = POISSON_PLD if POISSON_PLD.covers(round_params) else FIXED_PLD
+  step = max(accountant.step([(round_params, num)]), _COARSE_STEP)
+  return pld.deltas(accountant.loss(round_params.without_truncation(), step), num, list(epsilons))
+
+
+def _poisson_divergence(order: float, sampling_rate: float, noise_multiplier: float) -> float:
+  gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+  return _divergence_of(order, dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian))
+
+
+@functools.lru_cache(2**15)
+def _divergence_of(order: float, event: dp_accounting.DpEvent, *relation) -> float:
+  """Returns the Renyi divergence of an event at the order."""
+  (divergence,) = rdp.RdpAccountant([order], *relation).compose(event).rdp
+  return divergence
+
+
+@functools.lru_cache
+def _probability_of_more(num: int, population: int, sampling_rate: float) -> float:
+  """Returns the probability that Poisson sampling takes more than `num` clients."""
+  return float(stats.binom.sf(num, population, sampling_rate))

@@ -1,0 +1,270 @@
+"""Top k by past releases: without public data (ReleasedTopK), or beside them (HybridTopK).
+
+Both estimate each coordinate's energy, the mean square of its values, at no cost in epsilon.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from fedsmp_tff import flattening
+from fedsmp_tff import sparsifiers
+from fedsmp_tff.mechanism import state as state_lib
+
+_FITS = 3
+# No group of coordinates is given up for what may be noise alone.
+_LEAST = 1 / 50
+# The least part of the exploration that all tensors get in equal parts.
+_EQUAL_FRACTION = 0.5
+# Coordinates that no round selected may have the same estimate: chance orders them.
+_JITTER = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleasedTopK(sparsifiers.SizedSparsifier):
+  """The k coordinates of the largest energies by past releases; not scaled.
+
+  A fraction of the k explores: it is drawn at random, half of it from all tensors of the
+  model equally, half in proportion to their energies; the others are the largest of
+  `Energies.estimate`. In the first round all of the k explore.
+
+  It needs nothing but the aggregator's own state, so that it works in any process that
+  takes an aggregator. Compare TP-TopK (arXiv 2606.04375), for record-level privacy: it chooses
+  one support after a warm-up, and keeps it.
+
+  Privacy: the coordinates are a function of past releases and of public randomness, so
+  they are public before the round begins (`FedSmpRound`).
+
+  Attributes:
+    decay: Decay per round of the weight of past releases, in (0, 1].
+    random_fraction: The fraction of k that explores, in [0, 1].
+  """
+
+  decay: float = 0.95
+  random_fraction: float = 0.1
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_decay(self.decay)
+    _check_fraction('random_fraction', self.random_fraction)
+
+  def initial_memory(self, dim: int) -> 'Energies':
+    return Energies.none(dim)
+
+  def remember(self, memory: 'Energies', release: state_lib.Release) -> 'Energies':
+    return memory.after(release, self.decay)
+
+  def choose(self, context: sparsifiers.PublicContext) -> tf.Tensor:
+    sizes = flattening.sizes(context.shapes)
+    num = self.num_kept(context.dim)
+    num_exploring = round(self.random_fraction * num)
+    chance = tf.random.stateless_uniform([2, context.dim], context.seed, minval=1e-30)
+    estimate = context.memory.estimate(context.shapes)
+    equal = tf.repeat(tf.constant([1 / (size * len(sizes)) for size in sizes]), sizes)
+    weights = _EQUAL_FRACTION * equal + (1 - _EQUAL_FRACTION) * _fractions(estimate)
+    # The largest of log(weight) + Gumbel noise are a sample without replacement in
+    # proportion to the weights.
+    keys = tf.math.log(weights) - tf.math.log(-tf.math.log(chance[0]))
+    seen = tf.reduce_any(context.memory.visits > 0)
+    ranks = tf.where(seen, estimate * (1 + _JITTER * chance[1]), keys)
+    exploited = tf.math.top_k(ranks, num - num_exploring).indices
+    keys = tf.tensor_scatter_nd_update(
+        keys, exploited[:, tf.newaxis], tf.fill(tf.shape(exploited), -float('inf'))
+    )
+    explored = tf.math.top_k(keys, num_exploring).indices
+    return tf.concat([exploited, explored], 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HybridTopK(sparsifiers.TopK):
+  """The top k by an update on public data and by past releases together; not scaled.
+
+  A coordinate's score is the weighted mean of its fraction of the public update's energy and
+  its fraction of the energy that is estimated from releases. Public data rank coordinates that
+  were never selected; releases reflect the clients' data, from which public data may differ. The
+  public update is one sample of one path of training: its energies are smoothed by the product
+  of their rows and columns, as those of releases are (`Energies.estimate`).
+
+  Privacy: a function of past releases and of public data (`FedSmpRound`).
+
+  Attributes:
+    released_weight: Weight of the releases in the score, in [0, 1].
+    smoothing: Weight of the product of rows and columns in the public energies, in [0, 1].
+    decay: See `ReleasedTopK`.
+  """
+
+  released_weight: float = 0.5
+  smoothing: float = 0.75
+  decay: float = 0.95
+
+  def __post_init__(self):
+    super().__post_init__()
+    _check_decay(self.decay)
+    _check_fraction('released_weight', self.released_weight)
+    _check_fraction('smoothing', self.smoothing)
+
+  def initial_memory(self, dim: int) -> 'Energies':
+    return Energies.none(dim)
+
+  def remember(self, memory: 'Energies', release: state_lib.Release) -> 'Energies':
+    return memory.after(release, self.decay)
+
+  def choose(self, context: sparsifiers.PublicContext) -> tf.Tensor:
+    public = _fractions(tf.cast(context.public_update(), tf.float32) ** 2)
+    public += self.smoothing * (_rank_one(public, context.shapes) - public)
+    released = _fractions(context.memory.estimate(context.shapes))
+    # `select` ranks by magnitude.
+    return self.select(public + self.released_weight * (released - public))
+
+
+class Energies(NamedTuple):
+  """Memory of each coordinate's energy, the mean square of its values without noise.
+
+  Attributes:
+    total: float32[d], the decayed sum of the estimates from single releases.
+    visits: float32[d], the number of releases with the coordinate, decayed likewise.
+    noise: float32, the sum over all visits of the noise's variance, decayed likewise.
+  """
+
+  total: Any
+  visits: Any
+  noise: Any
+
+  @classmethod
+  def none(cls, dim: int) -> 'Energies':
+    """Returns the memory before any release."""
+    return cls(tf.zeros([dim]), tf.zeros([dim]), tf.constant(0.0))
+
+  def after(self, release: state_lib.Release, decay: float) -> 'Energies':
+    """Returns the memory with one more release, the older ones multiplied by `decay`.
+
+    A released value's square less the noise's variance is an unbiased estimate of the
+    square of the value without noise; it may be negative.
+    """
+    squares = tf.cast(release.values**2 - release.stddev**2, tf.float32)
+    where = release.coordinates[:, tf.newaxis]
+    return Energies(
+        tf.tensor_scatter_nd_add(decay * self.total, where, squares),
+        tf.tensor_scatter_nd_add(decay * self.visits, where, tf.ones_like(squares)),
+        decay * self.noise + tf.cast(tf.reduce_sum(release.stddev**2), tf.float32),
+    )
+
+  def estimate(self, shapes: flattening.Shapes) -> tf.Tensor:
+    """Returns the energy of each coordinate, float32[d]; it may be negative.
+
+    One coordinate's releases are mostly noise, and most coordinates were never selected. So
+    each estimate is shrunk towards a product of one factor for its row and one for its column:
+    in a layer's weights energy is close to such a product of inputs and outputs (Adafactor
+    uses it too, arXiv 1804.04235), and there are few of these factors. Empirical Bayes
+    with the known noise sets the amount of shrinkage: little where the data are clear, all the
+    way where they are not. Likewise, tensors' levels are shrunk to their mean, and factors to 1.
+
+    Args:
+      shapes: The shapes of the model's tensors, in order.
+    """
+    visits = tf.reduce_sum(self.visits)
+    variance = tf.math.divide_no_nan(self.noise, visits)
+    # Where all is noise, as much as it could hide.
+    hidden = variance * tf.sqrt(tf.math.divide_no_nan(2.0, visits))
+    mean = tf.maximum(tf.math.divide_no_nan(tf.reduce_sum(self.total), visits), hidden)
+    # All further numbers are relative to the mean of all.
+    fit = _Fit(tf.math.divide_no_nan(variance, mean))
+    relative = tf.math.divide_no_nan(self.total, mean)
+    sizes = flattening.sizes(shapes)
+    prior = tf.concat(
+        [
+            fit.tensor(of_tensor, seen, shape)
+            for of_tensor, seen, shape in zip(
+                tf.split(relative, sizes), tf.split(self.visits, sizes), shapes
+            )
+        ],
+        0,
+    )
+    return mean * fit.coordinates(relative, self.visits, prior)
+
+
+class _Fit:
+  """Estimates of energies relative to their mean, from what noise of a variance has blurred."""
+
+  def __init__(self, variance: tf.Tensor):
+    self._variance = variance
+
+  def tensor(self, total: tf.Tensor, visits: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """Returns the expected energy of each of a tensor's coordinates, [size]."""
+    seen = tf.reduce_sum(visits)
+    level = self._factor(tf.reduce_sum(total), seen, seen, 1.0)
+    if len(shape) < 2:
+      return tf.fill([math.prod(shape)], level)
+    total, visits = (tf.reshape(part, [-1, shape[-1]]) for part in (total, visits))
+    columns = tf.ones([shape[-1]])
+    for _ in range(_FITS):
+      rows = self._factors(total, visits, columns, level)
+      columns = self._factors(tf.transpose(total), tf.transpose(visits), rows, level)
+    return tf.reshape(level * rows[:, tf.newaxis] * columns, [-1])
+
+  def _factors(self, total, visits, others, level):
+    """Returns a factor for each row, of mean 1, given the factors of the columns."""
+    expected = level * tf.linalg.matvec(visits, others)
+    factors = self._factor(
+        tf.reduce_sum(total, 1), expected, tf.reduce_sum(visits, 1), level
+    )
+    return factors / tf.reduce_mean(factors)
+
+  def _factor(self, total, expected, visits, level):
+    """Returns a group's energy relative to the expected one, shrunk towards 1.
+
+    The prior of a factor has a standard deviation equal to its mean. The error of its
+    estimate comes from the noise and from differences between energies within the group.
+    """
+    # The variance of (x + noise)^2 is 2 v^2 + 4 v x^2, that of x^2 about its mean 2 mean^2.
+    v = self._variance
+    variance = 2 * visits * v**2 + (4 * v + 2 * level) * expected
+    weight = tf.math.divide_no_nan(expected**2, expected**2 + variance)
+    exceeds = tf.math.divide_no_nan(total, expected) - 1
+    return tf.maximum(1 + weight * exceeds, _LEAST)
+
+  def coordinates(
+      self, total: tf.Tensor, visits: tf.Tensor, prior: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns each coordinate's estimate [d], for normal values of variance `prior`."""
+    signal = visits * prior**2
+    weight = tf.math.divide_no_nan(
+        signal, signal + self._variance * (self._variance + 2 * prior)
+    )
+    return prior + weight * (tf.math.divide_no_nan(total, visits) - prior)
+
+
+def _rank_one(energies: tf.Tensor, shapes: flattening.Shapes) -> tf.Tensor:
+  """Returns each tensor's energies as the product of its row sums and its column sums, [d].
+
+  The last axis is the columns'; a vector stays as it is.
+  """
+  parts = []
+  for part, shape in zip(tf.split(energies, flattening.sizes(shapes)), shapes):
+    if len(shape) >= 2:
+      part = tf.reshape(part, [-1, shape[-1]])
+      rows, columns = tf.reduce_sum(part, 1), tf.reduce_sum(part, 0)
+      part = tf.reshape(
+          tf.math.divide_no_nan(rows, tf.reduce_sum(rows))[:, tf.newaxis] * columns, [-1]
+      )
+    parts.append(part)
+  return tf.concat(parts, 0)
+
+
+def _fractions(energies: tf.Tensor) -> tf.Tensor:
+  """Returns each energy's fraction of the sum of those that are positive and finite."""
+  energies = tf.where(tf.math.is_finite(energies), tf.maximum(energies, 0.0), 0.0)
+  return tf.math.divide_no_nan(energies, tf.reduce_sum(energies))
+
+
+def _check_decay(decay: float) -> None:
+  if not 0 < decay <= 1:
+    raise ValueError(f'`decay` must be more than 0 and at most 1. Found {decay}.')
+
+
+def _check_fraction(name: str, value: float) -> None:
+  if not 0 <= value <= 1:
+    raise ValueError(f'`{name}` must be from 0 to 1. Found {value}.')

@@ -1,0 +1,40 @@
+"""Defines a system: a way to train, as --algorithm names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import typing
+from typing import Any, Optional
+
+if typing.TYPE_CHECKING:
+  import fedsmp_tff
+  from tasks.datasets import task as task_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+  """A way to train: all that any command knows of it.
+
+  Attributes:
+    name: The value of --algorithm, unless that is a module.
+    title: A few words, for tables and figures.
+    mask: The plan's phrase on the selected coordinates, such as 'random coordinates'.
+    sparsifier: Makes the sparsifier of (a run's settings, its data); TensorFlow is imported by then.
+    private: Whether clients clip and add noise; if not, --clip and other flags of privacy have no
+      effect.
+    masked: Whether --p and --mask_rounds have an effect.
+    needs_public: Whether it needs public examples.
+    federated: Whether there are rounds; if not, there are no clients.
+    options: A dataclass of its own flags (`tasks.cli.options`); None: it has none.
+  """
+
+  name: str
+  title: str
+  mask: str
+  sparsifier: Callable[[Any, task_lib.TaskData], fedsmp_tff.Sparsifier]
+  private: bool = True
+  masked: bool = True
+  needs_public: bool = False
+  federated: bool = True
+  options: Optional[type] = None

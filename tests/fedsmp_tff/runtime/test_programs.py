@@ -1,0 +1,76 @@
+"""Tests that TFF's own training program runs in each place, and resumes."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from tests.support import processes
+from tests.support import tiny_models
+
+
+class _Cohorts(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIterator):
+  """The same cohort in each round; a checkpoint has the number of draws alone."""
+
+  federated_type = None  # Nothing asks for it.
+
+  def __init__(self, num_draws=0):
+    self.num_draws = num_draws
+
+  def iterator(self):
+    return _Cohorts()
+
+  def select(self, k=None):
+    self.num_draws += 1
+    return [
+        fedsmp_tff.tag_client(
+            i, tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(7, seed=i))
+        )
+        for i in range(k)
+    ]
+
+  def to_bytes(self):
+    return self.num_draws.to_bytes(8, 'big')
+
+  @classmethod
+  def from_bytes(cls, buffer):
+    return cls(int.from_bytes(buffer, 'big'))
+
+
+def _train(process, directory, rounds):
+  released = tff.program.MemoryReleaseManager()
+  asyncio.run(
+      tff.learning.programs.train_model(
+          train_process=process,
+          train_data_source=_Cohorts(),
+          train_per_round_clients=6,
+          train_total_rounds=rounds,
+          program_state_manager=tff.program.FileProgramStateManager(str(directory)),
+          model_output_manager=released,
+          evaluation_manager=None,
+          evaluation_periodicity=1,
+      )
+  )
+  return released.values()[f'training_checkpoint_round_{rounds}']
+
+
+@pytest.mark.parametrize('each_context', ['local', 'ray'], indirect=True)
+def test_train_model_trains_as_a_loop_does_and_resumes(each_context, tmp_path):
+  process = processes.fed_smp(
+      tiny_models.linear_regression(),
+      fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 3, epochs=1),
+      fedsmp_tff.RandK(0.5), clients_per_round=6, clipping_norm=1.0, noise_multiplier=1.0, seed=3,
+  )
+  state = process.initialize()
+  for _ in range(3):
+    state = process.next(state, _Cohorts().select(6)).state
+  _train(process, tmp_path, 2)
+  trained = _train(process, tmp_path, 3)
+  assert trained.aggregator.round_num == 3
+  for ours, theirs in zip(
+      state.global_model_weights.trainable, trained.global_model_weights.trainable
+  ):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)

@@ -1,0 +1,277 @@
+"""Tests of local training: of clients, and on public data."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import flattening
+from fedsmp_tff import local_training
+from fedsmp_tff import sparsifiers
+from tests.support import linear_runs
+from tests.support import numpy_reference
+from tests.support import tiny_models
+
+_SGDM = tff.learning.optimizers.build_sgdm(0.1, 0.9)
+_SEED = tf.constant([1, 2], tf.int64)
+_NUM = len(linear_runs.PUBLIC[0])
+
+
+def _train(training, examples, seed=_SEED, model=None, hparams=None):
+  model = model or tiny_models.linear_regression()
+  weights = tff.learning.models.ModelWeights(
+      *tf.nest.map_structure(tf.constant, model.initial_weights)
+  )
+
+  @tf.function
+  def train(weights, examples):
+    return training.train(
+        model, weights, examples,
+        hparams or training.initial_hparams(weights.trainable), seed,
+    )
+
+  update = train(weights, tf.nest.map_structure(tf.constant, examples))
+  return [part.numpy() for part in update]
+
+
+def _count_visits(training, num_examples):
+  """How often each example is visited, by batch: a model whose gradient counts."""
+
+  @tf.function
+  def predict_on_batch(model_weights, x, training):
+    del training
+    (w,) = model_weights[0]
+    return tf.linalg.matvec(x, w)
+
+  model = tff.learning.models.FunctionalModel(
+      initial_weights=((np.zeros(num_examples, np.float32),), ()),
+      predict_on_batch_fn=predict_on_batch,
+      loss_fn=lambda output, label, sample_weight=None: tf.reduce_sum(output),
+      input_spec=(
+          tf.TensorSpec([None, num_examples]), tf.TensorSpec([None, 1])
+      ),
+  )
+  one_hot = np.eye(num_examples, dtype=np.float32)
+  (update,) = _train(
+      training, (one_hot, np.zeros((num_examples, 1), np.float32)), model=model
+  )
+  return update
+
+
+class TestComputation:
+
+  @pytest.mark.parametrize(
+      'options, match',
+      [
+          (dict(), 'Exactly one'),
+          (dict(epochs=1, steps=1), 'Exactly one'),
+          (dict(epochs=0), '`epochs` must be a positive integer'),
+          (dict(steps=-1), '`steps` must be a positive integer'),
+          (dict(epochs=1, batch_size=0), '`batch_size` must be a positive'),
+      ],
+  )
+  def test_refuses_numbers(self, options, match):
+    with pytest.raises(ValueError, match=match):
+      local_training.LocalTraining(_SGDM, **{'batch_size': 3, **options})
+
+  def test_refuses_other_optimizers(self):
+    with pytest.raises(TypeError, match='tff.learning.optimizers.Optimizer'):
+      local_training.LocalTraining(tf.keras.optimizers.SGD(), 3, epochs=1)
+
+  def test_schedule_sets_the_rate_by_round(self):
+    training = local_training.LocalTraining(
+        _SGDM, 3, epochs=1,
+        learning_rate_fn=lambda t: 0.5 * 0.9 ** tf.cast(t, tf.float32),
+    )
+    hparams = training.initial_hparams([tf.TensorSpec([2])])
+    assert float(hparams['learning_rate']) == pytest.approx(0.5)
+    assert float(hparams['momentum']) == pytest.approx(0.9)
+    later = training.hparams_of_round(hparams, tf.constant(3))
+    assert float(later['learning_rate']) == pytest.approx(0.5 * 0.9**3)
+    assert float(later['momentum']) == pytest.approx(0.9)
+
+
+class TestExecution:
+
+  def test_momentum_sgd_equals_numpy(self):
+    x, y = tiny_models.regression_examples(6)
+    training = local_training.LocalTraining(_SGDM, 6, epochs=5)
+    model = tiny_models.linear_regression()
+    expected = numpy_reference.linear_regression_update(
+        model.initial_weights[0], x, y, batches=[np.arange(6)] * 5,
+        learning_rate=0.1, momentum=0.9,
+    )
+    for got, want in zip(_train(training, (x, y)), expected):
+      np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+  @pytest.mark.parametrize('num_examples, batch_size', [(7, 3), (6, 3), (2, 5)])
+  def test_an_epoch_visits_each_example_once(self, num_examples, batch_size):
+    training = local_training.LocalTraining(
+        tff.learning.optimizers.build_sgdm(1.0), batch_size, epochs=4
+    )
+    # Each visit moves the example's own weight by the rate, 1.
+    np.testing.assert_array_equal(
+        _count_visits(training, num_examples), np.full(num_examples, 4.0)
+    )
+
+  def test_steps_go_through_as_many_epochs_as_they_need(self):
+    training = local_training.LocalTraining(
+        tff.learning.optimizers.build_sgdm(1.0), 2, steps=5
+    )
+    visits = _count_visits(training, 6)
+    # Three steps an epoch: each example once, and four of the six again.
+    assert sorted(visits) == [1, 1, 2, 2, 2, 2]
+
+  def test_each_epoch_has_an_order_of_its_own(self):
+    orders = []
+    for steps in (1, 4, 7):
+      training = local_training.LocalTraining(
+          tff.learning.optimizers.build_sgdm(1.0), 4, steps=steps
+      )
+      # 12 examples, 3 steps an epoch: the first batch of epochs 0, 1 and 2.
+      orders.append(tuple(_count_visits(training, 12) - (steps // 3)))
+    # Two epochs' first batches agree with probability 1/495; the seed is fixed.
+    assert len(set(orders)) == 3
+
+  def test_the_seed_sets_the_order(self):
+    training = local_training.LocalTraining(_SGDM, 2, epochs=2)
+    examples = tiny_models.regression_examples(9)
+    one, again, other = (
+        _train(training, examples, tf.constant(seed, tf.int64))
+        for seed in ([1, 2], [1, 2], [1, 3])
+    )
+    np.testing.assert_array_equal(one[0], again[0])
+    assert not np.array_equal(one[0], other[0])
+
+  @pytest.mark.parametrize('length', [dict(epochs=3), dict(steps=3)])
+  def test_no_examples_no_update(self, length):
+    training = local_training.LocalTraining(_SGDM, 2, **length)
+    for part in _train(training, tiny_models.regression_examples(0)):
+      assert not np.any(part)
+
+  @pytest.mark.parametrize(
+      'optimizer',
+      [
+          tff.learning.optimizers.build_adam(0.01),
+          tff.learning.optimizers.build_adagrad(0.01),
+          tff.learning.optimizers.build_sgdm(0.01),
+      ],
+  )
+  def test_any_tff_optimizer(self, optimizer):
+    training = local_training.LocalTraining(optimizer, 2, epochs=1)
+    update = _train(training, tiny_models.regression_examples(4))
+    assert np.any(update[0]) and np.all(np.isfinite(update[0]))
+
+  def test_examples_of_a_dataset(self):
+    x, y = tiny_models.regression_examples(5)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    for got, want in zip(local_training.examples_of(dataset), (x, y)):
+      np.testing.assert_array_equal(got, want)
+    empty = local_training.examples_of(dataset.take(0))
+    assert [part.shape.as_list() for part in empty] == [[0, 4], [0, 2]]
+
+
+def _model_and_weights():
+  model = tiny_models.linear_regression()
+  weights = tff.learning.models.ModelWeights(
+      *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
+  )
+  return model, weights
+
+
+def _update(seed, clip=np.inf, **options):
+  model, weights = _model_and_weights()
+  training = linear_runs.training()
+  weights_type = tff.types.tensorflow_to_type(
+      tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)
+  )
+  update = local_training.PublicUpdate(
+      local_training.TracedTraining(training, model, weights_type),
+      sparsifiers.PublicTraining(linear_runs.PUBLIC, training, **options),
+      flattening.Flattener(weights_type.trainable),
+  )
+  hparams = training.initial_hparams(weights.trainable)
+  clip = tf.constant(clip, tf.float64)
+  return update(weights, hparams, clip, tf.constant(seed, tf.int64)).numpy()
+
+
+def _halves(clip):
+  """Each way to cut the public examples into two pseudo-clients, and their clipped mean."""
+  _, weights = _model_and_weights()
+  weights = tf.nest.map_structure(lambda w: w.numpy(), weights)
+  x, y = linear_runs.PUBLIC
+  found = {}
+  for others in itertools.combinations(range(1, _NUM), _NUM // 2 - 1):
+    first = [0, *others]
+    second = [i for i in range(_NUM) if i not in first]
+    updates = [
+        linear_runs.numpy_update(weights, (x[rows], y[rows]), linear_runs.RATE)
+        for rows in (first, second)
+    ]
+    clipped = [u * min(1.0, clip / np.linalg.norm(u)) for u in updates]
+    found[tuple(first)] = np.mean(clipped, 0)
+  return found
+
+
+class TestPublicUpdate:
+
+  def test_one_training_on_all_examples(self):
+    _, weights = _model_and_weights()
+    weights = tf.nest.map_structure(lambda w: w.numpy(), weights)
+    expected = linear_runs.numpy_update(weights, linear_runs.PUBLIC, linear_runs.RATE)
+    np.testing.assert_allclose(_update([1, 2]), expected, rtol=1e-5, atol=1e-6)
+
+  @pytest.mark.parametrize('clip', [np.inf, 0.1])
+  def test_pseudo_clients_are_a_cut_of_the_examples_and_their_mean_is_the_update(self, clip):
+    halves = _halves(clip)
+    cuts = set()
+    for seed in range(6):
+      update = _update([seed, 0], clip=clip, clients=2)
+      right = [
+          cut for cut, mean in halves.items() if np.allclose(update, mean, rtol=1e-5, atol=1e-6)
+      ]
+      # Exactly one of the 35 cuts: no example is left out, or with both.
+      assert len(right) == 1
+      cuts.update(right)
+    # Six of 35 at random are one and the same with probability 35^-5.
+    assert len(cuts) > 1
+
+  def test_one_seed_has_one_update(self):
+    np.testing.assert_array_equal(_update([3, 4], clients=4), _update([3, 4], clients=4))
+    assert not np.array_equal(_update([3, 4], clients=4), _update([3, 5], clients=4))
+
+  def test_public_labels_may_have_another_dtype_than_clients(self):
+    @tf.function
+    def predict(weights, x, training):
+      del training
+      return tf.matmul(x, weights[0][0])
+
+    def loss(logits, labels, sample_weight=None):
+      del sample_weight
+      return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=((np.eye(4, 3, dtype=np.float32),), ()),
+        predict_on_batch_fn=predict,
+        loss_fn=loss,
+        input_spec=(tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)),
+    )
+    x, labels = linear_runs.PUBLIC[0], np.arange(_NUM) % 3
+    chosen = []
+    for dtype in (np.int32, np.int64):  # NumPy's own integers are the latter.
+      process = fedsmp_tff.build_fed_smp(
+          model,
+          linear_runs.training(),
+          fedsmp_tff.FedSmpFactory(
+              fedsmp_tff.TopK(0.5, public_examples=(x, labels.astype(dtype))),
+              fedsmp_tff.Mechanism(2, clipping_norm=1.0, noise_multiplier=1.0),
+          ),
+      )
+      clients = [tf.data.Dataset.from_tensor_slices((x, labels.astype(np.int32)))] * 2
+      state = process.next(process.initialize(), clients).state
+      chosen.append(process.initialize().aggregator.coordinates)
+      assert state.aggregator.round_num == 1
+    np.testing.assert_array_equal(*chosen)

@@ -1,0 +1,187 @@
+"""Tests of masks by past releases, and of what these say of coordinates."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedsmp_tff import flattening
+from fedsmp_tff import released
+from fedsmp_tff import sparsifiers
+from tests.support import numpy_reference
+from tests.support import releases as releases_lib
+
+
+def _context(memory, shapes=releases_lib.SHAPES, seed=(7, 1), public_update=None):
+  return sparsifiers.PublicContext(
+      shapes, flattening.dim(shapes), tf.convert_to_tensor(seed, tf.int64), tf.constant(0), memory,
+      lambda: public_update,
+  )
+
+
+def _rank_one(rng, rows, columns):
+  """Values whose energies are near to a product of heavy-tailed factors."""
+  scale = np.outer(np.exp(rng.normal(size=rows)), np.exp(rng.normal(size=columns)))
+  return (scale * rng.normal(size=scale.shape)).ravel()
+
+
+class TestReleasedTopK:
+
+  @pytest.mark.parametrize(
+      'options, sentence',
+      [
+          ({'decay': 0}, '`decay` must be more than 0'),
+          ({'decay': math.nan}, '`decay`'),
+          ({'random_fraction': -0.1}, '`random_fraction` must be from 0 to 1'),
+          ({'random_fraction': 1.5}, '`random_fraction`'),
+          ({'num': None}, 'Exactly one of'),
+      ],
+  )
+  def test_what_is_refused(self, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+      released.ReleasedTopK(**{'num': 3, **options})
+
+  def test_the_largest_energies_are_kept(self):
+    option = released.ReleasedTopK(num=3, random_fraction=0.0)
+    values = np.array([0.1, 5, 0.2, 0.1, 0.3, 0.1, 4, 0.2, 3, 0.1])
+    release = releases_lib.release(np.arange(releases_lib.DIM, dtype=np.int32), values, np.full(releases_lib.DIM, 0.1))
+    memory = releases_lib.remembered(option, [release])
+    for seed in range(5):
+      kept = option.choose(_context(memory, seed=(seed, 0)))
+      assert kept.dtype == tf.int32 and sorted(kept.numpy()) == [1, 6, 8]
+
+  @pytest.mark.parametrize('num, random_fraction', [(1, 0.5), (4, 0.5), (10, 0.3), (5, 1.0)])
+  def test_k_distinct_coordinates(self, num, random_fraction):
+    option = released.ReleasedTopK(num=num, random_fraction=random_fraction)
+    for releases in ([], releases_lib.some(4)):
+      kept = option.choose(_context(releases_lib.remembered(option, releases))).numpy()
+      assert len(kept) == len(set(kept)) == num
+      assert kept.min() >= 0 and kept.max() < releases_lib.DIM
+
+  def test_exploration_goes_by_tensors(self):
+    # Before any release both tensors have half of it: of 4000 draws of one coordinate
+    # 2000 with stddev sqrt(1000) = 32, within five of them. After a release that finds all
+    # energy in the second, it has three quarters: 3000 with stddev 27.
+    option = released.ReleasedTopK(num=1, random_fraction=1.0)
+    loud = releases_lib.release(
+        np.arange(releases_lib.DIM, dtype=np.int32), np.repeat([0.0, 1.0], [4, 6]), np.zeros(releases_lib.DIM)
+    )
+
+    @tf.function
+    def draws(memory):
+      return tf.map_fn(
+          lambda i: option.choose(_context(memory, seed=tf.stack([i, 5])))[0],
+          tf.range(4000, dtype=tf.int64), fn_output_signature=tf.int32,
+      )
+
+    for releases, share in (([], 0.5), ([loud], 0.75)):
+      counts = np.bincount(draws(releases_lib.remembered(option, releases)), minlength=releases_lib.DIM)
+      assert counts[4:].sum() == pytest.approx(4000 * share, abs=160)
+      # Alike within a tensor; stddev of one coordinate's count is at most sqrt(500) = 22.
+      for part in (counts[:4], counts[4:]):
+        np.testing.assert_allclose(part, part.mean(), atol=110)
+
+
+class TestHybridTopK:
+
+  def _option(self, **options):
+    public = (np.zeros((1, 1)), np.zeros(1))
+    return released.HybridTopK(num=2, public_examples=public, **options)
+
+  def test_what_is_refused(self):
+    for options in ({'released_weight': 1.1}, {'decay': 0}, {'smoothing': -1}):
+      with pytest.raises(ValueError, match=f'`{next(iter(options))}` must be'):
+        self._option(**options)
+
+  @pytest.mark.parametrize('weight, kept', [(0.0, [0, 1]), (0.5, [0, 8]), (1.0, [8, 9])])
+  def test_weighs_shares_of_energy(self, weight, kept):
+    option = self._option(released_weight=weight, smoothing=0.0)
+    public = np.array([5, -3, 0.1, 0, 0, 0, 0, 0, 0, np.nan])
+    values = np.array([0, 0, 0.1, 0.2, 0, 0, 0, 0, 80, 50.0])
+    release = releases_lib.release(np.arange(releases_lib.DIM, dtype=np.int32), values, np.zeros(releases_lib.DIM))
+    memory = releases_lib.remembered(option, [release])
+    found = option.choose(_context(memory, public_update=public)).numpy()
+    assert sorted(found) == kept
+
+  @pytest.mark.parametrize('smoothing', [0.0, 0.75, 1.0])
+  def test_public_energies_are_smoothed_by_rows_and_columns(self, smoothing):
+    # Of a 3 by 4 layer and a bias of 2; energies sum up to 1.
+    rng = np.random.default_rng(3)
+    update = rng.normal(size=14)
+    energy = update**2 / np.sum(update**2)
+    layer = energy[:12].reshape(3, 4)
+    product = np.outer(layer.sum(1), layer.sum(0)) / layer.sum()
+    expected = np.concatenate([
+        ((1 - smoothing) * layer + smoothing * product).ravel(), energy[12:]
+    ])
+    public = (np.zeros((1, 1)), np.zeros(1))
+    shapes = [(3, 4), (2,)]
+    for num in range(1, 14):
+      option = released.HybridTopK(
+          num=num, public_examples=public, released_weight=0.0, smoothing=smoothing
+      )
+      context = _context(option.initial_memory(14), shapes, public_update=update)
+      assert set(option.choose(context).numpy()) == set(np.argsort(-expected)[:num])
+
+
+class TestEnergies:
+
+  @pytest.mark.parametrize('num', [0, 1, 5])
+  @pytest.mark.parametrize('noisy', [False, True])
+  def test_as_by_hand(self, num, noisy):
+    memory = released.Energies.none(releases_lib.DIM)
+    releases = releases_lib.some(num, k=3)
+    if not noisy:
+      releases = [release._replace(stddev=np.zeros(3)) for release in releases]
+    for release in releases:
+      memory = memory.after(release, 0.8)
+    total, visits, estimates = numpy_reference.energies(releases, releases_lib.SHAPES, 0.8)
+    np.testing.assert_allclose(memory.total, total, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(memory.visits, visits, rtol=1e-5)
+    np.testing.assert_allclose(memory.estimate(releases_lib.SHAPES), estimates, rtol=1e-4, atol=1e-6)
+
+  @pytest.mark.parametrize('stddev', [0.0, 0.3, 3.0])
+  def test_rows_and_columns_tell_of_coordinates_never_kept(self, stddev):
+    # A tenth of the coordinates has been kept once: of the energy in the others, the tenth
+    # with the largest estimates must hold well over the tenth that chance has, the less so
+    # the more noise there is.
+    rng = np.random.default_rng(5)
+    values = _rank_one(rng, 100, 80)
+    kept = np.sort(rng.permutation(8000)[:800])
+    found = released.Energies.none(8000).after(
+        releases_lib.release(
+            kept.astype(np.int32), values[kept] + stddev * rng.normal(size=800),
+            np.full(800, stddev),
+        ),
+        1.0,
+    ).estimate([(100, 80)]).numpy()
+    others = np.setdiff1d(np.arange(8000), kept)
+    best = others[np.argsort(-found[others])[:720]]
+    share = np.sum(values[best] ** 2) / np.sum(values[others] ** 2)
+    assert share > {0.0: 0.5, 0.3: 0.5, 3.0: 0.3}[stddev]
+
+  def test_noise_of_known_size_alone_makes_all_alike(self):
+    # Nothing but noise: whatever the estimates are, they must not pick out who was lucky.
+    rng = np.random.default_rng(6)
+    kept = np.arange(4000, dtype=np.int32)
+    release = releases_lib.release(kept, rng.normal(size=4000), np.ones(4000))
+    found = released.Energies.none(8000).after(release, 1.0).estimate([(100, 80)]).numpy()
+    # 1 is the noise's variance; a naive estimate, x^2 - 1, has standard deviation sqrt(2).
+    assert np.std(found) < 0.05 and np.all(np.isfinite(found))
+
+  def test_noise_alone_has_no_energy(self):
+    # Mean of 4000 squares of N(0, s^2) less s^2: stddev s^2 sqrt(2/4000) = 0.022 s^2, so
+    # within five of them but for a chance of 6e-7; were the noise taken for 2/3 or 3/2
+    # of what it is, it would be 0.56 s^2 above, or 1.25 s^2 below.
+    rng = np.random.default_rng(1)
+    stddev = np.full(4000, 0.3)
+    memory = released.Energies.none(4000)
+    for scale, off in ((1, 0), (2 / 3, 0.56), (3 / 2, -1.25)):
+      found = memory.after(
+          releases_lib.release(
+              np.arange(4000, dtype=np.int32), 0.3 * rng.normal(size=4000), scale * stddev
+          ),
+          1.0,
+      )
+      assert np.mean(found.total) / 0.09 == pytest.approx(off, abs=0.12)

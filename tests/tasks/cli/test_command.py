@@ -1,0 +1,88 @@
+"""Tests of the frame of commands: help, errors in one sentence, exit status."""
+
+import dataclasses
+
+import pytest
+
+from tasks import errors
+from tasks.cli import command
+from tasks.cli import options
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+  size: int = options.option(3, 'Size.', at_least=1)
+  loud: bool = options.option(False, 'Loud.')
+
+
+class _Failure(Exception):
+  pass
+
+
+class _Stop(KeyboardInterrupt):
+  status = 143
+
+
+def _command(**facts):
+  return command.Command(
+      'tasks.echo', ('usage: echo',), (_Options,), failures=lambda: (_Failure, _Stop), **facts
+  )
+
+
+def _fail(error):
+  def run(*unused_arguments):
+    raise error
+
+  return run
+
+
+class TestMain:
+
+  def test_the_options_arrive(self):
+    found = []
+    assert _command().main(['echo', '--size=4', '--loud'], found.append) == 0
+    assert found == [_Options(size=4, loud=True)]
+    assert _command().main(['echo'], lambda options: options.size) == 3
+
+  def test_arguments_that_are_no_flags(self, capsys):
+    found = []
+    with_arguments = _command(parse=command.parse_with_arguments)
+    for arguments in (['a', '--size=4', 'b'], ['--size=4', 'a', 'b']):
+      assert with_arguments.main(['echo', *arguments], lambda *both: found.append(both)) == 0
+    assert found == [(_Options(size=4), ['a', 'b'])] * 2
+    assert _command().main(['echo', 'a'], _fail(AssertionError)) == 2
+    assert capsys.readouterr().err == (
+        "tasks.echo: 'a' is not a flag; flags start with -- (see python -m tasks.echo --help).\n"
+    )
+
+  @pytest.mark.parametrize('flag', ['--help', '-h', '-help'])
+  def test_help(self, flag, capsys):
+    assert _command().main(['echo', '--size=x', flag], _fail(AssertionError)) == 0
+    assert capsys.readouterr().out == (
+        'usage: echo\n\n  --size: Size (default: 3).\n  --loud: Loud (default: false).\n'
+    )
+
+  @pytest.mark.parametrize(
+      'argument, sentence',
+      [
+          ('--size=0', '--size must be an integer >= 1; got 0.'),
+          ('--size=x', "flag --size=x: invalid literal .*'x' "),
+          ('--size', 'Missing value for flag --size '),
+          ('--sice=1', "Unknown command line flag 'sice'. Did you mean: size ? "),
+          ('--noloud=1', '--noloud=1 does not take an argument '),
+          ('--flagfile=/none', 'Unable to open flagfile: .*/none'),
+      ],
+  )
+  def test_what_the_user_must_correct(self, argument, sentence, capsys):
+    assert _command().main(['echo', argument], _fail(AssertionError)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith('tasks.echo: ') and said.count('\n') == 1
+    with pytest.raises(errors.InputError, match=sentence):
+      command.parse([argument], _Options, program='echo')
+
+  def test_exit_statuses(self, capsys):
+    for error, status in ((errors.InputError('a'), 2), (_Failure('b'), 1), (_Stop('c'), 143)):
+      assert _command().main(['echo'], _fail(error)) == status
+    assert capsys.readouterr().err == 'tasks.echo: a\ntasks.echo: b\ntasks.echo: c\n'
+    with pytest.raises(ZeroDivisionError):
+      _command().main(['echo'], _fail(ZeroDivisionError()))

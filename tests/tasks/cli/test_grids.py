@@ -1,0 +1,100 @@
+"""Tests of grids: what a file of flags stands for, and in which order."""
+
+import pytest
+
+from tasks import errors
+from tasks.cli import grids
+
+_LINES = """
+# A comment.
+all: --task=fashion_mnist --sampling=fixed
+--algorithm=fedsmp_{topk,randk} --p={0.1,0.2}  # four
+--algorithm=dp_fedavg
+
+--p=0.1 --algorithm=fedsmp_topk
+--algorithm=fedavg
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+  def make(text):
+    path = tmp_path / 'my.grid'
+    path.write_text(text)
+    return str(path)
+
+  return make
+
+
+def _short(cells):
+  return [' '.join(flag.split('=')[1] for flag in cell.flags[2:]) for cell in cells]
+
+
+class TestComputation:
+
+  def test_braces_and_paragraphs(self, write):
+    first, second = grids.read(write(_LINES))
+    assert _short(first) == [
+        'fedsmp_topk 0.1', 'fedsmp_topk 0.2', 'fedsmp_randk 0.1', 'fedsmp_randk 0.2',
+        'dp_fedavg',
+    ]
+    # What is there already, in another order of flags, is not there twice.
+    assert _short(second) == ['fedavg']
+    assert first[0].flags[:2] == ('--task=fashion_mnist', '--sampling=fixed')
+
+  def test_seeds_of_a_paragraph_before_the_next(self, write):
+    paragraphs = grids.read(write('--task=a\n--task=b\n\n--task=c --seed=7\n--task=d'))
+    assert [cell.flags for cell in grids.with_seeds(paragraphs, [1, 2])] == [
+        ('--task=a', '--seed=1'), ('--task=b', '--seed=1'),
+        ('--task=a', '--seed=2'), ('--task=b', '--seed=2'),
+        ('--task=c', '--seed=7'),
+        ('--task=d', '--seed=1'), ('--task=d', '--seed=2'),
+    ]
+
+  def test_names_are_of_the_flags_in_any_order(self):
+    one = grids.Cell.of(['--task=svhn', '--p=0.1', '--algorithm=fedsmp_topk', '--clip=1/3'])
+    other = grids.Cell.of(['--p=0.1', '--clip=1/3', '--algorithm=fedsmp_topk', '--task=svhn'])
+    assert one.name == other.name == 'svhn-fedsmp_topk-clip=1_3-p=0.1'
+
+  def test_names_fit_file_systems_and_leave_out_where_data_are(self):
+    flags = [f'--flag_number_{i}=1' for i in range(40)]
+    long, other = grids.Cell.of(flags).name, grids.Cell.of([*flags[:-1], '--x=1']).name
+    assert len(long) < 200 and long != other
+    assert grids.Cell.of(['--task=a', '--data_dir=/b']).name == 'a'
+
+  def test_a_later_flag_takes_the_place_of_an_earlier_one(self):
+    cell = grids.Cell.of(['--rounds=3', '--seed=1', '--rounds=4'])
+    assert cell.flags == ('--rounds=4', '--seed=1')
+
+  def test_settings_are_of_this_line_alone(self):
+    one = grids.Cell.of(['--task=fashion_mnist', '--algorithm=fedsmp_randk', '--clip=0.5'])
+    other = grids.Cell.of(['--task=svhn', '--algorithm=dp_fedavg'])
+    assert one.settings.clip == 0.5 and one.settings.p == 0.05
+    assert other.settings.clip == 0.4 and other.settings.p is None
+    with pytest.raises(errors.InputError, match='--p has no effect unless --algorithm='):
+      grids.Cell.of(['--task=svhn', '--algorithm=fedavg', '--p=0.1']).settings  # noqa: B018
+
+  def test_all_of_a_directory_begins_with_every_first_paragraph(self):
+    members = [name for name in grids.names() if name.startswith('paper/')]
+    together = grids.read('paper/all')
+    assert together[0] == [cell for name in members for cell in grids.read(name)[0]]
+    assert sum(map(len, together)) == sum(
+        len(paragraph) for name in members for paragraph in grids.read(name)
+    )
+
+  @pytest.mark.parametrize(
+      'text, sentence',
+      [
+          ('', 'lists no run'),
+          ('# nothing\n\n', 'lists no run'),
+          ('--task=a\nstray', "line 2: 'stray' is not a flag"),
+          ('--task="a', 'line 1: No closing quotation'),
+      ],
+  )
+  def test_what_is_no_grid(self, write, text, sentence):
+    with pytest.raises(errors.InputError, match=sentence):
+      grids.read(write(text))
+
+  def test_no_file(self):
+    with pytest.raises(errors.InputError, match='--grid=none can\'t be read.*paper/svhn'):
+      grids.read('none')

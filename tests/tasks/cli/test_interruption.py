@@ -1,0 +1,143 @@
+"""Tests of signals before the rounds, and of what a command leaves in the temporary directory."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tasks.cli import interruption
+from tests.support import commands
+from tests.support import waiting
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+  """The temporary directory of the commands; nothing is left there."""
+  path = tmp_path / 'tmp'
+  path.mkdir()
+  monkeypatch.setenv('TMPDIR', str(path))
+  yield path
+  assert not [*path.rglob('*')]
+
+
+@pytest.mark.parametrize('number, status', [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
+    data_dir, tmp_path, number, status
+):
+  out = tmp_path / 'a'
+  arguments = commands.tiny(data_dir, out, '--algorithm=fedavg')
+  command = commands.command(arguments, commands.LONG_GRACE)
+  waiting.until_line(command.stdout, 'output: ')  # TensorFlow compiles and measures now.
+  command.send_signal(number)
+  printed, err = command.communicate(timeout=waiting.SECONDS)
+  assert command.returncode == status, err
+  assert err.splitlines()[-1] == (
+      f'tasks.run: ended by {signal.Signals(number).name}; the same command with'
+      f' --output_dir={out} resumes it.'
+  )
+  assert 'in flight' not in err and 'Traceback' not in err and 'rounds done' not in printed
+  again = commands.command(arguments)
+  printed, err = again.communicate(timeout=waiting.SECONDS)
+  assert again.returncode == 0 and '3 of 3 rounds done' in printed, err
+
+
+def test_a_finished_run_leaves_nothing_in_the_temporary_directory(data_dir, tmp_path, temporary):
+  command = commands.command(commands.tiny(data_dir, tmp_path / 'a', '--rounds=1'))
+  seen = set()
+  while command.poll() is None:
+    seen |= {*temporary.glob('__autograph_generated_file*.py')}
+    time.sleep(0.01)
+  assert command.returncode == 0, command.communicate()
+  assert seen  # Else this tests nothing.
+
+
+@contextlib.contextmanager
+def _started(body):
+  """A process whose signals are an `Interruption`'s, `stop`, around this body."""
+  process = subprocess.Popen(
+      [
+          sys.executable, '-c',
+          'import hashlib, os, signal, threading, time\n'
+          'from tasks.cli import interruption\n'
+          'interruption._GRACE_SECONDS = 100000.0\n'
+          'stop = interruption.Interruption()\n'
+          'stop.next_step = "; the same command resumes it."\n'
+          # By its own clock, which shows that the main thread is in the long call.
+          'clock = time.pthread_getcpuclockid(threading.main_thread().ident)\n'
+          'def signal_in_call(number, begun):\n'
+          '  while time.clock_gettime(clock) < begun + 0.2:\n'
+          '    time.sleep(0.01)\n'
+          '  os.kill(os.getpid(), number)\n'
+          'def signal_soon(number):\n'
+          '  threading.Thread(\n'
+          '      target=signal_in_call, args=(number, time.clock_gettime(clock))\n'
+          '  ).start()\n'
+          f'with stop.handled():\n{body}',
+      ],
+      stderr=subprocess.PIPE, text=True,
+  )
+  try:
+    yield process
+  finally:
+    process.kill()
+    process.communicate()
+
+
+# One call of C, which takes minutes: other threads run, but Python calls no handler within, as in
+# TensorFlow's operations.
+_LONG = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
+
+
+def test_an_operation_in_flight_gets_no_grace_before_the_rounds():
+  with _started(f'  signal_soon(signal.SIGTERM)\n  with stop.rounds():\n    {_LONG}\n') as process:
+    _, err = process.communicate(timeout=waiting.SECONDS)
+  assert process.returncode == 143
+  assert err.strip() == 'tasks.run: ended by SIGTERM; the same command resumes it.'
+
+
+def test_it_gets_the_grace_from_the_first_round_on_and_a_second_signal_names_how_to_resume():
+  with _started(
+      f'  with stop.rounds():\n    stop.check()\n    signal_soon(signal.SIGTERM)\n    {_LONG}\n'
+  ) as process:
+    waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the round in flight has 100000 s to end')
+    time.sleep(interruption._SECONDS_BEFORE_ROUNDS + 1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=waiting.SECONDS)
+  assert process.returncode == 130
+  assert err.strip() == 'tasks.run: SIGINT again: ended; the same command resumes it.'
+
+
+def test_after_the_rounds_it_ends_as_before_them():
+  with _started(
+      '  with stop.rounds():\n    stop.check()\n'
+      f'  signal_soon(signal.SIGTERM)\n  {_LONG}\n'
+  ) as process:
+    _, err = process.communicate(timeout=waiting.SECONDS)
+  assert process.returncode == 143 and 'in flight' not in err
+
+
+class TestInterruption:
+
+  def test_an_interrupt_that_comes_out_as_another_error_is_one(self, monkeypatch):
+    # Later than that, another thread would end this process.
+    monkeypatch.setattr(interruption, '_SECONDS_BEFORE_ROUNDS', 100000)
+    interrupt = interruption.Interruption()
+    with pytest.raises(interruption.Interrupted) as raised:
+      with interrupt.handled():
+        try:
+          os.kill(os.getpid(), signal.SIGTERM)
+          time.sleep(5)
+        except KeyboardInterrupt as error:
+          # As a callback of C++ does.
+          raise SystemError('a function returned with an exception set') from error
+    assert raised.value.status == 143
+
+  def test_other_errors_are_their_own(self):
+    with pytest.raises(ZeroDivisionError):
+      with interruption.Interruption().handled():
+        raise ZeroDivisionError

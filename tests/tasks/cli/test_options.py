@@ -1,0 +1,151 @@
+"""Tests of options: one field makes the flag, its help and its checks."""
+
+import dataclasses
+import math
+from typing import Optional
+
+from absl import flags
+import pytest
+
+from tasks import errors
+from tasks.cli import options
+
+
+@dataclasses.dataclass(frozen=True)
+class _Oven:
+  fuel: str = options.option('gas', 'Fuel.', group='Oven', values=['gas', 'wood'], required=True)
+  degrees: float = options.option(180.0, 'Degrees.', group='Oven', above=20, at_most=300)
+  minutes: Optional[int] = options.option(
+      None, 'Minutes (default: by fuel).', group='Dish', at_least=1, excludes=('golden',),
+      fill=lambda chosen: {'gas': 30, 'wood': 20}[chosen['fuel']],
+  )
+  golden: Optional[float] = options.option(
+      None, 'How golden, instead of --minutes.', group='Dish', at_least=0, below=1
+  )
+  logs: Optional[int] = options.option(
+      None, 'Logs.', group='Oven', at_least=1, only=options.when('fuel', 'wood'),
+      fill=lambda chosen: 4,
+  )
+  weight: Optional[float] = options.option(None, 'Kilograms.', above=0)
+  crisp: bool = options.option(True, 'Crisp.', only=options.when('golden'))
+  spices: list[str] = options.option(
+      ['salt'], 'Spices; may be repeated.', values=['salt', 'cumin'], repeated=True
+  )
+  guests: Optional[list[str]] = options.option(None, 'Names.')
+  notes: list[str] = options.option([], 'Notes; may be repeated.', repeated=True)
+
+
+def _oven(*arguments):
+  parsed = options.new_flags(_Oven)
+  assert parsed(['oven', *arguments]) == ['oven']
+  return options.make(_Oven, parsed)
+
+
+class TestMake:
+
+  def test_the_annotation_is_the_type(self):
+    oven = _oven(
+        '--fuel=wood', '--degrees=250', '--minutes=7', '--weight=1.5', '--spices=cumin',
+        '--spices=salt', '--guests=ada,carl', '--notes=a,b', '--notes=c',
+    )
+    assert oven == _Oven(
+        fuel='wood', degrees=250.0, minutes=7, golden=None, logs=4, weight=1.5, crisp=True,
+        spices=['cumin', 'salt'], guests=['ada', 'carl'], notes=['a,b', 'c'],
+    )
+    assert _oven('--golden=0.5', '--nocrisp').crisp is False
+
+  @pytest.mark.parametrize(
+      'argument', ['--fuel=coal', '--degrees=hot', '--minutes=1.5', '--crisp=1.5', '--spices=tea']
+  )
+  def test_another_type_is_refused_by_absl(self, argument):
+    with pytest.raises(flags.Error, match=argument.split('=')[0].strip('-')):
+      options.new_flags(_Oven)(['oven', argument])
+
+  def test_what_is_missing_is_filled_in(self):
+    assert (_oven().minutes, _oven('--fuel=wood').minutes) == (30, 20)
+    assert _oven('--minutes=5').minutes == 5
+    # Not what is excluded, nor what has no effect.
+    assert _oven('--golden=0.5').minutes is None
+    assert (_oven().logs, _oven('--fuel=wood').logs) == (None, 4)
+
+  def test_what_is_required(self):
+    parsed = options.new_flags(_Oven)
+    parsed['fuel'].value = None
+    with pytest.raises(errors.InputError, match='^--fuel is not set; set it to one of gas, wood.$'):
+      options.make(_Oven, parsed)
+    # Python too must give what a flag's default is no value for.
+    with pytest.raises(TypeError, match='fuel'):
+      _Oven()
+
+  @pytest.mark.parametrize(
+      'arguments, sentence',
+      [
+          (['--degrees=20'], '--degrees must be a number > 20 and <= 300; got 20.0.'),
+          (['--degrees=301'], '--degrees must be a number > 20 and <= 300; got 301.0.'),
+          (['--degrees=nan'], '--degrees must be a number > 20 and <= 300; got nan.'),
+          (['--minutes=0'], '--minutes must be an integer >= 1; got 0.'),
+          (['--golden=1'], '--golden must be a number >= 0 and < 1; got 1.0.'),
+          (['--weight=inf'], '--weight must be a finite number > 0; got inf.'),
+          (['--logs=3'], '--logs has no effect unless --fuel=wood; set it, or drop --logs.'),
+          (['--crisp'], '--crisp has no effect unless --golden is set; set it, or drop --crisp.'),
+          (
+              ['--golden=0', '--minutes=3'],
+              '--minutes=3 and --golden=0.0 exclude each other; set one of them.',
+          ),
+      ],
+  )
+  def test_one_sentence_says_what_to_set(self, arguments, sentence):
+    with pytest.raises(errors.InputError) as error:
+      _oven(*arguments)
+    assert str(error.value) == sentence
+
+  def test_conditions_as_text(self):
+    texts = {'--a is set': (), '--a=x': 'x', '--a=x or y': 'xy', '--a=x, y or z': 'xyz'}
+    for text, values in texts.items():
+      assert options.when('a', *values).text == text
+      assert options.when('a', *values).met({'a': 'x'})
+    assert not options.when('a', 'y', 'z').met({'a': 'x'})
+    assert not options.when('a').met({'a': None})
+
+  def test_ranges_are_open_or_closed(self):
+    for name, value in (('degrees', 300), ('degrees', 20.001), ('golden', 0), ('minutes', 1)):
+      assert getattr(_oven(f'--{name}={value}'), name) == value
+
+  def test_a_number_without_a_range_is_finite(self):
+    free = options.Option(0.0, 'Any.')
+    assert free.allows(-1e300) and not any(map(free.allows, (math.nan, math.inf, -math.inf)))
+
+  def test_no_two_have_one_list(self):
+    one, other = (_Oven(fuel='gas', minutes=1, logs=None) for _ in range(2))
+    one.spices.append('cumin')
+    assert other.spices == ['salt'] and _oven().spices == ['salt']
+
+
+class TestHelp:
+
+  def test_groups_and_defaults(self):
+    assert options.help_lines(options.new_flags(_Oven), _Oven) == [
+        '',
+        'Oven:',
+        '  --fuel: <gas | wood>: Fuel (default: gas).',
+        '  --degrees: Degrees (default: 180.0).',
+        '  --logs: Logs.',
+        '',
+        'Dish:',
+        '  --minutes: Minutes (default: by fuel).',
+        '  --golden: How golden, instead of --minutes.',
+        '',
+        '  --weight: Kilograms.',
+        '  --crisp: Crisp (default: true).',
+        '  --spices: <salt | cumin>: Spices; may be repeated (default: salt).',
+        '  --guests: Names.',
+        '  --notes: Notes; may be repeated.',
+    ]
+
+  def test_long_lines_are_wrapped(self):
+    made = flags.FlagValues()
+    values = [f'value_{i}' for i in range(30)]
+    flags.DEFINE_enum('choice', None, values, 'word ' * 40, flag_values=made)
+    lines = options.help_of(made['choice']).splitlines()
+    assert len(lines) > 4 and all(len(line) <= 90 for line in lines)
+    assert all(line.startswith('      ') for line in lines[1:])

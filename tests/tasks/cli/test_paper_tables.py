@@ -1,0 +1,120 @@
+"""Tests of the paper's tables and of the runs that reproduce them."""
+
+import collections
+
+import pytest
+
+from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import sampling
+from fedsmp_tff.privacy import spec as spec_lib
+from tasks import datasets
+from tasks.cli import grids
+from tasks.cli import paper_tables
+from tasks.cli import settings
+
+
+class TestComputation:
+
+  def test_every_number_of_the_tables_is_there(self):
+    counts = collections.Counter(row.table for row in paper_tables.rows())
+    assert counts == {1: 16, 2: 16, 3: 16, **dict.fromkeys(range(4, 10), 20)}
+    # Picked from the paper by hand, one a table.
+    for table, algorithm, p, epsilon, accuracy in (
+        (1, 'fedsmp_topk', 0.005, 1.01, 80.76), (2, 'fedsmp_randk', 0.4, 1.01, 77.07),
+        (3, 'dp_fedavg', 1.0, 6.99, 51.03), (4, 'fedsmp_randk', 0.8, 0.44, 29.26),
+        (5, 'fedsmp_topk', 0.1, 2.02, 82.04), (6, 'fedsmp_randk', 0.2, 0.58, 69.90),
+        (8, 'fedsmp_randk', 0.4, 11.51, 55.34), (9, 'fedsmp_topk', 0.2, 3.39, 53.00),
+    ):
+      (row,) = (
+          row for row in paper_tables.rows()
+          if (row.table, row.algorithm, row.p, row.epsilon) == (table, algorithm, p, epsilon)
+      )
+      assert row.accuracy == accuracy
+
+  def test_table_7_is_read_as_table_2(self):
+    # Its header does not fit; its row of epsilon = 1.01 is Table 2's for the p that we read.
+    table_2 = {
+        row.p: row.accuracy for row in paper_tables.rows()
+        if row.table == 2 and row.algorithm == 'fedsmp_topk'
+    }
+    of_7 = [row for row in paper_tables.rows() if row.table == 7]
+    assert [row.p_printed for row in of_7[:5]] == [0.05, 0.1, 0.2, 0.4, 0.8]
+    for row in of_7:
+      if row.epsilon == 1.01:
+        assert row.accuracy == table_2[row.p]
+
+  @pytest.mark.parametrize('table', sorted(paper_tables.TITLES))
+  def test_every_row_has_the_run_that_reproduces_it(self, table):
+    for row in paper_tables.rows():
+      if row.table != table:
+        continue
+      s = settings.parse(paper_tables.flags_of(row))[0]
+      assert (s.task, s.algorithm, s.p or 1.0) == (row.task, row.algorithm, row.p)
+      assert s.noise_multiplier == row.noise_multiplier
+      assert s.sampling == 'fixed' and s.initializer == 'torch'
+      standard = paper_tables.settings_of(row.task)
+      assert (s.rounds, s.clients_per_round) == (standard.rounds, standard.clients_per_round)
+
+  def test_sigma_has_the_epsilon_of_its_row_in_the_papers_accounting(self):
+    # Printed with three digits: half a unit of the last is at most 1.2 % (of 0.44).
+    rows = {
+        (row.task, row.noise_multiplier): row for row in paper_tables.rows() if row.epsilon
+    }
+    assert len(rows) == 12
+    for (task, sigma), row in rows.items():
+      standard = paper_tables.settings_of(task)
+      n = datasets.TASKS[task].defaults.paper_population or 6000
+      spec = spec_lib.PrivacySpec(
+          population=n, clients_per_round=standard.clients_per_round,
+          rounds=standard.rounds, noise_multiplier=sigma, clipping_norm=1.0,
+          delta=spec_lib.default_delta(n), sampling=sampling.FIXED,
+      )
+      assert spec.epsilon(accountants.PAPER) == pytest.approx(row.epsilon, rel=0.012)
+
+  def test_uplink_is_four_bytes_a_value(self):
+    dims = {'fashion_mnist': 1_663_370, 'svhn': 3_431_754, 'shakespeare': 822_570}
+    for row in paper_tables.rows():
+      if row.uplink_megabytes is not None:
+        standard = paper_tables.settings_of(row.task)
+        n = {'shakespeare': 715}.get(row.task, 6000)
+        share = standard.rounds * standard.clients_per_round / n
+        megabytes = 4 * row.p * dims[row.task] * share / 1e6
+        assert row.uplink_megabytes == pytest.approx(megabytes, abs=0.01), row
+
+  def test_the_grids_have_figure_3_without_noise(self):
+    for task in ('fashion_mnist', 'svhn', 'shakespeare'):
+      found = {
+          (cell.settings.algorithm, cell.settings.p)
+          for paragraph in grids.read(f'paper/{task}') for cell in paragraph
+      }
+      with_noise = {
+          (row.algorithm, row.p) for row in paper_tables.rows()
+          if row.task == task and row.table <= 3 and row.p < 1
+      }
+      for algorithm, p in with_noise:
+        assert (algorithm.replace('fedsmp', 'fedavg'), p) in found
+
+  def test_headline_rows_come_first(self):
+    # The p at which the paper's top-k and rand-k are best.
+    best = {'fashion_mnist': (0.005, 0.4), 'svhn': (0.01, 0.4), 'shakespeare': (0.05, 0.2)}
+    for task in ('fashion_mnist', 'svhn', 'shakespeare'):
+      first = grids.read(f'paper/{task}')[0]
+      assert [(cell.settings.algorithm, cell.settings.p) for cell in first] == [
+          ('fedsmp_topk', best[task][0]), ('fedsmp_randk', best[task][1]),
+          ('dp_fedavg', None), ('fedavg', None),
+      ]
+
+  @pytest.mark.parametrize('task', ['fashion_mnist', 'svhn', 'shakespeare'])
+  def test_every_row_is_a_cell_of_its_grid(self, task):
+    cells = [cell.identity for part in grids.read(f'paper/{task}') for cell in part]
+    for row in paper_tables.rows():
+      if row.task == task:
+        assert grids.Cell.of(paper_tables.flags_of(row)).identity in cells, row
+
+  def test_what_is_meant_to_be_one(self):
+    row = next(row for row in paper_tables.rows() if row.task == 'shakespeare' and row.p == 0.05)
+    assert row.is_of('shakespeare', row.algorithm, 41126 / 822570, 0.3)
+    assert not row.is_of('shakespeare', row.algorithm, 0.05, 0.253)
+    assert not row.is_of('shakespeare', row.algorithm, 0.05, None)
+    assert not row.is_of('shakespeare', row.algorithm, 0.1, 0.316)
+    assert not row.is_of('svhn', row.algorithm, 0.05, 0.316)

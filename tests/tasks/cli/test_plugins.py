@@ -1,0 +1,80 @@
+"""Tests of plug-ins by name and by module."""
+
+import sys
+import types
+
+import pytest
+import tensorflow_federated as tff
+
+from tasks import errors
+from tasks.cli import plugins
+from tasks.systems import dense
+from tasks.systems import randk
+
+_MANAGER = tff.program.MemoryReleaseManager()
+
+
+def manager():
+  return _MANAGER
+
+
+def no_manager():
+  return 3
+
+
+class TestRegistry:
+
+  @pytest.fixture
+  def registry(self):
+    return plugins.Registry('algorithm', 'SYSTEM', (dense.SYSTEM, randk.SYSTEM))
+
+  def test_a_name_or_a_module(self, registry, monkeypatch):
+    assert registry.names == ('dp_fedavg', 'fedsmp_randk') == tuple(registry)
+    assert registry['dp_fedavg'] is dense.SYSTEM
+    module = types.ModuleType('somebodys')
+    module.SYSTEM = dense.WITHOUT_PRIVACY
+    monkeypatch.setitem(sys.modules, 'somebodys', module)
+    assert 'somebodys' not in registry
+    assert registry['somebodys'] is dense.WITHOUT_PRIVACY
+    assert list(registry) == [*registry.names, 'somebodys'] and len(registry) == 3
+
+  @pytest.mark.parametrize(
+      'name, reason',
+      [
+          ('shakespear', "No module named 'shakespear'"),
+          ('json', "module 'json' has no attribute 'SYSTEM'"),
+          ('tests.support.wrong_plugin', 'its SYSTEM is no tasks.systems.system.System'),
+          ('..', 'the .package. argument|attempted relative'),
+          ('', 'Empty module name'),
+      ],
+  )
+  def test_what_is_none(self, registry, name, reason, monkeypatch):
+    module = types.ModuleType('tests.support.wrong_plugin')
+    module.SYSTEM = 3
+    monkeypatch.setitem(sys.modules, 'tests.support.wrong_plugin', module)
+    with pytest.raises(
+        errors.InputError,
+        match=f'^--algorithm={name} is neither one of dp_fedavg, fedsmp_randk nor .*{reason}',
+    ) as error:
+      registry[name]
+    assert '\n' not in str(error.value)
+
+
+class TestCall:
+
+  def test_it_calls_the_function(self):
+    kind = tff.program.ReleaseManager
+    assert plugins.call('release_manager', f'{__name__}:manager', kind) is _MANAGER
+
+  @pytest.mark.parametrize(
+      'name, sentence',
+      [
+          ('no_such_module:f', "can't be imported .No module named 'no_such_module'"),
+          (f'{__name__}:nothing', "can't be imported .module"),
+          (f'{__name__}:no_manager', 'returned int, which is no ReleaseManager'),
+          ('', "can't be imported ."),
+      ],
+  )
+  def test_what_is_none(self, name, sentence):
+    with pytest.raises(errors.InputError, match=f'^--release_manager={name} {sentence}'):
+      plugins.call('release_manager', name, tff.program.ReleaseManager)

@@ -1,0 +1,56 @@
+"""Tests of what a run prints while it runs, in a process of its own whose output is no terminal."""
+
+import itertools
+import re
+
+import pytest
+
+from tasks.training import reporters
+from tests.support import commands
+from tests.support import waiting
+
+
+@pytest.mark.parametrize('seconds, text', [
+    (0.4, '0 s'), (59.4, '59 s'), (59.6, '1 min 0 s'), (374, '6 min 14 s'), (3599.6, '1 h 0 min'),
+    (9240, '2 h 34 min'),
+])
+def test_a_duration_names_its_units(seconds, text):
+  assert reporters.duration_text(seconds) == text
+
+
+def test_the_first_line_comes_before_tensorflow(data_dir, tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONPROFILEIMPORTTIME', '1')  # A line for each import.
+  process = commands.started(commands.tiny(data_dir, tmp_path / 'run', '--rounds=1'))
+  lines = [*itertools.takewhile(lambda line: 'tensorflow' not in line, process.stderr)]
+  process.kill()
+  process.communicate()
+  assert 'tasks.run: starting TensorFlow\n' in lines
+
+
+@pytest.mark.parametrize('seconds', [0, 100_000])
+def test_lines_come_meanwhile_and_say_what_is_done(seconds, data_dir, tmp_path):
+  process = commands.command(
+      commands.tiny(
+          data_dir, tmp_path / 'run', '--algorithm=fedavg', '--rounds=6',
+          '--rounds_per_evaluation=2',
+      ),
+      {
+          f'tasks.training.reporters.{name}': seconds
+          for name in ('_SECONDS_PER_LINE', '_SECONDS_BETWEEN_MEASURED')
+      },
+  )
+  printed, err = process.communicate(timeout=waiting.SECONDS)
+  assert process.returncode == 0, err
+  assert re.search(
+      r'^  time +\d.* s since this command began; all rounds .* took \d+.* s$', printed, re.MULTILINE
+  )
+  first, compiling, *lines = err.splitlines()
+  assert re.fullmatch(r'round 0/6: loss [\d.]+, accuracy [\d.]+ %', first)
+  assert compiling == 'compiling the first round'
+  line = re.compile(
+      r'round (\d)/6: loss [\d.]+, accuracy [\d.]+ %, [\d.e-]+ s a round, \d\d:\d\d left'
+  )
+  # The last in any case, however little time has passed.
+  expected = ['1', '2', '3', '4', '5', '6'] if seconds == 0 else ['6']
+  assert [line.fullmatch(text)[1] for text in lines] == expected
+  assert lines[-1].endswith(' 00:00 left')
