@@ -22,9 +22,9 @@ test-slow: $(INSTALLED)
 planted: $(INSTALLED)
 	$(VENV)/bin/python -m tests.planted $(ARGS)
 
-# Tables and figures of a grid, with the grid's name: make results NAME=worth/fashion_mnist ARGS=--seeds=3
+# Tables and figures of a grid, with the grid's name: make results NAME=main/fashion_mnist ARGS=--seeds=3
 results: $(INSTALLED)
-	@test -n "$(NAME)" || { echo "make: name a grid: make results NAME=worth/fashion_mnist" >&2; exit 2; }
+	@test -n "$(NAME)" || { echo "make: name a grid: make results NAME=main/fashion_mnist" >&2; exit 2; }
 	$(VENV)/bin/python -m tasks.sweep --grid=$(NAME) --sweep_dir=runs/$(NAME) $(ARGS)
 	$(VENV)/bin/python -m tasks.report runs/$(NAME) --output=docs/results/$(NAME)
 

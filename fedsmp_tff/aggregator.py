@@ -36,9 +36,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   Without DP (`clipping_norm` None) clients neither clip nor add noise; values are
   encoded in [-`value_bound`, `value_bound`].
 
-  Exactly `seats` participants must take part, of whom those without data send zero
+  Exactly `num_slots` participants must take part, of whom those without data send zero
   with their noise (`sampling.PoissonSampler`): with fewer, the noise shares would add up
-  to less than the mechanism's noise, so the round fails instead. With `min_reporting`
+  to less than the mechanism's noise, so the round fails instead. With `min_reports`
   each share is larger, so that this many shares suffice; with fewer participants nothing is
   released: the mean is zero and C stays.
 

@@ -74,7 +74,7 @@ def build_fed_smp(
   ... )
   >>> spec = fedsmp_tff.PrivacySpec(
   ...     population=100, clients_per_round=2, rounds=10, noise_multiplier=1.0,
-  ...     clipping_norm=0.5, delta=1e-3, seats=5,
+  ...     clipping_norm=0.5, delta=1e-3, num_slots=5,
   ... )
   >>> process = fedsmp_tff.build_fed_smp(
   ...     model,
@@ -84,7 +84,7 @@ def build_fed_smp(
   >>> dataset = tf.data.Dataset.from_tensor_slices((tf.ones([8, 3]), tf.ones([8, 2])))
   >>> with fedsmp_tff.runtime.local_context():
   ...   state = process.initialize()
-  ...   output = process.next(state, [dataset] * spec.seats)
+  ...   output = process.next(state, [dataset] * spec.num_slots)
   >>> len(output.state.aggregator.coordinates)  # k, for d = 3 * 2 + 2.
   4
 
@@ -101,7 +101,7 @@ def build_fed_smp(
     training: The local training of a client.
     aggregator: The masked private sum, as a stock process takes it; here its sparsifier may
       train on public data too (`TopK`, `HybridTopK`). `next` takes exactly
-      `aggregator.mechanism.seats` clients; a client without examples sends its noise alone.
+      `aggregator.mechanism.num_slots` clients; a client without examples sends its noise alone.
     server_optimizer: Applies the mean update, as a gradient, to the weights;
       None: SGD at learning rate 1, as in the paper.
     seed: For simulation only: makes masks, the order of examples and the NOISE

@@ -26,7 +26,7 @@ from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.training import run_directory
 
-_SEEDED = 'SEEDED: would be valid with fresh noise, simulation only'
+_SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
 # What takes numbers; the ledgers have their own.
 _option = functools.partial(options_lib.option, excludes=('ledger',))
 
@@ -58,14 +58,14 @@ class Options:
       ' r/n; fixed: exactly r of n, as in Algorithm 1.',
       values=[sampling_lib.POISSON, sampling_lib.FIXED],
   )
-  seats: Optional[int] = _option(
+  num_slots: Optional[int] = _option(
       None,
       'With Poisson sampling, the most clients that take part in a round (default: no limit;'
       ' tasks.run has one).',
   )
   colluding: Optional[float] = options_lib.option(
       None,
-      'Share f of the seats, in [0, 1), that leave out their noise, or whose noise the attacker'
+      'Share f of the slots, in [0, 1), that leave out their noise, or whose noise the attacker'
       ' knows: also prints epsilon for the noise that remains, sigma sqrt(1 - f); with integer'
       ' noise of a --ledger, for the whole shares that remain.',
       at_least=0, below=1, excludes=('epsilon',),
@@ -129,7 +129,7 @@ def _account(options: Options) -> None:
         clipping_norm=1.0,
         delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
         sampling=options.sampling,
-        seats=n if poisson and options.seats is None else options.seats,
+        num_slots=n if poisson and options.num_slots is None else options.num_slots,
     )
     # What a run may claim first, the paper's own figure last.
     answers = {a: _answer(a, spec, options) for a in (*accountants.ACCOUNTANTS, *own)}
@@ -140,11 +140,11 @@ def _account(options: Options) -> None:
       f'{_known_text(options)}\n'
   )
   # All that are valid are true at once: the tightest is the one to quote.
-  limited = poisson and spec.seats < n
+  limited = poisson and spec.num_slots < n
   print(
       f'Quote {_answer_text(answers[spec.accountant], options)}, by {spec.accountant.name}: the best'
       f' that is valid for {spec.sampling} sampling'
-      f'{f" and {spec.seats:,} seats" if limited else ""}.\n'
+      f'{f" and {spec.num_slots:,} slots" if limited else ""}.\n'
   )
   _print_rows(answers, [(spec, spec.rounds)], spec.delta, options)
   if options.epsilon is None:
@@ -315,30 +315,30 @@ def _print_rows(
 ) -> None:
   """Prints the answer of each accountant, and whether it is valid for these rounds."""
   for accountant, answer in answers.items():
-    verdict = valid if answer < math.inf else 'no bound here'
+    status = valid if answer < math.inf else 'no bound here'
     if not accountant.guarantees:
-      verdict = 'no guarantee'
+      status = 'no guarantee'
     elif any(accountant.sampling != spec.sampling for spec, _ in runs):
-      verdict = 'not for this sampling'
+      status = 'not for this sampling'
     elif not all(accountant.covers(spec.round) for spec, _ in runs):
-      verdict = 'not valid for --seats'
+      status = 'not valid for --num_slots'
     elif accountant not in accountants.ACCOUNTANTS:
-      verdict = 'not checked by us'
-    print(f'{_answer_text(answer, options):<20} {verdict:<24} {accountant.name}: {accountant.title};')
+      status = 'not checked by us'
+    print(f'{_answer_text(answer, options):<20} {status:<24} {accountant.name}: {accountant.title};')
     print(f'{"":46}{accountant.assumption}')
     if options.colluding is not None and all(accountant.is_sound(spec.round) for spec, _ in runs):
       left = [(spec.round_with_colluders(options.colluding), num) for spec, num in runs]
       print(
           f'{"":46}epsilon = {accountant.epsilon(left, delta):.4g} if {100 * options.colluding:g} %'
-          ' of the seats leave out their noise'
+          ' of the slots leave out their noise'
       )
 
 
 def _theorem_text(spec: spec_lib.PrivacySpec) -> str:
   epsilon, unmet = theorem_1.epsilon(spec)
-  verdict = 'conditions met' if not unmet else 'CONDITIONS NOT MET'
+  status = 'conditions met' if not unmet else 'CONDITIONS NOT MET'
   text = (
-      f'epsilon = {epsilon:<10.4g} {verdict:<24} theorem_1: the paper\'s closed form,'
+      f'epsilon = {epsilon:<10.4g} {status:<24} theorem_1: the paper\'s closed form,'
       ' exactly r of n clients;\n'
       f'{"":46}replace-one adjacency, but sensitivity C where it is 2C: no guarantee'
   )

@@ -154,8 +154,8 @@ def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
       clients_per_round=_RELEASE_PARTICIPANTS,
       rounds=1,
       sampling=sampling_lib.FIXED,
-      seats=None,
-      min_reporting=None,
+      num_slots=None,
+      min_reports=None,
       num_values=_RELEASE_VALUES,
   )
   # A client added or removed; with nobody sampled that is the sum's own guarantee.

@@ -110,7 +110,7 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
   seeds = builders.make_seeds(settings.seed, None)
   model = builders.model(settings, seeds)
   num_public = settings.public_examples
-  split = task_lib.Split(seeds.partition, num_public, settings.held_out or 0, data_dir)
+  split = task_lib.Split(seeds.partition, num_public, settings.validation_examples or 0, data_dir)
   data = task.load(settings.task_options, split)
   if settings.seed is None and not (data.public_owners and data.public_owners.ids):
     raise errors.InputError(

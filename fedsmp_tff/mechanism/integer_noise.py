@@ -34,13 +34,13 @@ _MOST_ENTRIES = 2**18
 
 
 def default_bits(
-    num_values: int, noise_multiplier: float, clients_per_round: int, seats: int, min_reporting: int
+    num_values: int, noise_multiplier: float, clients_per_round: int, num_slots: int, min_reports: int
 ) -> int:
   """Returns 16, or the least above it with which a noise share is wide enough; see `Lattice`."""
   bits = _DEFAULT_BITS
   while bits < _MAX_BITS and noise_multiplier:
     try:
-      Lattice(bits, num_values, noise_multiplier, clients_per_round, seats, min_reporting)
+      Lattice(bits, num_values, noise_multiplier, clients_per_round, num_slots, min_reports)
       break
     except ValueError:
       bits += 1
@@ -58,8 +58,8 @@ class Lattice:
   value is then wrong by a multiple of the range, which costs accuracy, never privacy.
 
   >>> lattice = Lattice(
-  ...     bits=16, num_values=1000, noise_multiplier=1.0, clients_per_round=100, seats=150,
-  ...     min_reporting=150)
+  ...     bits=16, num_values=1000, noise_multiplier=1.0, clients_per_round=100, num_slots=150,
+  ...     min_reports=150)
   >>> lattice.modulus, round(lattice.value_bound, 2), round(lattice.scale)
   (65536, 19.9, 1647)
 
@@ -68,8 +68,8 @@ class Lattice:
     num_values: Length of a vector.
     noise_multiplier: The least standard deviation of the noise of a released sum.
     clients_per_round: r: the range fits r vectors of norm 1.
-    seats: The most shares that a sum has.
-    min_reporting: The fewest shares that a released sum has.
+    num_slots: The most shares that a sum has.
+    min_reports: The fewest shares that a released sum has.
 
   Raises:
     ValueError: If `bits` is out of its range, or so small that a noise share has a variance under
@@ -80,8 +80,8 @@ class Lattice:
   num_values: int
   noise_multiplier: float
   clients_per_round: int
-  seats: int
-  min_reporting: int
+  num_slots: int
+  min_reports: int
 
   def __post_init__(self):
     if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= _MAX_BITS:
@@ -108,7 +108,7 @@ class Lattice:
   @property
   def value_bound(self) -> float:
     """The largest value of a sum that does not wrap around."""
-    noise_stddev = self.noise_multiplier * math.sqrt(self.seats / self.min_reporting)
+    noise_stddev = self.noise_multiplier * math.sqrt(self.num_slots / self.min_reports)
     return _RANGE * math.hypot(
         self.clients_per_round / math.sqrt(self.num_integers), noise_stddev
     )
@@ -142,7 +142,7 @@ class Lattice:
   @property
   def share_variance(self) -> float:
     """The variance of one client's noise, in squared integer steps."""
-    return (self.noise_multiplier * self.scale) ** 2 / self.min_reporting
+    return (self.noise_multiplier * self.scale) ** 2 / self.min_reports
 
   @property
   def statistical_distance(self) -> float:
@@ -153,7 +153,7 @@ class Lattice:
     if not self.noise_multiplier:
       return 0.0
     table = integer_table(self.share_variance)
-    return self.seats * self.num_integers * table.distance
+    return self.num_slots * self.num_integers * table.distance
 
 
 class IntegerTable(NamedTuple):

@@ -39,7 +39,7 @@ class Mechanism:
   `clipping_norm` there is no differential privacy: clients neither clip nor add noise.
 
   >>> mechanism = Mechanism(clients_per_round=100, clipping_norm=1.0, noise_multiplier=1.4)
-  >>> mechanism.seats, round(mechanism.share_stddev, 3)
+  >>> mechanism.num_slots, round(mechanism.share_stddev, 3)
   (100, 0.14)
   >>> Mechanism(clients_per_round=100, noise_multiplier=1.4)  # doctest: +ELLIPSIS
   Traceback (most recent call last):
@@ -52,12 +52,12 @@ class Mechanism:
     clipping_norm: C, the L2 norm to which a client's k values are clipped; None
       for no differential privacy.
     noise_multiplier: sigma; the sum's noise has standard deviation C sigma at least.
-    seats: Number of participants of a round, at least r; None: r.
-    min_reporting: The fewest participants whose sum is released; their noise shares alone
-      add up to sigma. None: exactly `seats` report, or the round fails.
+    num_slots: Number of participants of a round, at least r; None: r.
+    min_reports: The fewest participants whose sum is released; their noise shares alone
+      add up to sigma. None: exactly `num_slots` report, or the round fails.
     noise: `gaussian`, or `discrete_gaussian` for integers.
     bits: Bits of each integer that a client sends; None: the most for which a sum over all
-      seats fits in int32; with integer noise 16, or the least above it that has a dominating
+      slots fits in int32; with integer noise 16, or the least above it that has a dominating
       Gaussian (`integer_noise.default_bits`).
     num_values: With integer noise: how many values of a client epsilon is about, the vote of
       `adaptive_clipping` among them; a round of another number is refused. None: any.
@@ -76,8 +76,8 @@ class Mechanism:
   clients_per_round: int
   clipping_norm: Optional[float] = None
   noise_multiplier: float = 0.0
-  seats: Optional[int] = None
-  min_reporting: Optional[int] = None
+  num_slots: Optional[int] = None
+  min_reports: Optional[int] = None
   noise: str = GAUSSIAN
   bits: Optional[int] = None
   num_values: Optional[int] = None
@@ -87,19 +87,19 @@ class Mechanism:
 
   def __post_init__(self):
     # Each check is of the form `not (good)`: NaN compares false.
-    r, seats = self.clients_per_round, self.seats
+    r, num_slots = self.clients_per_round, self.num_slots
     if not isinstance(r, int) or r < 1:
       raise ValueError(f'`clients_per_round` must be a positive integer. Found {r}.')
-    if seats is None:
-      seats = r
-      object.__setattr__(self, 'seats', seats)
-    if not isinstance(seats, int) or seats < r:
+    if num_slots is None:
+      num_slots = r
+      object.__setattr__(self, 'num_slots', num_slots)
+    if not isinstance(num_slots, int) or num_slots < r:
       raise ValueError(
-          f'`seats` must be an integer at least `clients_per_round`={r}. Found {seats}.'
+          f'`num_slots` must be an integer at least `clients_per_round`={r}. Found {num_slots}.'
       )
-    least = self.min_reporting
-    if least is not None and not 1 <= least <= seats:
-      raise ValueError(f'`min_reporting` must be from 1 to `seats`={seats}. Found {least}.')
+    least = self.min_reports
+    if least is not None and not 1 <= least <= num_slots:
+      raise ValueError(f'`min_reports` must be from 1 to `num_slots`={num_slots}. Found {least}.')
     if self.private and not 0 < self.clipping_norm < math.inf:
       raise ValueError(
           f'`clipping_norm` must be positive and finite. Found {self.clipping_norm}.'
@@ -151,7 +151,7 @@ class Mechanism:
   @property
   def noise_shares(self) -> int:
     """The fewest noise shares in a released sum."""
-    return self.min_reporting or self.seats
+    return self.min_reports or self.num_slots
 
   @property
   def share_stddev(self) -> float:
@@ -188,7 +188,7 @@ class Mechanism:
     """
     if self.private and self.noise != GAUSSIAN:
       numbers = (
-          num_values, self.noise_multiplier, self.clients_per_round, self.seats, self.noise_shares
+          num_values, self.noise_multiplier, self.clients_per_round, self.num_slots, self.noise_shares
       )
       bits = integer_noise.default_bits(*numbers) if self.bits is None else self.bits
       return integer_noise.Lattice(bits, *numbers)
@@ -196,8 +196,8 @@ class Mechanism:
       bound = 1 + _NOISE_TAIL * self.share_stddev
     else:
       bound = _DEFAULT_VALUE_BOUND * scale if self.value_bound is None else self.value_bound
-    bits = default_bits(self.seats) if self.bits is None else self.bits
-    return FixedPoint(bits, bound, self.seats)
+    bits = default_bits(self.num_slots) if self.bits is None else self.bits
+    return FixedPoint(bits, bound, self.num_slots)
 
 
 def share_stddev(noise_stddev: float, num_shares: int) -> float:
@@ -246,7 +246,7 @@ class FixedPoint:
   Attributes:
     bits: Bits of one client's value.
     value_bound: B, the largest magnitude that is represented.
-    num_summands: The most clients that a sum adds: the seats of a round.
+    num_summands: The most clients that a sum adds: the slots of a round.
 
   Raises:
     ValueError: If `bits` or `value_bound` is out of its range.
@@ -262,7 +262,7 @@ class FixedPoint:
     if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= most:
       raise ValueError(
           f'`bits` must be an integer from {_MIN_BITS} to {most} for sums over'
-          f' {self.num_summands} seats. Found {self.bits}; lower `bits` or `seats`.'
+          f' {self.num_summands} slots. Found {self.bits}; lower `bits` or `num_slots`.'
       )
     if not 0 < self.value_bound < float('inf'):
       raise ValueError(

@@ -235,24 +235,24 @@ class FedSmpRound:
 
   def _enough(self, participants) -> tuple[tf.Tensor, Optional[tf.Operation]]:
     """Returns whether enough reported for a release, and a check that not too many did."""
-    seats, least = self.mechanism.seats, self.mechanism.min_reporting
+    num_slots, least = self.mechanism.num_slots, self.mechanism.min_reports
     if least is None:
       check = tf.debugging.assert_equal(
           participants,
-          seats,
+          num_slots,
           message=(
-              f'The round must have exactly {seats} clients, one for each of its seats'
-              ' (`clients_per_round`, or `seats`): the noise shares and the encoding are made'
-              ' for that number. Run it with that many, or set `min_reporting`.'
+              f'The round must have exactly {num_slots} clients, one for each of its slots'
+              ' (`clients_per_round`, or `num_slots`): the noise shares and the encoding are made'
+              ' for that number. Run it with that many, or set `min_reports`.'
           ),
       )
       return tf.constant(True), check
     check = tf.debugging.assert_less_equal(
         participants,
-        seats,
+        num_slots,
         message=(
-            f'The round must have at most {seats} clients, one for each of its seats'
-            ' (`clients_per_round`, or `seats`): the encoding is made for that number.'
+            f'The round must have at most {num_slots} clients, one for each of its slots'
+            ' (`clients_per_round`, or `num_slots`): the encoding is made for that number.'
         ),
     )
     return participants >= least, check

@@ -43,7 +43,7 @@ class Round(NamedTuple):
     sampling: `sampling.POISSON` or `sampling.FIXED`.
     population: n, that of the larger of two neighbouring populations.
     clients_per_round: r.
-    seats: The maximum number of clients that take part.
+    num_slots: The maximum number of clients that take part.
     noise_multiplier: sigma, of noise in reals or of the Gaussian that dominates integer noise.
     distance: Total variation between a release and post-processing of that Gaussian's; 0 in reals.
   """
@@ -51,7 +51,7 @@ class Round(NamedTuple):
   sampling: str
   population: int
   clients_per_round: int
-  seats: int
+  num_slots: int
   noise_multiplier: float
   distance: float = 0.0
 
@@ -63,15 +63,15 @@ class Round(NamedTuple):
     """Returns the round with another sampling of as many clients, without truncation."""
     if sampling == self.sampling:
       return self
-    seats = self.population if sampling == sampling_lib.POISSON else self.clients_per_round
-    return self._replace(sampling=sampling, seats=seats)
+    num_slots = self.population if sampling == sampling_lib.POISSON else self.clients_per_round
+    return self._replace(sampling=sampling, num_slots=num_slots)
 
   def without_truncation(self) -> 'Round':
-    """Returns the round with seats for all clients, at the distance that this takes."""
-    if self.sampling == sampling_lib.FIXED or self.seats == self.population:
+    """Returns the round with slots for all clients, at the distance that this takes."""
+    if self.sampling == sampling_lib.FIXED or self.num_slots == self.population:
       return self
-    overflow = _probability_of_more(self.seats, self.population, self.sampling_rate)
-    return self._replace(seats=self.population, distance=self.distance + overflow)
+    overflow = _probability_of_more(self.num_slots, self.population, self.sampling_rate)
+    return self._replace(num_slots=self.population, distance=self.distance + overflow)
 
 
 # Rounds on the same clients, each with the number of times that it was released, or begun.
@@ -195,24 +195,24 @@ class _PoissonRdp(_Rdp):
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
 
   def models(self, rounds: Rounds) -> Sequence[Rounds]:
-    # A limit of seats is part of the divergences, or a failure; both are valid.
+    # A limit of slots is part of the divergences, or a failure; both are valid.
     return [rounds, [(params.without_truncation(), num) for params, num in rounds]]
 
   def _divergence(self, round_params: Round, order: float) -> float:
-    """Returns that of one round with its seats.
+    """Returns that of one round with its slots.
 
-    Whether the others fill the seats does not depend on the client in question. If not, the round
-    is as with seats for all. If so, the client, sampled with probability q, takes the place of
-    another with probability `seats` / (others + 1), which moves the sum by 2 C. The
+    Whether the others fill the slots does not depend on the client in question. If not, the round
+    is as with slots for all. If so, the client, sampled with probability q, takes the place of
+    another with probability `num_slots` / (others + 1), which moves the sum by 2 C. The
     exponential of (alpha - 1) times the divergence is jointly convex.
     """
-    _, n, _, seats, sigma, _ = round_params
+    _, n, _, num_slots, sigma, _ = round_params
     rate, power = round_params.sampling_rate, order - 1
     plain = _poisson_divergence(order, rate, sigma)
-    full = _probability_of_more(seats - 1, n - 1, rate)
+    full = _probability_of_more(num_slots - 1, n - 1, rate)
     if not full:
       return plain
-    replaced = _poisson_divergence(order, rate * seats / (seats + 1), sigma / 2)
+    replaced = _poisson_divergence(order, rate * num_slots / (num_slots + 1), sigma / 2)
     return np.logaddexp(
         math.log1p(-full) + power * plain, math.log(full) + power * replaced
     ) / power
@@ -268,8 +268,8 @@ class _PoissonPld(_Pld):
   sensitivity, faster = 1, POISSON_RDP
 
   def loss(self, round_params: Round, step: float) -> pld.Loss:
-    _, n, r, seats, sigma, _ = round_params
-    return pld.poisson(sigma, n, r, seats, step)
+    _, n, r, num_slots, sigma, _ = round_params
+    return pld.poisson(sigma, n, r, num_slots, step)
 
 
 class _FixedPld(_Pld):
@@ -290,7 +290,7 @@ class _Paper(Accountant):
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
 
   def covers(self, round_params: Round) -> bool:
-    truncated = round_params.seats < round_params.population
+    truncated = round_params.num_slots < round_params.population
     return super().covers(round_params) and not truncated and not round_params.distance
 
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:

@@ -51,7 +51,7 @@ def dominating_gaussian(
       are as good as discrete Gaussians.
     shares: How many noise shares the sum has; None: the fewest of a released sum.
   """
-  share, num = lattice.share_variance, lattice.min_reporting if shares is None else shares
+  share, num = lattice.share_variance, lattice.min_reports if shares is None else shares
   if not num:
     return DominatingGaussian(0.0, 0.0)
   variance = share * num - _ROUNDING_VARIANCE

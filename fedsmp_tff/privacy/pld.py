@@ -9,7 +9,7 @@ With noise C sigma on the sum, in units of C sigma:
 
 * Poisson sampling, one client added or removed: N(0, 1) against
   (1 - q) N(0, 1) + q N(1 / sigma, 1), in both directions, which dominates (Zhu, Dong,
-  Wang 2022, Theorem 11). Where more clients may be sampled than there are seats, the
+  Wang 2022, Theorem 11). Where more clients may be sampled than there are slots, the
   mixture of that with a replaced client (arXiv 2508.15089), as in dp-accounting.
 * Exactly r of n clients, one replaced. Couple the samples (Balle, Barthe, Gaboardi
   2018): with probability 1 - q = 1 - r / n the sum is of clients that did not change;
@@ -83,7 +83,7 @@ def _log1mexp(x: float) -> float:
 
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
 def poisson(
-    noise_multiplier: float, population: int, clients_per_round: int, seats: int, step: float
+    noise_multiplier: float, population: int, clients_per_round: int, num_slots: int, step: float
 ) -> Loss:
   """Returns a round with Poisson sampling, one client added or removed: an upper bound.
 
@@ -91,17 +91,17 @@ def poisson(
     noise_multiplier: sigma, positive.
     population: n.
     clients_per_round: r; clients are sampled with probability r / n.
-    seats: The most of them that take part.
+    num_slots: The most of them that take part.
     step: The step of the grid; see `step_of`.
   """
   rate = clients_per_round / population
   plain = _one_more(noise_multiplier, rate, step)
-  # Whether the others fill the seats; and then, whether the client is one who takes part.
-  full = stats.binom.sf(seats - 1, population - 1, rate)
+  # Whether the others fill the slots; and then, whether the client is one who takes part.
+  full = stats.binom.sf(num_slots - 1, population - 1, rate)
   if not full:
     return plain
-  seated = stats.binom.sf(seats, population, rate) * seats / full / population
-  replaced = Loss(gaussian_loss.distribution(noise_multiplier / 2, seated, _REPLACED, step))
+  in_slots = stats.binom.sf(num_slots, population, rate) * num_slots / full / population
+  replaced = Loss(gaussian_loss.distribution(noise_multiplier / 2, in_slots, _REPLACED, step))
   return replaced.compute_mixture(plain, full)
 
 

@@ -6,13 +6,13 @@ from typing import Optional
 
 import numpy as np
 
-POISSON, FIXED = 'poisson', 'fixed'
-# Standard deviations of the number of sampled clients that have seats.
+POISSON, FIXED = 'poisson', 'fixed_size'
+# Standard deviations of the number of sampled clients that have slots.
 _SPREAD = 5
 
 
 class Sampler(abc.ABC):
-  """Fills the seats of a round with clients.
+  """Fills the slots of a round with clients.
 
   With a seed, a draw is a function of the seed and the draw's number. Without one, each draw takes
   fresh entropy from the operating system: no draw is ever repeated, and no file has what it
@@ -21,13 +21,13 @@ class Sampler(abc.ABC):
   Attributes:
     population: n.
     clients_per_round: r.
-    seats: Number of participants of every round.
+    num_slots: Number of participants of every round.
     seeded: Whether its draws follow from a seed.
   """
 
   population: int
   clients_per_round: int
-  seats: int
+  num_slots: int
   seeded: bool
 
   def __init__(
@@ -57,7 +57,7 @@ class Sampler(abc.ABC):
     self._seed = seed
 
   def sample(self, draw: int) -> np.ndarray:
-    """The participants of a round: distinct numbers, int64[seats].
+    """The participants of a round: distinct numbers, int64[num_slots].
 
     Args:
       draw: Number of the draw, from 0; no effect without a seed. A round that is run again with
@@ -87,21 +87,21 @@ class FixedSampler(Sampler):
   ):
     """See `Sampler`."""
     super().__init__(population, clients_per_round, seed)
-    self.seats = clients_per_round
+    self.num_slots = clients_per_round
 
   def _sample(self, rng: np.random.Generator) -> np.ndarray:
     return rng.choice(self.population, self.clients_per_round, replace=False)
 
 
 class PoissonSampler(Sampler):
-  """Each client with probability r/n, independently; empty seats get noise-only participants.
+  """Each client with probability r/n, independently; empty slots get noise-only participants.
 
   The number of participants is constant, so that their noise shares add up to the
   mechanism's noise however many clients were sampled, and nobody learns how many. If
-  more were sampled than there are seats, a random subset of them takes part
+  more were sampled than there are slots, a random subset of them takes part
   ("truncated Poisson sampling", arXiv 2508.15089), for which the accounting charges.
 
-  >>> sampler = PoissonSampler(population=1000, clients_per_round=4, seats=8, seed=1)
+  >>> sampler = PoissonSampler(population=1000, clients_per_round=4, num_slots=8, seed=1)
   >>> participants = sampler.sample(draw=0)
   >>> len(participants), int(sum(participants < 0))  # Those below 0 send noise alone.
   (8, 4)
@@ -113,7 +113,7 @@ class PoissonSampler(Sampler):
       self,
       population: int,
       clients_per_round: int,
-      seats: Optional[int] = None,
+      num_slots: Optional[int] = None,
       seed: Optional[int] = None,
   ):
     """Initializes the sampler.
@@ -121,25 +121,25 @@ class PoissonSampler(Sampler):
     Args:
       population: n.
       clients_per_round: r, the expected number of clients, from 1 to n.
-      seats: From r to n; None: five standard deviations above r, if n is no less.
+      num_slots: From r to n; None: five standard deviations above r, if n is no less.
       seed: See `Sampler`.
 
     Raises:
       ValueError: If a number is out of its range.
     """
     super().__init__(population, clients_per_round, seed)
-    if seats is None:
-      seats = math.ceil(clients_per_round + _SPREAD * math.sqrt(clients_per_round))
-      seats = min(population, seats)
-    if not clients_per_round <= seats <= population:
+    if num_slots is None:
+      num_slots = math.ceil(clients_per_round + _SPREAD * math.sqrt(clients_per_round))
+      num_slots = min(population, num_slots)
+    if not clients_per_round <= num_slots <= population:
       raise ValueError(
-          f'`seats` must be from `clients_per_round`={clients_per_round} to'
-          f' `population`={population}. Found {seats}.'
+          f'`num_slots` must be from `clients_per_round`={clients_per_round} to'
+          f' `population`={population}. Found {num_slots}.'
       )
-    self.seats = seats
+    self.num_slots = num_slots
 
   def _sample(self, rng: np.random.Generator) -> np.ndarray:
     # So many of n at random is the same as each of n with its own coin.
     num = rng.binomial(self.population, self.clients_per_round / self.population)
-    clients = rng.choice(self.population, min(num, self.seats), replace=False)
-    return np.concatenate([clients, -1 - np.arange(self.seats - len(clients))])
+    clients = rng.choice(self.population, min(num, self.num_slots), replace=False)
+    return np.concatenate([clients, -1 - np.arange(self.num_slots - len(clients))])

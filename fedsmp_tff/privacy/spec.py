@@ -4,7 +4,7 @@ Algorithm 1 samples exactly r of n clients and accounts as if it were Poisson sa
 the sampler is a choice, and the accountant follows from it.
 
 >>> from fedsmp_tff.privacy import accountants
->>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, seats=6000)
+>>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, num_slots=6000)
 >>> {a.name: round(spec.epsilon(a), 3) for a in accountants.ACCOUNTANTS}
 {'poisson_pld': 0.63, 'fixed_pld': 3.743, 'poisson_rdp': 0.744, 'fixed_rdp': 5.352, 'paper': 1.008}
 """
@@ -32,7 +32,7 @@ class PrivacySpec:
   >>> spec = PrivacySpec(
   ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
   ...     clipping_norm=1.0, delta=1e-5)
-  >>> spec.accountant.name, spec.sampler(seed=1).seats, spec.mechanism().seats
+  >>> spec.accountant.name, spec.sampler(seed=1).num_slots, spec.mechanism().num_slots
   ('poisson_pld', 150, 150)
 
   The unit of privacy is a client with all of its data. With `POISSON` sampling neighbours
@@ -52,11 +52,11 @@ class PrivacySpec:
       clipping) only without noise.
     delta: delta of the run, in (0, 1).
     sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
-    seats: Participants of a round, each with a share of the noise. `POISSON`: as many as
-      five standard deviations above r need (150 for r = 100); empty seats go to noise-only
+    num_slots: Participants of a round, each with a share of the noise. `POISSON`: as many as
+      five standard deviations above r need (150 for r = 100); empty slots go to noise-only
       participants. `FIXED`: r.
-    min_reporting: The fewest participants whose sum is released; noise shares are sized
-      for it. None: all seats.
+    min_reports: The fewest participants whose sum is released; noise shares are sized
+      for it. None: all slots.
     noise: A kind of `noise.KINDS`.
     num_values: With integer noise: how many values a client sends: k, and one more for the
       vote of adaptive clipping. A round of `mechanism()` with another number is refused.
@@ -71,8 +71,8 @@ class PrivacySpec:
   clipping_norm: float
   delta: float
   sampling: str = sampling_lib.POISSON
-  seats: Optional[int] = None
-  min_reporting: Optional[int] = None
+  num_slots: Optional[int] = None
+  min_reports: Optional[int] = None
   noise: str = mechanism_lib.GAUSSIAN
   num_values: Optional[int] = None
   bits: Optional[int] = None
@@ -81,14 +81,14 @@ class PrivacySpec:
     kinds = (sampling_lib.POISSON, sampling_lib.FIXED)
     if self.sampling not in kinds:
       raise ValueError(f'`sampling` must be one of {kinds}. Found {self.sampling!r}.')
-    seats = self.sampler().seats  # It checks `population`, `clients_per_round` and `seats`.
-    if self.seats not in (None, seats):
+    num_slots = self.sampler().num_slots  # It checks `population`, `clients_per_round` and `num_slots`.
+    if self.num_slots not in (None, num_slots):
       raise ValueError(
-          f'`seats` must be `clients_per_round`={seats} with fixed sampling. Found {self.seats}.'
+          f'`num_slots` must be `clients_per_round`={num_slots} with fixed sampling. Found {self.num_slots}.'
       )
-    object.__setattr__(self, 'seats', seats)
-    if self.min_reporting is None:
-      object.__setattr__(self, 'min_reporting', seats)
+    object.__setattr__(self, 'num_slots', num_slots)
+    if self.min_reports is None:
+      object.__setattr__(self, 'min_reports', num_slots)
     self.mechanism()  # It checks its own options.
     if self.rounds < 1:
       raise ValueError(f'`rounds` must be positive. Found {self.rounds}.')
@@ -102,7 +102,7 @@ class PrivacySpec:
     """Returns the sampler for which epsilon is valid; `seed`: see `sampling.Sampler`."""
     if self.sampling == sampling_lib.FIXED:
       return sampling_lib.FixedSampler(self.population, self.clients_per_round, seed)
-    return sampling_lib.PoissonSampler(self.population, self.clients_per_round, self.seats, seed)
+    return sampling_lib.PoissonSampler(self.population, self.clients_per_round, self.num_slots, seed)
 
   def mechanism(self) -> mechanism_lib.Mechanism:
     """Returns the mechanism for which epsilon is valid."""
@@ -110,9 +110,9 @@ class PrivacySpec:
         clients_per_round=self.clients_per_round,
         clipping_norm=None if self.clipping_norm == math.inf else self.clipping_norm,
         noise_multiplier=self.noise_multiplier,
-        seats=self.seats,
+        num_slots=self.num_slots,
         # Where all are to report, another number of participants is an error.
-        min_reporting=None if self.min_reporting == self.seats else self.min_reporting,
+        min_reports=None if self.min_reports == self.num_slots else self.min_reports,
         noise=self.noise,
         bits=self.bits,
         num_values=None if self.noise == mechanism_lib.GAUSSIAN else self.num_values,
@@ -139,10 +139,10 @@ class PrivacySpec:
     sigma, distance = self.noise_multiplier * math.sqrt(1 - fraction), 0.0
     if self.noise != mechanism_lib.GAUSSIAN and self.noise_multiplier:
       # A fraction of 0.1 of 150 is 15: not one more for the rounding of floats.
-      left = math.floor(self.min_reporting * (1 - fraction) + 1e-9)
+      left = math.floor(self.min_reports * (1 - fraction) + 1e-9)
       sigma, distance = discrete_gaussian.dominating_gaussian(self.lattice, left)
     return accountants.Round(
-        self.sampling, self.population, self.clients_per_round, self.seats, sigma, distance
+        self.sampling, self.population, self.clients_per_round, self.num_slots, sigma, distance
     )
 
   @property
@@ -170,10 +170,10 @@ class PrivacySpec:
     return _epsilon(self.round, num, accountant or self.accountant, self.delta)
 
   def without_truncation(self) -> 'PrivacySpec':
-    """Returns the specification with seats for all clients that may be sampled."""
-    if self.sampling == sampling_lib.FIXED or self.seats == self.population:
+    """Returns the specification with slots for all clients that may be sampled."""
+    if self.sampling == sampling_lib.FIXED or self.num_slots == self.population:
       return self
-    return dataclasses.replace(self, seats=self.population, min_reporting=None)
+    return dataclasses.replace(self, num_slots=self.population, min_reports=None)
 
   def with_noise_multiplier(self, noise_multiplier: float) -> 'PrivacySpec':
     """Returns the specification with another sigma."""
@@ -184,7 +184,7 @@ class PrivacySpec:
   ) -> 'PrivacySpec':
     """Returns the specification with the smallest sigma, to 6 digits, within `epsilon`.
 
-    >>> spec = PrivacySpec(50, 50, 10, 1.0, 1.0, delta=1e-3, sampling='fixed').calibrated(2.0)
+    >>> spec = PrivacySpec(50, 50, 10, 1.0, 1.0, delta=1e-3, sampling='fixed_size').calibrated(2.0)
     >>> round(spec.noise_multiplier, 1), round(spec.epsilon(), 3)
     (9.1, 2.0)
 

@@ -203,7 +203,7 @@ def _check_is_of_ledger(
 ) -> None:
   """Raises ValueError if what samples or adds noise is not what the ledger's epsilon is about."""
   spec = ledger.spec
-  names = ('__class__', 'population', 'clients_per_round', 'seats')
+  names = ('__class__', 'population', 'clients_per_round', 'num_slots')
   _check_equal('sampler', sampler, spec.sampler(), names, 'pass `spec.sampler()`')
   if sampler.seeded != ledger.seeded:
     raise ValueError(

@@ -4,7 +4,7 @@ A grid is text. `#` begins a comment, `all:` a line of flags that every run has;
 is one run, or several: `--p={0.1,0.2}` stands for both, as in a shell, and several braces for
 every combination. A --flagfile is relative to the grid's directory. Blank lines part it into paragraphs: with several seeds, all of them are
 run of one paragraph, seed by seed, before the next begins. A comment after a run is its title:
-figures of the grids `ladder/TASK` show it.
+figures of the grids `ablation/TASK` show it.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,8 +2,8 @@
 
 Each option is written once, as a field whose annotation is the flag's type:
 
-  seats: Optional[int] = option(
-      None, 'Seats of a round.', group='Privacy', at_least=1, only=when('sampling', 'poisson')
+  num_slots: Optional[int] = option(
+      None, 'Slots of a round.', group='Privacy', at_least=1, only=when('sampling', 'poisson')
   )
 
 `new_flags` defines the flags of such dataclasses, `make` turns parsed flags into an instance,

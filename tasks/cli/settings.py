@@ -19,10 +19,10 @@ from tasks.models import initializers
 from tasks.systems import system as system_lib
 
 _PROGRAM = 'python -m tasks.run'
-# Values of --warm_start, --trainable and --server_schedule.
+# Values of --warm_start, --trainable and --server_learning_rate_schedule.
 NONE, PUBLIC = 'none', 'public'
 ALL, HEAD = 'all', 'head'
-CONSTANT, LINEAR = 'constant', 'linear'
+CONSTANT, LINEAR = 'constant', 'linear_decay'
 
 _RUN = 'What to run'
 _PRIVACY = 'Privacy'
@@ -191,9 +191,9 @@ class RunSettings:
       'server_learning_rate', 'Learning rate of the server, on the mean update',
       group=_TRAINING, above=0, only=_FEDERATED,
   )
-  server_schedule: str = _task_option(
-      'server_schedule',
-      'linear: the server learning rate decays linearly to zero over --rounds: large steps first,'
+  server_learning_rate_schedule: str = _task_option(
+      'server_learning_rate_schedule',
+      'linear_decay: the server learning rate decays linearly to zero over --rounds: large steps first,'
       ' little noise in the last weights; epsilon is unchanged',
       group=_TRAINING, values=[CONSTANT, LINEAR], only=_FEDERATED,
   )
@@ -224,7 +224,7 @@ class RunSettings:
       ' the best of them is a result too.',
       group=_EVALUATION, at_least=0, compared=False,
   )
-  held_out: Optional[int] = _option(
+  validation_examples: Optional[int] = _option(
       None,
       'Size of a validation set to evaluate on instead of the test set, for tuning. Its owners are'
       ' disjoint from clients and all other sets (default: off).',

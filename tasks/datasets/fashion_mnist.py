@@ -114,7 +114,7 @@ TASK = task_lib.Task(
         learning_rate_decay=0.99,
         momentum=0.5,
         server_learning_rate=30.0,
-        server_schedule='linear',
+        server_learning_rate_schedule='linear_decay',
         warm_start='public',
         trainable='head',
     ),

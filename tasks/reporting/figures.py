@@ -37,7 +37,7 @@ def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
     groups: One or more groups of runs of one task.
 
   Returns:
-    The ablation, if the steps of the grid ladder/TASK were run; Figure 2; Figure 3, if a system
+    The ablation, if the steps of the grid ablation/TASK were run; Figure 2; Figure 3, if a system
     has complete runs at three p.
   """
   task = groups[0].config['task']
@@ -57,11 +57,11 @@ def label(group: results.Group, with_p: bool = True, with_sigma: bool = True) ->
 
 
 def _ablation(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
-  """Final accuracy of the runs that the grid ladder/TASK lists, over the seeds that all of them have.
+  """Final accuracy of the runs that the grid ablation/TASK lists, over the seeds that all of them have.
 
   The first paragraph's are steps, joined by a line; the others' are baselines beside them.
   """
-  name = f'ladder/{task}'
+  name = f'ablation/{task}'
   if name not in grids.names():
     return None
   parts = [

@@ -158,7 +158,7 @@ def _seeded_text(groups: Iterable[results.Group]) -> str:
   if not seeded:
     return ''
   which = 'Every private run' if seeded == len(runs) else f'{seeded} of {len(runs)} private runs'
-  return f' {which} used a seed: epsilon would be valid with fresh noise.'
+  return f' {which} used a seed: epsilon is what fresh noise would give.'
 
 
 def _outside_text(groups: Iterable[results.Group]) -> str:
@@ -194,7 +194,7 @@ def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
   # accuracy.
   if group.runs[0].rounds < _identity(row)['rounds']:
     return False
-  return not config['flags'].get('held_out') and row.is_of(
+  return not config['flags'].get('validation_examples') and row.is_of(
       config['task'], config['algorithm'], group.p, group.noise_multiplier
   )
 

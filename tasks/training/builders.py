@@ -191,7 +191,7 @@ def server_optimizer(
   """The optimizer that applies updates to the weights."""
   rate = settings.server_learning_rate
   optimizer = tff.learning.optimizers.build_sgdm(rate)
-  if settings.server_schedule == settings_lib.CONSTANT:
+  if settings.server_learning_rate_schedule == settings_lib.CONSTANT:
     return optimizer
   return tff.learning.optimizers.schedule_learning_rate(
       optimizer,

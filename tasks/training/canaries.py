@@ -92,7 +92,7 @@ class AuditedRound:
       seed = randomness.fold_in(self._seed, 2)
       _, following = self._finished([
           self._round.report(nothing, self._state, randomness.fold_in(seed, i))
-          for i in range(self._spec.seats)
+          for i in range(self._spec.num_slots)
       ])
       leaves = ~np.isin(self.coordinates, following.numpy())
       if np.any(leaves):
@@ -124,17 +124,17 @@ class AuditedRound:
 
   @tf.function  # Its arguments are tensors: it is traced once for both.
   def _some_scores(self, update, direction, base, start) -> tf.Tensor:
-    seats = self._spec.seats
-    updates = tf.stack([update] + [tf.zeros([self._dim])] * (seats - 1))
+    num_slots = self._spec.num_slots
+    updates = tf.stack([update] + [tf.zeros([self._dim])] * (num_slots - 1))
 
     def report(number):
-      seed = randomness.fold_in(base, start + number // seats)
+      seed = randomness.fold_in(base, start + number // num_slots)
       return self._round.report(
-          updates[number % seats], self._state, randomness.fold_in(seed, number % seats)
+          updates[number % num_slots], self._state, randomness.fold_in(seed, number % num_slots)
       )
 
     def score(reports):
-      reports = [tf.nest.map_structure(lambda t, i=i: t[i], reports) for i in range(seats)]
+      reports = [tf.nest.map_structure(lambda t, i=i: t[i], reports) for i in range(num_slots)]
       mean, following = self._finished(reports)
       released = tf.gather(mean, self.coordinates) * self._spec.clients_per_round
       found = [tf.reduce_sum(released * direction) / self._spec.clipping_norm]
@@ -145,9 +145,9 @@ class AuditedRound:
       return tf.stack(found)
 
     # One by one the reports, whose noise is a thousand small operations, take 1.7 ms a release.
-    numbers = tf.range(_RELEASES_AT_ONCE * seats, dtype=tf.int64)
+    numbers = tf.range(_RELEASES_AT_ONCE * num_slots, dtype=tf.int64)
     reports = tf.nest.map_structure(
-        lambda t: tf.reshape(t, [_RELEASES_AT_ONCE, seats, *t.shape[1:]]),
+        lambda t: tf.reshape(t, [_RELEASES_AT_ONCE, num_slots, *t.shape[1:]]),
         tf.vectorized_map(report, numbers, warn=False),
     )
     return tf.map_fn(score, reports, fn_output_signature=tf.float64)

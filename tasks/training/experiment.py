@@ -77,7 +77,7 @@ class Experiment:
     if task.num_clients is not None:
       spec = builders.privacy_spec(settings, task.num_clients, num_kept)
     split = task_lib.Split(
-        seeds.partition, settings.public_examples or 0, settings.held_out or 0, data_dir
+        seeds.partition, settings.public_examples or 0, settings.validation_examples or 0, data_dir
     )
     data = task.load(settings.task_options, split)
     _check_clients(settings, len(data.clients))
@@ -136,9 +136,9 @@ class Experiment:
     return 'the operating system\'s, fresh for every client and round'
 
   @property
-  def verdict(self) -> str:
+  def guarantee_status(self) -> str:
     """Whether epsilon is a guarantee, for every output."""
-    return 'valid' if self.settings.seed is None else 'would be valid with fresh noise'
+    return 'valid' if self.settings.seed is None else 'simulated'
 
   def with_initial_weights(
       self, weights: tff.learning.models.ModelWeights
@@ -218,7 +218,7 @@ class Experiment:
       return self.spec
     delta = self.settings.delta or spec_lib.default_delta(population)
     return dataclasses.replace(
-        self.spec, population=population, delta=delta, seats=None, min_reporting=None
+        self.spec, population=population, delta=delta, num_slots=None, min_reports=None
     )
 
   def as_dict(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class Experiment:
         'value_bound': channel.value_bound,
         'privacy': dataclasses.asdict(self.spec) if self.private else None,
         'randomness': self.randomness,
-        'verdict': self.verdict if self.private else None,
+        'guarantee_status': self.guarantee_status if self.private else None,
         **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
     }
 

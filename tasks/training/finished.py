@@ -55,7 +55,7 @@ def text(
   if 'epsilon' in summary:
     lines.append(
         f'  epsilon = {float(summary["epsilon"]):.4g} by {summary["rounds_charged"]} rounds'
-        f' ({summary["verdict"]})'
+        f' ({summary["guarantee_status"]})'
     )
   return '\n'.join([*lines, f'  the rest is in {path / run_directory.SUMMARY}'])
 

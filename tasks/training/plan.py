@@ -73,7 +73,7 @@ def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
       _row('accountant', accountant),
       _row(
           'assumes',
-          f'{spec.min_reporting} honest reports per round, of {spec.seats}; secret cohorts;'
+          f'{spec.min_reports} honest reports per round, of {spec.num_slots}; secret cohorts;'
           f' {arithmetic}',
       ),
       _row('excludes', f'{excludes}; docs/privacy.md lists all limits'),
@@ -86,7 +86,7 @@ def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
   epsilon = spec.epsilon(rounds=rounds)
   line = (
       f'epsilon = {epsilon:.4g}, delta = {spec.delta:.3g} for {spec.population:,} clients,'
-      f' {rounds} rounds: {experiment.verdict.upper()}'
+      f' {rounds} rounds: {experiment.guarantee_status.upper()}'
   )
   if epsilon > MEANINGFUL_EPSILON:
     line += f'; above {MEANINGFUL_EPSILON} it promises little'
@@ -126,7 +126,7 @@ def _cohort_text(experiment: experiment_lib.Experiment) -> str:
   if spec.sampling == sampling.FIXED:
     return f'exactly {r} clients, without replacement'
   return (
-      f'Poisson sampling, each client with probability {r}/{experiment.num_clients:,}; {spec.seats}'
+      f'Poisson sampling, each client with probability {r}/{experiment.num_clients:,}; {spec.num_slots}'
       ' slots, empty ones filled by dummies'
   )
 
@@ -147,7 +147,7 @@ def _training_text(experiment: experiment_lib.Experiment) -> str:
 def _server_text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
   line = f'sum / {s.clients_per_round}; learning rate {s.server_learning_rate:g}'
-  return line + (', linear decay to zero' if s.server_schedule == settings_lib.LINEAR else '')
+  return line + (', linear decay to zero' if s.server_learning_rate_schedule == settings_lib.LINEAR else '')
 
 
 def _traffic_text(experiment: experiment_lib.Experiment) -> str:
@@ -165,7 +165,7 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   if not experiment.private:
     return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
   spec, sigma = experiment.spec, experiment.aggregator.mechanism.values_noise_multiplier
-  share = mechanism_lib.share_stddev(sigma, spec.min_reporting)
+  share = mechanism_lib.share_stddev(sigma, spec.min_reports)
   line = (
       f'clip to C = {s.clip:g}; {spec.noise} noise, stddev of a share {share:.4g} C, of the sum'
       f' {sigma:.4g} C, of the mean {sigma / s.clients_per_round:.4g} C'

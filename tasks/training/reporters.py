@@ -180,7 +180,7 @@ class Metrics(loop.Reporter):
     return {
         'rounds_charged': charged,
         **self._experiment.epsilons(charged),
-        'verdict': self._experiment.verdict,
+        'guarantee_status': self._experiment.guarantee_status,
     }
 
 
@@ -217,8 +217,8 @@ class Lines(loop.Reporter):
     if self._experiment.private and (measured is not None or is_due):
       epsilon = self._experiment.spec.epsilon(rounds=report.rounds_charged)
       self._spent = f', epsilon {epsilon:.3g}'
-      if self._experiment.verdict != 'valid':
-        self._spent += f' {self._experiment.verdict}'
+      if self._experiment.guarantee_status != 'valid':
+        self._spent += f' {self._experiment.guarantee_status}'
     text = self._measured + self._spent
     if not self._bar.disable:
       self._bar.set_postfix_str(text, refresh=False)

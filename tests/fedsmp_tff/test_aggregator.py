@@ -126,8 +126,8 @@ class TestComputation:
     with pytest.raises(TypeError, match='tff.aggregators.as_weighted_aggregator.*float32'):
       factory.create(one_round.VECTOR, tff.TensorType(np.float32))
 
-  @pytest.mark.parametrize('min_reporting', [None, 2])
-  def test_tensorflow_prints_of_no_check_that_it_was_never_used(self, min_reporting):
+  @pytest.mark.parametrize('min_reports', [None, 2])
+  def test_tensorflow_prints_of_no_check_that_it_was_never_used(self, min_reports):
     def printed(factory):
       records = []
       handler = logging.Handler()
@@ -143,7 +143,7 @@ class TestComputation:
       return [text for text in records if 'never used' in text]
 
     assert not printed(
-        processes.factory(sparsifiers.RandK(num=5), 3, min_reporting=min_reporting)
+        processes.factory(sparsifiers.RandK(num=5), 3, min_reports=min_reports)
     )
     # A check of TFF's own that is, so that this test would see one.
     assert printed(tff.aggregators.SecureSumFactory(1.0, -1.0))

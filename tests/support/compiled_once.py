@@ -18,7 +18,7 @@ from tasks.training import experiment as experiment_lib
 
 # Settings that are in no graph, or are there as numbers of the mechanism.
 _NOT_IN_GRAPHS = frozenset([
-    'rounds_per_evaluation', 'eval_examples', 'held_out', 'seed', 'epsilon', 'epsilon_budget',
+    'rounds_per_evaluation', 'eval_examples', 'validation_examples', 'seed', 'epsilon', 'epsilon_budget',
     'noise_multiplier', 'delta',
 ])
 
@@ -78,7 +78,7 @@ def _key_of(experiment):
       field.name: getattr(experiment.settings, field.name)
       for field in dataclasses.fields(experiment.settings) if field.name not in _NOT_IN_GRAPHS
   }
-  if settings['server_schedule'] == 'constant':
+  if settings['server_learning_rate_schedule'] == 'constant':
     del settings['rounds']
   arrays = (experiment.model.initial_weights, experiment.examples.public or ())
   return (

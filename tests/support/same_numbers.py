@@ -37,7 +37,7 @@ _RUNS = {
     'discrete': (
         '--algorithm=fedsmp_randk', '--p=0.5', '--noise=discrete_gaussian', *_CLIPPED
     ),
-    'fixed': ('--algorithm=fedsmp_randk', '--p=0.1', '--sampling=fixed', *_CLIPPED),
+    'fixed': ('--algorithm=fedsmp_randk', '--p=0.1', '--sampling=fixed_size', *_CLIPPED),
     'adaptive': ('--algorithm=fedsmp_randk', '--p=0.1', '--clip_quantile=0.5', *_CLIPPED),
     'warm_start': (
         '--algorithm=fedsmp_topk', '--p=0.1', '--warm_start=public', *_PAPER_MASKS, *_CLIPPED

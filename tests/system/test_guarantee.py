@@ -170,7 +170,7 @@ def _computation(name):
   return _created(_WRAPPERS[name](_ours())).next
 
 
-def _verdict(computation):
+def _answer(computation):
   sums = leaks.sums_of_clients(computation)
   if sums.plain or sums.other or not sums.reports:
     return 'no'
@@ -178,14 +178,14 @@ def _verdict(computation):
 
 
 def _table():
-  """Maps each name of the page's tables to its verdict."""
+  """Maps each name of the page's tables to its answer."""
   section = _PAGE.read_text(encoding='utf-8').split('\n## What keeps the guarantee\n')[1]
   found = {}
   for row in re.findall(r'^\|(.+)\|$', section.split('\n## ')[0], re.MULTILINE):
-    names, verdict = row.split('|')[:2]
+    names, answer = row.split('|')[:2]
     for name in re.findall(r'`([A-Za-z_]+)`', names):
       assert name not in found
-      found[name] = verdict.strip()
+      found[name] = answer.strip()
   return found
 
 
@@ -210,7 +210,7 @@ class TestTable:
 
   @pytest.mark.parametrize('name', [*_BUILDERS, *_WITHOUT_METRICS, *_WRAPPERS])
   def test_what_leaves_clients_is_what_the_table_has(self, name):
-    assert _verdict(_computation(name)) == _table()[name]
+    assert _answer(_computation(name)) == _table()[name]
 
   @pytest.mark.parametrize('name', _BUILDERS)
   def test_the_default_metrics_of_no_builder_keep_it(self, name):
@@ -245,7 +245,7 @@ class TestTable:
       )
 
     factory = _AGGREGATORS.add_measurements(_ours(), client_measurement_fn=norms)
-    assert _verdict(_created(factory).next) == 'no'
+    assert _answer(_created(factory).next) == 'no'
 
   @pytest.mark.parametrize('wrapper', [
       _AGGREGATORS.clipping_factory, _AGGREGATORS.zeroing_factory
@@ -371,7 +371,7 @@ class TestValues:
   def test_two_releases_of_sqrt_2_sigma_are_one_of_sigma(self):
     def epsilon(rounds, noise_multiplier):
       return fedsmp_tff.PrivacySpec(
-          20, 20, rounds, noise_multiplier, _CLIP, 1e-5, sampling='fixed'
+          20, 20, rounds, noise_multiplier, _CLIP, 1e-5, sampling='fixed_size'
       ).epsilon()
 
     assert epsilon(6, 1.4 * math.sqrt(2)) == pytest.approx(epsilon(3, 1.4), rel=1e-3)
@@ -389,7 +389,7 @@ class TestSentences:
     process = _ALGORITHMS.build_unweighted_mime_lite(
         _FUNCTIONAL, _SGD, model_aggregator=_ours(), **metrics, **options
     )
-    spec = fedsmp_tff.PrivacySpec(6, _CLIENTS, 1, 1.0, _CLIP, 1e-3, sampling='fixed')
+    spec = fedsmp_tff.PrivacySpec(6, _CLIENTS, 1, 1.0, _CLIP, 1e-3, sampling='fixed_size')
     with pytest.raises(ValueError, match='no_client_metrics'):
       loop.run(
           process, lambda i: None, spec.sampler(), 1, lambda *unused: None, [], ledger=object()

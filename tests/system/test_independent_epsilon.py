@@ -46,7 +46,7 @@ class TestExecution:
   @pytest.mark.parametrize('sigma, q, rounds, delta, low, estimate, high', _VECTORS)
   def test_epsilon_is_theirs(self, sigma, q, rounds, delta, low, estimate, high):
     spec = spec_lib.PrivacySpec(
-        _POPULATION, round(q * _POPULATION), rounds, sigma, 1.0, delta, seats=_POPULATION
+        _POPULATION, round(q * _POPULATION), rounds, sigma, 1.0, delta, num_slots=_POPULATION
     )
     epsilon = spec.epsilon()
     assert low <= epsilon <= high

@@ -107,7 +107,7 @@ def _spec(data):
       clients_per_round=data.draw(st.integers(1, min(population - 1, 10**4)), 'r'),
       population=population,
       delta=data.draw(st.floats(1e-10, 0.1), 'delta'),
-      rounds=1, clipping_norm=1.0, seats=population,
+      rounds=1, clipping_norm=1.0, num_slots=population,
   )
 
 
@@ -148,7 +148,7 @@ class TestAccounting:
     fewer = data.draw(st.integers(1, more['clients_per_round']))
     self._cheaper(accountant, rounds, rounds, more | dict(clients_per_round=fewer), more)
     larger = more['population'] * data.draw(st.integers(1, 10))
-    self._cheaper(accountant, rounds, rounds, more | dict(population=larger, seats=larger), more)
+    self._cheaper(accountant, rounds, rounds, more | dict(population=larger, num_slots=larger), more)
 
   @_few
   @hypothesis.given(st.data())
@@ -162,7 +162,7 @@ class TestClosedForm:
 
   @_many
   @hypothesis.given(
-      st.sampled_from(['poisson', 'fixed']), st.floats(-1.5, 0.9), st.floats(0, 5),
+      st.sampled_from(['poisson', 'fixed_size']), st.floats(-1.5, 0.9), st.floats(0, 5),
       st.floats(-14, -2),
   )
   def test_no_epsilon_is_below_that_of_the_gaussian_mechanism(
@@ -170,7 +170,7 @@ class TestClosedForm:
   ):
     # All clients take part, so that T rounds are one of mu, and its epsilon is known exactly.
     mu, rounds, delta = 10**log_mu, round(10**log_rounds), 10**log_delta
-    sigma = {'poisson': 1, 'fixed': 2}[sampling] * math.sqrt(rounds) / mu
+    sigma = {'poisson': 1, 'fixed_size': 2}[sampling] * math.sqrt(rounds) / mu
     rounds_of = [(accountants.Round(sampling, 9, 9, 9, sigma), rounds)]
     exact = gaussian_mechanism.epsilon(mu, delta)
     for accountant in accountants.ACCOUNTANTS[:4]:

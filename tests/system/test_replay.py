@@ -51,7 +51,7 @@ class TestMechanism:
   )
   def test_releases_are_within_the_sensitivity(self, name, kind, adaptive):
     factory = processes.factory(
-        _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, seats=_SEATS,
+        _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, num_slots=_SEATS,
         noise=kind,
         adaptive_clipping=fedsmp_tff.AdaptiveClipping() if adaptive else None,
     )
@@ -148,7 +148,7 @@ def _on_features():
 class TestProcess:
 
   @pytest.mark.parametrize('name, sampling', [
-      ('randk', 'poisson'), ('topk', 'poisson'), ('dense', 'poisson'), ('topk', 'fixed'),
+      ('randk', 'poisson'), ('topk', 'poisson'), ('dense', 'poisson'), ('topk', 'fixed_size'),
       ('features', 'poisson'),
   ])
   def test_models_are_within_the_sensitivity_after_a_round(self, name, sampling):
@@ -282,7 +282,7 @@ class TestServer:
     process = processes.fed_smp(
         tiny_models.linear_regression(),
         fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
-        fedsmp_tff.ReleasedTopK(num=4), clients_per_round=3, min_reporting=3, clipping_norm=0.3,
+        fedsmp_tff.ReleasedTopK(num=4), clients_per_round=3, min_reports=3, clipping_norm=0.3,
         noise_multiplier=0.5,
     )
     clients = [

@@ -170,7 +170,7 @@ class TestWhatEpsilonIsAbout:
 
   def test_the_vote_of_adaptive_clipping_can_not_be_forgotten(self):
     spec = fedsmp_tff.PrivacySpec(
-        100, 3, 2, 1.0, 1.0, 1e-3, seats=20, noise='discrete_gaussian', num_values=5
+        100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=5
     )
     votes = dataclasses.replace(
         spec.mechanism(), adaptive_clipping=fedsmp_tff.AdaptiveClipping()
@@ -184,7 +184,7 @@ class TestWhatEpsilonIsAbout:
 
   def test_a_round_s_integers_are_the_accountant_s(self):
     spec = fedsmp_tff.PrivacySpec(
-        100, 3, 2, 1.0, 1.0, 1e-3, seats=20, noise='discrete_gaussian', num_values=6
+        100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=6
     )
     mechanism = dataclasses.replace(
         spec.mechanism(), adaptive_clipping=fedsmp_tff.AdaptiveClipping()

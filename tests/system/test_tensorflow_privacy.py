@@ -33,7 +33,7 @@ def test_renyi_dp_of_poisson_sampling_is_its_statement(n, r, rounds, sigma, delt
       delta=delta, used_microbatching=False,
   )
   expected = float(re.search(r'assuming Poisson sampling \(\*\): +(\S+)', statement)[1])
-  spec = spec_lib.PrivacySpec(n, r, rounds, sigma, 1.0, delta, seats=n)
+  spec = spec_lib.PrivacySpec(n, r, rounds, sigma, 1.0, delta, num_slots=n)
   # It prints three decimals, and tries nearly the same orders.
   assert spec.epsilon(accountants.POISSON_RDP) == pytest.approx(expected, abs=1e-3)
   if sigma == 1.4:

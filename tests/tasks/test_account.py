@@ -49,7 +49,7 @@ class TestComputation:
 
   def test_help_names_the_flags(self, capsys):
     status, out, _ = _run(capsys, '--help')
-    assert status == 0 and all(f'--{name}:' in out for name in ('rounds', 'seats', 'delta'))
+    assert status == 0 and all(f'--{name}:' in out for name in ('rounds', 'num_slots', 'delta'))
 
 
 class TestExecution:
@@ -72,7 +72,7 @@ class TestExecution:
 
   def test_a_fixed_number_turns_what_is_valid(self, capsys):
     _, out, _ = _run(
-        capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed'
+        capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed_size'
     )
     assert re.search('VALID +fixed_pld', out)
     assert re.search('not for this sampling +poisson_pld', out)
@@ -85,19 +85,19 @@ class TestExecution:
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--epsilon=1')
     assert re.search(r'^Quote \d+ rounds, by poisson_pld', out, re.MULTILINE), out
 
-  def test_with_seats_the_papers_figure_is_not_valid(self, capsys):
-    _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180', '--seats=150')
-    assert re.search(r'^Quote .* poisson_pld: .* and 150 seats\.$', out, re.MULTILINE)
-    assert re.search(r'not valid for --seats +paper:', out)
+  def test_with_slots_the_papers_figure_is_not_valid(self, capsys):
+    _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180', '--num_slots=150')
+    assert re.search(r'^Quote .* poisson_pld: .* and 150 slots\.$', out, re.MULTILINE)
+    assert re.search(r'not valid for --num_slots +paper:', out)
     assert re.search(r'^epsilon = 1.495 +VALID +poisson_rdp', out, re.MULTILINE)
 
-  def test_colluding_seats_take_their_noise_away(self, capsys):
+  def test_colluding_slots_take_their_noise_away(self, capsys):
     _, out, _ = _run(
         capsys, '--noise_multiplier=1.4', '--rounds=180', '--colluding=0.1'
     )
-    found = re.findall(r'epsilon = (\S+) if 10 % of the seats leave out their noise', out)
+    found = re.findall(r'epsilon = (\S+) if 10 % of the slots leave out their noise', out)
     # The variance of the sum falls by as much.
-    spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4 * 0.9**0.5, 1.0, 6000**-1.1, seats=6000)
+    spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4 * 0.9**0.5, 1.0, 6000**-1.1, num_slots=6000)
     expected = [
         f'{spec.epsilon(a):.4g}' for a in accountants.ACCOUNTANTS if a.sampling == 'poisson'
     ]
@@ -107,17 +107,17 @@ class TestExecution:
     )
     assert '--colluding must be' in sentence
 
-  def test_colluding_seats_take_integer_noise_away(self):
+  def test_colluding_slots_take_integer_noise_away(self):
     # Twelve bits, so that rounding lengthens vectors and the scale matters.
     spec = spec_lib.PrivacySpec(
-        6000, 100, 180, 1.4, 1.0, 6000**-1.1, seats=170, noise='discrete_gaussian', num_values=2000,
+        6000, 100, 180, 1.4, 1.0, 6000**-1.1, num_slots=170, noise='discrete_gaussian', num_values=2000,
         bits=12,
     )
     # 153 of 170 shares, as they were, beside the longest vector of integers there is.
-    seats, k, sigma = 170, 2000, 1.4
+    num_slots, k, sigma = 170, 2000, 1.4
     scale = (2**11 - 1) / (6 * math.hypot(100 / math.sqrt(k), sigma))
     longest = scale**2 + k / 4 + scale + math.sqrt(k) / 2
-    left = 153 * (sigma * scale) ** 2 / seats
+    left = 153 * (sigma * scale) ** 2 / num_slots
     event = dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(
             100 / 6000, dp_accounting.GaussianDpEvent(math.sqrt(left / longest))
@@ -132,7 +132,7 @@ class TestExecution:
       assert actual == pytest.approx(expected.compose(event).get_epsilon(spec.delta), rel=2e-3)
     # All but a share: nothing is shown.
     spec = spec_lib.PrivacySpec(
-        6000, 2, 1, 1.4, 1.0, 1e-3, seats=4, noise='discrete_gaussian', num_values=k
+        6000, 2, 1, 1.4, 1.0, 1e-3, num_slots=4, noise='discrete_gaussian', num_values=k
     )
     left = spec.round_with_colluders(0.8)
     for accountant in (accountants.POISSON_PLD, accountants.POISSON_RDP):
@@ -151,7 +151,7 @@ class TestExecution:
     _, out, _ = _run(capsys, '--epsilon=1', '--noise_multiplier=1.4')
     found = dict(re.findall(r'^(\S+) rounds +.+? (\w+): ', out, re.MULTILINE))
     found = {name: int(rounds.replace(',', '')) for rounds, name in found.items()}
-    spec = spec_lib.PrivacySpec(6000, 100, 1, 1.4, 1.0, 6000**-1.1, seats=6000)
+    spec = spec_lib.PrivacySpec(6000, 100, 1, 1.4, 1.0, 6000**-1.1, num_slots=6000)
     for accountant in accountants.ACCOUNTANTS:
       if accountant.sampling == 'poisson':
         most = found[accountant.name]
@@ -184,11 +184,11 @@ class CentralLimit(accountants.Accountant):
 ACCOUNTANT = CentralLimit()
 """
 
-  @pytest.mark.parametrize('guarantees, verdict', [
+  @pytest.mark.parametrize('guarantees, status', [
       (False, 'no guarantee'), (True, 'not checked by us'),
   ])
   def test_it_is_printed_and_never_quoted(
-      self, guarantees, verdict, tmp_path, monkeypatch, capsys
+      self, guarantees, status, tmp_path, monkeypatch, capsys
   ):
     module = f'own_accountant_{guarantees}'
     text = self._MODULE.replace('GUARANTEES', str(guarantees))
@@ -198,7 +198,7 @@ ACCOUNTANT = CentralLimit()
         capsys, '--noise_multiplier=1.4', '--rounds=180', f'--accountant={module}'
     )
     assert status == 0 and 'Quote epsilon = 0.6303, by poisson_pld' in out
-    assert re.search(f'^epsilon = 0.5614 +{verdict} +poisson_clt: mu-GDP', out, re.MULTILINE)
+    assert re.search(f'^epsilon = 0.5614 +{status} +poisson_clt: mu-GDP', out, re.MULTILINE)
 
   @pytest.mark.parametrize('module, sentence', [
       ('no.such.module', r'is not an accountant \(No module named'),
@@ -238,7 +238,7 @@ class TestLedger:
     status, out, _ = self._account(capsys, f'--ledger={one}', str(other))
     assert status == 0
     assert re.search(r'^epsilon = 0\.6303 +VALID +poisson_pld', out, re.MULTILINE), out
-    assert 'paper' not in out  # It knows nothing of 150 seats.
+    assert 'paper' not in out  # It knows nothing of 150 slots.
     status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
     assert status == 0 and 'at delta = 0.001' in out
 
@@ -250,18 +250,18 @@ class TestLedger:
     assert f'Quote epsilon = {spec.epsilon(rounds=20):.4g}, by poisson_pld' in out
 
   @pytest.mark.parametrize('kind', ['gaussian', 'discrete_gaussian'])
-  def test_colluding_seats_of_ledgers(self, kind, tmp_path, capsys):
+  def test_colluding_slots_of_ledgers(self, kind, tmp_path, capsys):
     integers = {} if kind == 'gaussian' else dict(noise=kind, num_values=100)
     (one,) = self._runs(tmp_path, (10, integers))
     _, out, _ = self._account(capsys, f'--ledger={one}', '--colluding=0.5')
     spec = spec_lib.PrivacySpec(6000, 100, 10, 1.4 / 2**0.5, 1.0, 6000**-1.1, **integers)
-    found = re.findall(r'epsilon = (\S+) if 50 % of the seats leave out their noise', out)
+    found = re.findall(r'epsilon = (\S+) if 50 % of the slots leave out their noise', out)
     assert float(found[-1]) == pytest.approx(spec.epsilon(accountants.POISSON_RDP), rel=1e-3)
 
   def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
     one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))
     status, out, _ = self._account(capsys, f'--ledger={one}', str(other), str(fresh))
-    assert status == 0 and out.count('SEEDED: would be valid with fresh noise') == 2
+    assert status == 0 and out.count('SIMULATED: the noise has a seed') == 2
     assert re.search(
         r'^epsilon = \S+ +WOULD BE VALID WITH FRESH NOISE +poisson_pld', out, re.MULTILINE
     )
@@ -292,7 +292,7 @@ class TestLedger:
     assert '--epsilon_budget has no effect unless --ledger is set' in said
 
   def test_what_is_refused(self, tmp_path, capsys):
-    one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed'))), tmp_path
+    one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size'))), tmp_path
     for arguments, sentence in (
         ([one, one], 'is named twice'),
         ([one, other], 'do not compose; name runs of one --sampling'),

@@ -75,7 +75,7 @@ class TestExecution:
     )
     assert status == 1 and 'CLAIM REFUTED' in out
 
-  @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
+  @pytest.mark.parametrize('sampling', ['poisson', 'fixed_size'])
   def test_a_whole_run_stands(self, sampling, capsys):
     status, out, _ = _run(
         capsys, *_SMALL_RUN, f'--sampling={sampling}',

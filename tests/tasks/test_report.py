@@ -112,7 +112,7 @@ class TestExecution:
     assert [(row['run'], row['rounds'], row['accuracy (%)']) for row in cells['The runs']] == [
         ('a', '1 of 7', '80.00'), ('b', '1 of 1', '40.00')
     ]
-    would = 'Every private run used a seed: epsilon would be valid with fresh noise.'
+    would = 'Every private run used a seed: epsilon is what fresh noise would give.'
     assert (output / 'report.md').read_text().count(would) == 1
     # At a round that both have, both are complete; shorter than the paper's, neither is a row.
     argv = ['report', str(tmp_path / 'runs'), f'--output={output}', '--rounds=1']
@@ -152,7 +152,7 @@ class TestExecution:
     assert row['uplink (MB)'] == '0' and row['epsilon, valid'] == ''
 
   def test_what_all_share_is_said_once(self, tmp_path):
-    shared = {'held_out': 16, 'clip_schedule': 'learning_rate'}
+    shared = {'validation_examples': 16, 'clip_schedule': 'learning_rate'}
     _write(tmp_path / 'runs', 'a', [0.1, 0.4], **shared)
     _write(tmp_path / 'runs', 'b', [0.1, 0.8], batch_size=20, **shared)
     output = tmp_path / 'out'
@@ -162,7 +162,7 @@ class TestExecution:
     )
     assert [row['with'] for row in rows] == ['batch_size = 20', '']
     text = (output / 'report.md').read_text()
-    assert text.count('clip_schedule = learning_rate') == text.count('held_out = 16') == 1
+    assert text.count('clip_schedule = learning_rate') == text.count('validation_examples = 16') == 1
 
   def test_pictures(self, tmp_path):
     for algorithm in ('fedsmp_topk', 'fedavg_topk'):

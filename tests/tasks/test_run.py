@@ -45,7 +45,7 @@ class TestExecution:
     assert printed.count('12 honest reports per round, of 12;') == (1 if private else 0)
     rows = commands.rows(out / 'metrics.csv')
     assert [row['round'] for row in rows] == ['0', '1', '2', '3']
-    # Twelve clients, and seats for all; FedAvg takes exactly three.
+    # Twelve clients, and slots for all; FedAvg takes exactly three.
     assert all(row['participants'] == ('12' if private else '3') for row in rows[1:])
     assert all(0 <= float(row['test_accuracy']) <= 1 for row in rows)
     if private:
@@ -114,7 +114,7 @@ class TestExecution:
   def test_a_seeded_run_says_that_its_noise_can_be_removed(
       self, data_dir, tmp_path, capsys
   ):
-    verdicts = []
+    statuses = []
     for name, arguments in (('a', ['--seed=1']), ('b', [])):
       out = tmp_path / name
       commands.main(commands.tiny(data_dir, out, *arguments))
@@ -122,12 +122,12 @@ class TestExecution:
       printed = ' '.join(captured.out.split())
       assert ('CAN REMOVE IT' in printed) == bool(arguments)
       # The plan and the summary, the lines of progress, and the files.
-      would = 'WOULD BE VALID WITH FRESH NOISE'
+      would = ': SIMULATED'
       assert printed.count(would) == (2 if arguments else 0)
       assert printed.count(': VALID') == (0 if arguments else 2)
-      assert ('would be valid with fresh noise' in captured.err) == bool(arguments)
-      verdicts.append({
-          json.loads((out / file).read_text())['verdict']
+      assert ('simulated' in captured.err) == bool(arguments)
+      statuses.append({
+          json.loads((out / file).read_text())['guarantee_status']
           for file in ('config.json', 'summary.json')
       })
       record = ledger_lib.read(out / 'privacy_ledger.jsonl')
@@ -135,7 +135,7 @@ class TestExecution:
       digest = json.loads((out / 'config.json').read_text())['split_digest']
       assert record.data == f'tests.support.tiny_task divided as {digest}'
       assert bool(record.seed_digest) == bool(arguments)
-    assert verdicts == [{'would be valid with fresh noise'}, {'valid'}]
+    assert statuses == [{'simulated'}, {'valid'}]
 
   def test_runs_of_one_seed_are_not_composed(self, data_dir, tmp_path, capsys):
     # Other flags, the same noise.
@@ -205,7 +205,7 @@ class TestExecution:
     printed = ' '.join(capsys.readouterr().out.split())
     found = re.search(r'epsilon = (\S+), delta = \S+ for (\S+) clients, 40 rounds: VALID', printed)
     of_data, of_paper = (
-        spec_lib.PrivacySpec(n, 10, 40, 0.9, 1.0, n**-1.1, sampling='fixed')
+        spec_lib.PrivacySpec(n, 10, 40, 0.9, 1.0, n**-1.1, sampling='fixed_size')
         for n in (int(found[2].replace(',', '')), 10**9)
     )
     assert found[1] == f'{of_data.epsilon():.4g}' and of_data.population < 2000

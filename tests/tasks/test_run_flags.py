@@ -65,7 +65,7 @@ class TestComputation:
           (['--algorithm=fedsmp_randk', '--released_weight=1'], '--released_weight has no effect'),
           (['--released_weight=-1'], r'--released_weight must be .* >= 0 .*; got -1\.0'),
           (['--clip_schedule=learning_rate', '--clip_quantile=0.5'], 'exclude each other'),
-          (['--held_out=0'], '--held_out must be an integer >= 1; got 0'),
+          (['--validation_examples=0'], '--validation_examples must be an integer >= 1; got 0'),
           (['--trainable=head', '--warm_start=none'], 'head needs a pre-trained body; set --warm'),
           (['--trainable=body'], 'trainable.*body'),
           (['--output_dir=/dev/null/x'], '--output_dir=/dev/null/x can\'t be written'),

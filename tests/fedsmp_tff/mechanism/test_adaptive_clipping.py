@@ -16,10 +16,10 @@ _DIM, _CLIENTS = 30, 40
 _VECTOR = tff.TensorType(np.float32, [_DIM])
 
 
-def _factory(sigma=0.0, clip=1.0, seats=None, **options):
+def _factory(sigma=0.0, clip=1.0, num_slots=None, **options):
   return processes.factory(
       sparsifiers.Dense(), _CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
-      seats=seats, adaptive_clipping=adaptive_clipping.AdaptiveClipping(**options), seed=1,
+      num_slots=num_slots, adaptive_clipping=adaptive_clipping.AdaptiveClipping(**options), seed=1,
   )
 
 
@@ -88,7 +88,7 @@ class TestExecution:
 
   def test_those_who_send_zero_don_t_vote(self):
     # Noise-only participants, and clients whose update is not finite.
-    process = _factory(seats=_CLIENTS + 20).create(_VECTOR)
+    process = _factory(num_slots=_CLIENTS + 20).create(_VECTOR)
     norms = [2.0] * 30 + [0.5] * 10
     rest = [np.zeros(_DIM, np.float32)] * 15 + [np.full(_DIM, np.nan, np.float32)] * 5
     output = process.next(process.initialize(), _updates(norms) + rest)

@@ -22,7 +22,7 @@ class _Unrotated(channel.LatticeChannel):
 
 
 def _lattice(num_values=64, bits=16, sigma=0.0, r=4, kind=channel.LatticeChannel, **options):
-  options = dict(dict(seats=r, min_reporting=r), **options)
+  options = dict(dict(num_slots=r, min_reports=r), **options)
   return kind(bits, num_values, sigma, r, **options)
 
 
@@ -110,7 +110,7 @@ class TestLattice:
     assert error > 0
 
   def test_what_is_too_large_wraps_around_and_nothing_else_does(self):
-    lattice = _lattice(num_values=3, kind=_Unrotated, r=1, seats=4)
+    lattice = _lattice(num_values=3, kind=_Unrotated, r=1, num_slots=4)
     encode = _encoder(lattice)
     report = encode(tf.constant([0.999, 0.0, 0.01], tf.float64), _seed(1)).numpy()
     inside = lattice.decode_sum(tf.constant(report), 1, _seed(9, 9)).numpy()
@@ -145,16 +145,16 @@ class TestLattice:
     assert not np.any(report)
 
   def test_noise_has_its_scale_on_every_value(self):
-    sigma, seats = 1.4, 8
+    sigma, num_slots = 1.4, 8
     lattice = _lattice(
-        num_values=3000, sigma=sigma, seats=seats, min_reporting=6
+        num_values=3000, sigma=sigma, num_slots=num_slots, min_reports=6
     )
     encode = _encoder(lattice)
     total = sum(
         encode(tf.zeros([3000], tf.float64), _seed(3, i)).numpy().astype(np.int64)
-        for i in range(seats)
+        for i in range(num_slots)
     ) % lattice.modulus
-    decoded = lattice.decode_sum(tf.constant(total, tf.int32), seats, _seed(9, 9)).numpy()
+    decoded = lattice.decode_sum(tf.constant(total, tf.int32), num_slots, _seed(9, 9)).numpy()
     # All eight report where six would make sigma.
     expected = sigma * math.sqrt(8 / 6)
     # Integers are some 1,000 steps wide: near enough to reals for 3,000 of them.

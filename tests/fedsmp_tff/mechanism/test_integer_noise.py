@@ -13,7 +13,7 @@ from tests.support import numpy_reference
 
 
 def _lattice(num_values=64, bits=16, sigma=0.0, r=4, **options):
-  options = dict(dict(seats=r, min_reporting=r), **options)
+  options = dict(dict(num_slots=r, min_reports=r), **options)
   return integer_noise.Lattice(bits, num_values, sigma, r, **options)
 
 
@@ -52,22 +52,22 @@ class TestComputation:
 class TestStatisticalDistance:
 
   @pytest.mark.parametrize('num_values, integers', [(1, 2), (7, 8), (64, 64)])
-  @pytest.mark.parametrize('seats', [4, 9])
-  def test_it_is_of_all_integers_of_all_seats(
-      self, monkeypatch, num_values, integers, seats
+  @pytest.mark.parametrize('num_slots', [4, 9])
+  def test_it_is_of_all_integers_of_all_slots(
+      self, monkeypatch, num_values, integers, num_slots
   ):
     # A table as far from its distribution as a test can see: every integer of every share
     # may be that far off, and the sum as far as all of them.
     far = integer_noise.IntegerTable(0, np.array([0]), np.array([0]), 1e-4)
     monkeypatch.setattr(integer_noise, 'integer_table', lambda variance: far)
-    lattice = _lattice(num_values, sigma=1.0, seats=seats, min_reporting=3)
-    assert lattice.statistical_distance == pytest.approx(seats * integers * 1e-4)
+    lattice = _lattice(num_values, sigma=1.0, num_slots=num_slots, min_reports=3)
+    assert lattice.statistical_distance == pytest.approx(num_slots * integers * 1e-4)
 
   def test_epsilon_pays_for_it_in_every_round(self):
     # Renyi DP of the dominating Gaussian, at the delta that is left (a fixed number of clients: no
     # truncation beside it).
     spec = spec_lib.PrivacySpec(
-        100, 10, 50, 20.0, 1.0, 1e-3, 'fixed', noise='discrete_gaussian', num_values=6
+        100, 10, 50, 20.0, 1.0, 1e-3, 'fixed_size', noise='discrete_gaussian', num_values=6
     )
     distance = 1e-9
     far = integer_noise.IntegerTable(0, np.array([0]), np.array([0]), distance)

@@ -32,9 +32,9 @@ class TestComputation:
           (dict(bits=3), 'bits'),
           (dict(value_bound=1.0), '`value_bound`=1.0 needs `clipping_norm=None`'),
           (dict(clipping_norm=None, noise_multiplier=0.0, value_bound=-1.0), 'value_bound'),
-          (dict(seats=2), '`seats` must be'),
-          (dict(seats=5, min_reporting=6), '`min_reporting` must be'),
-          (dict(min_reporting=0), '`min_reporting` must be'),
+          (dict(num_slots=2), '`num_slots` must be'),
+          (dict(num_slots=5, min_reports=6), '`min_reports` must be'),
+          (dict(min_reports=0), '`min_reports` must be'),
           (dict(noise='laplace'), "`noise` must be .*Found 'laplace'"),
           (dict(noise='skellam'), "`noise` must be .*Found 'skellam'"),
           (dict(noise='discrete_gaussian', bits=31), '`bits` must be an integer from 8 to 30'),
@@ -51,9 +51,9 @@ class TestComputation:
       _mechanism(**options)
 
   def test_is_a_value(self):
-    one, other = _mechanism(), _mechanism(seats=3)
+    one, other = _mechanism(), _mechanism(num_slots=3)
     assert one == other and len({one, other}) == 1
-    assert one != _mechanism(seats=4)
+    assert one != _mechanism(num_slots=4)
     with pytest.raises(dataclasses.FrozenInstanceError):
       one.noise_multiplier = 0.0
 
@@ -63,12 +63,12 @@ class TestComputation:
     assert eval(repr(one), names) == one
 
   def test_goes_through_json(self):
-    one = _mechanism(noise='discrete_gaussian', seats=8, min_reporting=5)
+    one = _mechanism(noise='discrete_gaussian', num_slots=8, min_reports=5)
     assert mechanism_lib.Mechanism(**json.loads(json.dumps(dataclasses.asdict(one)))) == one
 
   def test_shares_are_sized_for_the_fewest_that_report(self):
-    assert _mechanism(seats=8).noise_shares == 8
-    few = _mechanism(seats=8, min_reporting=5, noise_multiplier=1.4)
+    assert _mechanism(num_slots=8).noise_shares == 8
+    few = _mechanism(num_slots=8, min_reports=5, noise_multiplier=1.4)
     assert few.share_stddev == pytest.approx(1.4 / math.sqrt(5))
 
   def test_share_of_one_client(self):
@@ -85,9 +85,9 @@ class TestComputation:
 
   def test_encoding(self):
     # Real noise: twelve standard deviations of a share beside the clipped vector.
-    real = _mechanism(noise_multiplier=1.5, seats=9).encoding(num_values=5)
+    real = _mechanism(noise_multiplier=1.5, num_slots=9).encoding(num_values=5)
     assert real == mechanism_lib.FixedPoint(mechanism_lib.default_bits(9), 1 + 12 * 0.5, 9)
-    integer = _mechanism(noise='discrete_gaussian', seats=9, min_reporting=4).encoding(num_values=5)
+    integer = _mechanism(noise='discrete_gaussian', num_slots=9, min_reports=4).encoding(num_values=5)
     assert integer == integer_noise.Lattice(16, 5, 1.0, 3, 9, 4)
     unclipped = mechanism_lib.Mechanism(3).encoding(num_values=5, scale=20.0)
     assert unclipped.value_bound == 16 * 20
@@ -95,11 +95,11 @@ class TestComputation:
 
 class TestEncoding:
 
-  @pytest.mark.parametrize('sigma, seats', [(1.4, 100), (0.1, 10_000), (20.0, 1)])
-  def test_the_encoding_cuts_no_share_in_any_run(self, sigma, seats):
+  @pytest.mark.parametrize('sigma, slots', [(1.4, 100), (0.1, 10_000), (20.0, 1)])
+  def test_the_encoding_cuts_no_share_in_any_run(self, sigma, num_slots):
     # A cut share is no post-processing of the sum, and delta does not hold it: of 10^6 values
     # of 10^5 clients in 10^6 rounds none is cut.
-    options = mechanism_lib.Mechanism(seats, clipping_norm=1.0, noise_multiplier=sigma)
+    options = mechanism_lib.Mechanism(num_slots, clipping_norm=1.0, noise_multiplier=sigma)
     room = (options.encoding(num_values=5).value_bound - 1) / options.share_stddev
     assert 2 * stats.norm.sf(room) * 1e17 < 1e-15
 

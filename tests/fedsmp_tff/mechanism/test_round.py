@@ -55,9 +55,9 @@ class TestPrivateSum:
   def test_every_value_that_leaves_a_client_carries_its_share(self, noise):
     # One client of nine: what it sends alone. Noise on some values, or a choice among
     # noisy ones, would show here and not in a sum.
-    dim, seats, sigma = 4000, 9, 1.4
+    dim, num_slots, sigma = 4000, 9, 1.4
     factory = processes.factory(
-        sparsifiers.Dense(), seats, clipping_norm=0.5, noise_multiplier=sigma,
+        sparsifiers.Dense(), num_slots, clipping_norm=0.5, noise_multiplier=sigma,
         noise=noise,
     )
     mechanism = factory.round([(dim,)])
@@ -136,11 +136,11 @@ class TestPrivateSum:
       with pytest.raises(Exception, match='clients_per_round'):
         process.next(state, one_round.updates(num))
 
-  def test_with_min_reporting_a_round_of_fewer_changes_nothing(self):
+  def test_with_min_reports_a_round_of_fewer_changes_nothing(self):
     clip, sigma, dim = 0.5, 1.4, 3000
     factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=clip, noise_multiplier=sigma,
-        seats=6, min_reporting=5,
+        num_slots=6, min_reports=5,
     )
     process = factory.create(tff.TensorType(np.float32, [dim]))
     state = process.initialize()
@@ -161,14 +161,14 @@ class TestPrivateSum:
       assert stats.kstest(noise, 'norm', (0, stddev)).pvalue > 1e-6
       assert stats.kstest(noise, 'norm', (0, 2 / 3 * stddev)).pvalue < 1e-20
       assert stats.kstest(noise, 'norm', (0, 3 / 2 * stddev)).pvalue < 1e-20
-    with pytest.raises(Exception, match='at most 6 clients, one for each of its seats'):
+    with pytest.raises(Exception, match='at most 6 clients, one for each of its slots'):
       process.next(state, ones * 7)
 
   @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
-  def test_empty_seats_make_the_noise_whole(self, noise):
+  def test_empty_slots_make_the_noise_whole(self, noise):
     clip, sigma, dim = 0.5, 1.4, 4000
     factory = processes.factory(
-        sparsifiers.Dense(), 2, clipping_norm=clip, noise_multiplier=sigma, seats=8,
+        sparsifiers.Dense(), 2, clipping_norm=clip, noise_multiplier=sigma, num_slots=8,
         noise=noise,
     )
     process = factory.create(tff.TensorType(np.float32, [dim]))
@@ -242,7 +242,7 @@ class TestChoices:
 
   def _steps(self, sparsifier=sparsifiers.RandK(num=4), **options):  # noqa: B008
     mechanism = mechanism_lib.Mechanism(
-        _CLIENTS, clipping_norm=100.0, noise_multiplier=0.0, min_reporting=2, **options
+        _CLIENTS, clipping_norm=100.0, noise_multiplier=0.0, min_reports=2, **options
     )
     return round_lib.FedSmpRound(sparsifier, mechanism, releases.SHAPES)
 

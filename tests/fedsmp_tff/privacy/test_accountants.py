@@ -22,9 +22,9 @@ _ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(12, 24))
 
 
 def _spec(sigma=1.4, r=_R, n=_N, delta=_DELTA, rounds=_T, **options):
-  """Without a limit of seats, unless asked."""
+  """Without a limit of slots, unless asked."""
   if options.get('sampling', 'poisson') == 'poisson':
-    options.setdefault('seats', n)
+    options.setdefault('num_slots', n)
   return spec_lib.PrivacySpec(n, r, rounds, sigma, 1.0, delta, **options)
 
 
@@ -63,13 +63,13 @@ class TestClaim:
       'rounds',
       [
           [(_spec().round, _T)],
-          [(_spec(seats=115).round, _T)],
-          [(_spec(2.0, sampling='fixed').round, _T)],
+          [(_spec(num_slots=115).round, _T)],
+          [(_spec(2.0, sampling='fixed_size').round, _T)],
           # Almost all take part: Renyi DP says less than losses on a grid.
           [(accountants.Round('poisson', 50, 49, 49, 4.0), 10)],
-          [(accountants.Round('fixed', 50, 49, 49, 2.0), 10)],
+          [(accountants.Round('fixed_size', 50, 49, 49, 2.0), 10)],
           [(accountants.Round('poisson', 100, 90, 92, 4.0, distance=1e-9), 10)],
-          [(_spec().round, 100), (_spec(2.0, r=50, seats=60).round, 50)],
+          [(_spec().round, 100), (_spec(2.0, r=50, num_slots=60).round, 50)],
       ],
   )
   def test_it_is_the_least_epsilon_of_all_that_are_sound(self, rounds):
@@ -81,7 +81,7 @@ class TestClaim:
 
   def test_rounds_of_two_samplings_do_not_compose(self):
     with pytest.raises(ValueError, match='use different adjacency'):
-      accountants.claim([(_spec().round, 1), (_spec(sampling='fixed').round, 1)])
+      accountants.claim([(_spec().round, 1), (_spec(sampling='fixed_size').round, 1)])
 
   def test_an_accountant_of_one_s_own_is_charged_for_distances_and_claims_nothing(self):
     class Own(accountants.Accountant):
@@ -96,7 +96,7 @@ class TestClaim:
 
     own, round_params = Own(), _spec().round
     assert own.epsilon([(round_params, 1)], 1e-3) == 1
-    assert own.epsilon([(_spec(sampling='fixed').round, 1)], 1e-3) == 1
+    assert own.epsilon([(_spec(sampling='fixed_size').round, 1)], 1e-3) == 1
     assert own.epsilon([(round_params, 0)], 1e-3) == 0
     assert own.epsilon([(_spec(0.0).round, 1)], 1e-3) == math.inf
     charged = own.epsilon([(round_params._replace(distance=1e-6), 10)], 1e-3)
@@ -195,7 +195,7 @@ class TestUpperBound:
       ],
   )
   def test_epsilon_is_not_below_the_closed_form(self, accountant, mu, rounds, delta):
-    sensitivity = {'poisson': 1, 'fixed': 2}[accountant.sampling]
+    sensitivity = {'poisson': 1, 'fixed_size': 2}[accountant.sampling]
     sigma = sensitivity * math.sqrt(rounds) / mu
     round_params = accountants.Round(accountant.sampling, 50, 50, 50, sigma)
     epsilon = accountant.epsilon([(round_params, rounds)], delta)
@@ -253,7 +253,7 @@ class TestRuns:
     )
 
   def test_two_runs_with_a_fixed_number_of_clients_are_what_it_composes(self):
-    releases = [(_spec(r=r, sampling='fixed').round, num) for r, num in ((_R, _T), (50, 5))]
+    releases = [(_spec(r=r, sampling='fixed_size').round, num) for r, num in ((_R, _T), (50, 5))]
     accountant = dp_accounting_rdp.RdpAccountant(
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
     )
@@ -270,7 +270,7 @@ class TestRuns:
 
 def test_integer_noise_for_a_replaced_client_has_sensitivity_2c():
   # 16 bits are nearly reals: what differs is rounding.
-  spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, sampling='fixed')
+  spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, sampling='fixed_size')
   integers = dataclasses.replace(spec, noise='discrete_gaussian', num_values=100)
   for accountant in (accountants.FIXED_RDP, accountants.FIXED_PLD):
     assert integers.epsilon(accountant) == pytest.approx(spec.epsilon(accountant), rel=0.02)

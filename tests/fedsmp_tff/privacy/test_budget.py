@@ -38,7 +38,7 @@ class TestComputation:
     for epsilon in (0.0, -1.0, float('nan')):
       with pytest.raises(ValueError, match='must be positive'):
         budget_lib.EpsilonBudget(epsilon, _SPEC)
-    fixed = dataclasses.replace(_SPEC, sampling='fixed', seats=None, min_reporting=None)
+    fixed = dataclasses.replace(_SPEC, sampling='fixed_size', num_slots=None, min_reports=None)
     with pytest.raises(ValueError, match='do not compose'):
       budget_lib.EpsilonBudget(1.0, _SPEC, before=[(fixed.round, 1)])
 

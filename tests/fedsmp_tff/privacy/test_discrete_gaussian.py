@@ -18,7 +18,7 @@ _SHIFTS = [(1,), (2,), (3,), (7,), (1, 1), (2, 1), (3, 4), (1, 1, 1), (2, 2, 1)]
 def _lattice(**options):
   """Shares of small variance: the finest structure that sums can have."""
   arguments = dict(
-      bits=8, num_values=4, noise_multiplier=0.3, clients_per_round=2, seats=2, min_reporting=2,
+      bits=8, num_values=4, noise_multiplier=0.3, clients_per_round=2, num_slots=2, min_reports=2,
   )
   return integer_noise.Lattice(**dict(arguments, **options))
 
@@ -29,7 +29,7 @@ def _sum_of_shares(lattice):
   one = np.exp(-(x**2) / (2 * lattice.share_variance))
   one /= one.sum()
   total = one
-  for _ in range(lattice.min_reporting - 1):
+  for _ in range(lattice.min_reports - 1):
     total = signal.convolve(total, one, method='direct')
   return total[total > 1e-40]
 
@@ -57,7 +57,7 @@ class TestExecution:
   @pytest.mark.parametrize('shares, sigma', [(1, 0.085), (2, 0.23), (3, 0.4)])
   def test_no_shift_in_any_direction_tells_more(self, shares, sigma):
     lattice = _lattice(
-        noise_multiplier=sigma, clients_per_round=shares, seats=shares, min_reporting=shares
+        noise_multiplier=sigma, clients_per_round=shares, num_slots=shares, min_reports=shares
     )
     dominating = discrete_gaussian.dominating_gaussian(lattice)
     # Of the standard deviation of the sum in integers.
@@ -80,18 +80,18 @@ class TestExecution:
     # It is no empty bound, and noise of the same variance would be none.
     assert closest > 0.75 and plain > 1.01
 
-  @pytest.mark.parametrize('seats', [5, 20])
-  def test_the_noise_is_of_the_shares_that_a_release_has_at_least(self, seats):
-    # Each share is a fifth of the variance; seats beyond the fifth may stay empty.
+  @pytest.mark.parametrize('num_slots', [5, 20])
+  def test_the_noise_is_of_the_shares_that_a_release_has_at_least(self, num_slots):
+    # Each share is a fifth of the variance; slots beyond the fifth may stay empty.
     lattice = _lattice(
-        noise_multiplier=1.0, bits=12, clients_per_round=4, seats=seats, min_reporting=5
+        noise_multiplier=1.0, bits=12, clients_per_round=4, num_slots=num_slots, min_reports=5
     )
     dominating = discrete_gaussian.dominating_gaussian(lattice)
     # In integer steps; rounding takes a variance of 3 away.
     variance = dominating.noise_multiplier**2 * lattice.squared_norm_bound
     assert variance == pytest.approx((1.0 * lattice.scale) ** 2 - 3, rel=1e-9)
     spec = spec_lib.PrivacySpec(
-        100, 4, 1, 1.0, 1.0, 1e-3, seats=seats, min_reporting=5, noise='discrete_gaussian',
+        100, 4, 1, 1.0, 1.0, 1e-3, num_slots=num_slots, min_reports=5, noise='discrete_gaussian',
         num_values=4, bits=12,
     )
     assert spec.lattice == lattice

@@ -35,13 +35,13 @@ def test_delta_at_each_point_of_the_grid(adjacency, sigma, rate):
   )
 
 
-@pytest.mark.parametrize('population, clients, seats', [
+@pytest.mark.parametrize('population, clients, slots', [
     (1180, 10, 26), (1180, 10, 12), (1180, 10, 1180), (50, 50, 50), (200, 100, 110),
 ])
-def test_a_round_with_seats(population, clients, seats):
-  actual = pld.poisson(0.8, population, clients, seats, _STEP)
+def test_a_round_with_slots(population, clients, num_slots):
+  actual = pld.poisson(0.8, population, clients, num_slots, _STEP)
   expected = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
-      population, clients / population, seats, 0.8, value_discretization_interval=_STEP
+      population, clients / population, num_slots, 0.8, value_discretization_interval=_STEP
   )
   for epsilon in (0.0, 0.1, 1.0, 5.0):
     assert actual.get_delta_for_epsilon(epsilon) == pytest.approx(

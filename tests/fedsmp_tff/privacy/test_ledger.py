@@ -45,12 +45,12 @@ class TestComputation:
 
   def test_every_kind_of_specification_is_read_back(self, tmp_path):
     for i, options in enumerate((
-        dict(sampling='fixed'),
-        dict(seats=20, min_reporting=12),
+        dict(sampling='fixed_size'),
+        dict(num_slots=20, min_reports=12),
         dict(noise='discrete_gaussian', num_values=9, bits=12),
     )):
-      spec = dataclasses.replace(_SPEC, seats=None, min_reporting=None)
-      spec = dataclasses.replace(spec, **{'seats': None, 'min_reporting': None, **options})
+      spec = dataclasses.replace(_SPEC, num_slots=None, min_reports=None)
+      spec = dataclasses.replace(spec, **{'num_slots': None, 'min_reports': None, **options})
       _ledger(tmp_path / str(i), spec=spec).close()
       assert ledger_lib.read(tmp_path / str(i)).spec == spec
 

@@ -59,12 +59,12 @@ def _epsilon(sigma, q, rounds, delta, means, up):
 # In units of the sensitivity C: the pairs that the module's docstring names.
 _PAIRS = {
     'poisson': [(1.0, None), (None, 1.0)],
-    'fixed': [(2.0, -2.0)],
+    'fixed_size': [(2.0, -2.0)],
 }
 
 
 def _library(name, sigma, q, rounds, delta):
-  """What the module says, without a limit of seats; rate q as clients of 100,000."""
+  """What the module says, without a limit of slots; rate q as clients of 100,000."""
   n = 100_000
   step = pld.step_of([(sigma if name == 'poisson' else sigma / 2, q, rounds)])
   arguments = [sigma, n, round(q * n), *([n] if name == 'poisson' else []), step]
@@ -97,19 +97,19 @@ class TestExecution:
           -mu / 2 - epsilon / mu
       )
 
-    for name, sensitivity in (('poisson', 1), ('fixed', 2)):
+    for name, sensitivity in (('poisson', 1), ('fixed_size', 2)):
       epsilon = _library(name, sigma, 1.0, rounds, delta)
       mu = sensitivity * math.sqrt(rounds) / sigma
       assert delta_of(epsilon, mu) == pytest.approx(delta, rel=1e-2)
 
   def test_truncation_costs_what_the_mixture_of_pairs_says(self):
-    # arXiv 2508.15089: while others overflow the seats, the client takes the place of
+    # arXiv 2508.15089: while others overflow the slots, the client takes the place of
     # one of them, which moves the sum by 2 C; dp-accounting takes the pair of a replaced
     # client for it, which is no less. One round, by integration.
-    sigma, n, r, seats, delta = 1.4, 200, 20, 24, 1e-3
+    sigma, n, r, num_slots, delta = 1.4, 200, 20, 24, 1e-3
     q = r / n
-    overflow = stats.binom.sf(seats - 1, n - 1, q)
-    sampled = stats.binom.sf(seats, n, q) * seats / n / overflow
+    overflow = stats.binom.sf(num_slots - 1, n - 1, q)
+    sampled = stats.binom.sf(num_slots, n, q) * num_slots / n / overflow
     x = np.linspace(-14 * sigma - 2, 14 * sigma + 2, 400_001)
     normal = stats.norm(0, sigma).pdf
 
@@ -130,7 +130,7 @@ class TestExecution:
       return (1 - overflow) * added + overflow * replaced
 
     step = pld.step_of([(sigma, q, 1)])
-    one = pld.poisson(sigma, n, r, seats, step)
+    one = pld.poisson(sigma, n, r, num_slots, step)
     epsilon = pld.epsilon_of([(one, 1)])(delta)
     untruncated = pld.epsilon_of([(pld.poisson(sigma, n, r, n, step), 1)])(delta)
     assert overflow > 0.1 and epsilon > 1.2 * untruncated

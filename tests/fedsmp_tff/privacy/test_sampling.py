@@ -53,17 +53,17 @@ class TestFixedSampler:
 
 class TestPoissonSampler:
 
-  @pytest.mark.parametrize('seats', [2, 8])
-  def test_refuses_seats(self, seats):
+  @pytest.mark.parametrize('num_slots', [2, 8])
+  def test_refuses_slots(self, num_slots):
     with pytest.raises(ValueError, match='from `clients_per_round`=3 to `population`=7'):
-      sampling.PoissonSampler(7, 3, seats)
+      sampling.PoissonSampler(7, 3, num_slots)
 
-  def test_every_seat_is_taken_by_a_client_or_by_noise_alone(self):
+  def test_every_slot_is_taken_by_a_client_or_by_noise_alone(self):
     sampler = sampling.PoissonSampler(50, 10, 20, seed=1)
     nums = set()
     for t in range(200):
       cohort = sampler.sample(t)
-      assert len(set(cohort)) == sampler.seats == 20
+      assert len(set(cohort)) == sampler.num_slots == 20
       clients, rest = cohort[cohort >= 0], cohort[cohort < 0]
       assert len(clients) + len(rest) == 20 and (clients < 50).all()
       nums.add(len(clients))
@@ -95,7 +95,7 @@ class TestPoissonSampler:
     )
     assert np.all(np.abs(both - np.where(np.eye(n), q, q**2)) < 4.5 * bound)
 
-  def test_beyond_the_seats_all_are_as_likely(self):
+  def test_beyond_the_slots_all_are_as_likely(self):
     n, draws = 10, 6000
     sampler = sampling.PoissonSampler(n, 6, 6, seed=3)
     counts = np.zeros(n)

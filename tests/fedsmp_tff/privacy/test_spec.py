@@ -17,9 +17,9 @@ _DELTA = _N**-1.1
 
 
 def _spec(sigma=1.4, r=_R, n=_N, delta=_DELTA, rounds=_T, clip=1.0, **options):
-  """Without a limit of seats, unless asked."""
+  """Without a limit of slots, unless asked."""
   if options.get('sampling', 'poisson') == 'poisson':
-    options.setdefault('seats', n)
+    options.setdefault('num_slots', n)
   return spec_lib.PrivacySpec(n, r, rounds, sigma, clip, delta, **options)
 
 
@@ -43,10 +43,10 @@ class TestComputation:
           (dict(delta=math.nan), 'delta'),
           (dict(rounds=0), 'rounds'),
           (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
-          (dict(seats=_R - 1), '`seats` must be from .*100 to .*6000'),
-          (dict(sampling='fixed', seats=_R + 1), '`seats` must be .*100 with fixed sampling'),
-          (dict(min_reporting=0), '`min_reporting` must be from 1'),
-          (dict(seats=120, min_reporting=121), '`min_reporting` must be from 1'),
+          (dict(num_slots=_R - 1), '`num_slots` must be from .*100 to .*6000'),
+          (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must be .*100 with fixed sampling'),
+          (dict(min_reports=0), '`min_reports` must be from 1'),
+          (dict(num_slots=120, min_reports=121), '`min_reports` must be from 1'),
           (dict(noise='laplace'), '`noise` must be one of'),
           (dict(noise='discrete_gaussian'), '`num_values` must be set'),
           (dict(noise='discrete_gaussian', num_values=9, bits=31), '`bits` must be an integer'),
@@ -61,16 +61,16 @@ class TestComputation:
 class TestPrivacySpec:
   """Sampler, noise and accountant are of one object."""
 
-  def test_seats_and_shares_by_default(self):
+  def test_slots_and_shares_by_default(self):
     def of(**options):
       spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
-      return spec.seats, spec.min_reporting, spec.accountant.name
+      return spec.num_slots, spec.min_reports, spec.accountant.name
 
     assert of() == (150, 150, 'poisson_pld')
-    assert of(sampling='fixed') == (100, 100, 'fixed_pld')
+    assert of(sampling='fixed_size') == (100, 100, 'fixed_pld')
     assert of(noise='discrete_gaussian', num_values=9) == (150, 150, 'poisson_pld')
-    assert of(min_reporting=120)[:2] == (150, 120)
-    assert spec_lib.PrivacySpec(120, _R, _T, 1.4, 1.0, _DELTA).seats == 120
+    assert of(min_reports=120)[:2] == (150, 120)
+    assert spec_lib.PrivacySpec(120, _R, _T, 1.4, 1.0, _DELTA).num_slots == 120
 
   def test_only_accountants_of_the_sampling_are_sound(self):
     # A figure for Poisson sampling is no claim of a run with a fixed number.
@@ -79,17 +79,17 @@ class TestPrivacySpec:
       return [a.name for a in accountants.ACCOUNTANTS if a.is_sound(spec.round)]
 
     assert holding() == ['poisson_pld', 'poisson_rdp']
-    assert holding(seats=_N) == ['poisson_pld', 'poisson_rdp', 'paper']
-    assert holding(sampling='fixed') == ['fixed_pld', 'fixed_rdp']
-    assert holding(noise='discrete_gaussian', num_values=9, seats=_N) == [
+    assert holding(num_slots=_N) == ['poisson_pld', 'poisson_rdp', 'paper']
+    assert holding(sampling='fixed_size') == ['fixed_pld', 'fixed_rdp']
+    assert holding(noise='discrete_gaussian', num_values=9, num_slots=_N) == [
         'poisson_pld', 'poisson_rdp'
     ]
 
   def test_the_sampler_is_the_accountant_s(self):
-    for options in (dict(), dict(sampling='fixed')):
+    for options in (dict(), dict(sampling='fixed_size')):
       spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
       cohort = spec.sampler(seed=1).sample(0)
-      assert len(cohort) == spec.sampler().seats == spec.seats
+      assert len(cohort) == spec.sampler().num_slots == spec.num_slots
     assert (cohort >= 0).all()
 
   def test_dp_accounting_has_the_same_epsilon(self):
@@ -97,7 +97,7 @@ class TestPrivacySpec:
     event = dp_accounting.TruncatedSubsampledGaussianDpEvent(_N, _R / _N, 150, 1.4)
     accountant = pld_privacy_accountant.PLDAccountant().compose(event, _T)
     assert accountant.get_epsilon(_DELTA) == pytest.approx(spec.epsilon(), rel=1e-3)
-    fixed = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, 'fixed')
+    fixed = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, 'fixed_size')
     # sigma / 2, since it takes the multiplier relative to the sum's sensitivity, 2 C.
     event = dp_accounting.SampledWithoutReplacementDpEvent(
         _N, _R, dp_accounting.GaussianDpEvent(0.7)
@@ -110,18 +110,18 @@ class TestPrivacySpec:
     )
 
   def test_truncation_is_charged(self):
-    tight = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, seats=115)
+    tight = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, num_slots=115)
     assert tight.epsilon() > 1.1 * _spec().epsilon()
     # Renyi DP may take it for a failure, but here for more of them than delta.
     assert tight.epsilon() < tight.epsilon(accountants.POISSON_RDP) < 3
     default = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA)
     assert default.epsilon(accountants.POISSON_RDP) == pytest.approx(1.495, abs=1e-3)
-    roomy = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, seats=165)
+    roomy = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, num_slots=165)
     loose = _spec().epsilon(accountants.POISSON_RDP)
     assert loose < roomy.epsilon(accountants.POISSON_RDP) < 1.001 * loose
     # The definition, at what it gives: epsilon for the delta that is left.
     failure = _T * stats.binom.sf(160, _N, _R / _N)
-    epsilon = dataclasses.replace(tight, seats=160, min_reporting=None).epsilon(
+    epsilon = dataclasses.replace(tight, num_slots=160, min_reports=None).epsilon(
         accountants.POISSON_RDP
     )
     left = _DELTA - (1 + math.exp(epsilon)) * failure
@@ -160,7 +160,7 @@ class TestCalibration:
   def test_integer_noise_is_calibrated(self):
     # As tasks.run has it before sigma is known.
     spec = spec_lib.PrivacySpec(
-        50, 50, 10, 0.0, 1.0, 1e-3, sampling='fixed', noise='discrete_gaussian', num_values=100
+        50, 50, 10, 0.0, 1.0, 1e-3, sampling='fixed_size', noise='discrete_gaussian', num_values=100
     )
     found = spec.calibrated(2.0)
     assert found.accountant.name == 'fixed_pld' and 1.999 < found.epsilon() <= 2

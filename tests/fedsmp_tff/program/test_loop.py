@@ -168,7 +168,7 @@ class _Watched(tff.framework.ConcreteComputation):
 class TestLedger(_Runs):
 
   # Of a process without noise: what is refused differs from it in one thing.
-  _SPEC = fedsmp_tff.PrivacySpec(_POPULATION, 2, 3, 0.0, 1.0, 1e-3, sampling='fixed')
+  _SPEC = fedsmp_tff.PrivacySpec(_POPULATION, 2, 3, 0.0, 1.0, 1e-3, sampling='fixed_size')
 
   def test_a_round_is_recorded_before_it_begins(self, tmp_path):
     path, process, recorded = tmp_path / 'ledger.jsonl', self._process(), []
@@ -189,17 +189,17 @@ class TestLedger(_Runs):
   def test_another_sampler_is_refused(self, tmp_path, sampler, what):
     self._refused(tmp_path, self._SPEC, what, sampler=sampler)
 
-  def test_other_seats_are_refused(self, tmp_path):
-    spec = dataclasses.replace(self._SPEC, sampling='poisson', seats=9, min_reporting=9)
+  def test_other_slots_are_refused(self, tmp_path):
+    spec = dataclasses.replace(self._SPEC, sampling='poisson', num_slots=9, min_reports=9)
     self._refused(
-        tmp_path, spec, '`seats`=9. Found 8', sampler=sampling.PoissonSampler(_POPULATION, 2, 8)
+        tmp_path, spec, '`num_slots`=9. Found 8', sampler=sampling.PoissonSampler(_POPULATION, 2, 8)
     )
 
   @pytest.mark.parametrize('options, what', [
       (dict(noise_multiplier=0.9), '`noise_multiplier`=1.0. Found 0.9'),
       (dict(noise_multiplier=1.0, clients_per_round=3), '`clients_per_round`=2. Found 3'),
       # A share for each of two, of which one suffices: each is as large as the sum needs.
-      (dict(noise_multiplier=1.0, min_reporting=1), '`min_reporting`=None. Found 1'),
+      (dict(noise_multiplier=1.0, min_reports=1), '`min_reports`=None. Found 1'),
       (dict(noise_multiplier=1.0, noise='discrete_gaussian'), '`noise`=gaussian. Found discrete'),
   ])
   def test_another_mechanism_is_refused(self, tmp_path, options, what):
@@ -307,7 +307,7 @@ class TestGoingOn(_Runs):
   def test_an_unseeded_draw_is_never_repeated_by_a_copy_either(
       self, tmp_path, monkeypatch, recorded
   ):
-    spec = fedsmp_tff.PrivacySpec(_POPULATION, 2, 5, 0.0, 1.0, 1e-3, sampling='fixed')
+    spec = fedsmp_tff.PrivacySpec(_POPULATION, 2, 5, 0.0, 1.0, 1e-3, sampling='fixed_size')
     ledger = lambda path: ledger_lib.Ledger(path / 'ledger.jsonl', spec)  # noqa: E731
     draws = self._draws(tmp_path, monkeypatch, None, ledger if recorded else None)
     assert [len(part) for part in draws] == [3, 4, 4]

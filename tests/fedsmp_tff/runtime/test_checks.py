@@ -10,9 +10,9 @@ from fedsmp_tff.runtime import checks
     'text, sentence',
     [
         (
-            'Graph execution error:\n\nDetected at node Assert\nassertion failed: [Of [3] seats.]'
+            'Graph execution error:\n\nDetected at node Assert\nassertion failed: [Of [3] slots.]'
             ' [Condition x == y] [x = ] [2]\n\t [[{{node Assert}}]]',
-            'Of [3] seats.',
+            'Of [3] slots.',
         ),
         ('assertion failed: [Too few.]', 'Too few.'),
     ],

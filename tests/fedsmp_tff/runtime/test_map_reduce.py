@@ -247,7 +247,7 @@ class TestExecution:
     for num_clients in (5, 7):
       with pytest.raises(
           tf.errors.InvalidArgumentError,
-          match='^The round must have exactly 6 clients, one for each of its seats',
+          match='^The round must have exactly 6 clients, one for each of its slots',
       ):
         process.next(state, _data(num_clients))
 

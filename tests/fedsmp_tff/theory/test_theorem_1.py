@@ -12,8 +12,8 @@ _DELTA = _N**-1.1
 
 
 def _spec(sigma=1.4, r=_R, rounds=_T):
-  """Without a limit of seats."""
-  return spec_lib.PrivacySpec(_N, r, rounds, sigma, 1.0, _DELTA, seats=_N)
+  """Without a limit of slots."""
+  return spec_lib.PrivacySpec(_N, r, rounds, sigma, 1.0, _DELTA, num_slots=_N)
 
 
 class TestEpsilon:

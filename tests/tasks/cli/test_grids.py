@@ -7,7 +7,7 @@ from tasks.cli import grids
 
 _LINES = """
 # A comment.
-all: --task=fashion_mnist --sampling=fixed
+all: --task=fashion_mnist --sampling=fixed_size
 --algorithm=fedsmp_{topk,randk} --p={0.1,0.2}  # four
 --algorithm=dp_fedavg
 
@@ -40,7 +40,7 @@ class TestComputation:
     ]
     # What is there already, in another order of flags, is not there twice.
     assert _short(second) == ['fedavg']
-    assert first[0].flags[:2] == ('--task=fashion_mnist', '--sampling=fixed')
+    assert first[0].flags[:2] == ('--task=fashion_mnist', '--sampling=fixed_size')
 
   def test_seeds_of_a_paragraph_before_the_next(self, write):
     paragraphs = grids.read(write('--task=a\n--task=b\n\n--task=c --seed=7\n--task=d'))

@@ -51,7 +51,7 @@ class TestComputation:
       s = settings.parse(paper_tables.flags_of(row))[0]
       assert (s.task, s.algorithm, s.p or 1.0) == (row.task, row.algorithm, row.p)
       assert s.noise_multiplier == row.noise_multiplier
-      assert s.sampling == 'fixed' and s.initializer == 'torch'
+      assert s.sampling == 'fixed_size' and s.initializer == 'torch'
       standard = paper_tables.settings_of(row.task)
       assert (s.rounds, s.clients_per_round) == (standard.rounds, standard.clients_per_round)
 

@@ -94,7 +94,7 @@ class TestParse:
   def test_what_the_system_does_not_have_is_none(self):
     found = _settings('--algorithm=fedavg')
     assert [found.p, found.clip, found.noise_multiplier, found.epsilon] == [None] * 4
-    assert found.sampling == 'fixed'
+    assert found.sampling == 'fixed_size'
     assert _settings(
         '--algorithm=fedavg', '--warm_start=none', '--trainable=all'
     ).public_examples is None

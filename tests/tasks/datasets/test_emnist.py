@@ -11,8 +11,8 @@ from tasks.datasets import task as task_lib
 from tests.support import small_data
 
 
-def _load(directory, num_public=0, num_held_out=0):
-  split = task_lib.Split(0, num_public, num_held_out, str(directory))
+def _load(directory, num_public=0, num_validation=0):
+  split = task_lib.Split(0, num_public, num_validation, str(directory))
   return emnist.TASK.load(None, split)
 
 
@@ -29,7 +29,7 @@ class TestExecution:
     data = _load(tmp_path, 20, 10)
     small_data.assert_nobody_is_in_two_sets(data)
     assert len(data.public[0]) == 20 and len(data.test[0]) == 10
-    # Some are set aside for the test set, too, which held-out examples take the place of.
+    # Some are set aside for the test set, too, which validation examples take the place of.
     assert set(_load(tmp_path, 20).test_owners.ids).isdisjoint(
         {*data.client_ids, *data.public_owners.ids, *data.test_owners.ids}
     )

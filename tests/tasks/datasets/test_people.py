@@ -30,8 +30,8 @@ def _groups(**changes):
   return dataclasses.replace(groups, **changes)
 
 
-def _divide(groups, num_public=0, num_held_out=0, per_client=False, seed=0):
-  split = task_lib.Split(seed, num_public, num_held_out)
+def _divide(groups, num_public=0, num_validation=0, per_client=False, seed=0):
+  split = task_lib.Split(seed, num_public, num_validation)
   return people.divide(groups, per_client, 'made up', split)
 
 
@@ -59,11 +59,11 @@ class TestExecution:
 
   def test_validation_groups_are_set_aside_in_every_run(self):
     groups = _groups(spare=['group 4', 'group 5'], validation=['group 2'])
-    tested, held_out = _divide(groups, 7), _divide(groups, 7, 4)
-    assert held_out.test_owners.ids == {'person 4', 'person 5'}
-    assert tested.client_ids == held_out.client_ids
+    tested, validation_examples = _divide(groups, 7), _divide(groups, 7, 4)
+    assert validation_examples.test_owners.ids == {'person 4', 'person 5'}
+    assert tested.client_ids == validation_examples.client_ids
     assert not {'person 4', 'person 5'} & {*tested.client_ids, *tested.test_owners.ids}
-    assert tested.split_digest == held_out.split_digest
+    assert tested.split_digest == validation_examples.split_digest
 
   def test_clients_have_all_of_their_examples(self):
     data = _divide(_groups())
@@ -141,7 +141,7 @@ class TestExecution:
   def test_more_than_there_is(self):
     with pytest.raises(
         errors.InputError,
-        match='--public_examples=30 --held_out=9 needs more .*: the 6 people .* have 36, and each leaves it'
+        match='--public_examples=30 --validation_examples=9 needs more .*: the 6 people .* have 36, and each leaves it'
     ):
       _divide(_groups(), 30, 9)
     for groups in (_groups(test=[]), _groups(test=list(_groups().members))):

@@ -24,8 +24,8 @@ _SNIPPETS = {
 }
 
 
-def _load(num_public=0, num_held_out=0, seed=0, directory=None, **own):
-  split = task_lib.Split(seed, num_public, num_held_out, directory and str(directory))
+def _load(num_public=0, num_validation=0, seed=0, directory=None, **own):
+  split = task_lib.Split(seed, num_public, num_validation, directory and str(directory))
   return shakespeare.TASK.load(shakespeare.Options(**own), split)
 
 
@@ -112,20 +112,20 @@ class TestExecution:
     assert 'real' in data.source and not data.test_outside_guarantee
 
   def test_plays_are_set_aside_whole(self):
-    held_out, tested = (_load(1000, num) for num in (2000, 0))
-    small_data.assert_nobody_is_in_two_sets(held_out)
+    validation_examples, tested = (_load(1000, num) for num in (2000, 0))
+    small_data.assert_nobody_is_in_two_sets(validation_examples)
     plays = [
         {person.split('/')[0] for person in people}
         for people in (
-            held_out.client_ids, held_out.public_owners.ids, held_out.test_owners.ids,
+            validation_examples.client_ids, validation_examples.public_owners.ids, validation_examples.test_owners.ids,
             tested.test_owners.ids,
         )
     ]
     assert list(map(len, plays)) == [31, 1, 2, 4]
     assert len(set.union(*plays)) == 38
     # People on whom settings are chosen are clients of no run.
-    assert tested.client_ids == held_out.client_ids
-    assert tested.split_digest == held_out.split_digest
+    assert tested.client_ids == validation_examples.client_ids
+    assert tested.split_digest == validation_examples.split_digest
 
   def test_no_client_is_a_person_of_another_play_that_is_set_aside(self):
     data = _load(1000)

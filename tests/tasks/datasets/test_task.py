@@ -11,22 +11,22 @@ def _examples(num):
   return np.arange(num), -np.arange(num)
 
 
-def _cut(num_public, num_held_out, seed=0, num_clients=4):
-  split = task_lib.Split(seed, num_public, num_held_out)
+def _cut(num_public, num_validation, seed=0, num_clients=4):
+  split = task_lib.Split(seed, num_public, num_validation)
   return task_lib.cut_pool(_examples(50), _examples(7), num_clients, 'made up', split)
 
 
 class TestExecution:
 
-  @pytest.mark.parametrize('num_public, num_held_out', [(0, 0), (1, 0), (13, 5), (0, 4)])
-  def test_public_and_held_out_examples_leave_the_pool(self, num_public, num_held_out):
-    data = _cut(num_public, num_held_out)
+  @pytest.mark.parametrize('num_public, num_validation', [(0, 0), (1, 0), (13, 5), (0, 4)])
+  def test_public_and_validation_examples_leave_the_pool(self, num_public, num_validation):
+    data = _cut(num_public, num_validation)
     taken = [] if data.public is None else list(data.public[0])
-    held_out = list(data.test[0]) if num_held_out else []
-    assert len(taken) == num_public and len(held_out) == num_held_out
-    assert (data.public is None) == (num_public == 0) and data.held_out == bool(num_held_out)
+    validation_examples = list(data.test[0]) if num_validation else []
+    assert len(taken) == num_public and len(validation_examples) == num_validation
+    assert (data.public is None) == (num_public == 0) and data.has_validation == bool(num_validation)
     of_clients = np.concatenate([x for x, _ in data.clients])
-    assert sorted([*of_clients, *taken, *held_out]) == list(range(50))
+    assert sorted([*of_clients, *taken, *validation_examples]) == list(range(50))
     assert all(np.array_equal(y, -x) for x, y in [*data.clients, data.test])
     assert list(of_clients) != sorted(of_clients)  # Shuffled: the partition is IID.
 
@@ -43,7 +43,7 @@ class TestExecution:
     assert rows['public set'].startswith('13 examples without owners')
     assert rows['validation set'].startswith('5 examples without owners')
 
-  def test_public_examples_stay_as_held_out_ones_are_added(self):
+  def test_public_examples_stay_as_validation_examples_are_added(self):
     np.testing.assert_array_equal(_cut(13, 0).public[0], _cut(13, 5).public[0])
 
   def test_parts_differ_by_one_at_most(self):
@@ -61,7 +61,7 @@ class TestExecution:
   def test_too_many_public_examples(self):
     with pytest.raises(errors.InputError, match='--public_examples=50 would take all of the 50'):
       _cut(50, 0)
-    with pytest.raises(errors.InputError, match='--public_examples=40 --held_out=10 would take'):
+    with pytest.raises(errors.InputError, match='--public_examples=40 --validation_examples=10 would take'):
       _cut(40, 10)
 
   def test_data_of_people_unknown_count_as_the_clients(self):

@@ -91,7 +91,7 @@ class TestComputation:
     assert len(by_uplink.curves) == 1  # It sends nothing.
 
   def test_the_ladder_has_the_steps_that_were_run_in_their_order(self, groups):
-    cells = [cell for part in grids.read('ladder/fashion_mnist') for cell in part]
+    cells = [cell for part in grids.read('ablation/fashion_mnist') for cell in part]
     assert all(cell.title for cell in cells) and len({cell.title for cell in cells}) == len(cells)
     runs = []
     for accuracy, cell in ((0.4, cells[3]), (0.2, cells[4]), (0.8, cells[0])):
@@ -110,7 +110,7 @@ class TestComputation:
     assert figure.title.endswith(': ablation, one component more per row')
 
   def test_rivals_of_the_ladder_are_no_steps_and_all_have_the_same_seeds(self, groups):
-    steps, rivals = grids.read('ladder/fashion_mnist')
+    steps, rivals = grids.read('ablation/fashion_mnist')
     runs = []
     for cell, accuracy, seeds in (
         (steps[0], 0.8, (1,)), (steps[1], 0.7, (1, 2)), (steps[2], 0.75, (1,)),
@@ -215,7 +215,7 @@ class TestExecution:
 
   def test_no_label_or_title_is_cut(self, groups, tmp_path):
     flags = {'clip_schedule': 'learning_rate', 'released_weight': 0.5, 'mask_rounds': 7,
-             'server_schedule': 'linear', 'server_learning_rate': 2.5, 'warm_start': 'public'}
+             'server_learning_rate_schedule': 'linear_decay', 'server_learning_rate': 2.5, 'warm_start': 'public'}
     # Without any of them two settings would have the same label.
     (figure,) = [figure for figure in figures.of_task(groups(
         dict(accuracies=[0.1, 0.6], **flags),

@@ -18,7 +18,7 @@ from tests.support import tiny_models
 _OPTIONS = {
     '--released_weight=0.5': '',
     '--clip_schedule=learning_rate': '; C decays with the learning rate of clients',
-    '--server_schedule=linear': ', linear decay to zero',
+    '--server_learning_rate_schedule=linear_decay': ', linear decay to zero',
 }
 
 
@@ -91,7 +91,7 @@ class TestComputation:
 
   def test_the_servers_rate_falls_in_a_line(self):
     optimizer = builders.server_optimizer(
-        _settings('--server_schedule=linear', '--server_learning_rate=8', '--rounds=4')
+        _settings('--server_learning_rate_schedule=linear_decay', '--server_learning_rate=8', '--rounds=4')
     )
     state = optimizer.initialize(tf.TensorSpec([]))
     weight, steps = tf.constant(0.0), []
@@ -124,7 +124,7 @@ class TestExecution:
     assert len(set(found.values())) == len(found)
 
   @pytest.mark.parametrize('flags', [
-      ('--algorithm=fedsmp_released', '--clip_schedule=learning_rate', '--server_schedule=linear'),
+      ('--algorithm=fedsmp_released', '--clip_schedule=learning_rate', '--server_learning_rate_schedule=linear_decay'),
       ('--algorithm=fedsmp_topk', '--released_weight=0.5', '--clip_quantile=0.5', '--mask_rounds=2'),
   ])
   def test_an_interrupted_run_remembers(
@@ -142,11 +142,11 @@ class TestExecution:
     assert 'resuming after round 3 of 5' in capsys.readouterr().out
     assert commands.story(parts) == commands.story(whole)
 
-  def test_held_out_examples_are_no_test_examples(self, data_dir, tmp_path, capsys):
+  def test_validation_examples_are_no_test_examples(self, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
     # 60 examples: 8 public ones, 16 held out, 36 of twelve clients. Unlike the 20 test ones
     # they are 16ths.
-    flags = ('--algorithm=fedsmp_topk', '--seed=1', '--held_out=16')
+    flags = ('--algorithm=fedsmp_topk', '--seed=1', '--validation_examples=16')
     assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert '16 of them HELD OUT in place of the test set' in printed
