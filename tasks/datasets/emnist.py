@@ -1,28 +1,11 @@
 """Federated EMNIST (Caldas et al. 2018) by writer, through TFF's own loader and cache."""
 
-from __future__ import annotations
-
-import typing
-
 import numpy as np
 
 from tasks.datasets import people
 from tasks.datasets import task as task_lib
-from tasks.models import initializers
-
-if typing.TYPE_CHECKING:
-  import tensorflow_federated as tff
 
 _NUM_CLASSES = 62
-
-
-def _build_model(
-    own: None, initializer: initializers.Initializer
-) -> tff.learning.models.FunctionalModel:
-  del own
-  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
-
-  return cnn.cnn((28, 28, 1), (32, 64), (512,), _NUM_CLASSES, initializer)
 
 
 def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
@@ -31,11 +14,10 @@ def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
 
   from tasks.datasets import tff_data  # pylint: disable=g-import-not-at-top
 
-  with tff_data.loading('federated EMNIST', 'emnist_all.sqlite', split.directory):
-    parts = tff.simulation.datasets.emnist.load_data(
-        only_digits=False, cache_dir=split.directory
-    )
-    writers = tff_data.read_people(parts, _to_examples)
+  writers = tff_data.read_people(
+      lambda cache_dir: tff.simulation.datasets.emnist.load_data(False, cache_dir),
+      'emnist_all.sqlite', split.directory, _to_examples,
+  )
   return people.divide(
       people.in_hashed_order(writers, 'writers'),
       per_client=False,
@@ -61,16 +43,9 @@ TASK = task_lib.Task(
     name='emnist',
     title='EMNIST characters by writer, CNN (not in the paper; this project\'s settings)',
     defaults=task_lib.Defaults(
-        epsilon=1.01,
-        rounds=180,
-        clients_per_round=100,
-        clip=1.0,
-        learning_rate=0.125,
-        learning_rate_decay=0.99,
-        p=0.01,
-        momentum=0.5,
-        batch_size=20,
+        epsilon=1.01, rounds=180, clients_per_round=100, clip=1.0, p=0.01,
+        learning_rate=0.125, learning_rate_decay=0.99, momentum=0.5, batch_size=20,
     ),
     load=_load,
-    build_model=_build_model,
+    build_model=task_lib.cnn((28, 28, 1), (32, 64), (512,), _NUM_CLASSES),
 )

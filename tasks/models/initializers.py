@@ -1,7 +1,7 @@
-"""Initial weights as Keras and as PyTorch draw them by default: part of the protocol here.
+"""Draws initial weights as Keras and as PyTorch do by default: part of the protocol here.
 
-A round's noise of sigma C / r is as large as the initial weights of the paper's models, so
-how these are drawn shows in the results. The paper's code was PyTorch.
+A round's noise of sigma C / r is as large as the initial weights of the paper's models, so results
+depend on their distribution. The paper's code was PyTorch.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,25 @@ import numpy as np
 
 
 class KerasInitializer:
-  """Keras's defaults: Glorot uniform, biases zero, an LSTM's forget gates at bias 1.
-
-  Attributes:
-    seed: The seed; each draw has one of its own, derived from it.
-  """
+  """Keras's defaults: Glorot uniform, biases zero, an LSTM's forget gates at bias 1."""
 
   name = 'keras'
 
   def __init__(self, seed: int):
-    self.seed = seed
+    # A seed per draw.
     self._seeds = iter(np.random.SeedSequence(seed).generate_state(64))
 
   def dense(self, shape: Sequence[int]) -> list[np.ndarray]:
-    """Kernel float32[*shape] of a dense layer or convolution, its outputs last; and bias."""
+    """Returns a kernel float32[*shape], outputs last, of a dense layer or convolution; and bias."""
     kernel = self._draw('GlorotUniform', shape)
     return [kernel, np.zeros(shape[-1], np.float32)]
 
   def embedding(self, shape: Sequence[int]) -> np.ndarray:
-    """Embedding float32[*shape]."""
+    """Returns an embedding float32[*shape]."""
     return self._draw('RandomUniform', shape)
 
   def lstm(self, inputs: int, units: int) -> list[np.ndarray]:
-    """Kernel float32[I, 4H], recurrent kernel float32[H, 4H], bias float32[4H]."""
+    """Returns kernel float32[I, 4H], recurrent kernel float32[H, 4H], bias float32[4H]."""
     bias = np.zeros(4 * units, np.float32)
     bias[units : 2 * units] = 1  # Keras's unit_forget_bias.
     return [
@@ -43,7 +39,7 @@ class KerasInitializer:
     ]
 
   def _draw(self, name, shape):
-    # Names of initializers are in every command's help, which has no need of TensorFlow.
+    # Every command's help lists initializers, without TensorFlow.
     import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
     initializer = getattr(tf.keras.initializers, name)(seed=int(next(self._seeds)) >> 1)
@@ -54,36 +50,27 @@ class TorchInitializer:
   """PyTorch's defaults: uniform in +-1/sqrt(fan in), biases too; embeddings N(0, 1).
 
   `torch.nn.Linear` and `Conv2d` draw by `kaiming_uniform_(a=sqrt(5))`, which is that bound;
-  `LSTM` has 1/sqrt(units) for all of its weights.
-
-  Attributes:
-    seed: The seed.
+  `LSTM` has 1/sqrt(units) for all of its weights. Methods are those of `KerasInitializer`.
   """
 
   name = 'torch'
 
   def __init__(self, seed: int):
-    self.seed = seed
     self._rng = np.random.default_rng(seed)
 
   def dense(self, shape: Sequence[int]) -> list[np.ndarray]:
-    """Kernel float32[*shape] of a dense layer or convolution, its outputs last; and bias."""
     fan_in = math.prod(shape[:-1])
     return [self._uniform(shape, fan_in), self._uniform(shape[-1:], fan_in)]
 
   def embedding(self, shape: Sequence[int]) -> np.ndarray:
-    """Embedding float32[*shape]."""
     return self._rng.standard_normal(shape, np.float32)
 
   def lstm(self, inputs: int, units: int) -> list[np.ndarray]:
-    """Kernel float32[I, 4H], recurrent kernel float32[H, 4H], bias float32[4H].
-
-    PyTorch's LSTM has two biases, both drawn; here is their sum.
-    """
     gates = 4 * units
     return [
         self._uniform((inputs, gates), units),
         self._uniform((units, gates), units),
+        # PyTorch's LSTM has two biases.
         self._uniform((gates,), units) + self._uniform((gates,), units),
     ]
 
@@ -94,4 +81,4 @@ class TorchInitializer:
 
 Initializer = KerasInitializer | TorchInitializer
 
-INITIALIZERS = {one.name: one for one in (KerasInitializer, TorchInitializer)}
+INITIALIZERS = {kind.name: kind for kind in (KerasInitializer, TorchInitializer)}

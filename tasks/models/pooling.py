@@ -1,7 +1,7 @@
-"""2x2 max-pooling with its own gradient, for CPUs, where TensorFlow's looks for the maxima again.
+"""2x2 max-pooling with its own gradient, for CPUs, where TensorFlow's searches the maxima again.
 
-That search was 15 % of a client's training time in a profile. Here the comparisons
-of the forward pass are kept, and every operation runs over contiguous memory.
+That search was 15 % of a client's training time in a profile. Here the gradient reuses the
+comparisons of the forward pass, and every operation runs over contiguous memory.
 """
 
 import tensorflow as tf
@@ -26,8 +26,8 @@ def max_pool_2x2(images: tf.Tensor) -> tf.Tensor:
 def _max_pool_even(images: tf.Tensor) -> tf.Tensor:
   _, height, width, channels = images.shape
   pooled_width = width // 2
-  # Of equal values the first in row-major order gets the gradient, as in TensorFlow:
-  # so neighbours within a row are compared first, and then rows.
+  # The first of equal values in row-major order gets the gradient, as in TensorFlow: so neighbours
+  # within a row are compared first, and then rows.
   rows, keep_left = _larger_half(images, 2 * channels)
   pooled, keep_top = _larger_half(rows, 2 * pooled_width * channels)
 

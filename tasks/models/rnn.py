@@ -19,23 +19,22 @@ def character_rnn(
     initializer: initializers.Initializer,
     use_keras: bool = False,
 ) -> split.SplitModel:
-  """Embedding, LSTM layers, and a dense layer of logits for the next character.
+  """Returns a model of an embedding, LSTM layers, and logits for the next character.
 
-  Section 5 of the paper (after Reddi et al., arXiv 2003.00295): 90 characters,
-  embedding 8, two LSTM layers of 256: 820,522 parameters.
+  Section 5 of the paper (after Reddi et al., arXiv 2003.00295): 90 characters, embedding 8, two
+  LSTM layers of 256: 820,522 parameters.
 
   Args:
     vocabulary_size: Number of characters, special ones included.
     embedding_size: Size of a character's embedding.
     lstm_units: Units of each LSTM layer.
     sequence_length: Characters in an example.
-    padding: The label that fills up an example. The loss is a mean over the other
-      labels, as with TFF's Keras model, which masks padding: short roles would
-      teach to predict it otherwise. None: the loss is a mean over all labels.
+    padding: Label that fills up an example. The loss is a mean over the other labels, as with TFF's
+      Keras model: short roles would otherwise train the model to predict padding. None: the loss
+      is a mean over all labels.
     initializer: Draws the initial weights.
-    use_keras: Whether the LSTM layers are Keras's, which on a GPU run as one kernel
-      of cuDNN; if not, they are `lstm.lstm`, faster on processors. The weights are
-      the same.
+    use_keras: Whether the LSTM layers are Keras's, which on a GPU run as one kernel of cuDNN; if
+      not, they are `lstm.lstm`, faster on CPUs, with the same weights.
 
   Returns:
     A model of characters int32[B, T] with the next ones as labels int32[B, T].
@@ -62,9 +61,7 @@ def character_rnn(
     if padding is not None:
       real = tf.cast(tf.not_equal(labels, padding), tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    return tf.math.divide_no_nan(
-        tf.reduce_sum(losses * real), tf.reduce_sum(real)
-    )
+    return tf.math.divide_no_nan(tf.reduce_sum(losses * real), tf.reduce_sum(real))
 
   return split.SplitModel(body, weights, loss, input_spec)
 
@@ -72,10 +69,8 @@ def character_rnn(
 def _keras_lstm(
     inputs: tf.Tensor, kernel: tf.Tensor, recurrent_kernel: tf.Tensor, bias: tf.Tensor
 ) -> tf.Tensor:
-  """Returns the same as `lstm.lstm`, by Keras, with tensors in place of a layer's variables."""
-  layer = tf.keras.layers.LSTM(
-      recurrent_kernel.shape[0], return_sequences=True, time_major=True
-  )
+  """Returns what `lstm.lstm` returns, by Keras, with tensors in place of a layer's variables."""
+  layer = tf.keras.layers.LSTM(recurrent_kernel.shape[0], return_sequences=True, time_major=True)
   layer.cell.kernel, layer.cell.recurrent_kernel, layer.cell.bias = kernel, recurrent_kernel, bias
   layer.built = layer.cell.built = True
   return layer(inputs)

@@ -1,6 +1,7 @@
 """Tests of federated EMNIST through TFF's loader, from a small database in its cache."""
 
 import os
+import urllib.request
 
 import numpy as np
 import pytest
@@ -16,66 +17,59 @@ def _load(directory, num_public=0, num_validation=0):
   return emnist.TASK.load(None, split)
 
 
+def _write(directory, train, test, **kwargs):
+  return small_data.write_tff_emnist(directory, {'train': train, 'test': test}, **kwargs)
+
+
 class TestExecution:
 
-  def _made(self, tmp_path, num_writers=60):
-    writers = {f'writer {i}': 1 + i % 5 for i in range(num_writers)}
-    return small_data.write_tff_emnist(
-        tmp_path, {'train': writers, 'test': {writer: 2 for writer in writers}}
-    )
-
   def test_a_writer_is_a_client_or_set_aside(self, tmp_path):
-    made = self._made(tmp_path)
+    writers = {f'writer {i}': 1 + i % 5 for i in range(60)}
+    parts = _write(tmp_path, writers, dict.fromkeys(writers, 2))
     data = _load(tmp_path, 20, 10)
     small_data.assert_nobody_is_in_two_sets(data)
     assert len(data.public[0]) == 20 and len(data.test[0]) == 10
-    # Some are set aside for the test set, too, which validation examples take the place of.
-    assert set(_load(tmp_path, 20).test_owners.ids).isdisjoint(
+    # Writers are set aside for the test set, too, in whose place the validation set is.
+    assert _load(tmp_path, 20).test_owners.ids.isdisjoint(
         {*data.client_ids, *data.public_owners.ids, *data.test_owners.ids}
     )
-
-    def images(names):
-      return [i.tobytes() for part in made.values() for name in names for i in part[name][0]]
-
-    whose = {image: name for name in made['train'] for image in images([name])}
+    writer_of = {
+        image.tobytes(): name
+        for part in parts.values() for name, (images, _) in part.items() for image in images
+    }
     for (x, y), name in zip(data.clients, data.client_ids):
       assert x.dtype == np.uint8 and y.dtype == np.int32
-      expected = [np.concatenate([part[name][j] for part in made.values()]) for j in range(2)]
-      np.testing.assert_array_equal(x[..., 0], expected[0])
-      np.testing.assert_array_equal(y, expected[1])
+      images, labels = (np.concatenate([p[name][j] for p in parts.values()]) for j in range(2))
+      np.testing.assert_array_equal(x[..., 0], images)
+      np.testing.assert_array_equal(y, labels)
     for (x, _), owners in ((data.test, data.test_owners), (data.public, data.public_owners)):
-      assert {whose[image.tobytes()] for image in x[..., 0]} <= owners.ids
+      assert {writer_of[image.tobytes()] for image in x[..., 0]} <= owners.ids
 
   def test_no_text_depends_on_the_size_of_a_client(self, tmp_path):
     sizes, texts = {f'writer {i}': 2 for i in range(12)}, set()
     for num in (2, 5):
       (directory := tmp_path / str(num)).mkdir()
       sizes['writer 5'] = num
-      small_data.write_tff_emnist(directory, {'train': sizes, 'test': sizes})
+      _write(directory, sizes, sizes)
       data = _load(directory)
       assert 'writer 5' in data.client_ids and not data.test_outside_guarantee
       texts.add((str(data.rows()), str(data.as_dict())))
     assert len(texts) == 1
 
   def test_too_many_public_examples(self, tmp_path):
-    small_data.write_tff_emnist(
-        tmp_path, {part: {'a': 3, 'b': 5, 'c': 4} for part in ('train', 'test')}
-    )
+    _write(tmp_path, *[{'a': 3, 'b': 5, 'c': 4}] * 2)
     with pytest.raises(errors.InputError, match='--public_examples=99 needs more .* 2 writers'):
       _load(tmp_path, 99)
     with pytest.raises(errors.InputError, match='too few writers'):
       _load(tmp_path, 11)
 
   def test_a_writer_in_one_part_alone(self, tmp_path):
-    small_data.write_tff_emnist(tmp_path, {'train': {'a': 3, 'b': 5}, 'test': {'a': 1}})
+    _write(tmp_path, {'a': 3, 'b': 5}, {'a': 1})
     with pytest.raises(errors.InputError, match="client 'b': it is in one of the train and test"):
       _load(tmp_path)
 
   def test_no_database(self, tmp_path, monkeypatch):
-    # What a machine without a network says; nothing is sent.
-    import urllib.request
-
-    def refuse(*_):
+    def refuse(*_):  # As a machine without a network does; nothing is sent.
       raise OSError('no network')
 
     monkeypatch.setattr(urllib.request, 'urlopen', refuse)
@@ -84,8 +78,13 @@ class TestExecution:
     ):
       _load(tmp_path)
 
-  def test_a_damaged_database(self, tmp_path):
-    (tmp_path / 'emnist_all.sqlite').write_bytes(b'not a database' * 100)
+  @pytest.mark.parametrize('fraction', [0, 0.3, 0.6, 0.95])
+  def test_a_damaged_database(self, tmp_path, fraction):
+    _write(tmp_path, {'a': 30, 'b': 50}, {'a': 10, 'b': 20})
+    path = tmp_path / 'emnist_all.sqlite'
+    os.truncate(path, int(fraction * path.stat().st_size))
+    if fraction == 0:
+      path.write_bytes(b'not a database' * 100)
     with pytest.raises(errors.InputError, match='emnist_all.sqlite.*delete it'):
       _load(tmp_path)
 
@@ -101,8 +100,8 @@ class TestExecution:
       ],
   )
   def test_a_client_s_bad_data_are_named_with_the_file(self, tmp_path, change, reason):
-    small_data.write_tff_emnist(
-        tmp_path, {'train': {'a': 3, 'b': 5}, 'test': {'a': 1, 'b': 2}},
+    _write(
+        tmp_path, {'a': 3, 'b': 5}, {'a': 1, 'b': 2},
         change=lambda writer, *image: change(*image) if writer == 'b' else None,
     )
     with pytest.raises(
@@ -110,13 +109,3 @@ class TestExecution:
     ) as error:
       _load(tmp_path)
     assert '\n' not in str(error.value)
-
-  @pytest.mark.parametrize('left', [0.3, 0.6, 0.95])
-  def test_a_cut_database(self, tmp_path, left):
-    small_data.write_tff_emnist(
-        tmp_path, {'train': {'a': 30, 'b': 50}, 'test': {'a': 10, 'b': 20}}
-    )
-    path = tmp_path / 'emnist_all.sqlite'
-    os.truncate(path, int(left * path.stat().st_size))
-    with pytest.raises(errors.InputError, match='emnist_all.sqlite.*delete it'):
-      _load(tmp_path)

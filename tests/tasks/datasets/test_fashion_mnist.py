@@ -3,8 +3,6 @@
 import gzip
 import pathlib
 
-import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -16,8 +14,8 @@ from tests.support import small_data
 _REAL = pathlib.Path('/usr/share/datasets/fashion-mnist')
 
 
-def _load(directory, num_public=0, seed=0):
-  return fashion_mnist.load(12, task_lib.Split(seed, num_public, directory=str(directory)))
+def _load(directory, num_public=0):
+  return fashion_mnist.load(12, task_lib.Split(0, num_public, directory=str(directory)))
 
 
 class TestExecution:
@@ -26,22 +24,15 @@ class TestExecution:
     parts = small_data.write_fashion_mnist(data_dir)
     data = _load(data_dir, 8)
     assert len(data.clients) == 12 and len(data.public[0]) == 8
-    shares = [*data.clients, data.public]
-    images = np.concatenate([x for x, _ in shares])[..., 0]
-    labels = np.concatenate([y for _, y in shares])
+    images, labels = map(np.concatenate, zip(*data.clients, data.public))
     assert images.dtype == np.uint8 and labels.dtype == np.int32
 
     def rows(x, y):
-      return sorted(bytes(i.tobytes()) + bytes([k]) for i, k in zip(x, y))
+      return sorted(image.tobytes() + bytes([label]) for image, label in zip(x, y))
 
     assert rows(images, labels) == rows(*parts['train'])
     np.testing.assert_array_equal(data.test[0][..., 0], parts['t10k'][0])
     np.testing.assert_array_equal(data.test[1], parts['t10k'][1])
-
-  def test_the_partition_follows_the_seed(self, data_dir):
-    one, again, other = (_load(data_dir, seed=s).clients for s in (1, 1, 2))
-    np.testing.assert_array_equal(one[0][0], again[0][0])
-    assert not np.array_equal(one[0][0], other[0][0])
 
   def test_missing_file(self, tmp_path):
     with pytest.raises(
@@ -58,6 +49,8 @@ class TestExecution:
           (lambda b: gzip.compress(gzip.decompress(b)[:-1]), 'not an IDX file'),
           (lambda b: gzip.compress(b'\0\0\x0d\3' + gzip.decompress(b)[4:]), 'not an'),
           (lambda b: gzip.compress(b''), 'not an IDX file'),
+          (lambda b: gzip.compress(b'\0\0\x08\3\0\0'), 'not an IDX file'),
+          (lambda b: gzip.compress(b)[:12] + b'\xff' * 50, 'gzip'),
       ],
   )
   def test_damaged_file(self, data_dir, damage, match):
@@ -66,33 +59,17 @@ class TestExecution:
     with pytest.raises(errors.InputError, match=f'train-images.*{match}'):
       _load(data_dir)
 
-  @hypothesis.settings(
-      deadline=None, derandomize=True, database=None,
-      suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-  )
-  @hypothesis.given(st.binary(max_size=40))
-  def test_any_other_bytes_are_refused(self, data_dir, content):
-    path = data_dir / 'train-images-idx3-ubyte.gz'
-    for written in (content, gzip.compress(content), gzip.compress(b'\0\0\x08\x03' + content)):
-      path.write_bytes(written)
-      with pytest.raises(errors.InputError, match='train-'):
-        _load(data_dir)
-
-  def test_labels_that_do_not_fit(self, data_dir):
+  @pytest.mark.parametrize('num, label, match', [(3, 0, '3 labels'), (60, 10, 'label 10')])
+  def test_labels_that_do_not_fit(self, data_dir, num, label, match):
     path = data_dir / 'train-labels-idx1-ubyte.gz'
-    small_data.write_idx(path, np.zeros(3, np.uint8))
-    with pytest.raises(errors.InputError, match='train-labels.*3 labels'):
-      _load(data_dir)
-    small_data.write_idx(path, np.full(60, 10, np.uint8))
-    with pytest.raises(errors.InputError, match='train-labels.*label 10'):
+    small_data.write_idx(path, np.full(num, label, np.uint8))
+    with pytest.raises(errors.InputError, match=f'train-labels.*{match}'):
       _load(data_dir)
 
-  @pytest.mark.skipif(
-      not _REAL.is_dir(), reason='needs Debian\'s dataset-fashion-mnist'
-  )
+  @pytest.mark.skipif(not _REAL.is_dir(), reason='needs Debian\'s dataset-fashion-mnist')
   def test_the_real_images(self):
     data = fashion_mnist.TASK.load(None, task_lib.Split(0, 1000))
     assert len(data.clients) == 6000 and len(data.public[0]) == 1000
-    sizes = {len(x) for x, _ in data.clients}
-    assert sizes == {9, 10} and sum(len(x) for x, _ in data.clients) == 59_000
+    sizes = [len(x) for x, _ in data.clients]
+    assert set(sizes) == {9, 10} and sum(sizes) == 59_000
     assert np.bincount(data.test[1]).tolist() == [1000] * 10

@@ -1,27 +1,21 @@
 """Tests of what a finished run shows of its model."""
 
+import types
+
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks import datasets
 from tasks.datasets import showing
 from tasks.models import initializers
 
 
-def _linear_model(kernel):
-  """A model whose logits are x times a fixed matrix."""
-  return tff.learning.models.FunctionalModel(
-      initial_weights=((np.asarray(kernel, np.float32),), ()),
-      predict_on_batch_fn=tf.function(lambda weights, x, training: tf.matmul(x, weights[0][0])),
-      loss_fn=tf.function(lambda output, label, weight=None: 0.0),
-      input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None], tf.int32)),
-  )
-
-
 def test_rows_of_a_confusion_matrix_are_true_classes():
-  # 0 is taken for 1, and half of 1 for 0; there is no 2. More examples than a batch.
-  model = _linear_model([[0, 1, 0], [1, 0, 0], [0, 1, 0]])
+  # Class 0 is predicted as 1, and half of 1 as 0; no example is of class 2. More than a batch.
+  kernel = tf.constant([[0, 1, 0], [1, 0, 0], [0, 1, 0]], tf.float32)
+  model = types.SimpleNamespace(
+      initial_weights=kernel, predict_on_batch=lambda weights, x, training: tf.matmul(x, weights)
+  )
   y = np.repeat(np.arange(2, dtype=np.int32), 600)
   x = np.eye(3, dtype=np.float32)[y]
   x[900:] = [0, 0, 1]
@@ -34,7 +28,7 @@ def test_rows_of_a_confusion_matrix_are_true_classes():
 
 def test_a_text_sample_continues_the_prompt():
   task = datasets.TASKS['shakespeare']
-  model = task.build_model(task.options(), initializers.INITIALIZERS['keras'](1))
-  text = task.show(model, None)
-  assert text.startswith('text sample:\nROMEO. ') and len(text) == len('text sample:\nROMEO. ') + 200
+  model = task.build_model(task.options(), initializers.KerasInitializer(1))
+  text, prompt = task.show(model, None), 'text sample:\nROMEO. '
+  assert text.startswith(prompt) and len(text) == len(prompt) + 200
   assert task.show(model, None) == text

@@ -1,4 +1,4 @@
-"""Tests of cutting a pool into clients, and of what is said of whose data are."""
+"""Tests of cutting a pool into clients, and of the texts on the owners of data."""
 
 import numpy as np
 import pytest
@@ -21,16 +21,19 @@ class TestExecution:
   @pytest.mark.parametrize('num_public, num_validation', [(0, 0), (1, 0), (13, 5), (0, 4)])
   def test_public_and_validation_examples_leave_the_pool(self, num_public, num_validation):
     data = _cut(num_public, num_validation)
-    taken = [] if data.public is None else list(data.public[0])
-    validation_examples = list(data.test[0]) if num_validation else []
-    assert len(taken) == num_public and len(validation_examples) == num_validation
-    assert (data.public is None) == (num_public == 0) and data.has_validation == bool(num_validation)
+    public = [] if data.public is None else list(data.public[0])
+    validation = list(data.test[0]) if num_validation else []
+    assert len(public) == num_public and len(validation) == num_validation
+    assert (data.public is None) == (num_public == 0)
+    assert data.has_validation == bool(num_validation)
     of_clients = np.concatenate([x for x, _ in data.clients])
-    assert sorted([*of_clients, *taken, *validation_examples]) == list(range(50))
+    assert sorted([*of_clients, *public, *validation]) == list(range(50))
     assert all(np.array_equal(y, -x) for x, y in [*data.clients, data.test])
     assert list(of_clients) != sorted(of_clients)  # Shuffled: the partition is IID.
+    # Public examples stay as validation examples are added.
+    assert not num_public or public == list(_cut(num_public, 0).public[0])
 
-  def test_a_pool_is_nobody_s(self):
+  def test_a_pool_has_no_owners(self):
     data = _cut(13, 5)
     assert not data.test_owners.ids and not data.public_owners.ids
     assert len(set(data.client_ids)) == len(data.clients) == 4
@@ -43,26 +46,28 @@ class TestExecution:
     assert rows['public set'].startswith('13 examples without owners')
     assert rows['validation set'].startswith('5 examples without owners')
 
-  def test_public_examples_stay_as_validation_examples_are_added(self):
-    np.testing.assert_array_equal(_cut(13, 0).public[0], _cut(13, 5).public[0])
-
   def test_parts_differ_by_one_at_most(self):
     parts = task_lib.split_evenly(*_examples(59), 6)
     assert sorted(len(x) for x, _ in parts) == [9, 10, 10, 10, 10, 10]
     np.testing.assert_array_equal(np.concatenate([x for x, _ in parts]), np.arange(59))
     assert all(np.array_equal(y, -x) for x, y in parts)
 
-  def test_another_cut_has_another_digest(self):
-    # Who sees two equal digests knows that a client is the same client in both.
+  def test_the_partition_and_its_digest_follow_the_seed_and_the_sizes(self):
+    # Two equal digests tell that a client is the same client in both runs.
     cuts = [(5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 0, 7)]
     assert len({_cut(*cut).split_digest for cut in cuts}) == len(cuts)
-    assert _cut(5, 0).split_digest == _cut(5, 0).split_digest
+    data, again, other = (_cut(5, 0, seed) for seed in (0, 0, 2))
+    assert data.split_digest == again.split_digest
+    np.testing.assert_array_equal(data.clients[0][0], again.clients[0][0])
+    assert not np.array_equal(data.clients[0][0], other.clients[0][0])
 
-  def test_too_many_public_examples(self):
-    with pytest.raises(errors.InputError, match='--public_examples=50 would take all of the 50'):
-      _cut(50, 0)
-    with pytest.raises(errors.InputError, match='--public_examples=40 --validation_examples=10 would take'):
-      _cut(40, 10)
+  @pytest.mark.parametrize(
+      'sizes, flags', [((50, 0), '--public_examples=50'),
+                       ((40, 10), '--public_examples=40 --validation_examples=10')],
+  )
+  def test_too_many_public_examples(self, sizes, flags):
+    with pytest.raises(errors.InputError, match=f'{flags} would take all of the 50'):
+      _cut(*sizes)
 
   def test_data_of_people_unknown_count_as_the_clients(self):
     data = task_lib.TaskData([_examples(3), _examples(4)], _examples(5), _examples(6), 'made up')

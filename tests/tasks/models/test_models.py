@@ -13,16 +13,21 @@ from tasks.models import lstm
 from tasks.models import pooling
 from tasks.models import rnn
 
+_layers = tf.keras.layers
 _initializer = initializers.KerasInitializer
 
 
-def _build(name, seed=0):
-  task = datasets.TASKS[name]
-  return task.build_model(task.options and task.options(), _initializer(seed))
+def _with_gradients(function, inputs, upstream):
+  """Returns what a function, traced as in a run, returns, and its gradients."""
 
+  @tf.function
+  def compute(*inputs):
+    with tf.GradientTape() as tape:
+      tape.watch(inputs)
+      output = function(*inputs)
+    return output, *tape.gradient(output, inputs, upstream)
 
-def _size(model):
-  return sum(np.size(w) for w in model.initial_weights[0])
+  return compute(*inputs)
 
 
 class TestComputation:
@@ -38,30 +43,20 @@ class TestComputation:
       ],
   )
   def test_parameter_counts(self, task, parameters):
-    assert _size(_build(task)) == parameters
-
-  def test_initial_weights_follow_the_seed(self):
-    one, again, other = (_build('shakespeare', s).initial_weights[0] for s in (1, 1, 2))
-    np.testing.assert_array_equal(one[1], again[1])
-    assert not np.array_equal(one[1], other[1])
-
+    task = datasets.TASKS[task]
+    model = task.build_model(task.options and task.options(), _initializer(0))
+    assert sum(map(np.size, model.initial_weights[0])) == parameters
 
 class TestExecution:
 
   def test_cnn_equals_keras(self):
     model = cnn.cnn((11, 9, 2), (3, 4), (7, 6), 5, initializer=_initializer(0))
     keras_model = tf.keras.Sequential([
-        tf.keras.layers.InputLayer((11, 9, 2)),
-        tf.keras.layers.Conv2D(3, 5, padding='same'),
-        tf.keras.layers.MaxPool2D(padding='same'),
-        tf.keras.layers.ReLU(),
-        tf.keras.layers.Conv2D(4, 5, padding='same'),
-        tf.keras.layers.MaxPool2D(padding='same'),
-        tf.keras.layers.ReLU(),
-        tf.keras.layers.Flatten(),
-        tf.keras.layers.Dense(7, 'relu'),
-        tf.keras.layers.Dense(6, 'relu'),
-        tf.keras.layers.Dense(5),
+        _layers.InputLayer((11, 9, 2)),
+        _layers.Conv2D(3, 5, padding='same'), _layers.MaxPool2D(padding='same'), _layers.ReLU(),
+        _layers.Conv2D(4, 5, padding='same'), _layers.MaxPool2D(padding='same'), _layers.ReLU(),
+        _layers.Flatten(),
+        _layers.Dense(7, 'relu'), _layers.Dense(6, 'relu'), _layers.Dense(5),
     ])
     keras_model.set_weights(model.initial_weights[0])
     images = np.random.default_rng(0).integers(0, 256, (4, 11, 9, 2), np.uint8)
@@ -71,94 +66,76 @@ class TestExecution:
         atol=1e-5,
     )
 
-  def test_rnn_equals_keras(self):
-    model = rnn.character_rnn(12, 3, (5, 4), 7, padding=0, initializer=_initializer(0))
+  @pytest.mark.parametrize('use_keras', [False, True])
+  def test_rnn_equals_keras(self, use_keras):
+    model = rnn.character_rnn(12, 3, (5, 4), 7, 0, _initializer(0), use_keras)
     keras_model = tf.keras.Sequential([
-        tf.keras.layers.Embedding(12, 3, input_length=7),
-        tf.keras.layers.LSTM(5, return_sequences=True),
-        tf.keras.layers.LSTM(4, return_sequences=True),
-        tf.keras.layers.Dense(12),
+        _layers.Embedding(12, 3, input_length=7),
+        _layers.LSTM(5, return_sequences=True), _layers.LSTM(4, return_sequences=True),
+        _layers.Dense(12),
     ])
     keras_model.set_weights(model.initial_weights[0])
-    characters = np.random.default_rng(0).integers(0, 12, (6, 7), np.int32)
-    labels = np.random.default_rng(1).integers(0, 12, (6, 7), np.int32)
+    characters, labels = np.random.default_rng(0).integers(0, 12, (2, 6, 7), np.int32)
     output = model.predict_on_batch(model.initial_weights, characters)
     np.testing.assert_allclose(output, keras_model(characters), atol=1e-5)
     assert np.any(labels == 0)
     keras_loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    real = keras_loss(labels[labels != 0], output[labels != 0])
-    assert float(model.loss(output, labels)) == pytest.approx(float(real), rel=1e-5)
+    without_padding = keras_loss(labels[labels != 0], output[labels != 0])
+    assert float(model.loss(output, labels)) == pytest.approx(float(without_padding), rel=1e-5)
     assert float(model.loss(output, np.zeros_like(labels))) == 0
 
   def test_rnn_of_keras_layers_trains_as_the_unrolled_one(self):
-    rng = np.random.default_rng(0)
-    examples = tf.data.Dataset.from_tensor_slices(
-        tuple(rng.integers(0, 12, (2, 6, 7), np.int32))
-    )
+    tokens = np.random.default_rng(0).integers(0, 12, (2, 6, 7), np.int32)
+    client = fedsmp_tff.tag_client(0, tf.data.Dataset.from_tensor_slices(tuple(tokens)))
     trained = []
     for use_keras in (False, True):
-      model = rnn.character_rnn(12, 3, (5, 4), 7, 0, initializer=_initializer(0), use_keras=use_keras)
+      model = rnn.character_rnn(12, 3, (5, 4), 7, 0, _initializer(0), use_keras)
       process = fedsmp_tff.build_fed_smp(
           model,
-          fedsmp_tff.LocalTraining(
-              tff.learning.optimizers.build_sgdm(0.5, 0.9), 2, epochs=2
-          ),
+          fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.5, 0.9), 2, epochs=2),
           fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), fedsmp_tff.Mechanism(1)),
           seed=1,
       )
-      state = process.next(
-          process.initialize(), [fedsmp_tff.tag_client(0, examples)]
-      ).state
+      state = process.next(process.initialize(), [client]).state
       trained.append(state.global_model_weights.trainable)
-    for one, other, initial in zip(*trained, model.initial_weights[0]):
-      assert np.any(np.abs(one - initial) > 1e-3)
-      np.testing.assert_allclose(one, other, atol=1e-5)
+    for unrolled, keras, initial in zip(*trained, model.initial_weights[0]):
+      assert np.any(np.abs(unrolled - initial) > 1e-3)
+      np.testing.assert_allclose(unrolled, keras, atol=1e-5)
 
   @pytest.mark.parametrize('shape', [(3, 8, 6, 5), (2, 7, 6, 1), (2, 4, 5, 3)])
   @pytest.mark.parametrize('ties', [False, True])
   def test_pooling_equals_tensorflows(self, shape, ties):
     rng = np.random.default_rng(0)
-    # Of values 0, 1 and 2 most windows have several largest.
-    images = rng.integers(0, 3, shape) if ties else rng.normal(size=shape)
-    images = tf.constant(images, tf.float32)
-    results = []
-    for pool in (
-        pooling.max_pool_2x2, lambda x: tf.nn.max_pool2d(x, 2, 2, 'SAME')
+    # Most windows of the values 0, 1 and 2 have several maxima.
+    images = tf.constant(rng.integers(0, 3, shape) if ties else rng.normal(size=shape), tf.float32)
+    reference = lambda x: tf.nn.max_pool2d(x, 2, 2, 'SAME')  # noqa: E731
+    upstream = rng.permutation(tf.size(reference(images))).astype(np.float32)
+    upstream = upstream.reshape(reference(images).shape)
+    for actual, expected in zip(
+        _with_gradients(pooling.max_pool_2x2, [images], upstream),
+        _with_gradients(reference, [images], upstream),
     ):
-      with tf.GradientTape() as tape:
-        tape.watch(images)
-        pooled = pool(images)
-      upstream = tf.reshape(
-          tf.range(1, tf.size(pooled, tf.int32) + 1), pooled.shape
-      )
-      upstream = tf.cast(upstream, tf.float32)
-      results.append((pooled, tape.gradient(pooled, images, upstream)))
-    for ours, theirs in zip(*results):
-      np.testing.assert_array_equal(ours, theirs)
+      np.testing.assert_array_equal(actual, expected)
 
-  def test_lstm_gradients_equal_keras(self):
+  @pytest.mark.parametrize('layer', [lstm.lstm, rnn._keras_lstm])
+  def test_lstm_gradients_equal_keras(self, layer):
+    steps, batch, size, units = 9, 3, 4, 6
     rng = np.random.default_rng(0)
-    steps, batch, inputs, units = 9, 3, 4, 6
     x, kernel, recurrent, bias, upstream = (
         tf.constant(rng.normal(size=shape), tf.float32)
         for shape in (
-            (steps, batch, inputs), (inputs, 4 * units), (units, 4 * units),
-            (4 * units,), (steps, batch, units),
+            (steps, batch, size), (size, 4 * units), (units, 4 * units), (4 * units,),
+            (steps, batch, units),
         )
     )
-    with tf.GradientTape() as tape:
-      tape.watch([x, kernel, recurrent, bias])
-      hidden = lstm.lstm(x, kernel, recurrent, bias)
-      loss = tf.reduce_sum(hidden * upstream)
-    ours = tape.gradient(loss, [x, kernel, recurrent, bias])
-    layer = tf.keras.layers.LSTM(units, return_sequences=True)
-    layer.build((batch, steps, inputs))
-    layer.set_weights([kernel, recurrent, bias])
+    keras_layer = _layers.LSTM(units, return_sequences=True, time_major=True)
+    keras_layer.build((steps, batch, size))
+    keras_layer.set_weights([kernel, recurrent, bias])
     with tf.GradientTape() as tape:
       tape.watch(x)
-      keras_hidden = tf.transpose(layer(tf.transpose(x, [1, 0, 2])), [1, 0, 2])
-      loss = tf.reduce_sum(keras_hidden * upstream)
-    theirs = tape.gradient(loss, [x, *layer.trainable_weights])
-    np.testing.assert_allclose(hidden, keras_hidden, atol=1e-5)
-    for our, their in zip(ours, theirs):
-      np.testing.assert_allclose(our, their, atol=1e-4, rtol=1e-4)
+      expected = keras_layer(x)
+    gradients = tape.gradient(expected, [x, *keras_layer.trainable_weights], upstream)
+    for actual, value in zip(
+        _with_gradients(layer, [x, kernel, recurrent, bias], upstream), [expected, *gradients]
+    ):
+      np.testing.assert_allclose(actual, value, atol=1e-4, rtol=1e-4)
