@@ -26,11 +26,11 @@ def _step(projected, hidden, cell, recurrent_kernel):
 
 
 @_traced_once
-def _step_back(upstream, d_hidden, d_cell, forget, of_sums, of_cell, transposed):
+def _step_back(upstream, d_hidden, d_cell, forget, sums_factor, cell_factor, transposed):
   """Returns the gradients of a step's sums, and of the states before it."""
   d_hidden += upstream
-  d_cell += d_hidden * of_cell
-  d_sums = tf.concat([d_cell, d_cell, d_cell, d_hidden], axis=1) * of_sums
+  d_cell += d_hidden * cell_factor
+  d_sums = tf.concat([d_cell, d_cell, d_cell, d_hidden], axis=1) * sums_factor
   return d_sums, tf.matmul(d_sums, transposed), d_cell * forget
 
 
@@ -70,22 +70,22 @@ def lstm(
     d_hidden = d_cell = zeros
     d_sums = [None] * steps
     # Derivatives of all steps at once: per step they would be 15 more operations on few kilobytes.
-    i, f, g, o, squashed = (tf.stack(of_steps) for of_steps in zip(*gates))
-    of_sums = tf.concat(
+    i, f, g, o, squashed = map(tf.stack, zip(*gates))
+    sums_factors = tf.concat(
         [
             g * i * (1 - i), tf.stack(cell[:-1]) * f * (1 - f), i * (1 - g * g),
             squashed * o * (1 - o),
         ],
         axis=2,
     )
-    of_steps = [
+    factors = [
         tf.unstack(values, num=steps)
-        for values in (f, of_sums, o * (1 - squashed * squashed))
+        for values in (f, sums_factors, o * (1 - squashed * squashed))
     ]
     upstream = tf.unstack(upstream, num=steps)
     for step in reversed(range(steps)):
       d_sums[step], d_hidden, d_cell = _step_back(
-          upstream[step], d_hidden, d_cell, *(values[step] for values in of_steps), transposed
+          upstream[step], d_hidden, d_cell, *(values[step] for values in factors), transposed
       )
     d_sums = tf.concat(d_sums, axis=0)
     before = tf.concat(hidden[:-1], axis=0)

@@ -32,8 +32,8 @@ def _max_pool_even(images: tf.Tensor) -> tf.Tensor:
   pooled, keep_top = _larger_half(rows, 2 * pooled_width * channels)
 
   def gradient(upstream):
-    of_rows = _to_larger_half(upstream, keep_top)
-    return tf.reshape(_to_larger_half(of_rows, keep_left), tf.shape(images))
+    row_gradient = _to_larger_half(upstream, keep_top)
+    return tf.reshape(_to_larger_half(row_gradient, keep_left), tf.shape(images))
 
   return tf.reshape(pooled, [-1, height // 2, pooled_width, channels]), gradient
 

@@ -56,13 +56,6 @@ class TestExecution:
       texts.add((str(data.rows()), str(data.as_dict())))
     assert len(texts) == 1
 
-  def test_too_many_public_examples(self, tmp_path):
-    _write(tmp_path, *[{'a': 3, 'b': 5, 'c': 4}] * 2)
-    with pytest.raises(errors.InputError, match='--public_examples=99 needs more .* 2 writers'):
-      _load(tmp_path, 99)
-    with pytest.raises(errors.InputError, match='too few writers'):
-      _load(tmp_path, 11)
-
   def test_a_writer_in_one_part_alone(self, tmp_path):
     _write(tmp_path, {'a': 3, 'b': 5}, {'a': 1})
     with pytest.raises(errors.InputError, match="client 'b': it is in one of the train and test"):

@@ -136,13 +136,6 @@ class TestExecution:
     assert num_train / (num_train + num_test) == pytest.approx(0.8, abs=0.02)
     assert np.mean(data.test[1] == 0) == pytest.approx(0.24, abs=0.01)  # Padding.
 
-  def test_more_public_examples_than_plays_have(self):
-    with pytest.raises(
-        errors.InputError,
-        match='--public_examples=20000 needs more .*: the 251 speaking roles .* 13,960,',
-    ):
-      _load(20_000)
-
   def test_tff_s_roles_are_set_aside_whole(self, tmp_path):
     roles = {f'PLAY_{i}_ROLE_{j}': [b'%d' % i, b'%d' % j] for i in range(10) for j in range(6)}
     small_data.write_tff_shakespeare(

@@ -109,8 +109,8 @@ class TestExecution:
     # Most windows of the values 0, 1 and 2 have several maxima.
     images = tf.constant(rng.integers(0, 3, shape) if ties else rng.normal(size=shape), tf.float32)
     reference = lambda x: tf.nn.max_pool2d(x, 2, 2, 'SAME')  # noqa: E731
-    upstream = rng.permutation(tf.size(reference(images))).astype(np.float32)
-    upstream = upstream.reshape(reference(images).shape)
+    pooled = reference(images)
+    upstream = rng.permutation(np.size(pooled)).reshape(pooled.shape).astype(np.float32)
     for actual, expected in zip(
         _with_gradients(pooling.max_pool_2x2, [images], upstream),
         _with_gradients(reference, [images], upstream),
