@@ -1,12 +1,11 @@
 """DP-FedAvg and FedAvg: all coordinates."""
 
+import fedsmp_tff
 from tasks.systems import system
 
 
 def _sparsifier(settings, data):
   del settings, data
-  import fedsmp_tff  # pylint: disable=g-import-not-at-top
-
   return fedsmp_tff.Dense()
 
 
