@@ -137,8 +137,9 @@ def scores_of_run(
         if 0 <= i < num and included[i] else nothing
         for i in sampler.sample(t)
     ]
-    state, update, _ = process.next(state, cohort)
-    released = np.asarray(update)[coordinates] * spec.clients_per_round
+    output = process.next(state, cohort)
+    state = output.state
+    released = np.asarray(output.result)[coordinates] * spec.clients_per_round
     along = directions @ released / spec.clipping_norm
     scores += np.log1p(rate * np.expm1((2 * along - 1) / (2 * spec.noise_multiplier**2)))
   return scores, included
