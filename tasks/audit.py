@@ -52,7 +52,6 @@ class Options:
       values=[sampling_lib.POISSON, sampling_lib.FIXED],
   )
   noise: str = _option(mechanism_lib.GAUSSIAN, 'Kind of noise.', values=list(mechanism_lib.KINDS))
-  bits: Optional[int] = _option(None, 'Bits of an encoded value.')
   num_values: int = _option(
       4000, 'k of the run; d is twice as large. With fewer values, canaries disturb one another.',
       at_least=2,
@@ -117,7 +116,6 @@ def _spec(options: Options) -> spec_lib.PrivacySpec:
         sampling=options.sampling,
         noise=options.noise,
         num_values=options.num_values,
-        bits=options.bits,
     )
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None

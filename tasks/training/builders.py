@@ -46,26 +46,18 @@ class Seeds(NamedTuple):
 
 
 def make_seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
-  """Returns the seeds of a run.
-
-  Args:
-    seed: The run's seed; None: the operating system's entropy.
-    config: The contents of config.json, if the run resumes.
-  """
+  """Returns the seeds of a run: from `seed`, config.json if it resumes, or fresh entropy."""
   fresh = dict.fromkeys(_SECRET)
   if seed is None and config is not None:
     return Seeds(**config['seeds'], **fresh)
   sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
-  partition, weights, sampling, process, evaluation = map(
-      int, sequence.generate_state(5, np.uint32)
-  )
+  words = map(int, sequence.generate_state(5, np.uint32))
+  partition, weights, sampling, process, evaluation = words
   seeds = Seeds(partition, weights, evaluation, sampling, process)
   return seeds if seed is not None else seeds._replace(**fresh)
 
 
-def model(
-    settings: settings_lib.RunSettings, seeds: Seeds
-) -> tff.learning.models.FunctionalModel:
+def model(settings: settings_lib.RunSettings, seeds: Seeds) -> tff.learning.models.FunctionalModel:
   """Returns the task's model, with the run's initial weights."""
   initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
   return datasets.TASKS[settings.task].build_model(settings.task_options, initializer)
@@ -101,10 +93,7 @@ def privacy_spec(
 ) -> spec_lib.PrivacySpec:
   """Returns the specification, from which sampler, noise and epsilon come.
 
-  Args:
-    settings: The run's settings; without --clip, clients neither clip nor add noise.
-    num_clients: n, the number of clients in the data.
-    num_kept: k.
+  For n clients and k coordinates. Without --clip, clients neither clip nor add noise.
 
   Raises:
     InputError: If a flag is out of range, or no noise reaches --epsilon.
@@ -175,6 +164,5 @@ def server_optimizer(settings: settings_lib.RunSettings) -> tff.learning.optimiz
   if settings.server_learning_rate_schedule == settings_lib.CONSTANT:
     return optimizer
   return tff.learning.optimizers.schedule_learning_rate(
-      optimizer,
-      lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds),
+      optimizer, lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds)
   )

@@ -110,11 +110,7 @@ def scores_of_run(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Scores a run's canaries, the first clients of the population.
 
-  Args:
-    spec: The guarantee of the run.
-    sparsifier: randk or released.
-    num: Number of canaries.
-    seed: Makes masks, canaries and sampling reproducible; None: fresh ones.
+  The seed is for masks, canaries and sampling, not for noise.
 
   Returns:
     Scores, float[num], and which canaries were in the run, bool[num].

@@ -36,19 +36,13 @@ class Evaluation(NamedTuple):
 
 
 def build(
-    model: tff.learning.models.FunctionalModel,
-    is_scored: Callable[[Any], Any],
+    model: tff.learning.models.FunctionalModel, is_scored: Callable[[Any], Any],
     is_padding: Optional[Callable[[Any], Any]] = None,
 ) -> Callable[[Any, Sequence[tf.data.Dataset]], Evaluation]:
   """Returns a function from weights and datasets of examples to an `Evaluation`.
 
   It runs in the TFF context, datasets in parallel, as clients do; results are added up in the order
-  of the datasets.
-
-  Args:
-    model: The model.
-    is_scored: See `Task.is_scored`.
-    is_padding: See `Task.is_padding`.
+  of the datasets. See `task.Task` for `is_scored` and `is_padding`.
   """
   kinds = [is_scored]
   if is_padding is not None:
@@ -61,9 +55,8 @@ def build(
     )
 
   weights_type = initial_weights.type_signature.result
-  examples_type = tff.SequenceType(
-      tff.types.tensorflow_to_type(local_training.element_spec(model))
-  )
+  element_type = tff.types.tensorflow_to_type(local_training.element_spec(model))
+  examples_type = tff.SequenceType(element_type)
 
   @tff.tensorflow.computation(weights_type, examples_type)
   def measure(weights, examples):
@@ -84,9 +77,8 @@ def build(
       tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(examples_type, tff.CLIENTS)
   )
   def measure_all(weights, examples):
-    return tff.federated_sum(
-        tff.federated_map(measure, (tff.federated_broadcast(weights), examples))
-    )
+    sent = tff.federated_broadcast(weights)
+    return tff.federated_sum(tff.federated_map(measure, (sent, examples)))
 
   def evaluate(weights, shards):
     loss, num_examples, right, scored = measure_all(weights, list(shards))

@@ -20,6 +20,9 @@ from tasks.models import split as split_lib
 from tasks.training import builders
 from tasks.training import features
 
+_Model = tff.learning.models.FunctionalModel
+_Weights = tff.learning.models.ModelWeights
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -44,8 +47,8 @@ class Experiment:
   seeds: builders.Seeds
   data: task_lib.TaskData
   examples: task_lib.TaskData
-  task_model: tff.learning.models.FunctionalModel
-  model: tff.learning.models.FunctionalModel
+  task_model: _Model
+  model: _Model
   aggregator: fedsmp_tff.FedSmpFactory
   round: round_lib.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
@@ -53,23 +56,16 @@ class Experiment:
 
   @classmethod
   def build(
-      cls,
-      settings: settings_lib.RunSettings,
-      seeds: builders.Seeds,
-      data_dir: Optional[str] = None,
+      cls, settings: settings_lib.RunSettings, seeds: builders.Seeds, data_dir: Optional[str] = None
   ) -> 'Experiment':
-    """Loads the data and makes the rest; checks settings before the data where possible.
-
-    Args:
-      settings: The run's settings.
-      seeds: The run's seeds.
-      data_dir: Directory of the data; None: the task's own.
+    """Loads the data, by default from the task's own directory, and makes the rest.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
     """
     task = datasets.TASKS[settings.task]
-    _check_clients(settings, task.num_clients)
+    if task.num_clients is not None:
+      _check_clients(settings, task.num_clients)
     task_model = builders.model(settings, seeds)
     model = builders.trained_model(settings, task_model)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
@@ -91,7 +87,7 @@ class Experiment:
         settings, seeds, data, data, task_model, model, aggregator, aggregator.round(shapes), spec
     )
 
-  def with_initial_weights(self, weights: tff.learning.models.ModelWeights) -> 'Experiment':
+  def with_initial_weights(self, weights: _Weights) -> 'Experiment':
     """Returns the run with other initial weights."""
     return dataclasses.replace(self, model=with_weights(self.model, weights))
 
@@ -121,13 +117,11 @@ class Experiment:
     """Returns which labels count for loss and accuracy; see `Task.is_scored`."""
     return datasets.TASKS[self.settings.task].is_scored(self.settings.task_options, labels)
 
-  def task_weights(
-      self, weights: tff.learning.models.ModelWeights
-  ) -> tff.learning.models.ModelWeights:
+  def task_weights(self, weights: _Weights) -> _Weights:
     """Returns the weights of the task's own model, from the weights that rounds trained."""
     return weights if self.body is None else self.body.weights_of(weights)
 
-  def show(self, weights: tff.learning.models.ModelWeights) -> Optional[str]:
+  def show(self, weights: _Weights) -> Optional[str]:
     """Returns the task's samples of its trained model; None without any within the guarantee."""
     show = datasets.TASKS[self.settings.task].show
     if show is None or self.data.test_outside_guarantee:
@@ -230,11 +224,9 @@ class Experiment:
     }
 
 
-def with_weights(
-    model: tff.learning.models.FunctionalModel, weights: tff.learning.models.ModelWeights
-) -> tff.learning.models.FunctionalModel:
+def with_weights(model: _Model, weights: _Weights) -> _Model:
   """Returns a model with other initial weights."""
-  return tff.learning.models.FunctionalModel(
+  return _Model(
       initial_weights=(weights.trainable, weights.non_trainable),
       predict_on_batch_fn=tf.function(model.predict_on_batch, autograph=False),
       loss_fn=model.loss,
@@ -251,8 +243,8 @@ def _check_public(settings: settings_lib.RunSettings, data: task_lib.TaskData) -
     )
 
 
-def _check_clients(settings: settings_lib.RunSettings, num_clients: Optional[int]) -> None:
-  if num_clients is not None and settings.clients_per_round > num_clients:
+def _check_clients(settings: settings_lib.RunSettings, num_clients: int) -> None:
+  if settings.clients_per_round > num_clients:
     raise errors.InputError(
         f'--clients_per_round={settings.clients_per_round} is more than the'
         f' {num_clients} clients in the data; lower it.'

@@ -20,13 +20,7 @@ KEPT_BYTES = 4 * 10**9
 def of_data(
     data: task_lib.TaskData, body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec
 ) -> task_lib.TaskData:
-  """Returns data whose x are features; clients' are computed at each access.
-
-  Args:
-    data: The data.
-    body: Maps x [batch, ...] to features.
-    spec: The type of x.
-  """
+  """Returns data with the features that `body` makes of x; clients' are computed at each access."""
   features_of = _features_fn(lambda x: body(x), spec)
 
   class Clients(Sequence):
@@ -43,10 +37,8 @@ def of_data(
 
 
 def split(
-    model: split_lib.SplitModel,
-    weights: tff.learning.models.ModelWeights,
-    public: task_lib.Examples,
-    is_scored: Callable[[tf.Tensor], tf.Tensor],
+    model: split_lib.SplitModel, weights: tff.learning.models.ModelWeights,
+    public: task_lib.Examples, is_scored: Callable[[tf.Tensor], tf.Tensor],
 ) -> tuple[split_lib.FrozenBody, tff.learning.models.ModelWeights]:
   """Returns the frozen body and the initial weights of the head, together a model's function.
 

@@ -9,7 +9,7 @@ from tasks import datasets
 from tasks.cli import settings as settings_lib
 from tasks.training import experiment as experiment_lib
 
-_COLUMNS, _NAME_COLUMNS = 96, 14
+_COLUMNS, _NAME_COLUMNS = 100, 14
 # Above this, an attacker's odds about a client grow by a factor of 22,000 and more.
 MEANINGFUL_EPSILON = 10
 
@@ -44,10 +44,9 @@ def text(experiment: experiment_lib.Experiment) -> str:
 def warnings(experiment: experiment_lib.Experiment) -> list[str]:
   """Returns sentences that must not be overlooked, for stderr; most runs have none."""
   spec = experiment.spec
-  if not experiment.private or not spec.noise_multiplier:
+  if not (experiment.private and spec.noise_multiplier):
     return []
-  epsilon = spec.epsilon()
-  if epsilon <= MEANINGFUL_EPSILON:
+  if (epsilon := spec.epsilon()) <= MEANINGFUL_EPSILON:
     return []
   return [
       f'the run will spend epsilon = {epsilon:.4g} on the {spec.population:,} clients in the data,'
@@ -91,7 +90,7 @@ def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
 
 def _model_text(experiment: experiment_lib.Experiment) -> str:
   s, dim = experiment.settings, experiment.round.dim
-  part = ', last layer on whitened features' if s.trainable == settings_lib.HEAD else ''
+  part = ' (whitened last layer)' if s.trainable == settings_lib.HEAD else ''
   return f'{datasets.TASKS[s.task].title}; d = {dim:,}{part}'
 
 
@@ -141,17 +140,13 @@ def _server_text(s: settings_lib.RunSettings) -> str:
 
 
 def _traffic_text(experiment: experiment_lib.Experiment) -> str:
-  up, down, body = (
-      num_bytes / 1e6
-      for num_bytes in (
-          experiment.uplink_bytes, experiment.downlink_bytes, experiment.body_bytes
-      )
-  )
-  return (
+  up, down = experiment.uplink_bytes / 1e6, experiment.downlink_bytes / 1e6
+  line = (
       f'per client and round {up:.4g} MB up, {down:.4g} MB down; per client and run'
       f' {experiment.uplink_megabytes(experiment.settings.rounds):.4g} MB up'
-      + (f', {body:.4g} MB (frozen body) down' if body else '')
   )
+  body = experiment.body_bytes / 1e6
+  return line + (f', {body:.4g} MB (frozen body) down' if body else '')
 
 
 def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
@@ -161,8 +156,8 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   sigma = mechanism.values_noise_multiplier
   share = mechanism_lib.share_stddev(sigma, spec.min_reports)
   line = (
-      f'clip to C = {s.clip:g}; {spec.noise} noise stddev / C: share {share:.4g}, sum {sigma:.4g},'
-      f' mean {sigma / s.clients_per_round:.4g}'
+      f'clip to C = {s.clip:g}; {spec.noise} noise stddev / C: share {share:.3g}, sum {sigma:.3g},'
+      f' mean {sigma / s.clients_per_round:.3g}'
   )
   if s.clip_quantile is not None:
     line += (
@@ -182,7 +177,7 @@ def _evaluation_text(experiment: experiment_lib.Experiment) -> str:
 
 
 def _published_text(experiment: experiment_lib.Experiment) -> str:
-  line = 'model, and number of reports (exact; private only if dropout does not depend on data)'
+  line = 'model and number of reports (exact; private only if dropout does not depend on data)'
   if experiment.data.test_outside_guarantee:
     line += (
         '; columns test_* are exact functions of examples of clients, OUTSIDE (epsilon, delta): keep'

@@ -28,10 +28,8 @@ from tasks.training import run_directory
 
 
 def train(
-    model: tff.learning.models.FunctionalModel,
-    schedule: task_lib.Pretraining,
-    examples: task_lib.Examples,
-    seed: int,
+    model: tff.learning.models.FunctionalModel, schedule: task_lib.Pretraining,
+    examples: task_lib.Examples, seed: int,
     report: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> tff.learning.models.ModelWeights:
   """Returns weights pre-trained on public examples by a fixed schedule.
@@ -106,10 +104,7 @@ def initialized(
 ) -> experiment_lib.Experiment:
   """Returns the run with the initial weights and the frozen body that its flags ask for.
 
-  Args:
-    experiment: The run.
-    out: Its directory, which keeps the body.
-    began: Whether there is a checkpoint, which has the weights.
+  A run that `began` has its weights in a checkpoint, and its body in its directory.
   """
   settings, model = experiment.settings, experiment.task_model
   has_body = settings.trainable == settings_lib.HEAD

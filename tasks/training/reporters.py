@@ -42,10 +42,8 @@ class Metrics(loop.Reporter):
     self._ledger = ledger
     self.row = {}
     self._rounds = 0
-    self._results = {
-        'best_test_accuracy': math.nan, 'best_round': 0, 'test_accuracy': math.nan,
-        'test_loss': math.nan,
-    }
+    names = ('best_test_accuracy', 'test_accuracy', 'test_loss')
+    self._results = {**dict.fromkeys(names, math.nan), 'best_round': 0}
 
   def __call__(self, report: loop.RoundReport) -> None:
     self._rounds = report.rounds_done
@@ -197,14 +195,7 @@ def all_of(
     metrics: Metrics, experiment: experiment_lib.Experiment, out: run_directory.RunDirectory,
     manager: Optional[tff.program.ReleaseManager],
 ) -> list[loop.Reporter]:
-  """Returns the reporters of a run: its tables, lines of progress, and release managers.
-
-  Args:
-    metrics: Its tables.
-    experiment: The run.
-    out: Its directory, for TensorBoard.
-    manager: A release manager of the user's; None: none.
-  """
+  """Returns a run's reporters: tables, lines of progress, TensorBoard, and the user's `manager`."""
   managers = [tff.program.TensorBoardReleaseManager(out.path), *([manager] if manager else [])]
   rows = [releases.Releases(manager, lambda report: metrics.row) for manager in managers]
   return [metrics, Lines(experiment), *rows]

@@ -9,7 +9,9 @@ import tensorflow as tf
 import fedsmp_tff
 from tasks import errors
 from tasks.cli import settings
+from tasks.datasets import task as task_lib
 from tasks.training import builders
+from tasks.training import experiment
 from tests.support import commands
 from tests.support import tiny_models
 
@@ -54,6 +56,17 @@ class TestComputation:
     assert isinstance(sparsifier('--released_weight=0.5'), fedsmp_tff.HybridTopK)
     with pytest.raises(errors.InputError, match='--public_clients=10 exceeds the 9 public examples'):
       sparsifier('--public_clients=10')
+
+  def test_public_examples_of_a_client_are_refused(self):
+    def check(*public_ids):
+      owners = task_lib.Owners('some', frozenset(public_ids))
+      data = task_lib.TaskData((), (), (), 'made up', ('ann', 'bob'), public_owners=owners)
+      experiment._check_public(_settings(), data)
+
+    with pytest.raises(errors.InputError, match='1 clients have public examples too'):
+      check('bob', 'cid')
+    check('cid')
+    check()
 
   @pytest.mark.parametrize('flags, num_values', [
       # Noise in reals is as good for any k; with integers the vote on C is one more value.
