@@ -107,15 +107,10 @@ def _spec(options: Options) -> spec_lib.PrivacySpec:
     )
   try:
     return spec_lib.PrivacySpec(
-        population=n,
-        clients_per_round=options.clients_per_round,
-        rounds=options.rounds,
-        noise_multiplier=options.noise_multiplier,
-        clipping_norm=_CLIP,
+        population=n, clients_per_round=options.clients_per_round, rounds=options.rounds,
+        noise_multiplier=options.noise_multiplier, clipping_norm=_CLIP,
         delta=spec_lib.default_delta(n) if options.delta is None else options.delta,
-        sampling=options.sampling,
-        noise=options.noise,
-        num_values=options.num_values,
+        sampling=options.sampling, noise=options.noise, num_values=options.num_values,
     )
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
@@ -126,14 +121,8 @@ def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
   from tasks.training import canaries
 
   release = dataclasses.replace(
-      spec,
-      population=_RELEASE_PARTICIPANTS,
-      clients_per_round=_RELEASE_PARTICIPANTS,
-      rounds=1,
-      sampling=sampling_lib.FIXED,
-      num_slots=None,
-      min_reports=None,
-      num_values=_RELEASE_VALUES,
+      spec, population=_RELEASE_PARTICIPANTS, clients_per_round=_RELEASE_PARTICIPANTS, rounds=1,
+      sampling=sampling_lib.FIXED, num_slots=None, min_reports=None, num_values=_RELEASE_VALUES,
   )
   # Add or remove one client: if all clients are sampled, that is the guarantee of the sum itself.
   claim = dataclasses.replace(release, sampling=sampling_lib.POISSON).epsilon()

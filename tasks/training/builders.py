@@ -20,6 +20,7 @@ from tasks.cli import settings as settings_lib
 from tasks.models import initializers
 from tasks.models import split
 
+_Model = tff.learning.models.FunctionalModel
 _SECRET = ('sampling', 'process')
 
 
@@ -57,15 +58,13 @@ def make_seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
   return seeds if seed is not None else seeds._replace(**fresh)
 
 
-def model(settings: settings_lib.RunSettings, seeds: Seeds) -> tff.learning.models.FunctionalModel:
+def model(settings: settings_lib.RunSettings, seeds: Seeds) -> _Model:
   """Returns the task's model, with the run's initial weights."""
   initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
   return datasets.TASKS[settings.task].build_model(settings.task_options, initializer)
 
 
-def trained_model(
-    settings: settings_lib.RunSettings, model: tff.learning.models.FunctionalModel
-) -> tff.learning.models.FunctionalModel:
+def trained_model(settings: settings_lib.RunSettings, model: _Model) -> _Model:
   """Returns the part of the task's model that rounds train.
 
   Raises:
@@ -141,9 +140,7 @@ def local_training(settings: settings_lib.RunSettings) -> fedsmp_tff.LocalTraini
 
   return fedsmp_tff.LocalTraining(
       tff.learning.optimizers.build_sgdm(settings.learning_rate, settings.momentum),
-      settings.batch_size,
-      epochs=settings.local_epochs,
-      learning_rate_fn=learning_rate,
+      settings.batch_size, epochs=settings.local_epochs, learning_rate_fn=learning_rate,
   )
 
 

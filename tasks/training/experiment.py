@@ -102,11 +102,8 @@ class Experiment:
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
     return fedsmp_tff.build_fed_smp(
-        self.model,
-        builders.local_training(self.settings),
-        self.aggregator,
-        server_optimizer=builders.server_optimizer(self.settings),
-        seed=self.seeds.process,
+        self.model, builders.local_training(self.settings), self.aggregator,
+        server_optimizer=builders.server_optimizer(self.settings), seed=self.seeds.process,
     )
 
   def client_data(self) -> features.ClientData:
@@ -159,7 +156,8 @@ class Experiment:
   @property
   def uplink_bytes(self) -> int:
     """Bytes of a report: its integers, without its counts (4 to 20 bytes)."""
-    return -(-self.round.channel.num_integers * self.round.channel.wire_bits // 8)
+    channel = self.round.channel
+    return -(-channel.num_integers * channel.wire_bits // 8)
 
   @property
   def downlink_bytes(self) -> int:

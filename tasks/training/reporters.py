@@ -110,9 +110,7 @@ class Metrics(loop.Reporter):
       if self._experiment.private and settings.seed is None:
         text += '; with fresh noise, so epsilon counts them again'
       print(text, flush=True)
-    if self._ledger is None:
-      return
-    if lost := self._ledger.rounds_charged(rounds_done) - rounds_done:
+    if self._ledger and (lost := self._ledger.rounds_charged(rounds_done) - rounds_done):
       end = self._experiment.spec.epsilon(rounds=settings.rounds + lost)
       text = (
           f'  rounds that count though they were lost or run again: {lost}; with them the run ends at'
