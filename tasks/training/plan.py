@@ -192,4 +192,4 @@ def _every(rounds: int) -> str:
 
 def _row(name: str, line: str) -> str:
   columns = _NAME_COLUMNS + 2
-  return textwrap.fill(f'{name:<{columns}}{line}', _COLUMNS, subsequent_indent=' ' * columns)
+  return textwrap.fill(f'{name + " ":<{columns}}{line}', _COLUMNS, subsequent_indent=' ' * columns)
