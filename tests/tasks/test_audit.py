@@ -33,10 +33,6 @@ class TestComputation:
     err = commands.refused(capsys, audit, *arguments)
     assert re.search(sentence, err), err
 
-  def test_help_names_the_flags(self, capsys):
-    status, out, _ = commands.of_module(capsys, audit, '--help')
-    assert status == 0 and all(f'--{n}:' in out for n in ('releases', 'canaries', 'seed'))
-
 
 class TestExecution:
 
