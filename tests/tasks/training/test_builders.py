@@ -146,6 +146,6 @@ class TestExecution:
     flags = ('--algorithm=fedsmp_topk', '--seed=1', '--validation_examples=16')
     assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert '12 clients with 3 to 4 examples each' in printed and 'validation set 16' in printed
+    assert '12 clients with 3 to 3 examples each' in printed and 'validation set 16' in printed
     for row in commands.rows(out / 'metrics.csv'):
       assert (16 * float(row['test_accuracy'])) % 1 == 0

@@ -18,7 +18,7 @@ def _run(capsys, data_dir, out, *arguments, status=0):
   return accuracies, json.loads((out / 'summary.json').read_text()), capsys.readouterr().out
 
 
-def test_samples_have_no_best_accuracy(data_dir, tmp_path, capsys):
+def test_accuracy_on_samples(data_dir, tmp_path, capsys):
   # By luck the sample of this seed starts higher than the whole test set ends.
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
   (*samples, final), summary, printed = _run(capsys, data_dir, tmp_path / 'a', *flags)
@@ -36,7 +36,7 @@ def test_samples_have_no_best_accuracy(data_dir, tmp_path, capsys):
 
 # The default exceeds the test set here.
 @pytest.mark.parametrize('arguments', [(), ('--eval_examples=0',)])
-def test_the_best_accuracy_on_all_examples(arguments, data_dir, tmp_path, capsys):
+def test_accuracy_on_all_examples(arguments, data_dir, tmp_path, capsys):
   flags = ('--seed=1', '--algorithm=fedavg', *arguments)
   accuracies, summary, printed = _run(capsys, data_dir, tmp_path / 'a', *flags)
   rows = commands.rows(tmp_path / 'a' / 'metrics.csv')
