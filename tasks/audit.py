@@ -1,23 +1,20 @@
-"""`python -m tasks.audit`: canaries through the real aggregator, and what their scores betray.
+"""`python -m tasks.audit`: canaries through the real aggregator, lower bounds from their scores.
 
-Two audits, each beside the claim:
+Two audits, each next to the claim:
 
-  release  one round, nobody sampled: the canary takes part or not, many times over. Its
-           scores are the released sum along it and, where the next round's coordinates
-           follow from releases, how far these lean towards it.
-  run      a whole run: every canary is a client of the population or not, by a coin of its
-           own, and is sampled as the others are. Its score adds up, over the rounds, how
-           much likelier the released sum is if it may have taken part.
+  release  one round without sampling: the canary takes part or not, many times over. Its
+           scores are the released sum along it and, if the next round's coordinates follow
+           from releases, how far these lean towards it.
+  run      a whole run: a coin per canary decides whether it is a client of the population,
+           sampled like the others. Its score adds up, over the rounds, the log-likelihood
+           ratio of the released sum with and without it.
 
 `tasks/training/canaries.py` has the canaries.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys
-import typing
 from typing import Optional
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -31,11 +28,8 @@ from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
 
-if typing.TYPE_CHECKING:
-  import fedsmp_tff
-
 _CLIP = 1.0
-# Of the one round: small, for speed; k and d don't enter its guarantee.
+# One release: small, for speed; k and d do not enter its guarantee.
 _RELEASE_PARTICIPANTS, _RELEASE_VALUES = 4, 8
 
 _option = options_lib.option
@@ -46,32 +40,27 @@ class Options:
   """The options of this command."""
 
   part: list[str] = _option(
-      ['release', 'run'], 'What to audit; may be given twice.',
-      values=['release', 'run'], repeated=True,
+      ['release', 'run'], 'Audit; may be given twice.', values=['release', 'run'], repeated=True
   )
   noise_multiplier: float = _option(1.4, 'sigma.', at_least=0)
-  clients_per_round: int = _option(100, 'r, clients in a round.')
+  clients_per_round: int = _option(100, 'r, clients per round.')
   population: int = _option(6000, 'n, clients in all, canaries included.')
   rounds: int = _option(180, 'T, rounds of the run.')
   delta: Optional[float] = _option(None, 'delta (default: n^-1.1).')
   sampling: str = _option(
-      sampling_lib.POISSON, 'How clients are sampled.',
+      sampling_lib.POISSON, 'Sampling of clients.',
       values=[sampling_lib.POISSON, sampling_lib.FIXED],
   )
   noise: str = _option(mechanism_lib.GAUSSIAN, 'Kind of noise.', values=list(mechanism_lib.KINDS))
-  bits: Optional[int] = _option(None, 'Bits of an encoded value.')
   num_values: int = _option(
-      4000, 'k of the run; d is twice as much. With fewer, canaries disturb one another.',
+      4000, 'k of the run; d is twice as large. With fewer values, canaries disturb one another.',
       at_least=2,
   )
   sparsifier: str = _option(
-      'randk',
-      'How the coordinates of a round are chosen. randk: at random; released: by past releases.',
+      'randk', 'Choice of coordinates. randk: random; released: by past releases.',
       values=['randk', 'released'],
   )
-  releases: int = _option(
-      400_000, 'Releases with a canary, and as many without.', at_least=100
-  )
+  releases: int = _option(400_000, 'Releases with a canary, and without one.', at_least=100)
   canaries: int = _option(1000, 'Canaries of the run, of which half take part.', at_least=10)
   confidence: float = _option(
       0.95, 'Confidence level of the lower bounds.', at_least=0.5, at_most=0.9999
@@ -104,101 +93,74 @@ def _main(options: Options) -> int:
   # It imports TensorFlow, which --help and wrong flags need not wait for.
   from fedsmp_tff import runtime
 
+  audits = {'release': _release, 'run': _run}
   with runtime.local_context():
-    refuted = [
-        audit(spec, options)
-        for part, audit in (('release', _release), ('run', _run))
-        if part in options.part
-    ]
+    refuted = [audits[part](spec, options) for part in audits if part in options.part]
   return int(any(refuted))
 
 
 def _spec(options: Options) -> spec_lib.PrivacySpec:
-  if not 2 * options.canaries <= options.population:
+  n = options.population
+  if 2 * options.canaries > n:
     raise errors.InputError(
-        f'--canaries={options.canaries} is more than half of --population={options.population};'
-        ' lower it.'
+        f'--canaries={options.canaries} is more than half of --population={n}; lower it.'
     )
   try:
     return spec_lib.PrivacySpec(
-        population=options.population,
-        clients_per_round=options.clients_per_round,
-        rounds=options.rounds,
-        noise_multiplier=options.noise_multiplier,
-        clipping_norm=_CLIP,
-        delta=(
-            spec_lib.default_delta(options.population) if options.delta is None else options.delta
-        ),
-        sampling=options.sampling,
-        noise=options.noise,
-        num_values=options.num_values,
-        bits=options.bits,
+        population=n, clients_per_round=options.clients_per_round, rounds=options.rounds,
+        noise_multiplier=options.noise_multiplier, clipping_norm=_CLIP,
+        delta=spec_lib.default_delta(n) if options.delta is None else options.delta,
+        sampling=options.sampling, noise=options.noise, num_values=options.num_values,
     )
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
 
 
-def _aggregator(
-    spec: spec_lib.PrivacySpec, options: Options, seed: Optional[int] = None
-) -> fedsmp_tff.FedSmpFactory:
-  from tasks.training import canaries
-
-  return canaries.aggregator(spec, options.sparsifier, seed)
-
-
 def _release(spec: spec_lib.PrivacySpec, options: Options) -> bool:
-  """Audits one release; whether the claim is refuted."""
-  one = dataclasses.replace(
-      spec,
-      population=_RELEASE_PARTICIPANTS,
-      clients_per_round=_RELEASE_PARTICIPANTS,
-      rounds=1,
-      sampling=sampling_lib.FIXED,
-      num_slots=None,
-      min_reports=None,
-      num_values=_RELEASE_VALUES,
-  )
-  # A client added or removed; with nobody sampled that is the sum's own guarantee.
-  claim = dataclasses.replace(one, sampling=sampling_lib.POISSON).epsilon()
+  """Audits one release; returns whether the claim is refuted."""
   from tasks.training import canaries
 
-  audited = canaries.AuditedRound(one, _aggregator(one, options), options.seed)
-  where, direction = audited.direction()
-  present, absent = (
-      audited.scores(direction, canary, options.releases) for canary in (True, False)
+  release = dataclasses.replace(
+      spec, population=_RELEASE_PARTICIPANTS, clients_per_round=_RELEASE_PARTICIPANTS, rounds=1,
+      sampling=sampling_lib.FIXED, num_slots=None, min_reports=None, num_values=_RELEASE_VALUES,
+  )
+  # Add or remove one client: if all clients are sampled, that is the guarantee of the sum itself.
+  claim = dataclasses.replace(release, sampling=sampling_lib.POISSON).epsilon()
+  where, present, absent = canaries.scores_of_releases(
+      release, options.sparsifier, options.releases, options.seed
   )
   audit = auditing.epsilon_of_one_release(present, absent, spec.delta, options.confidence)
-  return _say(
-      'one release, nobody sampled, one client added or removed', claim,
-      audit._replace(method=f'canary {where}; {audit.method}'), spec, options,
+  audit = audit._replace(method=f'canary {where}; {audit.method}')
+  return _is_refuted(
+      'one release, nobody sampled, one client added or removed', claim, audit, spec, options
   )
 
 
 def _run(spec: spec_lib.PrivacySpec, options: Options) -> bool:
-  """Audits a whole run; whether the claim is refuted."""
+  """Audits a whole run; returns whether the claim is refuted."""
   from tasks.training import canaries
 
   scores, included = canaries.scores_of_run(
-      spec, _aggregator(spec, options, options.seed), options.canaries, options.seed
+      spec, options.sparsifier, options.canaries, options.seed
   )
   audit = auditing.epsilon_of_one_run(scores, included, spec, options.confidence)
-  return _say(
+  title = (
       f'a run of {spec.rounds} rounds, {spec.sampling} sampling of {spec.clients_per_round}'
-      f' in {spec.population:,} clients',
-      spec.epsilon(), audit, spec, options,
+      f' in {spec.population:,} clients'
   )
+  return _is_refuted(title, spec.epsilon(), audit, spec, options)
 
 
-def _say(
-    what: str, claim: float, audit: auditing.Audit, spec: spec_lib.PrivacySpec, options: Options
+def _is_refuted(
+    title: str, claim: float, audit: auditing.Audit, spec: spec_lib.PrivacySpec, options: Options
 ) -> bool:
+  """Prints a claim and its audit; returns whether the claim is refuted."""
   refuted = audit.epsilon > claim
-  share = f' ({100 * audit.epsilon / claim:.0f} % of the claim)' if claim else ''
+  percentage = f' ({100 * audit.epsilon / claim:.0f} % of the claim)' if claim else ''
   print(
-      f'{what}\n  claimed  epsilon = {claim:.4g} at delta = {spec.delta:.3g}, sigma ='
-      f' {spec.noise_multiplier:g}, {spec.noise} noise;'
-      f' {options.sparsifier} coordinates\n'
-      f'  audited  epsilon > {audit.epsilon:.4g}{share}, confidence'
+      f'{title}\n  claimed  epsilon = {claim:.4g} at delta = {spec.delta:.3g}, sigma ='
+      f' {spec.noise_multiplier:g}, {spec.noise} noise; {options.sparsifier} coordinates\n'
+      f'  audited  epsilon > {audit.epsilon:.4g}{percentage}, confidence'
       f' {options.confidence:g}: {audit.method}\n'
       f'  {"CLAIM REFUTED" if refuted else "the claim stands"}',
       flush=True,

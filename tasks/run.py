@@ -133,7 +133,8 @@ def run(
     if ledger is not None:
       stack.enter_context(ledger)                              # Each round on disk before it begins.
     metrics = reporters.Metrics(experiment, out.tables, ledger)
-    with interruption.rounds(), reporters.all_of(metrics, experiment, out, manager) as every:
+    every = reporters.all_of(metrics, experiment, out, manager)
+    with interruption.rounds():
       weights, stopped_by = loop.run(                          # For t = 0 ... T - 1:
           experiment.process(),                                #   ClientUpdate, DP-spar, the mean
           experiment.client_data(),

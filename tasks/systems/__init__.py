@@ -2,7 +2,6 @@
 
 from tasks.cli import plugins
 from tasks.systems import dense
-from tasks.systems import public_only
 from tasks.systems import randk
 from tasks.systems import released
 from tasks.systems import topk
@@ -11,6 +10,6 @@ SYSTEMS = plugins.Registry(
     'algorithm', 'SYSTEM',
     (
         topk.SYSTEM, randk.SYSTEM, dense.SYSTEM, dense.WITHOUT_PRIVACY, topk.WITHOUT_PRIVACY,
-        randk.WITHOUT_PRIVACY, released.SYSTEM, public_only.SYSTEM,
+        randk.WITHOUT_PRIVACY, released.SYSTEM, dense.PUBLIC_ONLY,
     ),
 )

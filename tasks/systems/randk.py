@@ -1,12 +1,11 @@
 """Fed-SMP with random masks, and FedAvg with the same masks."""
 
+import fedsmp_tff
 from tasks.systems import system
 
 
 def _sparsifier(settings, data):
   del data
-  import fedsmp_tff  # pylint: disable=g-import-not-at-top
-
   return fedsmp_tff.RandK(settings.p, mask_rounds=settings.mask_rounds)
 
 

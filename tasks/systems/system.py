@@ -20,12 +20,11 @@ class System:
     name: The value of --algorithm, unless that is a module.
     title: A few words, for tables and figures.
     mask: The plan's phrase on the selected coordinates, such as 'random coordinates'.
-    sparsifier: Makes the sparsifier of (a run's settings, its data); TensorFlow is imported by then.
-    private: Whether clients clip and add noise; if not, --clip and other flags of privacy have no
-      effect.
+    sparsifier: Makes the sparsifier of (a run's settings, its data).
+    private: Whether clients clip and add noise, so that flags of privacy have an effect.
     masked: Whether --p and --mask_rounds have an effect.
     needs_public: Whether it needs public examples.
-    federated: Whether there are rounds; if not, there are no clients.
+    federated: Whether there are rounds and clients.
     options: A dataclass of its own flags (`tasks.cli.options`); None: it has none.
   """
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Optional
 
+import fedsmp_tff
 from tasks import errors
 from tasks.cli import options
 from tasks.systems import system
@@ -29,28 +30,22 @@ class Options:
 
 
 def _sparsifier(settings, data):
-  import fedsmp_tff  # pylint: disable=g-import-not-at-top
-
-  num, num_examples = settings.system_options.public_clients, len(data.public[0])
-  if num > num_examples:
+  own, num_examples = settings.system_options, len(data.public[0])
+  if own.public_clients > num_examples:
     raise errors.InputError(
-        f'--public_clients={num} exceeds the {num_examples} public examples. Use --public_clients='
-        f'{num_examples} or less, or more --public_examples.'
+        f'--public_clients={own.public_clients} exceeds the {num_examples} public examples. Use'
+        f' --public_clients={num_examples} or less, or more --public_examples.'
     )
   public = dict(
-      public_examples=data.public, public_clients=num or None, mask_rounds=settings.mask_rounds
+      public_examples=data.public, public_clients=own.public_clients or None,
+      mask_rounds=settings.mask_rounds,
   )
-  weight = settings.system_options.released_weight
-  if weight is None:
+  if own.released_weight is None:
     return fedsmp_tff.TopK(settings.p, **public)
-  return fedsmp_tff.HybridTopK(settings.p, released_weight=weight, **public)
+  return fedsmp_tff.HybridTopK(settings.p, released_weight=own.released_weight, **public)
 
 
-_MASK = 'top coordinates of an update on the public examples, the same for all clients'
-SYSTEM = system.System(
-    'fedsmp_topk', 'Fed-SMP top-k', _MASK, _sparsifier, needs_public=True, options=Options
-)
-WITHOUT_PRIVACY = system.System(
-    'fedavg_topk', 'FedAvg top-k', _MASK, _sparsifier, private=False, needs_public=True,
-    options=Options,
-)
+_MASK = 'largest updates on the public set, the same for all clients'
+_COMMON = dict(mask=_MASK, sparsifier=_sparsifier, needs_public=True, options=Options)
+SYSTEM = system.System('fedsmp_topk', 'Fed-SMP top-k', **_COMMON)
+WITHOUT_PRIVACY = system.System('fedavg_topk', 'FedAvg top-k', private=False, **_COMMON)

@@ -20,18 +20,19 @@ from tasks.cli import settings as settings_lib
 from tasks.models import initializers
 from tasks.models import split
 
+_Model = tff.learning.models.FunctionalModel
 _SECRET = ('sampling', 'process')
 
 
 class Seeds(NamedTuple):
-  """One seed a stream, each of 32 bits.
+  """One seed per stream, each of 32 bits.
 
   Attributes:
-    partition: Of the data among clients, and of the public set.
-    weights: Of the initial weights.
-    evaluation: Of the test examples that are measured between rounds.
-    sampling: Of who takes part in a round; None: the sampler's own entropy.
-    process: Of masks, the order of examples and the noise; None: all of it fresh.
+    partition: Partition of the data among clients, and the public set.
+    weights: Initial weights.
+    evaluation: Test examples that are measured between rounds.
+    sampling: Clients of each round; None: the sampler's own entropy.
+    process: Masks, the order of examples and the noise; None: fresh entropy.
   """
 
   partition: int
@@ -41,38 +42,29 @@ class Seeds(NamedTuple):
   process: Optional[int]
 
   def public(self) -> dict[str, int]:
-    """Those that protect nobody, for config.json: the same when the run resumes."""
-    return {n: v for n, v in self._asdict().items() if n not in _SECRET}
+    """Returns the seeds that protect no client, for config.json and for resuming."""
+    return {name: seed for name, seed in self._asdict().items() if name not in _SECRET}
 
 
 def make_seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
-  """The seeds of a run.
-
-  Args:
-    seed: The run's; None: from the operating system's entropy.
-    config: The contents of config.json, if the run resumes.
-  """
+  """Returns the seeds of a run: from `seed`, config.json if it resumes, or fresh entropy."""
+  fresh = dict.fromkeys(_SECRET)
   if seed is None and config is not None:
-    return Seeds(**config['seeds'], **dict.fromkeys(_SECRET))
+    return Seeds(**config['seeds'], **fresh)
   sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
-  partition, weights, sampling, process, evaluation = (
-      int(word) for word in sequence.generate_state(5, np.uint32)
-  )
-  made = Seeds(partition, weights, evaluation, sampling, process)
-  return made if seed is not None else made._replace(**dict.fromkeys(_SECRET))
+  words = map(int, sequence.generate_state(5, np.uint32))
+  partition, weights, sampling, process, evaluation = words
+  seeds = Seeds(partition, weights, evaluation, sampling, process)
+  return seeds if seed is not None else seeds._replace(**fresh)
 
 
-def model(
-    settings: settings_lib.RunSettings, seeds: Seeds
-) -> tff.learning.models.FunctionalModel:
-  """The task's model, with the run's initial weights."""
+def model(settings: settings_lib.RunSettings, seeds: Seeds) -> _Model:
+  """Returns the task's model, with the run's initial weights."""
   initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
   return datasets.TASKS[settings.task].build_model(settings.task_options, initializer)
 
 
-def trained_model(
-    settings: settings_lib.RunSettings, model: tff.learning.models.FunctionalModel
-) -> tff.learning.models.FunctionalModel:
+def trained_model(settings: settings_lib.RunSettings, model: _Model) -> _Model:
   """Returns the part of the task's model that rounds train.
 
   Raises:
@@ -90,69 +82,56 @@ def trained_model(
   return model.head()
 
 
+def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
+  """Returns k, for a model of d parameters."""
+  return fedsmp_tff.RandK(settings.p).num_kept(dim) if settings.system.masked else dim
+
+
 def privacy_spec(
     settings: settings_lib.RunSettings, num_clients: int, num_kept: int
 ) -> spec_lib.PrivacySpec:
   """Returns the specification, from which sampler, noise and epsilon come.
 
-  Args:
-    settings: The run's settings.
-    num_clients: n, the number of clients in the data.
-    num_kept: k.
-
-  Returns:
-    The specification; without privacy, clients neither clip nor add noise.
+  For n clients and k coordinates. Without --clip, clients neither clip nor add noise.
 
   Raises:
     InputError: If a flag is out of range, or no noise reaches --epsilon.
   """
   s = settings
-  private = s.clip is not None
-  integers = private and s.noise != mechanism_lib.GAUSSIAN
+  noise = mechanism_lib.GAUSSIAN if s.clip is None else s.noise
+  # The vote of adaptive clipping is one more value.
+  num_values = num_kept + (s.clip_quantile is not None)
   try:
     spec = spec_lib.PrivacySpec(
         population=num_clients,
         clients_per_round=s.clients_per_round,
-        rounds=max(s.rounds, 1),  # Without clients there are none.
+        rounds=max(s.rounds, 1),  # The public-only baseline has none.
         noise_multiplier=s.noise_multiplier or 0.0,
-        clipping_norm=s.clip if private else math.inf,
+        clipping_norm=math.inf if s.clip is None else s.clip,
         delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
         sampling=s.sampling,
-        noise=s.noise if private else mechanism_lib.GAUSSIAN,
-        # The vote of adaptive clipping is one more value.
-        num_values=num_kept + (s.clip_quantile is not None) if integers else None,
+        noise=noise,
+        num_values=None if noise == mechanism_lib.GAUSSIAN else num_values,
     )
     return spec if s.epsilon is None else spec.calibrated(s.epsilon)
   except ValueError as error:
     raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
 
 
-def aggregator(
-    settings: settings_lib.RunSettings,
-    spec: spec_lib.PrivacySpec,
-    kept: fedsmp_tff.Sparsifier,
-) -> fedsmp_tff.FedSmpFactory:
-  """Returns the run's masked private sum."""
-  adaptive = None
-  if settings.clip_quantile is not None:
-    adaptive = fedsmp_tff.AdaptiveClipping(settings.clip_quantile)
-  mechanism = dataclasses.replace(
+def mechanism(
+    settings: settings_lib.RunSettings, spec: spec_lib.PrivacySpec
+) -> fedsmp_tff.Mechanism:
+  """Returns the clip and the noise of a run."""
+  quantile = settings.clip_quantile
+  return dataclasses.replace(
       spec.mechanism(),
-      adaptive_clipping=adaptive,
-      clipping_schedule=clipping_schedule(settings, local_training(settings)),
+      adaptive_clipping=None if quantile is None else fedsmp_tff.AdaptiveClipping(quantile),
+      clipping_schedule=clipping_schedule(settings),
   )
-  return fedsmp_tff.FedSmpFactory(kept, mechanism)
 
 
-def num_kept(settings: settings_lib.RunSettings, dim: int) -> int:
-  """Returns k, for a model of d parameters."""
-  return fedsmp_tff.RandK(settings.p).num_kept(dim) if settings.system.masked else dim
-
-
-def local_training(
-    settings: settings_lib.RunSettings,
-) -> fedsmp_tff.LocalTraining:
-  """Returns what clients do in a round."""
+def local_training(settings: settings_lib.RunSettings) -> fedsmp_tff.LocalTraining:
+  """Returns the clients' training in a round."""
   defaults = datasets.TASKS[settings.task].defaults
 
   def learning_rate(round_num):
@@ -160,40 +139,27 @@ def local_training(
     return settings.learning_rate * defaults.learning_rate_decay**decays
 
   return fedsmp_tff.LocalTraining(
-      tff.learning.optimizers.build_sgdm(
-          settings.learning_rate, settings.momentum
-      ),
-      settings.batch_size,
-      epochs=settings.local_epochs,
-      learning_rate_fn=learning_rate,
+      tff.learning.optimizers.build_sgdm(settings.learning_rate, settings.momentum),
+      settings.batch_size, epochs=settings.local_epochs, learning_rate_fn=learning_rate,
   )
 
 
 def clipping_schedule(
-    settings: settings_lib.RunSettings, training: fedsmp_tff.LocalTraining
+    settings: settings_lib.RunSettings,
 ) -> Optional[Callable[[tf.Tensor], tf.Tensor]]:
-  """Returns the factor on C as a function of the round; None if C stays.
-
-  Args:
-    settings: The run's settings.
-    training: What clients do.
-  """
+  """Returns the factor on C as a function of the round; None if C is constant."""
   if settings.clip_schedule is None:
     return None
-  return lambda round_num: (
-      training.learning_rate_fn(round_num) / training.learning_rate_fn(tf.constant(0))
-  )
+  learning_rate = local_training(settings).learning_rate_fn
+  return lambda round_num: learning_rate(round_num) / learning_rate(tf.constant(0))
 
 
-def server_optimizer(
-    settings: settings_lib.RunSettings,
-) -> tff.learning.optimizers.Optimizer:
-  """The optimizer that applies updates to the weights."""
+def server_optimizer(settings: settings_lib.RunSettings) -> tff.learning.optimizers.Optimizer:
+  """Returns the optimizer that applies updates to the weights."""
   rate = settings.server_learning_rate
   optimizer = tff.learning.optimizers.build_sgdm(rate)
   if settings.server_learning_rate_schedule == settings_lib.CONSTANT:
     return optimizer
   return tff.learning.optimizers.schedule_learning_rate(
-      optimizer,
-      lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds),
+      optimizer, lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds)
   )

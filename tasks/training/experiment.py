@@ -20,6 +20,9 @@ from tasks.models import split as split_lib
 from tasks.training import builders
 from tasks.training import features
 
+_Model = tff.learning.models.FunctionalModel
+_Weights = tff.learning.models.ModelWeights
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -29,22 +32,23 @@ class Experiment:
     settings: The run's settings.
     seeds: The run's seeds.
     data: The data.
-    examples: What rounds and measurements see of the data: the same, or features with
-      --trainable=head, once the body is there.
+    examples: The data that rounds and evaluations use: `data`, or with --trainable=head its
+      features, once there is a body.
     task_model: The task's own model.
-    model: What rounds train, with the run's initial weights: the task's model or its last layer.
-    body: The frozen body of --trainable=head; None before it is there, and without it.
+    model: The model that rounds train, with the run's initial weights: the task's or its last
+      layer.
     aggregator: The masked private sum.
     round: Its steps for the model.
-    spec: What is sampled and added, and what that guarantees for the data's clients.
+    spec: The sampling and the noise, and their guarantee for the data's clients.
+    body: The frozen body of --trainable=head; None before pre-training, and without it.
   """
 
   settings: settings_lib.RunSettings
   seeds: builders.Seeds
   data: task_lib.TaskData
   examples: task_lib.TaskData
-  task_model: tff.learning.models.FunctionalModel
-  model: tff.learning.models.FunctionalModel
+  task_model: _Model
+  model: _Model
   aggregator: fedsmp_tff.FedSmpFactory
   round: round_lib.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
@@ -52,23 +56,16 @@ class Experiment:
 
   @classmethod
   def build(
-      cls,
-      settings: settings_lib.RunSettings,
-      seeds: builders.Seeds,
-      data_dir: Optional[str] = None,
+      cls, settings: settings_lib.RunSettings, seeds: builders.Seeds, data_dir: Optional[str] = None
   ) -> 'Experiment':
-    """Loads the data and makes the rest; what can be checked before the data is.
-
-    Args:
-      settings: The run's settings.
-      seeds: The run's seeds.
-      data_dir: Directory of the data; None: the task's own.
+    """Loads the data, by default from the task's own directory, and makes the rest.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
     """
     task = datasets.TASKS[settings.task]
-    _check_clients(settings, task.num_clients)
+    if task.num_clients is not None:
+      _check_clients(settings, task.num_clients)
     task_model = builders.model(settings, seeds)
     model = builders.trained_model(settings, task_model)
     shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
@@ -83,66 +80,14 @@ class Experiment:
     _check_clients(settings, len(data.clients))
     _check_public(settings, data)
     spec = spec or builders.privacy_spec(settings, len(data.clients), num_kept)
-    aggregator = builders.aggregator(
-        settings, spec, settings.system.sparsifier(settings, data)
+    aggregator = fedsmp_tff.FedSmpFactory(
+        settings.system.sparsifier(settings, data), builders.mechanism(settings, spec)
     )
     return cls(
         settings, seeds, data, data, task_model, model, aggregator, aggregator.round(shapes), spec
     )
 
-  @property
-  def private(self) -> bool:
-    """Whether clients clip, and add noise."""
-    return self.aggregator.mechanism.private
-
-  @property
-  def dim(self) -> int:
-    """d."""
-    return self.round.dim
-
-  @property
-  def num_clients(self) -> int:
-    """n of the data."""
-    return len(self.data.clients)
-
-  @property
-  def eval_examples(self) -> Optional[int]:
-    """Random test examples in a measurement before the last; None: all of them."""
-    num = self.settings.eval_examples
-    # The size of a test set of the clients' own examples follows from them.
-    is_all = not num or (not self.data.test_outside_guarantee and num >= len(self.data.test[0]))
-    return None if is_all else num
-
-  @property
-  def uplink_bytes(self) -> int:
-    """The bytes of a report: its integers, without its counts (4 to 20 bytes)."""
-    return -(-self.round.channel.num_integers * self.round.channel.wire_bits // 8)
-
-  @property
-  def downlink_bytes(self) -> int:
-    """The bytes that a client receives in a round: weights and coordinates."""
-    numbers = sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights))
-    numbers += 0 if self.aggregator.sparsifier.keeps_all else self.round.num_kept
-    return 4 * numbers
-
-  @property
-  def randomness(self) -> str:
-    """Describes the source of the noise, for every output."""
-    if self.settings.seed is not None:
-      return (
-          f'SIMULATION: --seed={self.settings.seed} makes the noise reproducible, so ANYONE'
-          ' WHO KNOWS THE SEED CAN REMOVE IT'
-      )
-    return 'the operating system\'s, fresh for every client and round'
-
-  @property
-  def guarantee_status(self) -> str:
-    """Whether epsilon is a guarantee, for every output."""
-    return 'valid' if self.settings.seed is None else 'simulated'
-
-  def with_initial_weights(
-      self, weights: tff.learning.models.ModelWeights
-  ) -> 'Experiment':
+  def with_initial_weights(self, weights: _Weights) -> 'Experiment':
     """Returns the run with other initial weights."""
     return dataclasses.replace(self, model=with_weights(self.model, weights))
 
@@ -154,65 +99,89 @@ class Experiment:
     )
     return dataclasses.replace(self, examples=examples, aggregator=aggregator, body=body)
 
-  def task_weights(
-      self, weights: tff.learning.models.ModelWeights
-  ) -> tff.learning.models.ModelWeights:
-    """Returns weights of rounds as those of the task's own model."""
-    return weights if self.body is None else self.body.weights_of(weights)
-
-  def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
-    """Returns which labels count for loss and accuracy; see `Task.is_scored`."""
-    return datasets.TASKS[self.settings.task].is_scored(self.settings.task_options, labels)
-
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
     return fedsmp_tff.build_fed_smp(
-        self.model,
-        builders.local_training(self.settings),
-        self.aggregator,
-        server_optimizer=builders.server_optimizer(self.settings),
-        seed=self.seeds.process,
+        self.model, builders.local_training(self.settings), self.aggregator,
+        server_optimizer=builders.server_optimizer(self.settings), seed=self.seeds.process,
     )
-
-  @property
-  def body_bytes(self) -> int:
-    """The bytes of the frozen body and its whitening, which a client receives once."""
-    if self.settings.trainable != settings_lib.HEAD:
-      return 0
-    *body, kernel, _ = self.task_model.initial_weights[0]
-    return 4 * (sum(map(np.size, body)) + len(kernel) * (len(kernel) + 1))
 
   def client_data(self) -> features.ClientData:
     """Returns the datasets of participants."""
     return features.ClientData(self.examples, tagged=self.settings.seed is not None)
 
-  def show(self, weights: tff.learning.models.ModelWeights) -> Optional[str]:
-    """Returns what the task shows of its trained model; None: nothing, or not within the guarantee."""
+  def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
+    """Returns which labels count for loss and accuracy; see `Task.is_scored`."""
+    return datasets.TASKS[self.settings.task].is_scored(self.settings.task_options, labels)
+
+  def task_weights(self, weights: _Weights) -> _Weights:
+    """Returns the weights of the task's own model, from the weights that rounds trained."""
+    return weights if self.body is None else self.body.weights_of(weights)
+
+  def show(self, weights: _Weights) -> Optional[str]:
+    """Returns the task's samples of its trained model; None without any within the guarantee."""
     show = datasets.TASKS[self.settings.task].show
     if show is None or self.data.test_outside_guarantee:
       return None
     return show(with_weights(self.task_model, weights), self.data.test)
 
+  @property
+  def private(self) -> bool:
+    """Whether clients clip, and add noise."""
+    return self.aggregator.mechanism.private
+
+  @property
+  def randomness(self) -> str:
+    """Source of the noise, for every output."""
+    if self.settings.seed is None:
+      return 'the operating system\'s, fresh for every client and round'
+    return (
+        f'SIMULATION: --seed={self.settings.seed} makes the noise reproducible, so ANYONE'
+        ' WHO KNOWS THE SEED CAN REMOVE IT'
+    )
+
+  @property
+  def guarantee_status(self) -> str:
+    """Whether epsilon is a guarantee, for every output."""
+    return 'valid' if self.settings.seed is None else 'simulated'
+
+  @property
+  def eval_examples(self) -> Optional[int]:
+    """Number of random test examples per evaluation before the last; None: all of them."""
+    num = self.settings.eval_examples
+    # The size of a test set of the clients' own examples is an exact function of them.
+    is_all = not num or (not self.data.test_outside_guarantee and num >= len(self.data.test[0]))
+    return None if is_all else num
+
+  @property
+  def uplink_bytes(self) -> int:
+    """Bytes of a report: its integers, without its counts (4 to 20 bytes)."""
+    channel = self.round.channel
+    return -(-channel.num_integers * channel.wire_bits // 8)
+
+  @property
+  def downlink_bytes(self) -> int:
+    """Bytes that a client receives per round: weights and coordinates."""
+    numbers = sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights))
+    numbers += 0 if self.aggregator.sparsifier.keeps_all else self.round.num_kept
+    return 4 * numbers
+
+  @property
+  def body_bytes(self) -> int:
+    """Bytes of the frozen body and its whitening, which a client receives once."""
+    if self.settings.trainable != settings_lib.HEAD:
+      return 0
+    *body, kernel, _ = self.task_model.initial_weights[0]
+    return 4 * (sum(map(np.size, body)) + len(kernel) * (len(kernel) + 1))
+
   def uplink_megabytes(self, rounds: int) -> float:
-    """Returns the MB that a client sends in so many rounds, on average."""
-    share = rounds * self.settings.clients_per_round / self.num_clients
-    return self.uplink_bytes * share / 10**6
-
-  def epsilons(self, rounds: int) -> dict[str, float]:
-    """Returns epsilon after so many rounds, by column; empty without privacy.
-
-    `epsilon` is valid for the data's clients; `epsilon_paper` is the paper's figure.
-    """
-    if not self.private:
-      return {}
-    found = {'epsilon': self.spec.epsilon(rounds=rounds)}
-    if self.spec.noise == mechanism_lib.GAUSSIAN:
-      found['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
-    return found
+    """Returns the mean MB that a client sends in `rounds` rounds."""
+    rounds_per_client = rounds * self.settings.clients_per_round / self.spec.population
+    return self.uplink_bytes * rounds_per_client / 10**6
 
   @property
   def paper_spec(self) -> fedsmp_tff.PrivacySpec:
-    """The specification that the paper's accountant is about: of the task's `paper_population`."""
+    """The specification for the paper's accountant, with the task's `paper_population`."""
     population = datasets.TASKS[self.settings.task].defaults.paper_population
     if population is None:
       return self.spec
@@ -221,14 +190,26 @@ class Experiment:
         self.spec, population=population, delta=delta, num_slots=None, min_reports=None
     )
 
+  def epsilons(self, rounds: int) -> dict[str, float]:
+    """Returns epsilon after `rounds` rounds, by column; empty without privacy.
+
+    `epsilon` is valid for the data's clients; `epsilon_paper` is the paper's figure.
+    """
+    if not self.private:
+      return {}
+    epsilons = {'epsilon': self.spec.epsilon(rounds=rounds)}
+    if self.spec.noise == mechanism_lib.GAUSSIAN:
+      epsilons['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
+    return epsilons
+
   def as_dict(self) -> dict[str, Any]:
-    """Returns what config.json has beside the settings."""
+    """Returns the content of config.json besides the settings."""
     channel = self.round.channel
     epsilons = self.epsilons(self.settings.rounds)
     return {
-        'dim': self.dim,
+        'dim': self.round.dim,
         'num_kept': self.round.num_kept,
-        'num_clients': self.num_clients,
+        'num_clients': self.spec.population,
         **self.data.as_dict(),
         'sampled': self.eval_examples is not None,
         'bits': channel.bits,
@@ -241,11 +222,9 @@ class Experiment:
     }
 
 
-def with_weights(
-    model: tff.learning.models.FunctionalModel, weights: tff.learning.models.ModelWeights
-) -> tff.learning.models.FunctionalModel:
+def with_weights(model: _Model, weights: _Weights) -> _Model:
   """Returns a model with other initial weights."""
-  return tff.learning.models.FunctionalModel(
+  return _Model(
       initial_weights=(weights.trainable, weights.non_trainable),
       predict_on_batch_fn=tf.function(model.predict_on_batch, autograph=False),
       loss_fn=model.loss,
@@ -254,17 +233,16 @@ def with_weights(
 
 
 def _check_public(settings: settings_lib.RunSettings, data: task_lib.TaskData) -> None:
-  if data.public_owners is None:
-    return
-  if both := data.public_owners.ids.intersection(data.client_ids):
+  owners = data.public_owners
+  if owners is not None and (both := owners.ids.intersection(data.client_ids)):
     raise errors.InputError(
         f'--task={settings.task}: {len(both):,} clients have public examples too, which no epsilon'
         ' covers; leave them out of the clients.'
     )
 
 
-def _check_clients(settings: settings_lib.RunSettings, num_clients: Optional[int]) -> None:
-  if num_clients is not None and settings.clients_per_round > num_clients:
+def _check_clients(settings: settings_lib.RunSettings, num_clients: int) -> None:
+  if settings.clients_per_round > num_clients:
     raise errors.InputError(
         f'--clients_per_round={settings.clients_per_round} is more than the'
         f' {num_clients} clients in the data; lower it.'

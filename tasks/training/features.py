@@ -11,84 +11,65 @@ import fedsmp_tff
 from tasks.datasets import task as task_lib
 from tasks.models import split as split_lib
 
-# A fixed number, so that last bits of features depend on no other client's examples.
+# A constant, so that the last bits of features depend on no other client's examples.
 _BATCH = 250
-# Of clients in memory; those of others are computed again at each visit.
+# Memory for datasets of clients; beyond it, features are computed at each visit.
 KEPT_BYTES = 4 * 10**9
 
 
 def of_data(
     data: task_lib.TaskData, body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec
 ) -> task_lib.TaskData:
-  """Returns data whose x are features.
+  """Returns data with the features that `body` makes of x; clients' are computed at each access."""
+  features_of = _features_fn(lambda x: body(x), spec)
 
-  Args:
-    data: The data.
-    body: Maps x [batch, ...] to features.
-    spec: Of x.
-  """
-  of_examples = _function(lambda x: body(x), spec)
+  class Clients(Sequence):
+
+    def __len__(self) -> int:
+      return len(data.clients)
+
+    def __getitem__(self, client: int) -> task_lib.Examples:
+      return features_of(data.clients[client])
+
   return dataclasses.replace(
-      data,
-      clients=_Clients(data.clients, of_examples),
-      test=of_examples(data.test),
-      public=of_examples(data.public),
+      data, clients=Clients(), test=features_of(data.test), public=features_of(data.public)
   )
 
 
 def split(
-    model: split_lib.SplitModel,
-    weights: tff.learning.models.ModelWeights,
-    public: task_lib.Examples,
-    is_scored: Callable[[tf.Tensor], tf.Tensor],
+    model: split_lib.SplitModel, weights: tff.learning.models.ModelWeights,
+    public: task_lib.Examples, is_scored: Callable[[tf.Tensor], tf.Tensor],
 ) -> tuple[split_lib.FrozenBody, tff.learning.models.ModelWeights]:
-  """Returns the frozen body and the initial weights of the head that are a model's function.
+  """Returns the frozen body and the initial weights of the head, together a model's function.
 
   Args:
     model: The model.
     weights: Its pre-trained weights.
-    public: The public examples.
-    is_scored: As `Task.is_scored`: features of other labels, such as padding, do not count.
+    public: The public examples, which whiten the features.
+    is_scored: See `Task.is_scored`; features of other labels, such as padding, do not count.
 
   Raises:
     ValueError: If the features of the public examples do not differ.
   """
-  *of_body, kernel, bias = weights.trainable
-  found, labels = _function(lambda x: model.body(of_body, x), model.input_spec[0])(public)
-  whitening = split_lib.whitening(found[np.asarray(is_scored(tf.constant(labels)))])
-  body = split_lib.FrozenBody(model.body, tuple(of_body), *whitening)
+  *body_weights, kernel, bias = weights.trainable
+  features_of = _features_fn(lambda x: model.body(body_weights, x), model.input_spec[0])
+  features, labels = features_of(public)
+  whitening = split_lib.whitening(features[np.asarray(is_scored(tf.constant(labels)))])
+  body = split_lib.FrozenBody(model.body, tuple(body_weights), *whitening)
   return body, body.head_of(kernel, bias)
 
 
-def _function(
+def _features_fn(
     body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec
 ) -> Callable[[task_lib.Examples], task_lib.Examples]:
   traced = tf.function(body, input_signature=[spec], autograph=False)
 
-  def of_examples(examples):
+  def features_of(examples):
     x, y = examples
     batches = [x[i : i + _BATCH] for i in range(0, max(len(x), 1), _BATCH)]
     return np.concatenate([traced(tf.constant(batch, spec.dtype)) for batch in batches]), y
 
-  return of_examples
-
-
-class _Clients(Sequence):
-  """Clients' features, computed at each access: `ClientData` keeps them."""
-
-  def __init__(
-      self,
-      clients: Sequence[task_lib.Examples],
-      of_examples: Callable[[task_lib.Examples], task_lib.Examples],
-  ):
-    self._clients = clients
-    self._of_examples = of_examples
-
-  def __len__(self) -> int:
-    return len(self._clients)
-
-  def __getitem__(self, client: int) -> task_lib.Examples:
-    return self._of_examples(self._clients[client])
+  return features_of
 
 
 class ClientData:
@@ -98,19 +79,17 @@ class ClientData:
     self._data = data
     self._tagged = tagged
     self._datasets = {}
-    self._room = KEPT_BYTES
+    self._free_bytes = KEPT_BYTES
 
   def __call__(self, client: int):
-    if client not in self._datasets:
-      if client < 0:  # Noise alone.
-        examples = tuple(array[:0] for array in self._data.test)
-      else:
-        examples = self._data.clients[client]
-      dataset = tf.data.Dataset.from_tensor_slices(examples)
-      if self._tagged:
-        dataset = fedsmp_tff.tag_client(client, dataset)
-      self._room -= sum(array.nbytes for array in examples)
-      if self._room < 0:
-        return dataset
+    if client in self._datasets:
+      return self._datasets[client]
+    # Negative: a dummy participant, without examples.
+    examples = [x[:0] for x in self._data.test] if client < 0 else self._data.clients[client]
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(examples))
+    if self._tagged:
+      dataset = fedsmp_tff.tag_client(client, dataset)
+    self._free_bytes -= sum(array.nbytes for array in examples)
+    if self._free_bytes >= 0:
       self._datasets[client] = dataset
-    return self._datasets[client]
+    return dataset

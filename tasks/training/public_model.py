@@ -4,8 +4,8 @@ Gains from private training are measured against these weights. They are the bas
 `--algorithm=public_only`, and `--warm_start=public` starts any method from them.
 
 A task has one fixed schedule (`task.Pretraining`), chosen on public data alone (docs/results,
-"Pre-training"). A run chooses nothing: a choice by 200 images or three people at run time once
-took the rate that ended at 20.76 % where others end at 45 %.
+"Pre-training"). A run chooses nothing: a choice at run time, by 200 images or three people, once
+ended at 20.76 % accuracy in place of 45 %.
 """
 
 from collections.abc import Callable
@@ -26,28 +26,24 @@ from tasks.training import experiment as experiment_lib
 from tasks.training import features
 from tasks.training import run_directory
 
-CLIPPING_NORM = 1.0
-
 
 def train(
-    model: tff.learning.models.FunctionalModel,
-    schedule: task_lib.Pretraining,
-    examples: task_lib.Examples,
-    seed: int,
+    model: tff.learning.models.FunctionalModel, schedule: task_lib.Pretraining,
+    examples: task_lib.Examples, seed: int,
     report: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> tff.learning.models.ModelWeights:
   """Returns weights pre-trained on public examples by a fixed schedule.
 
-  Adam (Kingma and Ba 2015) on gradients clipped to norm 1; the learning rate falls linearly from
-  the schedule's peak to zero. The result is the moving average of the weights, with the last layer
-  divided by the schedule's temperature: a model of few examples is overconfident, and private
-  rounds would first spend their signal on that.
+  Adam (Kingma and Ba 2015) on gradients clipped to norm 1; the learning rate decays linearly to
+  zero. The result is the moving average of the weights, with the last layer divided by the
+  schedule's temperature: a model of few examples is overconfident, and private rounds would first
+  spend their signal on that.
 
   Args:
-    model: The model; training starts from its initial weights.
-    schedule: Of the task.
+    model: The model, with the initial weights.
+    schedule: The task's schedule.
     examples: The public examples, x and y.
-    seed: Of the order of examples. The same seed gives the same bits on the same processor.
+    seed: Seed of the order of examples. The same seed gives the same bits on the same processor.
     report: Receives each epoch, from 1, and its mean training loss.
 
   Raises:
@@ -62,7 +58,7 @@ def train(
   # Keras's newer Adam takes 10 operations on each weight where this one takes a fused one.
   adam = tf.keras.optimizers.legacy.Adam(
       tf.keras.optimizers.schedules.PolynomialDecay(schedule.learning_rate, steps, 0.0),
-      global_clipnorm=CLIPPING_NORM,
+      global_clipnorm=1.0,
   )
 
   @tf.function(reduce_retracing=True)
@@ -81,41 +77,34 @@ def train(
   rng = np.random.default_rng(seed)
   for epoch in range(1, schedule.epochs + 1):
     order = rng.permutation(num)
-    losses = [
+    loss = float(np.mean([
         step(tf.constant(order[start : start + schedule.batch_size]))
         for start in range(0, num, schedule.batch_size)
-    ]
-    loss = float(np.mean(losses))
+    ]))
     if not np.isfinite(loss):
       raise errors.RunError(
           f'the loss on the public examples is {loss} in epoch {epoch} of pre-training; look at'
           ' the examples and at the initial weights.'
       )
     report(epoch, loss)
-  weights = tf.nest.pack_sequence_as(trainable, [average.numpy() for average in averages])
+  flat = _apply_temperature([average.numpy() for average in averages], schedule.temperature)
   return tff.learning.models.ModelWeights(
-      _apply_temperature(weights, schedule.temperature), non_trainable
+      tf.nest.pack_sequence_as(trainable, flat), non_trainable
   )
 
 
-def _apply_temperature(trainable, temperature: float):
-  """Returns the weights with the last layer's, a matrix and its bias if it has one, divided."""
-  flat = tf.nest.flatten(trainable)
-  num = 2 if len(flat) > 1 and flat[-1].ndim == 1 else 1
-  return tf.nest.pack_sequence_as(
-      trainable, [*flat[:-num], *(array / np.float32(temperature) for array in flat[-num:])]
-  )
+def _apply_temperature(weights: list[np.ndarray], temperature: float) -> list[np.ndarray]:
+  """Returns weights with the last layer divided: a matrix, and its bias if it has one."""
+  num = 2 if len(weights) > 1 and weights[-1].ndim == 1 else 1
+  return [*weights[:-num], *(array / np.float32(temperature) for array in weights[-num:])]
 
 
 def initialized(
     experiment: experiment_lib.Experiment, out: run_directory.RunDirectory, began: bool
 ) -> experiment_lib.Experiment:
-  """Returns the run with the initial weights, and the frozen body, that its flags ask for.
+  """Returns the run with the initial weights and the frozen body that its flags ask for.
 
-  Args:
-    experiment: The run.
-    out: Its directory, which keeps the body.
-    began: Whether there is a checkpoint, which has the weights.
+  A run that `began` has its weights in a checkpoint, and its body in its directory.
   """
   settings, model = experiment.settings, experiment.task_model
   has_body = settings.trainable == settings_lib.HEAD
@@ -123,18 +112,13 @@ def initialized(
     return experiment
   if began:
     return experiment.with_body(_read_body(model, out.path / run_directory.BODY))
-  task = datasets.TASKS[settings.task]
+  schedule, public = datasets.TASKS[settings.task].pretraining, experiment.data.public
 
   def report(epoch, loss):
-    print(
-        f'pre-training: epoch {epoch}/{task.pretraining.epochs}, loss {loss:.4f}',
-        file=sys.stderr, flush=True,
-    )
+    line = f'pre-training: epoch {epoch}/{schedule.epochs}, loss {loss:.4f}'
+    print(line, file=sys.stderr, flush=True)
 
-  public = experiment.data.public
-  weights = train(
-      model, task.pretraining, public, experiment.seeds.partition, report
-  )
+  weights = train(model, schedule, public, experiment.seeds.partition, report)
   if not has_body:
     return experiment.with_initial_weights(weights)
   try:

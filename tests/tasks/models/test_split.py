@@ -12,10 +12,15 @@ from tasks.models import split
 from tasks.training import features as features_lib
 
 _FEATURES, _CLASSES = 6, 4
+_INITIALIZER = initializers.INITIALIZERS['keras']
 
 
 def _model():
-  return cnn.cnn((4, 4, 1), (2,), (_FEATURES,), _CLASSES, initializers.INITIALIZERS['keras'](3))
+  return cnn.cnn((4, 4, 1), (2,), (_FEATURES,), _CLASSES, _INITIALIZER(3))
+
+
+def _rnn(sequence):
+  return rnn.character_rnn(10, 4, (5, _FEATURES), sequence, 0, _INITIALIZER(3))
 
 
 def _weights(model):
@@ -34,7 +39,7 @@ def _all(y):
 
 
 def _features(x):
-  """What the last layer of `_model` sees, from the definition of the layers before."""
+  """Inputs of the last layer of `_model`, from the definition of the layers before."""
   kernel, bias, dense, constant, *_ = _model().initial_weights[0]
   out = tf.nn.conv2d(tf.cast(x, tf.float32) / 255, kernel, 1, 'SAME') + bias
   out = tf.nn.relu(tf.nn.max_pool2d(out, 2, 2, 'SAME'))
@@ -45,48 +50,29 @@ def _logits(model, weights, x):
   return model.predict_on_batch((weights.trainable, ()), tf.constant(x), training=False).numpy()
 
 
-def _split(num=600):
+def _split():
   model = _model()
-  return model, *features_lib.split(model, _weights(model), _examples(num, seed=1), _all)
+  return model, *features_lib.split(model, _weights(model), _examples(600, seed=1), _all)
 
 
 class TestComputation:
 
-  def test_the_whole_model_is_its_body_and_its_last_layer(self):
-    model = _model()
-    assert isinstance(model, tff.learning.models.FunctionalModel)
-    x, _ = _examples(20, seed=2)
-    *_, kernel, bias = _weights(model).trainable
-    np.testing.assert_allclose(
-        _logits(model, _weights(model), x), _features(x) @ kernel + bias, atol=1e-5
-    )
-
   @pytest.mark.parametrize('model, x_shape', [
-      (_model(), [None, _FEATURES]),
-      (rnn.character_rnn(10, 4, (5, 6), 7, 0, initializers.INITIALIZERS['keras'](3)), [None, 7, 6]),
+      (_model(), [None, _FEATURES]), (_rnn(7), [None, 7, _FEATURES]),
   ])
   def test_a_head_is_a_model_of_a_feature_vector_per_label(self, model, x_shape):
     x, y = model.head().input_spec
     assert x == tf.TensorSpec(x_shape, tf.float16) and y == model.input_spec[1]
-    for one, other in zip(model.head().initial_weights[0], model.initial_weights[0][-2:]):
-      np.testing.assert_array_equal(one, other)
+    for array, other in zip(model.head().initial_weights[0], model.initial_weights[0][-2:]):
+      np.testing.assert_array_equal(array, other)
 
 
 class TestExecution:
 
-  def test_before_round_0_the_head_is_the_function_of_the_whole_model(self):
-    model, body, head = _split()
-    others, _ = _examples(50, seed=2)
-    np.testing.assert_allclose(
-        _logits(model.head(), head, body(tf.constant(others))),
-        _logits(model, _weights(model), others), atol=5e-3,  # Features are float16.
-    )
-
   def test_features_are_white(self):
     _, body, _ = _split()
     x, _ = _examples(600, seed=1)
-    features = _features(x)
-    matrix, mean = body.matrix, body.mean
+    features, matrix, mean = _features(x), body.matrix, body.mean
     np.testing.assert_allclose(mean, features.mean(0), rtol=1e-4)
     covariance = np.cov(features.T, bias=True)
     ridge = 0.03 * np.trace(covariance) / _FEATURES
@@ -98,46 +84,48 @@ class TestExecution:
         body(tf.constant(x)), (features - mean) @ matrix, atol=2e-3, rtol=2e-3
     )
 
-  def test_weights_are_those_of_the_whole_model(self):
+  def test_the_head_is_the_function_of_the_whole_model(self):
     model, body, head = _split()
-    for one, other in zip(body.weights_of(head).trainable, _weights(model).trainable):
-      np.testing.assert_allclose(one, other, atol=1e-5)
-    # After steps too: the whole model with these weights is the head on features.
-    moved = tff.learning.models.ModelWeights(tuple(w + 0.1 for w in head.trainable), ())
-    x, _ = _examples(300, seed=1)
+    x, _ = _examples(50, seed=2)
+    *_, kernel, bias = _weights(model).trainable
     np.testing.assert_allclose(
-        _logits(model, body.weights_of(moved), x),
-        _logits(model.head(), moved, body(tf.constant(x))), atol=5e-3,
+        _logits(model, _weights(model), x), _features(x) @ kernel + bias, atol=1e-5
     )
+    for array, other in zip(body.weights_of(head).trainable, _weights(model).trainable):
+      np.testing.assert_allclose(array, other, atol=1e-5)
+    # Before round 0, and after steps.
+    for step in (0, 0.1):
+      moved = tff.learning.models.ModelWeights(tuple(w + step for w in head.trainable), ())
+      np.testing.assert_allclose(
+          _logits(model.head(), moved, body(tf.constant(x))),
+          _logits(model, body.weights_of(moved), x), atol=5e-3,  # Features are float16.
+      )
 
-  def test_a_step_is_one_on_white_features(self):
+  def test_a_step_of_the_head_is_on_white_features(self):
     model, body, head = _split()
     x, y = _examples(300, seed=1)
     trainable, model = tuple(map(tf.constant, head.trainable)), model.head()
-    seen = body(tf.constant(x))
     with tf.GradientTape() as tape:
       tape.watch(trainable)
-      logits = model.predict_on_batch((trainable, ()), seen, training=True)
+      logits = model.predict_on_batch((trainable, ()), body(tf.constant(x)), training=True)
       loss = model.loss(logits, tf.constant(y))
-    of_values, of_constant = tape.gradient(loss, trainable)
-    matrix, mean = body.matrix, body.mean
+    values, constant = tape.gradient(loss, trainable)
+    white = (_features(x) - body.mean) @ body.matrix
     wrong = (tf.nn.softmax(logits).numpy() - np.eye(_CLASSES)[y]) / len(x)
-    np.testing.assert_allclose(of_values, ((_features(x) - mean) @ matrix).T @ wrong, atol=1e-3)
-    np.testing.assert_allclose(of_constant, wrong.sum(0), atol=1e-5)
+    np.testing.assert_allclose(values, white.T @ wrong, atol=1e-3)
+    np.testing.assert_allclose(constant, wrong.sum(0), atol=1e-5)
 
   def test_refuses_examples_that_do_not_differ(self):
     with pytest.raises(ValueError, match='are the same for all'):
       split.whitening(np.repeat(np.random.default_rng(0).normal(size=(1, 5)), 50, axis=0))
 
   def test_padding_does_not_count(self):
-    initializer = initializers.INITIALIZERS['keras']
-    model = rnn.character_rnn(10, 4, (5, 6), 7, 0, initializer(3))
+    model, short = _rnn(7), _rnn(4)
     rng = np.random.default_rng(0)
     x = rng.integers(1, 10, (40, 7)).astype(np.int32)
     y = np.where(np.arange(7) < 4, rng.integers(1, 10, (40, 7)), 0).astype(np.int32)
-    found, _ = features_lib.split(model, _weights(model), (x, y), lambda labels: labels != 0)
-    # Of a recurrent model the first characters do not see the later: as if cut before the padding.
-    short = rnn.character_rnn(10, 4, (5, 6), 4, 0, initializer(3))
+    body, _ = features_lib.split(model, _weights(model), (x, y), lambda labels: labels != 0)
+    # In a recurrent model the first characters do not see the later: as if cut before the padding.
     expected, _ = features_lib.split(short, _weights(model), (x[:, :4], y[:, :4]), _all)
-    for one, other in ((found.matrix, expected.matrix), (found.mean, expected.mean)):
-      np.testing.assert_allclose(one, other, atol=1e-4)
+    np.testing.assert_allclose(body.matrix, expected.matrix, atol=1e-4)
+    np.testing.assert_allclose(body.mean, expected.mean, atol=1e-4)

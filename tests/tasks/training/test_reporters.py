@@ -1,4 +1,4 @@
-"""Tests of what a run prints while it runs, in a process of its own whose output is no terminal."""
+"""Tests of a run's lines of progress, in a process of its own."""
 
 import itertools
 import re
@@ -11,8 +11,7 @@ from tests.support import waiting
 
 
 @pytest.mark.parametrize('seconds, text', [
-    (0.4, '0 s'), (59.4, '59 s'), (59.6, '1 min 0 s'), (374, '6 min 14 s'), (3599.6, '1 h 0 min'),
-    (9240, '2 h 34 min'),
+    (0.4, '0 s'), (59.6, '1 min 0 s'), (374, '6 min 14 s'), (3599.6, '1 h 0 min'),
 ])
 def test_a_duration_names_its_units(seconds, text):
   assert reporters.duration_text(seconds) == text
@@ -28,17 +27,12 @@ def test_the_first_line_comes_before_tensorflow(data_dir, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize('seconds', [0, 100_000])
-def test_lines_come_meanwhile_and_say_what_is_done(seconds, data_dir, tmp_path):
-  process = commands.command(
-      commands.tiny(
-          data_dir, tmp_path / 'run', '--algorithm=fedavg', '--rounds=6',
-          '--rounds_per_evaluation=2',
-      ),
-      {
-          f'tasks.training.reporters.{name}': seconds
-          for name in ('_SECONDS_PER_LINE', '_SECONDS_BETWEEN_MEASURED')
-      },
-  )
+def test_lines_of_progress(seconds, data_dir, tmp_path):
+  flags = ('--algorithm=fedavg', '--rounds=6', '--rounds_per_evaluation=2')
+  process = commands.command(commands.tiny(data_dir, tmp_path / 'run', *flags), {
+      f'tasks.training.reporters.{name}': seconds
+      for name in ('_SECONDS_PER_LINE', '_SECONDS_BETWEEN_MEASURED')
+  })
   printed, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 0, err
   assert re.search(
