@@ -50,13 +50,13 @@ class TestComputation:
           (['--shakespeare_data=tff'], '--shakespeare_data has no effect unless --task=shake'),
           (
               ['--algorithm=fedavg', '--p=0.1'],
-              '--p has no effect unless --algorithm=.* or fedsmp_released;',
+              '--p has no effect unless --algorithm=.* or fedsmp_released\. ',
           ),
           (['--algorithm=dp_fedavg', '--p=0.1'], '--p has no effect'),
           (['--algorithm=fedavg', '--noise=discrete_gaussian'], '--noise has no effect'),
           (
               ['--algorithm=fedavg_topk', '--clip=1'],
-              '--clip has no effect unless --algorithm=.* or fedsmp_released;',
+              '--clip has no effect unless --algorithm=.* or fedsmp_released\. ',
           ),
           (['--algorithm=fedavg', '--delta=0.1'], '--delta has no effect'),
           (['--algorithm=fedsmp_randk', '--public_clients=1'], '--public_clients has no effect'),
@@ -66,7 +66,7 @@ class TestComputation:
           (['--released_weight=-1'], r'--released_weight must be .* >= 0 .*; got -1\.0'),
           (['--clip_schedule=learning_rate', '--clip_quantile=0.5'], 'exclude each other'),
           (['--validation_examples=0'], '--validation_examples must be an integer >= 1; got 0'),
-          (['--trainable=head', '--warm_start=none'], 'head needs a pre-trained body; set --warm'),
+          (['--trainable=head', '--warm_start=none'], 'head requires pre-trained layers. Set --warm'),
           (['--trainable=body'], 'trainable.*body'),
           (['--output_dir=/dev/null/x'], '--output_dir=/dev/null/x can\'t be written'),
           (['--data_dir=/none'], '/none/train-images-idx3-ubyte.gz does not'),
@@ -74,9 +74,9 @@ class TestComputation:
           (['--workers=0'], '--workers must be an integer >= 1; got 0'),
           (['--devices=GPU:9'], "--devices=GPU:9: .*'GPU:9', which TensorFlow does not see"),
           (['--devices='], '--devices=: .*empty'),
-          (['--runtime=ray', '--devices=GPU:0'], '--devices has no effect unless --runtime=local;'),
-          (['--client_timeout=3'], '--client_timeout has no effect unless --runtime=ray;'),
-          (['--ray_address=auto'], '--ray_address has no effect unless --runtime=ray;'),
+          (['--runtime=ray', '--devices=GPU:0'], '--devices has no effect unless --runtime=local.'),
+          (['--client_timeout=3'], '--client_timeout has no effect unless --runtime=ray.'),
+          (['--ray_address=auto'], '--ray_address has no effect unless --runtime=ray.'),
           (
               ['--runtime=ray', '--client_timeout=nan'],
               '--client_timeout must be a finite number > 0; got nan',
@@ -120,7 +120,7 @@ class TestComputation:
   def test_help_is_the_ten_flags_that_most_runs_need(self, capsys):
     assert commands.main(['run', '--help']) == 0
     text = capsys.readouterr().out
-    assert re.findall(r'^  --(\w+): ', text, re.MULTILINE) == [
+    assert re.findall(r'^  --(\w+)(?:=<.*)?[:|]', text, re.MULTILINE) == [
         'task', 'algorithm', 'trainable', 'p', 'rounds', 'clients_per_round', 'seed', 'epsilon',
         'clip', 'output_dir',
     ]
@@ -130,10 +130,10 @@ class TestComputation:
   def test_help_names_every_flag_once_under_its_group(self, capsys):
     assert commands.main(['run', '--helpfull']) == 0
     text = capsys.readouterr().out
-    tables = (settings.RunSettings, settings.OutputSettings, place.PlaceSettings)
+    tables = (settings.RunSettings, place.OutputSettings, place.PlaceSettings)
     found = {}
     for title, body in re.findall(r'^(\S.*):\n((?:  .*\n)+)', text, re.MULTILINE):
-      for name in re.findall(r'^  --(\w+): ', body, re.MULTILINE):
+      for name in re.findall(r'^  --(\w+)(?:=<.*)?[:|]', body, re.MULTILINE):
         assert name not in found
         found[name] = title
     for table in tables:

@@ -14,7 +14,7 @@ from tasks.cli import place
 from tasks.cli import settings
 from tests.support import commands
 
-_TABLES = (settings.RunSettings, place.PlaceSettings, settings.OutputSettings)
+_TABLES = (settings.RunSettings, place.PlaceSettings, place.OutputSettings)
 
 
 def _settings(*arguments):
@@ -45,7 +45,7 @@ class TestOptions:
     class More(settings.RunSettings):
       sharpness: Optional[float] = options.option(
           None, 'Sharpness of the mask.', group='Training', above=0,
-          only=options.when('algorithm', 'fedsmp_topk'),
+          requires=options.when('algorithm', 'fedsmp_topk'),
       )
 
     def parsed(*arguments):
@@ -72,7 +72,7 @@ class TestOptions:
     for option in known.values():
       assert set(option.excludes) <= set(known)
     # Tables and figures have places for these.
-    assert {name for name, option in known.items() if not option.compared} == {
+    assert {name for name, option in known.items() if not option.in_comparisons} == {
         'seed', 'p', 'rounds', 'noise_multiplier', 'epsilon', 'rounds_per_evaluation',
         'eval_examples', 'epsilon_budget',
     }
@@ -89,7 +89,7 @@ class TestParse:
         assert getattr(found, field.name) == getattr(defaults, field.name)
     # They protect the clients in the data.
     assert found.sampling == 'poisson' and found.epsilon <= 8 and found.noise_multiplier is None
-    assert where == place.PlaceSettings() and output == settings.OutputSettings()
+    assert where == place.PlaceSettings() and output == place.OutputSettings()
 
   def test_what_the_system_does_not_have_is_none(self):
     found = _settings('--algorithm=fedavg')
@@ -108,9 +108,9 @@ class TestParse:
           ('--algorithm=dp_fedavg --p=0.1', '--p has no effect unless --algorithm=fedsmp_topk, fed'),
           ('--algorithm=fedavg --clip=1', '--clip has no effect unless --algorithm=fedsmp_topk, fed'),
           ('--algorithm=dp_fedavg --public_clients=2',
-           '--public_clients has no effect unless --algorithm=fedsmp_topk or fedavg_topk; set it, or'),
+           '--public_clients has no effect unless --algorithm=fedsmp_topk or fedavg_topk. Set that, or'),
           ('--shakespeare_lstm=keras', '--shakespeare_lstm has no effect unless --task=shakespeare'),
-          ('--warm_start=none', '--trainable=head needs a pre-trained body; set --warm_start=public'),
+          ('--warm_start=none', '--trainable=head requires pre-trained layers. Set --warm_start=public'),
           ('--warm_start=none --trainable=all --algorithm=dp_fedavg --public_examples=3',
            '--public_examples has no effect unless --algorithm=fedsmp_topk'),
           ('--algorithm=public_only --rounds=3', '--rounds has no effect unless'),
