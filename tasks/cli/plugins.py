@@ -66,6 +66,7 @@ def call(flag: str, name: str, kind: type[_T]) -> _T:
   result = make()
   if not isinstance(result, kind):
     raise errors.InputError(
-        f'--{flag}={name} returned {type(result).__name__}. Return a {kind.__name__}.'
+        f'--{flag}={name} returned {type(result).__name__}, which is not a {kind.__name__}.'
+        ' Return one.'
     )
   return result

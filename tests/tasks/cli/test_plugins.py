@@ -71,7 +71,7 @@ class TestCall:
       [
           ('no_such_module:f', "can't be imported .No module named 'no_such_module'"),
           (f'{__name__}:nothing', "can't be imported .module"),
-          (f'{__name__}:no_manager', 'returned int. Return a ReleaseManager'),
+          (f'{__name__}:no_manager', 'returned int, which is not a ReleaseManager'),
           ('', "can't be imported ."),
       ],
   )
