@@ -5,12 +5,12 @@ import os
 import sys
 
 if importlib.util.find_spec('absl') is None:
-  # `python -m tasks.run` with another Python than the one that make has set up.
+  # `python -m tasks.run` with another Python than that of make.
   sys.exit(
-      f'tasks: {sys.executable} lacks the packages of requirements.txt; run `make run` once, then'
+      f'tasks: {sys.executable} lacks the packages of requirements.txt. Run `make run` once, then'
       ' `. .venv/bin/activate` in this shell.'
   )
 
-# Matrix products of small batches take half the time with oneDNN. TensorFlow has it on by default
-# only for processors with AVX-512; on everywhere, two kinds of processors differ in less.
+# oneDNN halves the time of matrix products of small batches. TensorFlow enables it by default only
+# on CPUs with AVX-512; enabling it on all CPUs makes their results differ less.
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')

@@ -77,7 +77,7 @@ class Options:
   )
   epsilon_budget: Optional[float] = options_lib.option(
       None, 'With --ledger: prints what is left of this epsilon.', above=0,
-      only=options_lib.Condition('--ledger is set', lambda chosen: bool(chosen['ledger'])),
+      requires=options_lib.Condition('--ledger is set', lambda chosen: bool(chosen['ledger'])),
   )
   ledger: list[str] = options_lib.option(
       [],

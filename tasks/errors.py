@@ -1,4 +1,4 @@
-"""Defines the errors that a command prints in one sentence, without a traceback."""
+"""Defines the errors that a command prints in one line, without a traceback."""
 
 from collections.abc import Iterable, Iterator
 import contextlib
@@ -6,15 +6,15 @@ from typing import Any
 
 
 class InputError(Exception):
-  """A flag, a value or a file that the user can correct; the text states how."""
+  """A flag, a value or a file is wrong; the text states the rule and the remedy."""
 
 
 class RunError(Exception):
-  """A run that has begun can't continue; the text states why, and how it can."""
+  """A run that has begun cannot continue; the text states the reason and the remedy."""
 
 
 def as_flags(error: ValueError, names: Iterable[str]) -> InputError:
-  """The library's sentence, with flags where it names arguments."""
+  """Returns the error of the library, with flags in place of arguments."""
   text = str(error).rstrip('.')
   for name in names:
     text = text.replace(f'`{name}`', f'--{name}')
@@ -23,11 +23,10 @@ def as_flags(error: ValueError, names: Iterable[str]) -> InputError:
 
 @contextlib.contextmanager
 def writing_to(flag: str, directory: Any) -> Iterator[None]:
-  """In this block, what can't be written in a flag's directory is an `InputError`."""
+  """Turns an `OSError` of its block into the `InputError` of a flag's directory."""
   try:
     yield
   except OSError as error:
     raise InputError(
-        f'--{flag}={directory} can\'t be written ({error.strerror}); name a directory that'
-        ' can.'
+        f"--{flag}={directory} can't be written ({error.strerror}). Use a writable directory."
     ) from None

@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 def run(
     settings: settings_lib.RunSettings,
     place: place_lib.PlaceSettings,
-    output: settings_lib.OutputSettings,
+    output: place_lib.OutputSettings,
 ) -> int:
   """Algorithm 1 as a run. On the right: the lines of the paper.
 

@@ -15,59 +15,70 @@ from tasks.cli import options
 
 _FULL_HELP = frozenset(['--helpfull', '-helpfull'])
 _HELP = frozenset(['--help', '-h', '-help', '--helpshort']) | _FULL_HELP
-# Begins the names of the modules that TensorFlow's AutoGraph writes, one a function.
+# AutoGraph of TensorFlow writes one module per function; their names begin with this.
 _GENERATED = '__autograph_generated_file'
 
 
-def read(made: flags.FlagValues, arguments: Sequence[str], program: str) -> list[str]:
-  """Parses a command line into flags; returns the arguments that are no flags.
+def read(flag_values: flags.FlagValues, arguments: Sequence[str], program: str) -> list[str]:
+  """Parses a command line into flags; returns the other arguments.
 
   Args:
-    made: New flags.
+    flag_values: New flags.
     arguments: The command line, without its command.
     program: The command that prints help.
 
   Raises:
-    InputError: If a flag is unknown, or a value not one of its type.
+    InputError: If a flag is unknown, or a value is not of its type.
   """
   try:
-    return made([program, *arguments])[1:]
+    return flag_values([program, *arguments])[1:]
   except (flags.Error, ValueError) as error:  # ValueError: a value for --noFLAG.
     text = str(error).removeprefix('ERROR:: ')
-    raise errors.InputError(
-        f'{text}{_flagfile_of(error, made, arguments)} (see {program} --help)'
-    ) from None
+    if isinstance(error, flags.UnrecognizedFlagError):
+      text += _flagfile_of(error.flagname, flag_values, arguments)
+    raise errors.InputError(f'{text} (see {program} --help)') from None
+
+
+def _flagfile_of(name: str, flag_values: flags.FlagValues, arguments: Sequence[str]) -> str:
+  """Returns a sentence on the --flagfile that has an unknown flag; '' if none has it."""
+  for argument in arguments:
+    option, _, path = argument.lstrip('-').partition('=')
+    if option == 'flagfile' and path:
+      lines = flag_values.read_flags_from_files([argument])
+      if name in (line.lstrip('-').split('=')[0] for line in lines):
+        return f' It is in {path}; correct or remove it there'
+  return ''
 
 
 def refuse(rest: Sequence[str], program: str) -> None:
-  """Raises `InputError` if there are arguments that are no flags."""
+  """Raises `InputError` if there are arguments that are not flags."""
   if rest:
     raise errors.InputError(
-        f'{rest[0]!r} is not a flag; flags start with -- (see {program} --help).'
+        f'{rest[0]!r} is not a flag. Flags start with -- (see {program} --help).'
     )
 
 
-def parse(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
-  """Parses a command line; returns an instance of each dataclass of options.
+def parse_with_arguments(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
+  """Parses a command line; returns an instance of each table, then the list of other arguments.
 
   Args:
     arguments: The command line, without its command.
-    *tables: The dataclasses.
+    *tables: Dataclasses of options.
     program: The command that prints help.
 
   Raises:
-    InputError: If it has something that is not a flag, or a value that can't be used.
+    InputError: If a flag is unknown, or its value is wrong.
   """
-  made = options.new_flags(*tables)
-  refuse(read(made, arguments, program), program)
-  return [options.make(table, made) for table in tables]
+  flag_values = options.new_flags(*tables)
+  rest = read(flag_values, arguments, program)
+  return [*(options.make(table, flag_values) for table in tables), rest]
 
 
-def parse_with_arguments(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
-  """As `parse`; returns the list of arguments that are no flags too, as the last."""
-  made = options.new_flags(*tables)
-  rest = read(made, arguments, program)
-  return [*(options.make(table, made) for table in tables), rest]
+def parse(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
+  """As `parse_with_arguments`, without other arguments."""
+  *instances, rest = parse_with_arguments(arguments, *tables, program=program)
+  refuse(rest, program)
+  return instances
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +89,9 @@ class Command:
     name: The module that runs it, such as 'tasks.run'.
     usage: The lines of its help that precede its flags.
     tables: The dataclasses of its own options.
-    flag_help: Returns the lines of help on its flags, on all (--helpfull) or on the common ones
-      (--help); None: on all of its tables, for both.
-    parse: Parses a command line, as `parse` does; what it returns are the arguments of the
-      function that `main` calls.
+    flag_help: Returns the lines of help on all flags (True) or on the common ones (False); None:
+      on the options of `tables`, for both.
+    parse: Parses a command line, as the function `parse` does, into the arguments of `run`.
     failures: Returns the exceptions that mean exit status 1, or their attribute `status` if
       they have one; called when something fails, so that a page of help does not import them.
   """
@@ -98,8 +108,7 @@ class Command:
     """The command line that starts it."""
     return f'python -m {self.name}'
 
-  def help_text(self, full: bool) -> str:
-    """Its usage, then flags with their meanings and defaults: all of them, or the common ones."""
+  def _help(self, full: bool) -> str:
     if self.flag_help is not None:
       lines = self.flag_help(full)
     else:
@@ -107,22 +116,22 @@ class Command:
     return '\n'.join([*self.usage, *lines])
 
   def main(self, argv: Sequence[str], run: Callable[..., Optional[int]]) -> int:
-    """Parses a command line and calls a function; prints one sentence for what fails.
+    """Parses a command line and calls a function; prints one line for an error.
 
     Args:
       argv: The command line, with its command.
       run: The function; returns the exit status, None for 0.
 
     Returns:
-      The exit status: 2 for what the user must correct.
+      The exit status; 2 if the user must correct something.
     """
     logging.set_verbosity(logging.ERROR)
     try:
       if not _HELP.isdisjoint(argv[1:]):
-        print(self.help_text(full=not _FULL_HELP.isdisjoint(argv[1:])))
+        print(self._help(full=not _FULL_HELP.isdisjoint(argv[1:])))
         return 0
       return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
-    except BrokenPipeError:  # As by `| head`; what is still to be flushed goes nowhere.
+    except BrokenPipeError:  # As by `| head`; the rest of the output goes nowhere.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 1
     except errors.InputError as error:
@@ -136,7 +145,7 @@ class Command:
 def remove_generated_files() -> None:
   """Removes the source files that AutoGraph wrote for this process into the temporary directory.
 
-  It removes them itself only where Python runs the functions of `atexit`.
+  AutoGraph itself removes them only where Python runs the functions of `atexit`.
   """
   for name, module in [*sys.modules.items()]:
     if name.startswith(_GENERATED):
@@ -148,23 +157,10 @@ def remove_generated_files() -> None:
 def end(status: int) -> NoReturn:
   """Ends the process with an exit status, for a command that may have run TFF.
 
-  All is closed by then. Python would wait for clients of a round that was abandoned, and delete
-  TFF's context after the modules that this needs, with a traceback.
+  Python would wait for clients of an abandoned round, and delete TFF's context after the modules
+  that the context needs, with a traceback. All files are closed by then.
   """
   sys.stdout.flush()
   sys.stderr.flush()
   remove_generated_files()
   os._exit(status)
-
-
-def _flagfile_of(error: Exception, made: flags.FlagValues, arguments: Sequence[str]) -> str:
-  """A sentence that names the --flagfile with an unknown flag; '' if there is none."""
-  if isinstance(error, flags.UnrecognizedFlagError):
-    for argument in arguments:
-      if not argument.lstrip('-').startswith('flagfile='):
-        continue
-      lines = made.read_flags_from_files([argument])
-      if any(line.lstrip('-').split('=')[0] == error.flagname for line in lines):
-        path = argument.split('=', 1)[1]
-        return f' It is in {path}; correct or remove it there'
-  return ''

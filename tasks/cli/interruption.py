@@ -17,27 +17,21 @@ from tasks.cli import command
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Before the rounds there is no work to lose: an operation of TensorFlow in flight gets no longer.
 _SECONDS_BEFORE_ROUNDS = 3.0
-# A round in flight may take so long to end.
+# Time for a round in flight to end.
 _GRACE_SECONDS = 20.0
+_LATE = object()
 
 
 class Interrupted(KeyboardInterrupt):
-  """A signal asked the command to end.
+  """A signal asked the command to end; `next_step` ends the sentence with how to resume.
 
   Attributes:
-    status: The exit status for it: 128 + the signal's number.
+    status: The exit status: 128 + the signal's number.
   """
 
   def __init__(self, number: int, next_step: str = ''):
-    """Initializes.
-
-    Args:
-      number: The signal's.
-      next_step: How to resume; '' for nothing to resume.
-    """
     super().__init__(f'ended by {signal.Signals(number).name}{next_step}')
     self.status = 128 + number
-
 
 
 class Interruption:
@@ -75,7 +69,7 @@ class Interruption:
   @contextlib.contextmanager
   def handled(self) -> Iterator[None]:
     """In this block the signals are handled; only in the main thread."""
-    # A shell's background job has SIGINT ignored, and stays so.
+    # A background job of a shell ignores SIGINT, and continues to.
     handled_signals = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
     reader, writer = socket.socketpair()
     writer.setblocking(False)
@@ -87,7 +81,7 @@ class Interruption:
     try:
       yield
     except Exception as error:
-      # What is raised within a callback of C++ can come out as another error.
+      # An exception that is raised within a callback of C++ can come out as another error.
       if self._raised:
         raise self._interrupted() from error
       raise
@@ -113,7 +107,7 @@ class Interruption:
     raise self._interrupted()
 
   def _on_unraisable(self, unraisable) -> None:
-    """Python drops what a finalizer raises: then once more, a little later."""
+    """Raises again, a little later, what Python drops because a finalizer raised it."""
     if isinstance(unraisable.exc_value, Interrupted):
       signal.setitimer(signal.ITIMER_REAL, 0.01)
     else:
@@ -126,7 +120,7 @@ class Interruption:
     if not self._in_rounds:
       second = _next_signal(numbers, _SECONDS_BEFORE_ROUNDS)
       if second is _LATE:
-        self._end(first, str(Interrupted(first, self.next_step)))
+        _end(first, str(Interrupted(first, self.next_step)))
     else:
       _say(
           f'{signal.Signals(first).name}: the round in flight has'
@@ -139,25 +133,13 @@ class Interruption:
           signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
         second = _next_signal(numbers)
     if second is not None:
-      self._end(second, f'{signal.Signals(second).name} again: ended{self.next_step}')
-
-  def _end(self, number: int, text: str) -> NoReturn:
-    """Ends the process, whatever its main thread does."""
-    _say(text)
-    _kill_children()
-    command.remove_generated_files()
-    # Files are whole at any time.
-    os._exit(128 + number)
-
-
-_LATE = object()
+      _end(second, f'{signal.Signals(second).name} again: ended{self.next_step}')
 
 
 def _next_signal(numbers: socket.socket, timeout: float = None):
-  """SIGTERM's or SIGINT's number, None at the end, `_LATE` after `timeout` seconds."""
+  """Returns the number of SIGTERM or SIGINT, None at the end, `_LATE` after `timeout` seconds."""
   while True:
-    ready, _, _ = select.select([numbers], [], [], timeout)
-    if not ready:
+    if not select.select([numbers], [], [], timeout)[0]:
       return _LATE
     number = numbers.recv(1)
     if not number:
@@ -166,12 +148,16 @@ def _next_signal(numbers: socket.socket, timeout: float = None):
       return number[0]
 
 
-def _kill_children() -> None:
-  # They would see by themselves that this process is gone; some of Ray's in a minute.
+def _end(number: int, text: str) -> NoReturn:
+  """Ends the process, whatever its main thread does; files are whole at any time."""
+  _say(text)
+  # Children would notice the end of this process by themselves; some of Ray's in a minute.
   with contextlib.suppress(psutil.Error):
     for child in psutil.Process().children(recursive=True):
       with contextlib.suppress(psutil.Error):
         child.kill()
+  command.remove_generated_files()
+  os._exit(128 + number)
 
 
 def _say(text: str) -> None:

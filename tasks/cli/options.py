@@ -1,21 +1,21 @@
-"""Options: fields of dataclasses that carry every fact about a flag.
+"""Options: dataclass fields that carry every fact about a flag.
 
 Each option is written once, as a field whose annotation is the flag's type:
 
   num_slots: Optional[int] = option(
-      None, 'Slots of a round.', group='Privacy', at_least=1, only=when('sampling', 'poisson')
+      None, 'Slots per round.', group='Privacy', at_least=1, requires=when('sampling', 'poisson')
   )
 
 `new_flags` defines the flags of such dataclasses, `make` turns parsed flags into an instance,
-fills in what is missing and checks it, and `help_lines` explains the flags by group.
+fills in defaults and checks it, and `help_lines` explains the flags by group.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+import copy
 import dataclasses
 import functools
 import math
 import re
-import types
 from typing import Any, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from absl import flags
@@ -26,14 +26,18 @@ _Table = TypeVar('_Table')
 _METADATA = 'option'
 _REPEAT_HINT = ';\n    repeat this option to specify a list of values'
 _COLUMNS = 90
+_DEFINE = {
+    bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-  """A condition on other options for an option to have an effect.
+  """A condition on other options, without which an option has no effect.
 
   Attributes:
-    text: The condition as the end of "has no effect unless", such as '--sampling=poisson'.
+    text: The condition, such as '--sampling=poisson'.
     met: Maps all values, by name, to whether they meet it.
   """
 
@@ -42,7 +46,7 @@ class Condition:
 
 
 def when(name: str, *values: str) -> Condition:
-  """The condition that an option has one of these values; without values, that it is set."""
+  """Returns the condition that an option has one of these values; without values, is set."""
   if not values:
     return Condition(f'--{name} is set', lambda chosen: chosen[name] is not None)
   *others, last = values
@@ -56,21 +60,19 @@ class Option:
 
   Attributes:
     default: The flag's default.
-    help: Its meaning and unit.
+    help: Its meaning and unit. It may begin with '<values>: ' if `values` are not all.
     group: The title that `help_lines` lists it under; '' for none.
     values: The texts that it accepts; empty for all.
-    other_values: What else it accepts, beside `values`, for its help; '' for nothing.
     repeated: Whether giving it several times makes a list.
-    required: Whether it must be given.
     at_least: The smallest value.
     above: A value that all values are greater than.
     at_most: The largest value.
     below: A value that all values are less than.
-    only: The condition without which it has no effect and is refused; None for none.
-    excludes: The names of options that can't be set with it.
-    fill: Makes the value where none is given, from all values by name, unless `only` or
-      `excludes` forbids one; None leaves the default.
-    compared: Whether two runs that differ in it count as different in reports.
+    requires: The condition without which it has no effect and is refused; None for none.
+    excludes: The names of options that cannot be set with it.
+    default_fn: Returns the default from all values by name, where `requires` and `excludes` allow
+      a value; None leaves `default`.
+    in_comparisons: Whether two runs that differ in it count as different in reports.
     common: Whether the short page of help lists it.
   """
 
@@ -78,21 +80,19 @@ class Option:
   help: str
   group: str = ''
   values: Sequence[str] = ()
-  other_values: str = ''
   repeated: bool = False
-  required: bool = False
   at_least: Optional[float] = None
   above: Optional[float] = None
   at_most: Optional[float] = None
   below: Optional[float] = None
-  only: Optional[Condition] = None
+  requires: Optional[Condition] = None
   excludes: Sequence[str] = ()
-  fill: Optional[Callable[[Mapping[str, Any]], Any]] = None
-  compared: bool = True
+  default_fn: Optional[Callable[[Mapping[str, Any]], Any]] = None
+  in_comparisons: bool = True
   common: bool = False
 
   def allows(self, value: float) -> bool:
-    """Whether a number is finite and in range."""
+    """Returns whether a number is finite and in range."""
     # Written so that NaN, which compares false, is refused.
     return (
         -math.inf < value < math.inf
@@ -102,59 +102,66 @@ class Option:
         and (self.below is None or value < self.below)
     )
 
-  @property
-  def range_text(self) -> str:
-    """The range, such as ' > 0 and <= 1'."""
-    bounds = (
-        ('>=', self.at_least), ('>', self.above), ('<=', self.at_most), ('<', self.below),
-    )
-    return ' and'.join(f' {sign} {bound}' for sign, bound in bounds if bound is not None)
+  def range_text(self, kind: type) -> str:
+    """Returns the type and range, such as 'a number > 0 and <= 1'."""
+    signs = {'>=': self.at_least, '>': self.above, '<=': self.at_most, '<': self.below}
+    noun = 'an integer' if kind is int else 'a number'
+    if kind is float and self.at_most is None and self.below is None:
+      noun = 'a finite number'
+    return noun + ' and'.join(f' {sign} {b}' for sign, b in signs.items() if b is not None)
 
-  @property
-  def bounded_above(self) -> bool:
-    return self.at_most is not None or self.below is not None
-
-  def open_to(self, values: Mapping[str, Any]) -> bool:
-    """Whether other options let it have a value."""
-    return (self.only is None or self.only.met(values)) and all(
-        values[other] is None for other in self.excludes
-    )
+  def has_effect(self, values: Mapping[str, Any]) -> bool:
+    """Returns whether the other values let it have an effect."""
+    return self.requires is None or self.requires.met(values)
 
 
 def option(default: Any, help: str, **facts: Any) -> Any:  # pylint: disable=redefined-builtin
   """Returns a keyword-only dataclass field for an option, by `Option`'s attributes."""
-  one = Option(default, help, **facts)
-  begins = {'default': default}
-  if one.required or one.fill is not None:
-    begins = {}  # The flag's default is no value for it.
-  elif isinstance(default, list):
-    begins = {'default_factory': default.copy}
-  return dataclasses.field(kw_only=True, metadata={_METADATA: one}, **begins)
+  return dataclasses.field(
+      kw_only=True, default_factory=lambda: copy.copy(default),
+      metadata={_METADATA: Option(default, help, **facts)},
+  )
 
 
 @functools.cache
 def options_of(table: type) -> Mapping[str, Option]:
-  """The options of a dataclass by name, in their order."""
-  return types.MappingProxyType({
+  """Returns the options of a dataclass by name, in their order."""
+  return {
       field.name: field.metadata[_METADATA]
       for field in dataclasses.fields(table)
       if _METADATA in field.metadata
-  })
+  }
+
+
+@functools.cache
+def _types_of(table: type) -> Mapping[str, Any]:
+  """Returns the types of the fields by name, Optional[x] as x."""
+  return {
+      name: get_args(kind)[0] if get_origin(kind) is Union else kind
+      for name, kind in get_type_hints(table).items()
+  }
 
 
 def new_flags(*tables: type) -> flags.FlagValues:
-  """New flags, at their defaults: one for each option of these dataclasses."""
-  made = flags.FlagValues()
+  """Returns new flags, at their defaults: one for each option of these dataclasses."""
+  flag_values = flags.FlagValues()
   for table in tables:
-    define(made, table)
-  return made
+    define(flag_values, table)
+  return flag_values
 
 
-def define(made: flags.FlagValues, table: type, prefix: str = '') -> None:
-  """Adds a flag for each option of a dataclass, whose name begins with `prefix`."""
-  kinds = _types_of(table)
-  for name, one in options_of(table).items():
-    _define(made, prefix + name, kinds[name], one)
+def define(flag_values: flags.FlagValues, table: type, prefix: str = '') -> None:
+  """Adds a flag for each option of a dataclass; its name begins with `prefix`."""
+  for name, opt in options_of(table).items():
+    choices = {}
+    if opt.values:
+      define_flag = flags.DEFINE_multi_enum if opt.repeated else flags.DEFINE_enum
+      choices = {'enum_values': list(opt.values)}
+    elif opt.repeated:
+      define_flag = flags.DEFINE_multi_string
+    else:
+      define_flag = _DEFINE.get(_types_of(table)[name], flags.DEFINE_list)
+    define_flag(prefix + name, opt.default, help=opt.help, flag_values=flag_values, **choices)
 
 
 def make(
@@ -164,167 +171,106 @@ def make(
     prefix: str = '',
     **others: Any,
 ) -> _Table:
-  """An instance of a dataclass of options.
+  """Returns an instance of a dataclass of options.
 
   Args:
     table: The dataclass.
     parsed: Flags that `new_flags` made, parsed.
-    presets: The names of flags that a --flagfile alone sets. Those that have no effect, or that
+    presets: The names of flags that only a --flagfile sets. Those that have no effect, or that
       another flag excludes, are left at their defaults.
-    prefix: What the flags' names begin with.
-    **others: Values of the fields that are no options.
+    prefix: The beginning of the flags' names.
+    **others: Values of the fields that are not options.
 
   Raises:
-    InputError: If a required option is missing, or one is out of range, has no effect, or
-      excludes another that is set.
+    InputError: If an option is out of range, has no effect, or excludes another that is set.
   """
-  known = options_of(table)
-  for name, one in known.items():
-    if one.required and parsed[prefix + name].value is None:
-      choices = f' to one of {", ".join(one.values)}' if one.values else ''
-      raise errors.InputError(f'--{prefix}{name} is not set; set it{choices}.')
-  given = {name for name in known if parsed[prefix + name].present}
+  opts = options_of(table)
+  given = {name for name in opts if parsed[prefix + name].present}
   preset = {name for name in given if prefix + name in presets}
   while True:
     values = {
-        name: parsed[prefix + name].value if name in given else one.default
-        for name, one in known.items()
+        name: parsed[prefix + name].value if name in given else opt.default
+        for name, opt in opts.items()
     }
-    for name, one in known.items():
-      if name not in given and values[name] is None and one.fill and one.open_to(values):
-        values[name] = one.fill(values)
+    for name, opt in opts.items():
+      if name in given or opt.default_fn is None or not opt.has_effect(values):
+        continue
+      if all(values[other] is None for other in opt.excludes):
+        values[name] = opt.default_fn(values)
+    explicit = given - preset
     idle = {
         name for name in preset & given
-        if not _has_effect(known[name], values)
-        or any(name in known[other].excludes or other in known[name].excludes
-               for other in given - preset)
+        if not opts[name].has_effect(values) or not explicit.isdisjoint(opts[name].excludes)
+        or any(name in opts[other].excludes for other in explicit)
     }
     if not idle:
       break
     given -= idle
-  check(table, values, given, prefix)
+  _check(table, values, given, prefix)
   return table(**values, **others)
 
 
-def _has_effect(one: Option, values: Mapping[str, Any]) -> bool:
-  return one.only is None or one.only.met(values)
+def _check(table: type, values: Mapping[str, Any], given: Collection[str], prefix: str) -> None:
+  """Raises `InputError` if values break a rule; `given` are the names that the user has set."""
+  for name, opt in options_of(table).items():
+    if name not in given:
+      continue
+    if not opt.has_effect(values):
+      raise no_effect(prefix + name, opt.requires.text)
+    for other in opt.excludes:
+      if other in given:
+        raise errors.InputError(
+            f'{flag_of(prefix + name, values[name])} and {flag_of(prefix + other, values[other])}'
+            ' exclude each other. Remove one of them.'
+        )
+  for name, opt in options_of(table).items():
+    kind, value = _types_of(table)[name], values[name]
+    if kind in (int, float) and value is not None and not opt.allows(value):
+      raise errors.InputError(f'--{prefix}{name} must be {opt.range_text(kind)}; got {value}.')
+
+
+def no_effect(name: str, condition: str) -> errors.InputError:
+  """Returns the error of a flag that is set though a condition is not met."""
+  return errors.InputError(
+      f'--{name} has no effect unless {condition}. Set that, or remove --{name}.'
+  )
 
 
 def flag_of(name: str, value: Any) -> str:
-  """A value as a flag of a command line."""
+  """Returns a value as a flag of a command line."""
   if isinstance(value, bool):
     return f'--{name}' if value else f'--no{name}'
   return f'--{name}={_text(value)}'
 
 
-def check(
-    table: type, values: Mapping[str, Any], given: Collection[str], prefix: str = ''
-) -> None:
-  """Checks the values of a dataclass's options.
-
-  Args:
-    table: The dataclass.
-    values: All of its options' values, by name.
-    given: The names of those that the user has set.
-    prefix: What the flags' names begin with.
-
-  Raises:
-    InputError: If one is out of range, or has no effect, or excludes another that is set.
-  """
-  known = options_of(table)
-  for name in [name for name in known if name in given]:
-    one = known[name]
-    if not _has_effect(one, values):
-      raise errors.InputError(
-          f'--{prefix}{name} has no effect unless {one.only.text}; set it, or drop --{prefix}{name}.'
-      )
-    for other in one.excludes:
-      if other in given:
-        raise errors.InputError(
-            f'--{name}={_text(values[name])} and --{other}={_text(values[other])} exclude each'
-            ' other; set one of them.'
-        )
-  kinds = _types_of(table)
-  for name, one in known.items():
-    value = values[name]
-    if kinds[name] in (int, float) and value is not None and not one.allows(value):
-      kind = 'an integer' if kinds[name] is int else 'a number'
-      if kinds[name] is float and not one.bounded_above:
-        kind = 'a finite number'
-      raise errors.InputError(f'--{prefix}{name} must be {kind}{one.range_text}; got {value}.')
-
-
-def common_help_lines(title: str, parsed: flags.FlagValues, *tables: type) -> list[str]:
-  """The help of the common options of these dataclasses, below a title."""
-  texts = [
-      help_of(parsed[name])
-      for table in tables
-      for name, one in options_of(table).items()
-      if one.common
-  ]
-  return ['', title, *texts, '', 'All flags: --helpfull']
-
-
-def help_lines(parsed: flags.FlagValues, *tables: type) -> list[str]:
-  """The help of all options of these dataclasses, by group in the order of first mention."""
+def help_lines(
+    parsed: flags.FlagValues, *tables: type, prefix: str = '', title: str = '', common: bool = False
+) -> list[str]:
+  """Returns the help of options by group, or all below a title; of the common ones alone."""
   groups: dict[str, list[str]] = {}
   for table in tables:
-    for name, one in options_of(table).items():
-      groups.setdefault(one.group, []).append(help_of(parsed[name]))
+    for name, opt in options_of(table).items():
+      if opt.common or not common:
+        groups.setdefault(title or opt.group, []).append(_flag_help(parsed[prefix + name]))
   lines = []
-  for title, texts in groups.items():
-    lines += ['', *([f'{title}:'] if title else []), *texts]
+  for group, texts in groups.items():
+    lines += ['', *([f'{group}:'] if group else []), *texts]
   return lines
 
 
-def help_of(flag: flags.Flag) -> str:
-  """A flag's name, meaning and default, as wrapped lines of a help page."""
+def _flag_help(flag: flags.Flag) -> str:
+  """Returns a flag's name, choices, meaning and default, as wrapped lines of a help page."""
   text = flag.help.removesuffix(_REPEAT_HINT).replace('\n', ' ')
-  # A list of values gets room for a line to break.
-  text = re.sub('^<[^>]*>', lambda values: values[0].replace('|', ' | '), text)
+  choices, text = re.fullmatch('(?:<([^>]*)>: )?(.*)', text).groups()
   if flag.default not in (None, []):
     text = f'{text.removesuffix(".")} (default: {_text(flag.default)}).'
-  return wrapped(f'--{flag.name}: {text}')
-
-
-def wrapped(text: str) -> str:
-  """A paragraph of a help page, its first line less indented."""
-  return flags.text_wrap(text, _COLUMNS, '      ', '  ')
+  # Spaces are where a list of values may break.
+  value = f'=<{choices.replace("|", " | ")}>' if choices else ''
+  return flags.text_wrap(f'--{flag.name}{value}: {text}', _COLUMNS, '      ', '  ')
 
 
 def _text(value: Any) -> str:
-  """A flag's value as in a command line."""
+  """Returns a flag's value as in a command line."""
   if isinstance(value, list):
     return ','.join(map(str, value))
   return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@functools.cache
-def _types_of(table: type) -> Mapping[str, Any]:
-  """The fields' types by name, Optional[x] as x."""
-  hints = get_type_hints(table)
-  return {
-      name: get_args(kind)[0] if get_origin(kind) is Union else kind
-      for name, kind in hints.items()
-  }
-
-
-def _define(made: flags.FlagValues, name: str, kind: Any, one: Option) -> None:
-  if kind is bool:
-    define = flags.DEFINE_boolean
-  elif kind is int:
-    define = flags.DEFINE_integer
-  elif kind is float:
-    define = flags.DEFINE_float
-  elif one.values and not one.other_values:
-    define = flags.DEFINE_multi_enum if one.repeated else flags.DEFINE_enum
-  elif kind is str:
-    define = flags.DEFINE_string
-  else:
-    define = flags.DEFINE_multi_string if one.repeated else flags.DEFINE_list
-  choices, text = {}, one.help
-  if one.other_values:
-    text = f'<{"|".join((*one.values, one.other_values))}>: {one.help}'
-  elif one.values:
-    choices = {'enum_values': list(one.values)}
-  define(name, one.default, help=text, flag_values=made, **choices)

@@ -10,7 +10,6 @@ from typing import Optional
 from tasks.cli import settings as settings_lib
 
 _DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper'
-# What each table is about.
 TITLES = {
     1: 'Fashion-MNIST',
     2: 'SVHN',
@@ -23,26 +22,26 @@ TITLES = {
     9: 'Shakespeare, top-k, over epsilon',
 }
 # k is rounded, and the paper prints sigma = 0.3 for 0.316; levels are further apart.
-_SAME_P, _SAME_SIGMA = 0.02, 0.06
+_P_TOLERANCE, _SIGMA_TOLERANCE = 0.02, 0.06
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One measured accuracy of the paper.
+  """One measured accuracy of the paper, in the order of the columns of tables.csv.
 
   Attributes:
     table: Its number.
     task: As `--task`.
     algorithm: As `--algorithm`.
     p: The compression ratio; in Table 7 not as printed, see `p_printed`.
-    p_printed: What the paper prints; for Table 7, top-k on SVHN, its header does not fit
-      Table 2, whose rows are those of epsilon = 1.01.
-    noise_multiplier: sigma; None without privacy. Those of Shakespeare are what the
-      paper's accounting has for its epsilon.
+    p_printed: The printed ratio. The header of Table 7, top-k on SVHN, does not fit Table 2, which
+      has the rows of epsilon = 1.01.
+    noise_multiplier: sigma; None without privacy. For Shakespeare, the sigma that has the printed
+      epsilon in the paper's accounting.
     epsilon: As printed; None without privacy.
     accuracy: Test accuracy, best over rounds, mean of 5 seeds, percent.
     std: Its standard deviation over seeds, percent; None where not printed.
-    uplink_megabytes: A client over the run, on average; None where not printed.
+    uplink_megabytes: Mean uplink per client over the run; None where not printed.
   """
 
   table: int
@@ -57,47 +56,34 @@ class Row:
   uplink_megabytes: Optional[float]
 
   def is_of(self, task: str, algorithm: str, p: float, sigma: Optional[float]) -> bool:
-    """Whether a run with these is meant to reproduce this row."""
-    if (task, algorithm) != (self.task, self.algorithm):
-      return False
-    return is_same_ratio(p, self.p) and is_same_sigma(sigma, self.noise_multiplier)
-
-
-def is_same_ratio(p: float, other: float) -> bool:
-  """Whether two compression ratios are meant to be one."""
-  return math.isclose(p, other, rel_tol=_SAME_P)
+    """Returns whether a run with these values is meant to reproduce this row."""
+    return (
+        (task, algorithm) == (self.task, self.algorithm)
+        and math.isclose(p, self.p, rel_tol=_P_TOLERANCE)
+        and is_same_sigma(sigma, self.noise_multiplier)
+    )
 
 
 def is_same_sigma(sigma: Optional[float], other: Optional[float]) -> bool:
-  """Whether two noise multipliers are meant to be one; None is no noise."""
+  """Returns whether two noise multipliers are the same level; None is no noise."""
   if sigma is None or other is None:
     return sigma == other
-  return math.isclose(sigma, other, rel_tol=_SAME_SIGMA)
+  return math.isclose(sigma, other, rel_tol=_SIGMA_TOLERANCE)
 
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-  """All rows of Tables 1 to 9."""
+  """Returns all rows of Tables 1 to 9."""
   with open(_DIRECTORY / 'tables.csv', encoding='utf-8', newline='') as file:
-    return tuple(
-        Row(
-            table=int(row['table']),
-            task=row['task'],
-            algorithm=row['algorithm'],
-            p=float(row['p']),
-            p_printed=float(row['p_printed']),
-            noise_multiplier=_optional(row['noise_multiplier']),
-            epsilon=_optional(row['epsilon']),
-            accuracy=float(row['accuracy_percent']),
-            std=_optional(row['accuracy_percent_std']),
-            uplink_megabytes=_optional(row['uplink_megabytes']),
-        )
-        for row in csv.DictReader(file)
-    )
+    _, *lines = csv.reader(file)
+  return tuple(
+      Row(int(table), task, algorithm, *(float(text) if text else None for text in numbers))
+      for table, task, algorithm, *numbers in lines
+  )
 
 
 def flags_of(row: Row) -> tuple[str, ...]:
-  """Makes the flags with which `tasks.run` reproduces a row."""
+  """Returns the flags with which `tasks.run` reproduces a row."""
   flags = [f'--flagfile={_DIRECTORY / row.task}.flags', f'--algorithm={row.algorithm}']
   if row.p < 1:
     flags.append(f'--p={row.p:g}')
@@ -108,11 +94,7 @@ def flags_of(row: Row) -> tuple[str, ...]:
 
 @functools.cache
 def settings_of(task: str) -> settings_lib.RunSettings:
-  """Returns the paper's settings for a task, of DP-FedAvg; the defaults of a task not of ours."""
+  """Returns the paper's settings of DP-FedAvg for a task, or the defaults of another task."""
   path = _DIRECTORY / f'{task}.flags'
   preset = f'--flagfile={path}' if path.exists() else f'--task={task}'
   return settings_lib.parse([preset, '--algorithm=dp_fedavg'])[0]
-
-
-def _optional(text: str) -> Optional[float]:
-  return float(text) if text else None

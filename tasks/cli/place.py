@@ -1,4 +1,4 @@
-"""Defines the options on where rounds run, and sets the TFF context that they ask for."""
+"""Defines the options on where a run reads, computes and writes, and sets its TFF context."""
 
 from collections.abc import Iterator
 import contextlib
@@ -18,46 +18,68 @@ class PlaceSettings:
 
   data_dir: Optional[str] = options.option(
       None,
-      'Directory of the data. fashion_mnist: the four IDX files *-ubyte.gz, as Debian\'s package'
-      ' dataset-fashion-mnist installs them (the default); svhn: train_32x32.mat, extra_32x32.mat and'
-      ' test_32x32.mat; emnist and TFF\'s Shakespeare: where TFF keeps its .sqlite files, and downloads'
-      ' them if they are missing (default: ~/.tff).',
-      group=_GROUP, compared=False,
+      'Directory of the data. fashion_mnist: the four IDX files *-ubyte.gz (default: those of the'
+      ' Debian package dataset-fashion-mnist). svhn: train_32x32.mat, extra_32x32.mat,'
+      ' test_32x32.mat. emnist, and shakespeare from TFF: a cache of .sqlite files, downloaded if'
+      ' missing (default: ~/.tff).',
+      group=_GROUP, in_comparisons=False,
   )
   runtime: str = options.option(
       'local',
-      'Where clients run. local: in this process, threads over clients, on processors or GPUs;'
-      ' ray: on a Ray cluster.',
+      'Runtime of the clients. local: threads of this process, on CPUs or GPUs. ray: a Ray'
+      ' cluster.',
       group=_GROUP, values=['local', 'ray'],
   )
   devices: Optional[list[str]] = options.option(
-      None,
-      'TensorFlow devices, such as GPU:0,GPU:1 (default: all GPUs, or the processor where there'
-      ' is none).',
-      group=_GROUP, only=options.when('runtime', 'local'),
+      None, 'TensorFlow devices, such as GPU:0,GPU:1 (default: all GPUs, or else the CPU).',
+      group=_GROUP, requires=options.when('runtime', 'local'),
   )
   workers: Optional[int] = options.option(
-      None, 'Clients that run at the same time (default: one a GPU, or else one a processor).',
-      group=_GROUP, at_least=1, compared=False,
+      None, 'Number of clients that run concurrently (default: one per GPU, or else per CPU core).',
+      group=_GROUP, at_least=1, in_comparisons=False,
   )
   ray_address: Optional[str] = options.option(
       None,
-      "The cluster's address, or auto for the one on this machine (default: a cluster on this"
-      ' machine, for this run).',
-      group=_GROUP, only=options.when('runtime', 'ray'), compared=False,
+      'Address of the Ray cluster; auto: the cluster on this machine (default: a new cluster on'
+      ' this machine, for this run).',
+      group=_GROUP, requires=options.when('runtime', 'ray'), in_comparisons=False,
   )
   client_timeout: float = options.option(
-      600.0,
-      'Seconds that one client may take before its worker is ended and it runs again elsewhere.',
-      group=_GROUP, above=0, only=options.when('runtime', 'ray'), compared=False,
+      600.0, 'Seconds per client, after which its worker is ended and the client runs elsewhere.',
+      group=_GROUP, above=0, requires=options.when('runtime', 'ray'), in_comparisons=False,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputSettings:
+  """Sets the directory of a run's files, and what is written."""
+
+  output_dir: Optional[str] = options.option(
+      None,
+      "Directory of the run's files, from which the same command resumes it (default:"
+      ' runs/TASK-ALGORITHM-TIME).',
+      group='Output', common=True,
+  )
+  overwrite: bool = options.option(
+      False, 'Remove the run in --output_dir, except for its privacy ledger, and start over.',
+      group='Output',
+  )
+  dry_run: bool = options.option(
+      False, 'Print the plan and the privacy cost, and end without writing files.', group='Output'
+  )
+  release_manager: Optional[str] = options.option(
+      None,
+      'MODULE:FUNCTION that returns a tff.program.ReleaseManager, for MLflow, W&B and the like. It'
+      ' receives each row of metrics.csv, with the round as the key (default: none).',
+      group='Output',
   )
 
 
 def prepare(seeded: bool) -> None:
-  """Sets what TensorFlow reads from its environment, before it runs anything.
+  """Sets the environment variables of TensorFlow, before it runs anything.
 
-  It reads each of them once: in a process that has run something without a seed, a seeded
-  run gets another graph (of the cross entropy), so other last bits, than by its command.
+  TensorFlow reads them once: in a process that has run something without a seed, a seeded run gets
+  another graph (of the cross entropy), and so other last bits, than by its own command.
 
   Args:
     seeded: Whether two runs must be equal, on GPUs too.
@@ -68,31 +90,23 @@ def prepare(seeded: bool) -> None:
 
 @contextlib.contextmanager
 def context(settings: PlaceSettings) -> Iterator[None]:
-  """Runs the computations of a `with` block in the place that the settings name.
-
-  Raises:
-    InputError: If that place does not exist.
-  """
+  """Runs the computations of its block where the settings say; raises `InputError` if it can't."""
   from fedsmp_tff import runtime  # pylint: disable=g-import-not-at-top
 
   if settings.runtime == 'ray':
-    made = runtime.ray_context(
-        settings.ray_address,
-        settings.workers,
-        client_timeout=settings.client_timeout,
+    tff_context = runtime.ray_context(
+        settings.ray_address, settings.workers, client_timeout=settings.client_timeout
     )
   else:
-    made = runtime.local_context(settings.devices, settings.workers)
+    tff_context = runtime.local_context(settings.devices, settings.workers)
   with contextlib.ExitStack() as stack:
     try:
-      stack.enter_context(made)
-    except ValueError as error:  # Of the flags, only these are not checked yet.
-      raise errors.InputError(
-          f'--devices={",".join(settings.devices or [])}: {error}'
-      ) from None
+      stack.enter_context(tff_context)
+    except ValueError as error:  # Among the flags, only --devices is not checked yet.
+      raise errors.InputError(f'--devices={",".join(settings.devices or [])}: {error}') from None
     except (ConnectionError, ImportError) as error:
       raise errors.InputError(
-          f'--ray_address={settings.ray_address or ""}: {error}; start the cluster'
-          " with 'ray start --head', or drop the flag."
+          f'--ray_address={settings.ray_address or ""}: {error}. Start the cluster with'
+          ' `ray start --head`, or remove the flag.'
       ) from None
     yield

@@ -23,7 +23,7 @@ _ALWAYS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
 # Flags that change how a run is measured, or that tables and figures have places for.
 NOT_COMPARED = tuple(
     name for name, option in options.options_of(settings.RunSettings).items()
-    if not option.compared
+    if not option.in_comparisons
 )
 # Of a task whose examples are padded: accuracy without padding, and with it.
 PADDING = ('test_accuracy_masked', 'test_accuracy_counted')

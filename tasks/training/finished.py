@@ -15,6 +15,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import datasets
 from tasks import errors
 from tasks.cli import options
+from tasks.cli import place as place_lib
 from tasks.cli import settings as settings_lib
 from tasks.training import resuming
 from tasks.training import run_directory
@@ -25,7 +26,7 @@ if typing.TYPE_CHECKING:
 
 
 def text(
-    settings: settings_lib.RunSettings, output: settings_lib.OutputSettings
+    settings: settings_lib.RunSettings, output: place_lib.OutputSettings
 ) -> Optional[str]:
   """Returns the results of the finished run in --output_dir; None if no such run is there, whole.
 

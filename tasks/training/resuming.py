@@ -270,7 +270,7 @@ def changes(config: dict[str, Any], now: dict[str, Any]) -> list[str]:
       for kind, values in now.items()
       for name, value in values.items()
       if config[kind].get(name) != value
-      and (name not in place_options or place_options[name].compared)
+      and (name not in place_options or place_options[name].in_comparisons)
   ]
 
 

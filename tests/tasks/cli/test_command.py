@@ -52,7 +52,7 @@ class TestMain:
     assert found == [(_Options(size=4), ['a', 'b'])] * 2
     assert _command().main(['echo', 'a'], _fail(AssertionError)) == 2
     assert capsys.readouterr().err == (
-        "tasks.echo: 'a' is not a flag; flags start with -- (see python -m tasks.echo --help).\n"
+        "tasks.echo: 'a' is not a flag. Flags start with -- (see python -m tasks.echo --help).\n"
     )
 
   @pytest.mark.parametrize('flag', ['--help', '-h', '-help'])

@@ -13,21 +13,21 @@ from tasks.cli import options
 
 @dataclasses.dataclass(frozen=True)
 class _Oven:
-  fuel: str = options.option('gas', 'Fuel.', group='Oven', values=['gas', 'wood'], required=True)
+  fuel: str = options.option('gas', 'Fuel.', group='Oven', values=['gas', 'wood'])
   degrees: float = options.option(180.0, 'Degrees.', group='Oven', above=20, at_most=300)
   minutes: Optional[int] = options.option(
       None, 'Minutes (default: by fuel).', group='Dish', at_least=1, excludes=('golden',),
-      fill=lambda chosen: {'gas': 30, 'wood': 20}[chosen['fuel']],
+      default_fn=lambda chosen: {'gas': 30, 'wood': 20}[chosen['fuel']],
   )
   golden: Optional[float] = options.option(
       None, 'How golden, instead of --minutes.', group='Dish', at_least=0, below=1
   )
   logs: Optional[int] = options.option(
-      None, 'Logs.', group='Oven', at_least=1, only=options.when('fuel', 'wood'),
-      fill=lambda chosen: 4,
+      None, 'Logs.', group='Oven', at_least=1, requires=options.when('fuel', 'wood'),
+      default_fn=lambda chosen: 4,
   )
   weight: Optional[float] = options.option(None, 'Kilograms.', above=0)
-  crisp: bool = options.option(True, 'Crisp.', only=options.when('golden'))
+  crisp: bool = options.option(True, 'Crisp.', requires=options.when('golden'))
   spices: list[str] = options.option(
       ['salt'], 'Spices; may be repeated.', values=['salt', 'cumin'], repeated=True
   )
@@ -68,15 +68,6 @@ class TestMake:
     assert _oven('--golden=0.5').minutes is None
     assert (_oven().logs, _oven('--fuel=wood').logs) == (None, 4)
 
-  def test_what_is_required(self):
-    parsed = options.new_flags(_Oven)
-    parsed['fuel'].value = None
-    with pytest.raises(errors.InputError, match='^--fuel is not set; set it to one of gas, wood.$'):
-      options.make(_Oven, parsed)
-    # Python too must give what a flag's default is no value for.
-    with pytest.raises(TypeError, match='fuel'):
-      _Oven()
-
   @pytest.mark.parametrize(
       'arguments, sentence',
       [
@@ -86,11 +77,11 @@ class TestMake:
           (['--minutes=0'], '--minutes must be an integer >= 1; got 0.'),
           (['--golden=1'], '--golden must be a number >= 0 and < 1; got 1.0.'),
           (['--weight=inf'], '--weight must be a finite number > 0; got inf.'),
-          (['--logs=3'], '--logs has no effect unless --fuel=wood; set it, or drop --logs.'),
-          (['--crisp'], '--crisp has no effect unless --golden is set; set it, or drop --crisp.'),
+          (['--logs=3'], '--logs has no effect unless --fuel=wood. Set that, or remove --logs.'),
+          (['--crisp'], '--crisp has no effect unless --golden is set. Set that, or remove --crisp.'),
           (
               ['--golden=0', '--minutes=3'],
-              '--minutes=3 and --golden=0.0 exclude each other; set one of them.',
+              '--minutes=3 and --golden=0.0 exclude each other. Remove one of them.',
           ),
       ],
   )
@@ -116,9 +107,9 @@ class TestMake:
     assert free.allows(-1e300) and not any(map(free.allows, (math.nan, math.inf, -math.inf)))
 
   def test_no_two_have_one_list(self):
-    one, other = (_Oven(fuel='gas', minutes=1, logs=None) for _ in range(2))
-    one.spices.append('cumin')
-    assert other.spices == ['salt'] and _oven().spices == ['salt']
+    first, second = _Oven(), _Oven()
+    first.spices.append('cumin')
+    assert second.spices == ['salt'] and _oven().spices == ['salt']
 
 
 class TestHelp:
@@ -127,7 +118,7 @@ class TestHelp:
     assert options.help_lines(options.new_flags(_Oven), _Oven) == [
         '',
         'Oven:',
-        '  --fuel: <gas | wood>: Fuel (default: gas).',
+        '  --fuel=<gas | wood>: Fuel (default: gas).',
         '  --degrees: Degrees (default: 180.0).',
         '  --logs: Logs.',
         '',
@@ -137,7 +128,7 @@ class TestHelp:
         '',
         '  --weight: Kilograms.',
         '  --crisp: Crisp (default: true).',
-        '  --spices: <salt | cumin>: Spices; may be repeated (default: salt).',
+        '  --spices=<salt | cumin>: Spices; may be repeated (default: salt).',
         '  --guests: Names.',
         '  --notes: Notes; may be repeated.',
     ]
@@ -146,6 +137,6 @@ class TestHelp:
     made = flags.FlagValues()
     values = [f'value_{i}' for i in range(30)]
     flags.DEFINE_enum('choice', None, values, 'word ' * 40, flag_values=made)
-    lines = options.help_of(made['choice']).splitlines()
+    lines = options._flag_help(made['choice']).splitlines()
     assert len(lines) > 4 and all(len(line) <= 90 for line in lines)
     assert all(line.startswith('      ') for line in lines[1:])

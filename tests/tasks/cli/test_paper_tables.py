@@ -83,26 +83,11 @@ class TestComputation:
 
   def test_the_grids_have_figure_3_without_noise(self):
     for task in ('fashion_mnist', 'svhn', 'shakespeare'):
-      found = {
-          (cell.settings.algorithm, cell.settings.p)
-          for paragraph in grids.read(f'paper/{task}') for cell in paragraph
-      }
-      with_noise = {
-          (row.algorithm, row.p) for row in paper_tables.rows()
-          if row.task == task and row.table <= 3 and row.p < 1
-      }
-      for algorithm, p in with_noise:
-        assert (algorithm.replace('fedsmp', 'fedavg'), p) in found
-
-  def test_headline_rows_come_first(self):
-    # The p at which the paper's top-k and rand-k are best.
-    best = {'fashion_mnist': (0.005, 0.4), 'svhn': (0.01, 0.4), 'shakespeare': (0.05, 0.2)}
-    for task in ('fashion_mnist', 'svhn', 'shakespeare'):
-      first = grids.read(f'paper/{task}')[0]
-      assert [(cell.settings.algorithm, cell.settings.p) for cell in first] == [
-          ('fedsmp_topk', best[task][0]), ('fedsmp_randk', best[task][1]),
-          ('dp_fedavg', None), ('fedavg', None),
-      ]
+      cells = [cell.settings for part in grids.read(f'paper/{task}') for cell in part]
+      without_noise = {(cell.algorithm, cell.p) for cell in cells}
+      for row in paper_tables.rows():
+        if row.task == task and row.table <= 3 and row.p < 1:
+          assert (row.algorithm.replace('fedsmp', 'fedavg'), row.p) in without_noise
 
   @pytest.mark.parametrize('task', ['fashion_mnist', 'svhn', 'shakespeare'])
   def test_every_row_is_a_cell_of_its_grid(self, task):

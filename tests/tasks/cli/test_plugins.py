@@ -43,7 +43,7 @@ class TestRegistry:
       [
           ('shakespear', "No module named 'shakespear'"),
           ('json', "module 'json' has no attribute 'SYSTEM'"),
-          ('tests.support.wrong_plugin', 'its SYSTEM is no tasks.systems.system.System'),
+          ('tests.support.wrong_plugin', 'its SYSTEM is not a tasks.systems.system.System'),
           ('..', 'the .package. argument|attempted relative'),
           ('', 'Empty module name'),
       ],
@@ -71,7 +71,7 @@ class TestCall:
       [
           ('no_such_module:f', "can't be imported .No module named 'no_such_module'"),
           (f'{__name__}:nothing', "can't be imported .module"),
-          (f'{__name__}:no_manager', 'returned int, which is no ReleaseManager'),
+          (f'{__name__}:no_manager', 'returned int, which is not a ReleaseManager'),
           ('', "can't be imported ."),
       ],
   )
