@@ -66,7 +66,6 @@ class Panel:
   curves: Sequence[Curve]
   log_x: bool = False
   bottom: Optional[float] = None
-  log_y: bool = False
   ticks: Optional[Sequence[str]] = None
 
 
@@ -111,7 +110,7 @@ def save_png(figure: Figure, path: os.PathLike[str]) -> None:
         handles.setdefault(labels[curve.label], handle)
     axes.set(
         title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label,
-        xscale='log' if panel.log_x else 'linear', yscale='log' if panel.log_y else 'linear',
+        xscale='log' if panel.log_x else 'linear',
     )
     if panel.ticks is not None:
       axes.set_yticks([-i for i in range(len(panel.ticks))], panel.ticks)

@@ -87,7 +87,7 @@ class Group:
 
   @property
   def outside_guarantee(self) -> bool:
-    """Whether accuracy is an exact function of clients' examples, which its epsilon (or 0) omits."""
+    """Whether accuracy is an exact function of clients' examples, which no epsilon covers."""
     of_clients = any(run.config.get('test_outside_guarantee') for run in self.runs)
     claims = bool(self.config['privacy']) or not systems.SYSTEMS[self.config['algorithm']].federated
     return of_clients and claims

@@ -182,7 +182,7 @@ def _list_of_runs(groups: Sequence[results.Group]) -> Table:
 
 
 def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
-  """Whether runs are meant to reproduce a row: not shorter, and not measured on a validation set."""
+  """Whether runs are meant to reproduce a row: as long, and measured on the test set."""
   config = group.config
   if config['flags'].get('validation_examples') or group.runs[0].rounds < _identity(row)['rounds']:
     return False
@@ -239,10 +239,10 @@ def _text(value: Optional[float], form: str = '{:.3g}') -> str:
 
 _ABOUT = (
     'Best: the highest test accuracy over rounds, as in the paper, of measurements on all test'
-    ' examples. Final: after the last round. Mean ± standard deviation over seeds. "epsilon, valid":'
-    ' by an accountant that is sound for the sampling of the run. "Paper\'s accounting": Renyi DP of'
-    ' Poisson sampling, whatever the run did. Losses are of the test set, where the paper\'s Figure 3'
-    ' has those of training.'
+    ' examples. Final: after the last round. Mean ± standard deviation over seeds. "epsilon,'
+    ' valid": by an accountant that is sound for the sampling of the run. "Paper\'s accounting":'
+    ' Rényi DP of Poisson sampling, whatever the run did. Losses are of the test set, where the'
+    ' paper\'s Figure 3 has training losses.'
 )
 
 
