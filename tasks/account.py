@@ -1,4 +1,4 @@
-"""`python -m tasks.account`: epsilon by every accountant side by side, or what reaches one."""
+"""`python -m tasks.account`: epsilon by every accountant, or the sigma or the rounds for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from tasks.cli import options as options_lib
 from tasks.training import run_directory
 
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
-# What takes numbers; the ledgers have their own.
+_INDENT = ' ' * 46
+# Options that ledgers record.
 _option = functools.partial(options_lib.option, excludes=('ledger',))
 
 
@@ -38,8 +39,8 @@ class Options:
   noise_multiplier: Optional[float] = _option(
       None, 'sigma: the noise of a sum over clients has standard deviation sigma C.'
   )
-  clients_per_round: Optional[int] = _option(None, 'r, clients in a round.')
-  population: Optional[int] = _option(None, 'n, clients from which they are sampled.')
+  clients_per_round: Optional[int] = _option(None, 'r, clients per round.')
+  population: Optional[int] = _option(None, 'n, clients from which rounds sample.')
   rounds: Optional[int] = _option(
       None, 'T, rounds in all.', at_least=1, at_most=calibration.MOST_ROUNDS
   )
@@ -54,8 +55,8 @@ class Options:
   )
   sampling: str = _option(
       sampling_lib.POISSON,
-      'How clients are sampled, and so which figures are valid. poisson: each with probability'
-      ' r/n; fixed: exactly r of n, as in Algorithm 1.',
+      'Sampling of clients, which decides the valid accountants. poisson: each with probability'
+      ' r/n; fixed_size: exactly r of n, as in Algorithm 1.',
       values=[sampling_lib.POISSON, sampling_lib.FIXED],
   )
   num_slots: Optional[int] = _option(
@@ -65,7 +66,7 @@ class Options:
   )
   colluding: Optional[float] = options_lib.option(
       None,
-      'Share f of the slots, in [0, 1), that leave out their noise, or whose noise the attacker'
+      'Fraction f of the slots, in [0, 1), that leave out their noise, or whose noise the attacker'
       ' knows: also prints epsilon for the noise that remains, sigma sqrt(1 - f); with integer'
       ' noise of a --ledger, for the whole shares that remain.',
       at_least=0, below=1, excludes=('epsilon',),
@@ -73,7 +74,7 @@ class Options:
   accountant: Optional[str] = options_lib.option(
       None,
       'A module on the Python path with an ACCOUNTANT, a fedsmp_tff.privacy.accountants.Accountant,'
-      ' whose epsilon is printed beside ours.',
+      ' whose epsilon is printed next to the others.',
   )
   epsilon_budget: Optional[float] = options_lib.option(
       None, 'With --ledger: prints what is left of this epsilon.', above=0,
@@ -86,6 +87,20 @@ class Options:
       repeated=True,
   )
 
+  def answer(self, accountant: accountants.Accountant, spec: spec_lib.PrivacySpec) -> float:
+    """Returns epsilon by an accountant, or the sigma or the rounds that reach --epsilon."""
+    if self.epsilon is None:
+      return spec.epsilon(accountant)
+    if self.noise_multiplier is None:
+      return spec.calibrated(self.epsilon, accountant).noise_multiplier
+    return spec.most_rounds(self.epsilon, accountant)
+
+  def answer_text(self, answer: float) -> str:
+    """Returns an answer with its unit."""
+    if self.epsilon is None:
+      return f'epsilon = {answer:.4g}'
+    return f'sigma = {answer:.5g}' if self.noise_multiplier is None else f'{answer:,} rounds'
+
 
 _COMMAND = command.Command(
     'tasks.account',
@@ -94,7 +109,7 @@ _COMMAND = command.Command(
         ' --population=6000 --rounds=180',
         '       python -m tasks.account --ledger=RUN_DIR [RUN_DIR...]',
         '',
-        'Prints epsilon by every accountant, each with what it assumes, and which of them',
+        'Prints epsilon by every accountant, each with its assumptions, and which of them',
         'are valid for the sampling in use. With --epsilon: the sigma or the rounds.',
     ),
     (Options,),
@@ -110,16 +125,16 @@ def main(argv: list[str]) -> int:
 
 def _main(options: Options, rest: list[str]) -> None:
   if options.ledger:
-    _account_for([*options.ledger, *rest], options)
+    _account_for_runs([*options.ledger, *rest], options)
   else:
     command.refuse(rest, _COMMAND.program)
-    _account(options)
+    _account_for_numbers(options)
 
 
-def _account(options: Options) -> None:
+def _account_for_numbers(options: Options) -> None:
   _check_complete(options)
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
-  own = _own(options)
+  plug_in = _plug_in(options)
   try:
     spec = spec_lib.PrivacySpec(
         population=n,
@@ -131,28 +146,28 @@ def _account(options: Options) -> None:
         sampling=options.sampling,
         num_slots=n if poisson and options.num_slots is None else options.num_slots,
     )
-    # What a run may claim first, the paper's own figure last.
-    answers = {a: _answer(a, spec, options) for a in (*accountants.ACCOUNTANTS, *own)}
+    answers = {a: options.answer(a, spec) for a in (*accountants.ACCOUNTANTS, *plug_in)}
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
+  given = {'sigma': options.noise_multiplier, 'T': options.rounds, 'epsilon': options.epsilon}
   print(
-      f'n = {n:,}, r = {options.clients_per_round:,}, delta = {spec.delta:.4g}'
-      f'{_known_text(options)}\n'
+      f'n = {n:,}, r = {options.clients_per_round:,}, delta = {spec.delta:.4g}',
+      *(f'{name} = {value:g}' for name, value in given.items() if value is not None),
+      sep=', ', end='\n\n',
   )
-  # All that are valid are true at once: the tightest is the one to quote.
-  limited = poisson and spec.num_slots < n
+  # All valid answers hold at once: the tightest is the best to quote.
+  slots = f' and {spec.num_slots:,} slots' if poisson and spec.num_slots < n else ''
   print(
-      f'Quote {_answer_text(answers[spec.accountant], options)}, by {spec.accountant.name}: the best'
-      f' that is valid for {spec.sampling} sampling'
-      f'{f" and {spec.num_slots:,} slots" if limited else ""}.\n'
+      f'Quote {options.answer_text(answers[spec.accountant])}, by {spec.accountant.name}: the best'
+      f' that is valid for {spec.sampling} sampling{slots}.\n'
   )
   _print_rows(answers, [(spec, spec.rounds)], spec.delta, options)
   if options.epsilon is None:
-    print(_theorem_text(spec))
+    _print_theorem_1(spec)
   print(
       '\nAll assume: a client is one unit of privacy; n is public; those who see the model do not'
-      ' know\nwho takes part; all participants report and add fresh noise; noise and sums are in\nreal'
-      ' arithmetic. Integer noise: see the plan of tasks.run.'
+      ' know\nwho takes part; all participants report and add fresh noise; noise and sums are in\n'
+      'real arithmetic. Integer noise: see the plan of tasks.run.'
   )
 
 
@@ -171,50 +186,46 @@ def _check_complete(options: Options) -> None:
       raise errors.InputError(f'--{name} is not set; set it (see {_COMMAND.program} --help).')
 
 
-def _own(options: Options) -> list[accountants.Accountant]:
+def _plug_in(options: Options) -> list[accountants.Accountant]:
   """Returns the accountant that --accountant names, if any."""
   if options.accountant is None:
     return []
-  remedy = 'name an importable module that has an ACCOUNTANT'
   try:
     accountant = importlib.import_module(options.accountant).ACCOUNTANT
+    if not isinstance(accountant, accountants.Accountant):
+      raise TypeError('its ACCOUNTANT is no fedsmp_tff.privacy.accountants.Accountant')
   except (ImportError, AttributeError, TypeError, ValueError) as error:
     raise errors.InputError(
-        f'--accountant={options.accountant} is not an accountant ({error}); {remedy}.'
+        f'--accountant={options.accountant} is not an accountant ({error}); name an importable'
+        ' module that has an ACCOUNTANT.'
     ) from None
-  if not isinstance(accountant, accountants.Accountant):
-    raise errors.InputError(
-        f'--accountant={options.accountant} has an ACCOUNTANT that is no'
-        f' fedsmp_tff.privacy.accountants.Accountant; {remedy}.'
-    )
   return [accountant]
 
 
-def _account_for(run_dirs: list[str], options: Options) -> None:
+def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   """Prints what the runs in these directories have spent together."""
-  runs = _runs(run_dirs)
+  runs = _read_ledgers(run_dirs)
   for path, record in runs:
-    print(_run_text(path, record))
-  counted = [record.charged for _, record in runs]
+    _print_run(path, record)
+  rounds = [record.charged for _, record in runs]
   try:
-    quoted = accountants.claim(counted)
+    quoted = accountants.claim(rounds)
   except ValueError as error:
     raise errors.InputError(f'{str(error).rstrip(".")}; name runs of one --sampling.') from None
   ledger_lib.check_independent(runs)
   delta = options.delta or min(record.spec.delta for _, record in runs)
   print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
-  names = {record.data for _, record in runs}
+  names = sorted({record.data or 'unnamed' for _, record in runs})
   if len(names) > 1:
     print(
-        'These runs are on different data'
-        f' ({", ".join(sorted(name or "unnamed" for name in names))}): composing them assumes the'
+        f'These runs are on different data ({", ".join(names)}): composing them assumes the'
         ' same people, each a single client in each run.'
     )
   sound = [
       accountant for accountant in accountants.ACCOUNTANTS
-      if all(accountant.is_sound(round_params) for round_params, _ in counted)
+      if all(accountant.is_sound(round_params) for round_params, _ in rounds)
   ]
-  epsilons = {a: a.epsilon(counted, delta) for a in (*sound, *_own(options))}
+  epsilons = {a: a.epsilon(rounds, delta) for a in (*sound, *_plug_in(options))}
   seeded = any(record.seeded for _, record in runs)
   if seeded:
     print('Quote none: the noise of a seeded run can be removed.')
@@ -225,15 +236,15 @@ def _account_for(run_dirs: list[str], options: Options) -> None:
       valid='WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID',
   )
   if options.epsilon_budget is not None:
-    print(_left_text(options.epsilon_budget, quoted, counted, delta))
+    _print_budget(options.epsilon_budget, quoted, rounds, delta)
   print(
       'Counted: every round that began, even if it was lost; a round that was run again with'
       ' other noise counts again.'
   )
 
 
-def _runs(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
-  """Reads the ledgers of runs; raises an error for one that is missing, named twice or cut."""
+def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
+  """Reads the ledgers of runs; refuses a missing, truncated or repeated ledger."""
   runs, seen = [], set()
   for run_dir in run_dirs:
     paths = run_directory.ledgers(run_dir)
@@ -256,9 +267,9 @@ def _runs(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
   return runs
 
 
-def _run_text(path: pathlib.Path, record: ledger_lib.Record) -> str:
+def _print_run(path: pathlib.Path, record: ledger_lib.Record) -> None:
   spec = record.spec
-  return (
+  print(
       f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
       f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
       f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
@@ -267,43 +278,22 @@ def _run_text(path: pathlib.Path, record: ledger_lib.Record) -> str:
   )
 
 
-def _left_text(budget: float, accountant, counted: accountants.Rounds, delta: float) -> str:
-  """Describes what is left of a budget, in epsilon and in rounds like the last run's."""
-  spent = accountant.epsilon(counted, delta)
-  if spent > budget:
-    return f'Of the budget of {budget:g} nothing is left: the runs exceed it by {spent - budget:.4g}.'
-  *before, (round_params, num) = counted
+def _print_budget(
+    budget: float, accountant: accountants.Accountant, rounds: accountants.Rounds, delta: float
+) -> None:
+  """Prints what is left of a budget, in epsilon and in rounds like those of the last run."""
+  left = budget - accountant.epsilon(rounds, delta)
+  if left < 0:
+    print(f'Of the budget of {budget:g} nothing is left: the runs exceed it by {-left:.4g}.')
+    return
+  *before, (params, num) = rounds
   more = calibration.most_rounds(
-      lambda more: accountant.epsilon([*before, (round_params, num + more)], delta), budget
+      lambda more: accountant.epsilon([*before, (params, num + more)], delta), budget
   )
-  return (
-      f'Of the budget of {budget:g}, epsilon = {budget - spent:.4g} is left: enough for {more:,} more'
-      ' rounds like those of the last run.'
+  print(
+      f'Of the budget of {budget:g}, epsilon = {left:.4g} is left: enough for {more:,} more rounds'
+      ' like those of the last run.'
   )
-
-
-def _known_text(options: Options) -> str:
-  known = {'sigma': options.noise_multiplier, 'T': options.rounds, 'epsilon': options.epsilon}
-  return ''.join(f', {name} = {value:g}' for name, value in known.items() if value is not None)
-
-
-def _answer(
-    accountant: accountants.Accountant, spec: spec_lib.PrivacySpec, options: Options
-) -> float:
-  """Returns the figure that was asked for, by one accountant."""
-  if options.epsilon is None:
-    return spec.epsilon(accountant)
-  if options.noise_multiplier is None:
-    return spec.calibrated(options.epsilon, accountant).noise_multiplier
-  return spec.most_rounds(options.epsilon, accountant)
-
-
-def _answer_text(answer: float, options: Options) -> str:
-  if options.epsilon is None:
-    return f'epsilon = {answer:.4g}'
-  if options.noise_multiplier is None:
-    return f'sigma = {answer:.5g}'
-  return f'{answer:,} rounds'
 
 
 def _print_rows(
@@ -324,25 +314,26 @@ def _print_rows(
       status = 'not valid for --num_slots'
     elif accountant not in accountants.ACCOUNTANTS:
       status = 'not checked by us'
-    print(f'{_answer_text(answer, options):<20} {status:<24} {accountant.name}: {accountant.title};')
-    print(f'{"":46}{accountant.assumption}')
+    text = options.answer_text(answer)
+    print(f'{text:<20} {status:<24} {accountant.name}: {accountant.title};')
+    print(f'{_INDENT}{accountant.assumption}')
     if options.colluding is not None and all(accountant.is_sound(spec.round) for spec, _ in runs):
       left = [(spec.round_with_colluders(options.colluding), num) for spec, num in runs]
       print(
-          f'{"":46}epsilon = {accountant.epsilon(left, delta):.4g} if {100 * options.colluding:g} %'
-          ' of the slots leave out their noise'
+          f'{_INDENT}epsilon = {accountant.epsilon(left, delta):.4g} if'
+          f' {100 * options.colluding:g} % of the slots leave out their noise'
       )
 
 
-def _theorem_text(spec: spec_lib.PrivacySpec) -> str:
+def _print_theorem_1(spec: spec_lib.PrivacySpec) -> None:
   epsilon, unmet = theorem_1.epsilon(spec)
-  status = 'conditions met' if not unmet else 'CONDITIONS NOT MET'
-  text = (
+  status = 'CONDITIONS NOT MET' if unmet else 'conditions met'
+  print(
       f'epsilon = {epsilon:<10.4g} {status:<24} theorem_1: the paper\'s closed form,'
-      ' exactly r of n clients;\n'
-      f'{"":46}replace-one adjacency, but sensitivity C where it is 2C: no guarantee'
+      ' exactly r of n clients;',
+      'replace-one adjacency, but sensitivity C where it is 2C: no guarantee',
+      *(f'not met: {condition}' for condition in unmet), sep=f'\n{_INDENT}',
   )
-  return text + ''.join(f'\n{"":46}not met: {condition}' for condition in unmet)
 
 
 if __name__ == '__main__':

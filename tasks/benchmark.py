@@ -1,7 +1,7 @@
-"""`python -m tasks.benchmark`: Fed-SMP beside stock `tff.learning`, on this machine, in one run.
+"""`python -m tasks.benchmark`: Fed-SMP and stock `tff.learning` on this machine, in one process.
 
-Parts: a round of 100 clients of Fashion-MNIST, one of 10 roles of Shakespeare, whole runs. Stock is
-`build_unweighted_fed_avg`, a Keras model and `dp_aggregator` on a worker with TFF's own settings.
+Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare, whole runs.
+Stock is `build_unweighted_fed_avg`, a Keras model and `dp_aggregator` with TFF's own settings.
 Implementations alternate, so that a busy machine slows all; the first round, which builds graphs,
 is left out. A top-k mask serves five rounds: the mean of five includes one.
 """
@@ -38,7 +38,7 @@ class Options:
   part: list[str] = options_lib.option(
       [*_CLIENTS, 'start'], 'Part; may be repeated.', values=(*_CLIENTS, 'start'), repeated=True
   )
-  repeats: int = options_lib.option(5, 'Number of measurements of each.', at_least=1)
+  repeats: int = options_lib.option(5, 'Number of measurements per implementation.', at_least=1)
   json: str = options_lib.option('', 'JSON file for the measurements.')
 
 
@@ -55,21 +55,21 @@ def main(argv: list[str]) -> int:
 
 
 def _main(options: Options) -> None:
-  found = {'processors': len(os.sched_getaffinity(0))}
+  measured = {'processors': len(os.sched_getaffinity(0))}
   for part in dict.fromkeys(options.part):
     print(f'{part}, load average {os.getloadavg()[0]:.2f}', flush=True)
     seconds = _start(options.repeats) if part == 'start' else _rounds(part, options.repeats)
     for name, times in seconds.items():
       median, mean = float(np.median(times)), float(np.mean(times))
-      found[f'{part}, {name}'] = {'median': median, 'mean': mean, 'seconds': times}
-      faster = np.median(seconds.get('stock', times)) / median
-      print(f'  {name:12} median {median:8.3f} s, mean {mean:8.3f} s, {faster:.2f} x', flush=True)
+      measured[f'{part}, {name}'] = {'median': median, 'mean': mean, 'seconds': times}
+      speedup = np.median(seconds.get('stock', times)) / median
+      print(f'  {name:12} median {median:8.3f} s, mean {mean:8.3f} s, {speedup:.2f} x', flush=True)
   if options.json:
-    pathlib.Path(options.json).write_text(json.dumps(found, indent=2), encoding='utf-8')
+    pathlib.Path(options.json).write_text(json.dumps(measured, indent=2), encoding='utf-8')
 
 
 def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
-  """Seconds of rounds by implementation, stock first."""
+  """Measures seconds of rounds by implementation, stock first."""
   task, num_clients = datasets.TASKS[part], _CLIENTS[part]
   import tensorflow as tf
   import tensorflow_federated as tff
@@ -90,30 +90,30 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
       client.map(lambda x, y: (x / 255 if part == 'fashion_mnist' else x, y))
       .shuffle(1000).repeat(settings.local_epochs).batch(settings.batch_size) for client in clients
   ]
-  sparsifiers = {
-      'rand-k': fedsmp_tff.RandK(_RATIO),
-      'top-k': fedsmp_tff.TopK(_RATIO, public_examples=data.public, mask_rounds=5, public_clients=4),
-  }
+  top_k = fedsmp_tff.TopK(_RATIO, public_examples=data.public, mask_rounds=5, public_clients=4)
   training = fedsmp_tff.LocalTraining(optimizer, settings.batch_size, settings.local_epochs)
   mechanism = fedsmp_tff.Mechanism(num_clients, settings.clip, settings.noise_multiplier)
   stock = tff.learning.algorithms.build_unweighted_fed_avg(
       lambda: _stock_model(part), optimizer,
       model_aggregator=tff.learning.dp_aggregator(settings.noise_multiplier, num_clients),
   )
+
+  def fed_smp(model, sparsifier):
+    factory = fedsmp_tff.FedSmpFactory(sparsifier, mechanism)
+    return fedsmp_tff.build_fed_smp(model, training, factory)
+
   with runtime.local_context() as local:
     worker = tff.backends.test.create_sync_test_cpp_execution_context()
-    measured = {'stock': (worker, stock, batches)}
-    for name, one in sparsifiers.items():
-      factory = fedsmp_tff.FedSmpFactory(one, mechanism)
-      measured[name] = (local, fedsmp_tff.build_fed_smp(model, training, factory), clients)
     weights = tff.learning.models.ModelWeights(*model.initial_weights)
     body, _ = features.split(model, weights, data.public, task.is_scored)
-    found = features.of_data(data, body, model.input_spec[0]).clients
-    factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), mechanism)
-    measured['last layer'] = (
-        local, fedsmp_tff.build_fed_smp(model.head(), training, factory),
-        [tf.data.Dataset.from_tensor_slices(found[i]) for i in range(num_clients)],
-    )
+    head_data = features.of_data(data, body, model.input_spec[0]).clients
+    head_clients = [tf.data.Dataset.from_tensor_slices(head_data[i]) for i in range(num_clients)]
+    measured = {
+        'stock': (worker, stock, batches),
+        'rand-k': (local, fed_smp(model, fedsmp_tff.RandK(_RATIO)), clients),
+        'top-k': (local, fed_smp(model, top_k), clients),
+        'last layer': (local, fed_smp(model.head(), fedsmp_tff.Dense()), head_clients),
+    }
     seconds, states = {name: [] for name in measured}, {}
     for repeat in range(repeats + 1):
       for name, (context, process, examples) in measured.items():
@@ -128,7 +128,7 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
 
 
 def _stock_model(part: str):
-  """TFF's own CNN, or an LSTM of TFF's layers and sizes."""
+  """Returns TFF's own CNN, or an LSTM with TFF's layers and sizes."""
   import tensorflow as tf
   import tensorflow_federated as tff
 
@@ -146,7 +146,7 @@ def _stock_model(part: str):
 
 
 def _start(repeats: int) -> dict[str, list[float]]:
-  """Seconds from a command to its end, by what it does."""
+  """Measures seconds of whole commands, by their flag."""
   run = [sys.executable, '-m', 'tasks.run', '--task=shakespeare', '--p=0.05']
   seconds = {'--dry_run': [], '--rounds=1': []}
   for flag in list(seconds) * repeats:

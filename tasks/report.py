@@ -1,20 +1,20 @@
-"""`python -m tasks.report RUNS...`: the paper's tables and figures beside the runs'."""
+"""`python -m tasks.report RUNS...`: tables and figures of runs next to the paper's."""
 
 import os
 
-# TensorFlow's notes on its start have nothing about a report.
+# TensorFlow's notes on its start do not concern a report.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
 import csv
 import dataclasses
+import itertools
 import pathlib
 import sys
 from typing import Optional
 
 import tqdm
 
-from tasks import datasets
 from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
@@ -31,14 +31,10 @@ class Options:
   """The options of this command."""
 
   output: str = options_lib.option(
-      'report',
-      f'The directory to write: {_MARKDOWN}, a PNG per figure, and all tables as {_CSV}.',
+      'report', f'Directory for {_MARKDOWN}, a PNG per figure, and all tables as {_CSV}.'
   )
   rounds: Optional[int] = options_lib.option(
-      None,
-      'Compares all runs at this round, as if they had ended there: runs of different lengths'
-      ' side by side.',
-      at_least=1,
+      None, 'Round at which to cut longer runs, to compare runs of different lengths.', at_least=1
   )
 
 
@@ -64,23 +60,13 @@ def main(argv: list[str]) -> int:
 def _main(options: Options, run_dirs: list[str]) -> None:
   if not run_dirs:
     raise errors.InputError('no run directory is named; name one or more.')
-  output = pathlib.Path(options.output)
   directories = tqdm.tqdm(results.find(run_dirs), unit='run', disable=None)
   runs = [results.read(directory, options.rounds) for directory in directories]
-  _write(output, [run for run in runs if run is not None])
-  print(f'wrote {output / _MARKDOWN}, {output / _CSV} and the figures')
-
-
-def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
-  groups = results.group(runs)
-  by_task = {
-      task: [group for group in groups if group.config['task'] == task]
-      for task in datasets.TASKS
-  }
-  tables = tables_lib.all_tables(groups)
-  drawn = [
-      figure for of_task in by_task.values() if of_task for figure in figures.of_task(of_task)
-  ]
+  groups = results.group([run for run in runs if run is not None])
+  tables, drawn = tables_lib.all_tables(groups), []
+  for _, of_task in itertools.groupby(groups, lambda group: group.config['task']):
+    drawn += figures.of_task([*of_task])
+  output = pathlib.Path(options.output)
   with errors.writing_to('output', output):
     output.mkdir(parents=True, exist_ok=True)
     for figure in drawn:
@@ -89,8 +75,9 @@ def _write(output: pathlib.Path, runs: list[results.Run]) -> None:
     with open(output / _CSV, 'w', encoding='utf-8', newline='') as file:
       writer = csv.writer(file)
       for table in tables:
-        writer.writerow(['table', *table.header])
-        writer.writerows([table.title, *row] for row in (*table.rows, *table.not_run))
+        writer.writerow(['table', *(table.rows[0] if table.rows else ())])
+        writer.writerows([table.title, *row.values()] for row in table.rows)
+  print(f'wrote {output / _MARKDOWN}, {output / _CSV} and the figures')
 
 
 if __name__ == '__main__':

@@ -2,14 +2,15 @@
 
 import os
 
-# TensorFlow's notes on its start have nothing about a sweep.
+# TensorFlow's notes on its start do not concern a sweep.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import pathlib
 import shlex
 import signal
@@ -29,11 +30,10 @@ from tasks.training import finished
 from tasks.training import resuming
 from tasks.training import run_directory
 
-_RUN = ('-m', 'tasks.run')
-_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_PER_LOOK = 0.5
 _LOG_TAIL_BYTES = 4096
-# Where a run's lines on how far it is begin: of its rounds, and of the public training before them.
-_OF_PROGRESS = ('round ', 'training on ')
+# First words of the lines in which a run prints its progress.
+_PROGRESS_PREFIXES = ('round ', 'pre-training: ')
 _LOCKS, _LOGS = '.locks', 'logs'
 
 
@@ -43,34 +43,32 @@ class Options:
 
   grid: Optional[str] = options_lib.option(
       None,
-      f'What to run: one of {", ".join(grids.names())}, paper/all, or a file of your own (see'
-      ' tasks/cli/grids.py): a line of flags of tasks.run for each run, --p={0.1,0.2} for both.',
+      f'Grid: one of {", ".join(grids.names())}, paper/all, or a file of your own (see'
+      ' tasks/cli/grids.py): a line of flags of tasks.run per run, --p={0.1,0.2} for two runs.',
   )
   sweep_dir: str = options_lib.option(
       'runs/sweep',
       'Directory of the runs, a subdirectory each. Several sweeps may share it concurrently.',
   )
   seeds: int = options_lib.option(
-      5, 'How many seeds each run has: 1, 2, ..., SEEDS.', at_least=1
+      5, 'Number of seeds per configuration; seeds are 1 to SEEDS.', at_least=1
   )
   index: Optional[int] = options_lib.option(
       None,
-      'Runs only this one, counted from 0 in the order of --print: the number of a job in an'
-      ' array.',
+      'Run only this configuration, by its 0-based position in --print. Use with job arrays.',
       at_least=0,
   )
-  print: bool = options_lib.option(False, 'Prints the command lines, and runs nothing.')
+  print: bool = options_lib.option(False, 'Print the command lines, and run nothing.')
   status: bool = options_lib.option(
-      False, 'Prints which runs are done, running, begun or to do, and runs nothing.'
+      False, 'Print which runs are done, running, begun or to do, and run nothing.'
   )
   keep_checkpoints: bool = options_lib.option(
       False,
-      'Keeps the checkpoints of finished runs, most of their size. Without them a finished run is'
+      'Keep the checkpoints of finished runs, most of their size. Without them a finished run is'
       ' still recognized as finished; weights, tables and ledgers stay.',
   )
   seconds_per_line: float = options_lib.option(
-      60.0, 'Without a terminal, seconds from one line on the progress of a run to the next.',
-      above=0,
+      60.0, 'Without a terminal, seconds between lines on the progress of a run.', above=0
   )
 
 
@@ -79,9 +77,9 @@ _COMMAND = command.Command(
     (
         'usage: python -m tasks.sweep --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
         '',
-        'Runs every unfinished configuration of a grid, the headline rows of the paper first. The same',
-        'command resumes an interrupted sweep; a run that fails is reported, and the others continue.',
-        'Exit status 1 if one has failed. For instance:',
+        'Runs every unfinished configuration of a grid, the paper\'s headline rows first. The same',
+        'command resumes an interrupted sweep; a run that fails is reported, and the others',
+        'continue. Exit status 1 if one has failed. For instance:',
         '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
     ),
     (Options,),
@@ -89,49 +87,40 @@ _COMMAND = command.Command(
 
 
 class Sweep:
-  """The runs of a grid in a directory, and who is at them.
+  """The files of runs below one directory.
 
-  A run's lock is held by the sweep that runs it and by the run itself, so that it is let
-  go when both have ended, however they did.
+  A run's lock is held by the sweep that runs it and by the run itself, so that it is released
+  when both have ended, however they did.
 
   Attributes:
     root: The directory.
-    cells: The runs in their order.
   """
 
-  def __init__(self, root: str, cells: Sequence[grids.Cell], extra: Sequence[str]):
-    """Checks the flags of every run.
+  def __init__(self, root: str, extra: Sequence[str]):
+    """Initializes.
 
     Args:
       root: The directory.
-      cells: The runs.
-      extra: Flags that each of them has too.
-
-    Raises:
-      InputError: If a flag is unknown, without effect or out of range.
+      extra: Flags of every run, besides those of its cell.
     """
     self.root = pathlib.Path(root)
     self._extra = tuple(extra)
-    self.cells = cells
-    for cell in map(self._full, cells):
-      try:
-        cell.settings  # noqa: B018  (made to be checked)
-      except errors.InputError as error:
-        raise errors.InputError(
-            f'the run with {" ".join(cell.flags)}: {error}'
-        ) from None
 
   def directory(self, cell: grids.Cell) -> pathlib.Path:
-    """Where a cell's run has its files."""
+    """Returns the --output_dir of a cell's run."""
     return self.root / cell.name
 
+  def full(self, cell: grids.Cell) -> grids.Cell:
+    """Returns a cell with the flags of every run."""
+    return grids.Cell.of((*cell.flags, *self._extra))
+
   def command(self, cell: grids.Cell) -> list[str]:
-    """The arguments of Python that run a cell."""
-    return [*_RUN, *self._full(cell).flags, f'--output_dir={self.directory(cell)}']
+    """Returns the arguments of Python that run a cell."""
+    return ['-m', 'tasks.run', *self.full(cell).flags, f'--output_dir={self.directory(cell)}']
 
   def is_done(self, cell: grids.Cell) -> bool:
-    """Whether its run, with these flags, has all of its rounds."""
-    full = self._full(cell)
+    """Whether a cell's run, with these flags, has all of its rounds."""
+    full = self.full(cell)
     config = run_directory.read_json(self.directory(cell) / run_directory.CONFIG)
     summary = run_directory.read_json(self.directory(cell) / run_directory.SUMMARY)
     return (
@@ -140,10 +129,9 @@ class Sweep:
     )
 
   def status(self, cell: grids.Cell) -> str:
-    """Returns 'done', 'running', 'begun' or 'to do'."""
+    """Returns 'done', 'running', 'begun' or 'to do'; creates no file."""
     if self.is_done(cell):
       return 'done'
-    # A question writes nothing: without a lock file nobody has been at the cell.
     if (self.root / _LOCKS / cell.name).exists():
       with self.locked(cell) as lock:
         if lock is None:
@@ -152,8 +140,8 @@ class Sweep:
 
   @contextlib.contextmanager
   def locked(self, cell: grids.Cell) -> Iterator[Optional[BinaryIO]]:
-    """Keeps others from a cell; None in place of the lock if another is at it."""
-    with self._open(pathlib.Path(_LOCKS, cell.name)) as lock:
+    """Locks a cell; yields None in place of the lock if another sweep runs the cell."""
+    with self._open(_LOCKS, cell.name) as lock:
       try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
@@ -169,29 +157,51 @@ class Sweep:
 
   def start(self, cell: grids.Cell, lock: BinaryIO) -> tuple[subprocess.Popen, '_Log']:
     """Starts a cell's run; returns its process and its log."""
-    log = pathlib.Path(_LOGS, f'{cell.name}.log')
-    with self._open(log) as output:
-      begin = output.tell()
+    with self._open(_LOGS, f'{cell.name}.log') as output:
+      log = _Log(pathlib.Path(output.name), output.tell())
       process = subprocess.Popen(
           [sys.executable, *self.command(cell)],
           stdin=subprocess.DEVNULL,
           stdout=output,
           stderr=output,
           pass_fds=[lock.fileno()],
-          # Signals of a terminal reach it through this process, once.
+          # Signals of a terminal reach the run through this process, once.
           start_new_session=True,
           preexec_fn=lambda: processes.end_with_parent(signal.SIGTERM),
       )
-    return process, _Log(self.root / log, begin)
+    return process, log
 
-  def _open(self, path: pathlib.Path) -> BinaryIO:
-    """Opens a file below the directory, to append to."""
+  def _open(self, *path: str) -> BinaryIO:
+    """Opens a file below the directory to append to."""
+    file = self.root.joinpath(*path)
     with errors.writing_to('sweep_dir', self.root):
-      (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-      return open(self.root / path, 'ab')
+      file.parent.mkdir(parents=True, exist_ok=True)
+      return open(file, 'ab')
 
-  def _full(self, cell: grids.Cell) -> grids.Cell:
-    return grids.Cell.of((*cell.flags, *self._extra))
+
+@dataclasses.dataclass(frozen=True)
+class _Log:
+  """The output of one process of a run: a file, and the position where the process began."""
+
+  path: pathlib.Path
+  begin: int
+
+  def last_lines(self) -> list[str]:
+    """Returns the last lines that are not empty."""
+    with open(self.path, 'rb') as file:
+      file.seek(max(self.begin, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+      lines = file.read().decode(errors='replace').splitlines()
+    return [line for line in lines if line.strip()]
+
+  def progress(self) -> str:
+    """Returns the run's last line on its progress."""
+    lines = [line for line in self.last_lines() if line.startswith(_PROGRESS_PREFIXES)]
+    return lines[-1] if lines else 'starting'
+
+  def failure(self, status: int) -> str:
+    """Returns the reason for an exit status: the run's last line."""
+    ending = f'killed by {signal.Signals(-status).name}' if status < 0 else f'exit status {status}'
+    return f'{ending}: {(self.last_lines() or ["no output"])[-1]}'
 
 
 def main(argv: list[str]) -> int:
@@ -203,178 +213,118 @@ def main(argv: list[str]) -> int:
 
 
 def _main(options: Options, extra: Sequence[str]) -> int:
+  sweep, cells = Sweep(options.sweep_dir, extra), _cells(options)
+  for cell in map(sweep.full, cells):
+    try:
+      cell.settings  # noqa: B018  (checks the flags)
+    except errors.InputError as error:
+      raise errors.InputError(f'the run with {" ".join(cell.flags)}: {error}') from None
+  if options.print:
+    print(*(shlex.join(['python', *sweep.command(c)]) for c in cells), sep='\n', flush=True)
+  elif options.status:
+    lines = (f'{i:4d} {sweep.status(cell):8s} {cell.name}' for i, cell in enumerate(cells))
+    print(*lines, sep='\n', flush=True)
+  else:
+    return _run(sweep, cells, options)
+  return 0
+
+
+def _cells(options: Options) -> list[grids.Cell]:
+  """Returns the runs that the options select, in their order."""
   if options.grid is None:
     raise errors.InputError(
         f'--grid is not set; set it to a file, or to one of {", ".join(grids.names())}.'
     )
   cells = grids.with_seeds(grids.read(options.grid), range(1, options.seeds + 1))
-  if options.index is not None:
-    if options.index >= len(cells):
-      raise errors.InputError(
-          f'--index={options.index} is not one of the {len(cells)} runs, which count from 0;'
-          ' lower it.'
-      )
-    cells = [cells[options.index]]
-  sweep = Sweep(options.sweep_dir, cells, extra)
-  if options.print:
-    return _print(shlex.join(['python', *sweep.command(cell)]) for cell in cells)
-  if options.status:
-    return _print(
-        f'{number:4d} {sweep.status(cell):8s} {cell.name}' for number, cell in enumerate(cells)
+  if options.index is None:
+    return cells
+  if options.index >= len(cells):
+    raise errors.InputError(
+        f'--index={options.index} is not one of the {len(cells)} runs, which count from 0;'
+        ' lower it.'
     )
-  return _run(sweep, options.seconds_per_line, options.keep_checkpoints)
+  return [cells[options.index]]
 
 
-def _print(lines: Iterable[str]) -> int:
-  """Prints lines, as far as whoever reads them wants them; returns 0."""
-  try:
-    for line in lines:
-      print(line)
-    sys.stdout.flush()
-  except BrokenPipeError:  # `head` has seen enough.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  return 0
-
-
-def _run(sweep: Sweep, seconds_per_line: float, keep_checkpoints: bool) -> int:
-  """Runs what is not done; returns the exit status."""
-  counts = {'done': 0, 'done before': 0, 'running elsewhere': 0}
-  failed = {}
-  bar = tqdm.tqdm(total=len(sweep.cells), unit='run', dynamic_ncols=True, disable=None)
-  with bar, _Signals() as signals:
-    for number, cell in enumerate(sweep.cells, 1):
+def _run(sweep: Sweep, cells: Sequence[grids.Cell], options: Options) -> int:
+  """Runs the cells that are not done; returns the exit status."""
+  counts, failed = {'done': 0, 'done before': 0, 'running elsewhere': 0}, {}
+  bar = tqdm.tqdm(total=len(cells), unit='run', dynamic_ncols=True, disable=None)
+  if bar.disable:  # No terminal.
+    say = show = functools.partial(print, flush=True)
+    seconds = options.seconds_per_line
+  else:
+    say, show, seconds = bar.write, bar.set_postfix_str, 0.0
+  with bar, _signals() as signals:
+    for number, cell in enumerate(cells, 1):
       with sweep.locked(cell) as lock:
         if lock is None:
           counts['running elsewhere'] += 1
-        # Looked at behind the lock: another sweep may just have ended it.
-        elif sweep.is_done(cell):
+        elif sweep.is_done(cell):  # Checked under the lock: another sweep may have ended the run.
           counts['done before'] += 1
         else:
-          place = f'[{number}/{len(sweep.cells)}]'
-          _say(bar, f'{place} {cell.name}')
+          place = f'[{number}/{len(cells)}]'
+          say(f'{place} {cell.name}')
           process, log = sweep.start(cell, lock)
-          with signals.handed_to(process):
-            status = _wait(process, log, bar, place, seconds_per_line)
-          if status and signals.number is None:
-            failed[cell.name] = log.path
-            _say(bar, f'FAILED: {_failure(status, log)}')
-          elif not status:
+          status = _wait(process, log, place, signals, show, seconds)
+          if not status:
             counts['done'] += 1
-            if not keep_checkpoints:
+            if not options.keep_checkpoints:
               finished.clean(sweep.directory(cell))
-      if signals.number is not None:
-        name = signal.Signals(signals.number).name
-        _say(bar, f'ended by {name}; the same command resumes it.')
-        return 128 + signals.number
+          elif not signals:
+            failed[cell.name] = log.path
+            say(f'FAILED: {log.failure(status)}')
+      if signals:
+        say(f'ended by {signal.Signals(signals[0]).name}; the same command resumes it.')
+        return 128 + signals[0]
       bar.update()
-  print(', '.join(f'{count} {what}' for what, count in counts.items() if count or what == 'done'))
-  for name, log in failed.items():
-    print(f'failed: {name}, see {log}')
+  print(', '.join(f'{num} {what}' for what, num in counts.items() if num or what == 'done'))
+  for name, path in failed.items():
+    print(f'failed: {name}, see {path}')
   if counts['done'] or counts['done before']:
     print(f'report: python -m tasks.report {sweep.root}')
   return int(bool(failed))
 
 
-class _Signals:
-  """Hands SIGTERM and SIGINT on to the run in flight, which ends in its own way.
-
-  Attributes:
-    number: The first signal that came; None if none did.
-  """
-
-  def __init__(self):
-    self.number = None
-    self._child = None
-    self._before = {}
-
-  def __enter__(self) -> '_Signals':
-    for number in (signal.SIGTERM, signal.SIGINT):
-      # A shell's background job has SIGINT ignored, and stays so.
-      if signal.getsignal(number) is not signal.SIG_IGN:
-        self._before[number] = signal.signal(number, self._hand_on)
-    return self
-
-  def __exit__(self, *unused_error) -> None:
-    for number, handler in self._before.items():
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+  """Collects SIGTERM and SIGINT in a list, for the run, which ends in its own way."""
+  received, previous = [], {}
+  for number in (signal.SIGTERM, signal.SIGINT):
+    # A shell's background job ignores SIGINT, and still does here.
+    if signal.getsignal(number) is not signal.SIG_IGN:
+      previous[number] = signal.signal(number, lambda number, _: received.append(number))
+  try:
+    yield received
+  finally:
+    for number, handler in previous.items():
       signal.signal(number, handler)
-
-  @contextlib.contextmanager
-  def handed_to(self, child: subprocess.Popen) -> Iterator[None]:
-    """In this block, signals go to this process; one that came just before does too."""
-    self._child = child
-    if self.number is not None:
-      child.send_signal(self.number)
-    try:
-      yield
-    finally:
-      self._child = None
-
-  def _hand_on(self, number: int, unused_frame) -> None:
-    self.number = self.number or number
-    if self._child is not None:
-      self._child.send_signal(number)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Log:
-  """What one process of a run has printed.
-
-  Attributes:
-    path: The file, which has what earlier processes printed too.
-    begin: Where this process begins.
-  """
-
-  path: pathlib.Path
-  begin: int
-
-  def last_lines(self) -> list[str]:
-    """The last lines that are not empty."""
-    with open(self.path, 'rb') as file:
-      file.seek(max(self.begin, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-      lines = file.read().decode(errors='replace').splitlines()
-    return [line for line in lines if line.strip()]
-
-  def progress(self) -> str:
-    """How far the run is, as it prints itself."""
-    lines = [line for line in self.last_lines() if line.startswith(_OF_PROGRESS)]
-    return lines[-1] if lines else 'starting'
 
 
 def _wait(
-    process: subprocess.Popen, log: _Log, bar: tqdm.tqdm, place: str, seconds_per_line: float
+    process: subprocess.Popen, log: _Log, place: str, signals: Sequence[int],
+    show: Callable[[str], None], seconds: float,
 ) -> int:
-  """Waits for a run, and shows how far it is; returns its exit status.
+  """Waits for a run; returns its exit status.
 
   Args:
     process: The run.
-    log: What it prints.
-    bar: Shows its progress on a terminal; else a line does.
+    log: Its output.
     place: Its number among the runs.
-    seconds_per_line: Seconds from one such line to the next.
+    signals: Signals to forward to the run; the list grows.
+    show: Shows a line on progress.
+    seconds: The least number of seconds between lines.
   """
-  next_line = time.monotonic() + seconds_per_line
+  num_forwarded, next_time = 0, time.monotonic() + seconds
   while True:
+    for number in signals[num_forwarded:]:
+      process.send_signal(number)
+      num_forwarded += 1
     with contextlib.suppress(subprocess.TimeoutExpired):
-      return process.wait(min(_SECONDS_BETWEEN_LOOKS, seconds_per_line))
-    if not bar.disable:
-      bar.set_postfix_str(f'{place} {log.progress()}')
-    elif time.monotonic() >= next_line:
-      next_line = time.monotonic() + seconds_per_line
-      _say(bar, f'{place} {log.progress()}')
-
-
-def _failure(status: int, log: _Log) -> str:
-  """Why a run has failed, in its own last line if it printed one."""
-  lines = log.last_lines()
-  how = f'killed by {signal.Signals(-status).name}' if status < 0 else f'exit status {status}'
-  return f'{how}: {lines[-1] if lines else "no output"}'
-
-
-def _say(bar: tqdm.tqdm, text: str) -> None:
-  if bar.disable:
-    print(text, flush=True)
-  else:
-    bar.write(text)
+      return process.wait(_SECONDS_PER_LOOK)
+    if time.monotonic() >= next_time:
+      next_time = time.monotonic() + seconds
+      show(f'{place} {log.progress()}')
 
 
 if __name__ == '__main__':

@@ -1,10 +1,10 @@
-"""`python -m tasks.tune --task=TASK`: which p to take, by Theorem 2 and public data alone."""
+"""`python -m tasks.tune --task=TASK`: the best p by Theorem 2, from public data alone."""
 
 from __future__ import annotations
 
 import os
 
-# TensorFlow's notes on its start have nothing about a run.
+# TensorFlow's notes on its start do not concern a run.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
@@ -16,7 +16,6 @@ import sys
 import typing
 from typing import Optional
 
-import numpy as np
 import tqdm
 
 from fedsmp_tff.theory import theorem_2
@@ -30,12 +29,9 @@ from tasks.datasets import task as task_lib
 
 if typing.TYPE_CHECKING:
   from fedsmp_tff.theory import estimation
-  from tasks.reporting import drawing
 
-_NAME = 'bound'
-# Where the picture begins.
-_LEAST_RATIO = 1e-4
-_CURVES = ('optimization', 'compression', 'privacy', 'total')
+_FILE = 'bound.json'
+_TITLES = {theorem_2.RANDK: 'rand-k', theorem_2.TOPK: 'top-k'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +40,7 @@ class Options:
 
   client_examples: Optional[int] = options_lib.option(
       None,
-      'Examples of a client, to cut the public ones into (default: --batch_size). Use a publicly'
+      'Examples per client, to cut the public examples into (default: --batch_size). Use a publicly'
       ' known client size: this value is not protected.',
       at_least=1,
   )
@@ -52,9 +48,7 @@ class Options:
       10, 'Rounds on public data, from which the constants are estimated.', at_least=1
   )
   tune_dir: str = options_lib.option(
-      'tune',
-      f'Directory for the bound over p as a picture ({_NAME}.png) and all figures'
-      f' ({_NAME}.json).',
+      'tune', f'Directory for the suggestion and the estimated constants ({_FILE}).'
   )
 
 
@@ -63,8 +57,8 @@ _COMMAND = command.Command(
     (
         'usage: python -m tasks.tune --task=TASK [flags of tasks.run]',
         '',
-        'Estimates what Theorem 2 calls constants from a few rounds on public data, and prints',
-        'the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
+        'Estimates the constants of Theorem 2 from a few training rounds on public data, and',
+        'prints the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
         'settings are those of a run with the same flags (see python -m tasks.run --help).',
         'It trains on the public examples of that run alone, so it costs no privacy.',
     ),
@@ -84,26 +78,11 @@ def main(argv: list[str]) -> int:
 
 def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: Options) -> None:
   task = datasets.TASKS[settings.task]
-  if settings.clip is None:
-    raise errors.InputError(
-        f'--algorithm={settings.algorithm} adds no noise, so that p = 1 is best; choose one that'
-        ' does.'
-    )
-  if settings.public_examples is None:
-    raise errors.InputError(
-        f'--algorithm={settings.algorithm} sets no public examples aside, so that clients would have'
-        ' those that this command trains on; add --warm_start=public, or choose fedsmp_topk, which'
-        ' gives p of rand-k too.'
-    )
-  if settings.trainable != settings_lib.ALL:
-    raise errors.InputError(
-        f'--trainable={settings.trainable} has a frozen body, but Theorem 2 is estimated for all'
-        ' layers; drop --trainable.'
-    )
+  _check(settings)
   output = pathlib.Path(options.tune_dir)
   with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)
-  # What takes seconds to import, once the flags are right.
+  # Modules that take seconds to import, after the flags are checked.
   from fedsmp_tff.theory import estimation
   from tasks.training import builders
 
@@ -114,147 +93,132 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
   data = task.load(settings.task_options, split)
   if settings.seed is None and not (data.public_owners and data.public_owners.ids):
     raise errors.InputError(
-        f'--seed is not set, and a run of {settings.task} draws its public examples by its own seed:'
-        ' those here may be its clients\'; set --seed, to that of the run.'
+        f'--seed is not set, and a run of {settings.task} draws its public examples by its own'
+        ' seed: the examples here may be its clients\'; set --seed to that of the run.'
     )
   size = options.client_examples or settings.batch_size
-  same = '' if settings.seed is None else f'--seed={settings.seed} '
+  seed_flag = '' if settings.seed is None else f'--seed={settings.seed} '
   print(
       f'{settings.task}: {num_public:,} public examples, half of them as clients of {size};'
       f' {options.tune_rounds} rounds\n'
       '  it costs no privacy for runs that set the same examples aside:'
-      f' {same}--public_examples={num_public}',
+      f' {seed_flag}--public_examples={num_public}',
       flush=True,
   )
   try:
-    found = estimation.estimate(
+    estimate = estimation.estimate(
         model, data.public, builders.local_training(settings), size, options.tune_rounds,
-        seeds.partition,
-        lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
+        seeds.partition, lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
     )
   except ValueError as error:
     raise errors.as_flags(error, ['client_examples']) from None
   spec = builders.privacy_spec(
-      settings, len(data.clients), builders.num_kept(settings, found.dim)
+      settings, len(data.clients), builders.num_kept(settings, estimate.dim)
   )
-  steps = settings.local_epochs * -(-size // settings.batch_size)
-  run = theorem_2.Training(
-      dim=found.dim,
-      # Momentum makes a step so much longer; the theorem has none.
+  training = theorem_2.Training(
+      dim=estimate.dim,
+      # Momentum lengthens a step by this factor; the theorem has no momentum.
       learning_rate=settings.learning_rate / (1 - settings.momentum),
-      local_steps=steps,
+      local_steps=settings.local_epochs * -(-size // settings.batch_size),
       rounds=settings.rounds,
       clients_per_round=settings.clients_per_round,
       clipping_norm=settings.clip,
       noise_multiplier=spec.noise_multiplier,
   )
-  _say(settings, data.public_digest(), found, run, output)
+  _report(settings.task, data.public_digest(), estimate, training, output)
 
 
-def _say(
-    settings: settings_lib.RunSettings,
-    public_digest: str,
-    found: estimation.Estimate,
-    run: theorem_2.Training,
+def _check(settings: settings_lib.RunSettings) -> None:
+  """Raises `InputError` if Theorem 2 or the public examples do not fit a run."""
+  if settings.clip is None:
+    raise errors.InputError(
+        f'--algorithm={settings.algorithm} adds no noise, so that p = 1 is best; choose one that'
+        ' does.'
+    )
+  if settings.public_examples is None:
+    raise errors.InputError(
+        f'--algorithm={settings.algorithm} sets no public examples aside, so that clients would'
+        ' have the examples that this command trains on; add --warm_start=public, or choose'
+        ' fedsmp_topk, which gives p of rand-k too.'
+    )
+  if settings.trainable != settings_lib.ALL:
+    raise errors.InputError(
+        f'--trainable={settings.trainable} has a frozen body, but Theorem 2 is estimated for all'
+        ' layers; drop --trainable.'
+    )
+
+
+def _report(
+    task: str, public_digest: str, estimate: estimation.Estimate, training: theorem_2.Training,
     output: pathlib.Path,
 ) -> None:
-  c = found.constants
+  """Prints the best p, and writes all numbers."""
+  c = estimate.constants
   print(
       f'  L = {c.smoothness:.4g}, zeta^2 = {c.gradient_variance:.4g}, beta^2 ='
       f' {c.dissimilarity:.4g}, kappa^2 = {c.dissimilarity_offset:.4g}, f(theta^0) ='
       f' {c.initial_gap:.4g}\n'
-      f'  d = {run.dim:,}, step eta_l/(1 - momentum) = {run.learning_rate:.4g}, tau ='
-      f' {run.local_steps}, T = {run.rounds}, r = {run.clients_per_round}, C ='
-      f' {run.clipping_norm:g}, sigma = {run.noise_multiplier:g}\n'
+      f'  d = {training.dim:,}, step eta_l/(1 - momentum) = {training.learning_rate:.4g}, tau ='
+      f' {training.local_steps}, T = {training.rounds}, r = {training.clients_per_round}, C ='
+      f' {training.clipping_norm:g}, sigma = {training.noise_multiplier:g}\n'
   )
-  panels, suggested = [], {}
-  for kind, name, variance in (
-      (theorem_2.RANDK, 'rand-k', None),
-      (theorem_2.TOPK, 'top-k', found.topk_variance),
-  ):
-    p = theorem_2.best_compression_ratio(c, run, kind, variance)
-    suggested[kind] = p
-    print(f'{name}: p = {p:.3g} ({_of_the_paper(settings.task, kind, p)})')
-    if kind == theorem_2.TOPK:
-      worst = theorem_2.best_compression_ratio(c, run, kind)
-      print(
-          '  by what top-k was measured to lose; by its worst case, 1 - k/d, as in the theorem,'
-          f' p = {worst:.3g}'
-      )
-    num_kept = max(1, round(p * run.dim))
-    for sentence in theorem_2.violations(
-        c, run, kind, num_kept, variance and variance(num_kept)
-    ):
-      print(f'  beyond the theorem: {sentence}')
-    if kind == theorem_2.RANDK:
-      clips = min(1.0, (found.update_norm / run.clipping_norm) ** 2)
-      print(
-          f'  the median update has norm {found.update_norm:.3g}, and rand-k scales by d/k: below'
-          f' p = {clips:.2g} half of them would be clipped at C = {run.clipping_norm:g}, which'
-          ' the theorem does not have'
-      )
-    panels.append(_panel(name, p, c, run, kind, variance))
+  suggested = {}
+  for kind, variance in ((theorem_2.RANDK, None), (theorem_2.TOPK, estimate.topk_variance)):
+    suggested[kind] = theorem_2.best_compression_ratio(c, training, kind, variance)
+    _print_suggestion(task, kind, suggested[kind], estimate, training)
   print(
       '\nThe bound assumes that no update is clipped, and it bounds the gradient, not the'
       '\naccuracy: treat p as a starting point.'
   )
-  from tasks.reporting import drawing
-
-  figure = drawing.Figure(_NAME, f'{settings.task}: Theorem 2\'s bound over p', panels)
-  drawing.save_png(figure, output / f'{_NAME}.png')
   values = {
-      'task': settings.task,
-      'public_digest': public_digest,  # As config.json of a run has it.
+      'task': task,
+      'public_digest': public_digest,  # As in config.json of a run.
       'suggested_compression_ratio': suggested,
       'constants': vars(c),
-      'training': vars(run),
-      'update_norm': found.update_norm,
-      'topk': {'kept': found.kept.tolist(), 'lost': found.lost.tolist()},
+      'training': vars(training),
+      'update_norm': estimate.update_norm,
+      'topk': {'kept': estimate.kept.tolist(), 'lost': estimate.lost.tolist()},
   }
   with errors.writing_to('tune_dir', output):
-    (output / f'{_NAME}.json').write_text(
-        json.dumps(values, indent=2) + '\n', encoding='utf-8'
+    (output / _FILE).write_text(json.dumps(values, indent=2) + '\n', encoding='utf-8')
+  print(f'wrote {output / _FILE}')
+
+
+def _print_suggestion(
+    task: str, kind: str, p: float, estimate: estimation.Estimate, training: theorem_2.Training
+) -> None:
+  """Prints the best p of rand-k or top-k, and the conditions of the theorem that are not met."""
+  constants, num_kept = estimate.constants, max(1, round(p * training.dim))
+  print(f'{_TITLES[kind]}: p = {p:.3g} ({_paper_text(task, kind, p)})')
+  variance = None
+  if kind == theorem_2.TOPK:
+    variance = estimate.topk_variance(num_kept)
+    worst = theorem_2.best_compression_ratio(constants, training, kind)
+    print(
+        '  by what top-k was measured to lose; by its worst case, 1 - k/d, as in the theorem,'
+        f' p = {worst:.3g}'
     )
-  print(f'wrote {output}/{_NAME}.png and {_NAME}.json')
+  for sentence in theorem_2.violations(constants, training, kind, num_kept, variance):
+    print(f'  beyond the theorem: {sentence}')
+  if kind == theorem_2.RANDK:
+    least = min(1.0, (estimate.update_norm / training.clipping_norm) ** 2)
+    print(
+        f'  the median update has norm {estimate.update_norm:.3g}, and rand-k scales by d/k: below'
+        f' p = {least:.2g} half of them would be clipped at C = {training.clipping_norm:g}, which'
+        ' the theorem does not have'
+    )
 
 
-def _panel(name, best, constants, run, kind, variance) -> drawing.Panel:
-  from tasks.reporting import drawing
-
-  least = max(1.0, _LEAST_RATIO * run.dim)
-  kept = np.unique(np.geomspace(least, run.dim, 200).round().astype(int))
-  bounds = [
-      theorem_2.bound(constants, run, kind, k, variance and variance(k))
-      for k in kept.tolist()
-  ]
-  curves = [
-      drawing.Curve(
-          part, kept / run.dim,
-          # A logarithm has no zero, where nothing is left out.
-          np.array([getattr(one, part) or math.nan for one in bounds]), color=color,
-      )
-      for color, part in enumerate(_CURVES)
-  ]
-  at_best = bounds[int(np.argmin(np.abs(kept / run.dim - best)))].total
-  curves.append(
-      drawing.Curve('smallest', np.array([best]), np.array([at_best]), None, 3, 'points')
-  )
-  return drawing.Panel(
-      f'{name}: p = {best:.3g}', 'compression ratio p',
-      'bound on the mean of ||gradient||²', curves, log_x=True, log_y=True,
-  )
-
-
-def _of_the_paper(task: str, kind: str, p: float) -> str:
-  """Describes what the paper measured near p and at its best p, for comparison."""
-  measured = [
+def _paper_text(task: str, kind: str, p: float) -> str:
+  """Describes the paper's accuracy near p and at its best p."""
+  rows = [
       row for row in paper_tables.rows()
       if row.task == task and row.algorithm == f'fedsmp_{kind}' and row.table <= 3
   ]
-  if not measured:
+  if not rows:
     return 'the paper does not have this task'
-  best = max(measured, key=lambda row: row.accuracy)
-  nearest = min(measured, key=lambda row: abs(math.log(row.p / p)))
+  best = max(rows, key=lambda row: row.accuracy)
+  nearest = min(rows, key=lambda row: abs(math.log(row.p / p)))
   return (
       f'the paper measured {nearest.accuracy:.2f} % at {nearest.p:g}, the nearest of its p, and'
       f' at best {best.accuracy:.2f} % at {best.p:g}'

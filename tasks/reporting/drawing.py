@@ -1,4 +1,4 @@
-"""Figures of curves, drawn as a PNG."""
+"""Draws figures of curves as PNG files."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -12,13 +12,13 @@ import numpy as np
 
 from tasks import errors
 
-# Okabe and Ito's, and Tol's wine and sand: told apart by those who see few colors, and in grey by
-# lightness. As many as there are systems.
+# Okabe and Ito's, and Tol's wine and sand: readers with color blindness can distinguish them, and
+# lightness distinguishes them in grey. One per system.
 _COLORS = (
     '#0072B2', '#D55E00', '#009E73', '#000000', '#CC79A7', '#56B4E9', '#E69F00', '#8C8C8C',
     '#882255', '#DDCC77',
 )
-_MOST_COLUMNS = 2
+_MAX_COLUMNS = 2
 _INCHES = (4.6, 3.4)
 _INCHES_PER_LINE = 0.2
 _DOTS_PER_INCH = 160
@@ -27,27 +27,24 @@ _CHARACTERS_PER_PANEL = 60
 _STYLES = {
     'line': {},
     'points': dict(marker='o', markersize=4),
-    'reference': dict(
-        marker='o', markersize=5, markerfacecolor='none', linestyle=':', linewidth=1
-    ),
+    'reference': dict(marker='o', markersize=5, markerfacecolor='none', linestyle=':', linewidth=1),
     'marks': dict(marker='o', markersize=5, linestyle=''),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """A line of points.
+  """A curve through points.
 
   Attributes:
-    label: What the legend calls it; '' to leave it out there.
+    label: Text in the legend; '' for none.
     x: float[n].
     y: float[n].
-    spread: Half the height of a band around it, or of bars at points alone, float[n]; None for
-      none.
-    color: Number of its color; curves that belong together share one.
-    style: 'line'; 'points', a line with a mark at each point; 'marks', points alone;
-      'reference', hollow marks on a dashed line, for what somebody else has measured.
-    x_spread: Half the length of a bar along x at each point, float[n]; None for none.
+    spread: Standard deviation of y, drawn as a band, float[n]; None for none.
+    color: Index of the color; related curves share it.
+    style: 'line'; 'points', a line with marks; 'marks', without a line; 'reference', hollow
+      marks on a dotted line, for results of others.
+    x_spread: Standard deviation of x, drawn as bars, float[n]; None for none.
   """
 
   label: str
@@ -61,18 +58,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """Curves in one pair of axes.
-
-  Attributes:
-    title: A few words; '' for none.
-    x_label: What x is, with its unit.
-    y_label: What y is, with its unit.
-    curves: The curves.
-    log_x: Whether x is drawn on a logarithmic scale.
-    log_y: The same of y.
-    bottom: Where the y axis begins; None: where the curves do.
-    ticks: Texts at y = 0, -1, -2 and so on, from the top down; None: numbers.
-  """
+  """Curves in one pair of axes; `ticks` are texts at y = 0, -1, -2 and so on."""
 
   title: str
   x_label: str
@@ -80,20 +66,12 @@ class Panel:
   curves: Sequence[Curve]
   log_x: bool = False
   bottom: Optional[float] = None
-  log_y: bool = False
   ticks: Optional[Sequence[str]] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """Panels under one title.
-
-  Attributes:
-    name: Of its file, without a suffix.
-    title: A noun phrase.
-    panels: The panels, two in a row.
-    note: What else to know: epsilon, seeds and what is left out; '' for nothing.
-  """
+  """Panels, two per row, under one title; `name` is the file's, without suffix."""
 
   name: str
   title: str
@@ -107,39 +85,39 @@ def save_png(figure: Figure, path: os.PathLike[str]) -> None:
   Raises:
     InputError: If the file can't be written.
   """
-  columns = min(len(figure.panels), _MOST_COLUMNS)
+  columns = min(len(figure.panels), _MAX_COLUMNS)
   rows = -(-len(figure.panels) // columns)
   width = _CHARACTERS_PER_PANEL * columns
+  note, title = textwrap.fill(figure.note, width), textwrap.fill(figure.title, 2 * width // 3)
   labels = {
       curve.label: textwrap.fill(curve.label, width)
       for panel in figure.panels for curve in panel.curves
   }
-  note, title = textwrap.fill(figure.note, width), textwrap.fill(figure.title, 2 * width // 3)
-  lines = sum(text.count('\n') + 1 for text in (*labels.values(), note, title))
+  num_lines = sum(text.count('\n') + 1 for text in (*labels.values(), note, title))
   drawn = mpl_figure.Figure(
-      figsize=(_INCHES[0] * columns, _INCHES[1] * rows + _INCHES_PER_LINE * lines),
+      figsize=(_INCHES[0] * columns, _INCHES[1] * rows + _INCHES_PER_LINE * num_lines),
       layout='constrained',
   )
-  all_axes = drawn.subplots(rows, columns, squeeze=False).flat
   handles = {}
+  all_axes = drawn.subplots(rows, columns, squeeze=False).flat
   for panel, axes in itertools.zip_longest(figure.panels, all_axes):
     if panel is None:
       axes.set_visible(False)
       continue
     for curve in panel.curves:
-      line = _draw(curve, axes)
+      handle = _draw(curve, axes)
       if curve.label:
-        handles.setdefault(labels[curve.label], line)
-    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
-    axes.set_xscale('log' if panel.log_x else 'linear')
-    axes.set_yscale('log' if panel.log_y else 'linear')
+        handles.setdefault(labels[curve.label], handle)
+    axes.set(
+        title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label,
+        xscale='log' if panel.log_x else 'linear',
+    )
     if panel.ticks is not None:
       axes.set_yticks([-i for i in range(len(panel.ticks))], panel.ticks)
+    axes.set_ylim(bottom=panel.bottom)
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
-    axes.set_ylim(bottom=panel.bottom)
-  # One legend, below: labels are long, and axes small. The note is its title: two texts below would
-  # cover each other.
+  # The note is the title of the legend, because two texts below the panels would overlap.
   drawn.legend(
       handles.values(), handles, loc='outside lower center', fontsize='small', frameon=False,
       title=note, title_fontsize='small',
@@ -154,16 +132,14 @@ def save_png(figure: Figure, path: os.PathLike[str]) -> None:
 
 
 def _draw(curve: Curve, axes):
-  """Draws a curve with its bands or bars; returns its line."""
+  """Draws a curve with its band or bars; returns its line."""
   color = _COLORS[curve.color % len(_COLORS)]
   (line,) = axes.plot(curve.x, curve.y, color=color, **_STYLES[curve.style])
-  spread = curve.spread
-  if spread is not None and curve.style != 'marks':
-    axes.fill_between(
-        curve.x, curve.y - spread, curve.y + spread, color=color, alpha=0.2, linewidth=0
+  if curve.spread is not None:
+    low, high = curve.y - curve.spread, curve.y + curve.spread
+    axes.fill_between(curve.x, low, high, color=color, alpha=0.2, linewidth=0)
+  if curve.x_spread is not None:
+    axes.errorbar(
+        curve.x, curve.y, xerr=curve.x_spread, fmt='none', ecolor=color, elinewidth=1, capsize=3
     )
-    spread = None
-  axes.errorbar(
-      curve.x, curve.y, spread, curve.x_spread, fmt='none', ecolor=color, elinewidth=1, capsize=3
-  )
   return line

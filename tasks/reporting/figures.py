@@ -14,36 +14,37 @@ from tasks.cli import paper_tables
 from tasks.reporting import drawing
 from tasks.reporting import results
 
-# With more curves than this, the figure over rounds leaves some out, and counts them.
-_MOST_CURVES = 6
-# An ablation, and a curve over p, have at least so many points.
-_FEWEST_POINTS = 3
+# The figure over rounds selects from more curves.
+_MAX_CURVES = 6
+# The fewest points of an ablation and of a curve over p.
+_MIN_POINTS = 3
 _PERCENT_BELOW = 25
 _SPARSIFIERS = {'randk': 'rand-k', 'topk': 'top-k'}
-# What may differ between the points of a curve over p, and where p = 1 has nothing to choose.
+# Flags in which the points of a curve over p may differ.
 _NOT_ALONG_A_CURVE = (*results.NOT_COMPARED, 'algorithm')
+# Flags without effect at p = 1.
 _MASK_FLAGS = tuple(
     name for system in systems.SYSTEMS.values() if system.options
     for name in options.options_of(system.options)
 ) + ('mask_rounds', 'public_examples')
-# What a label has anyway, and seeds.
+# Flags that every label already shows, and the seed.
 _IN_LABELS = ('seed', 'p', 'k', 'noise_multiplier', 'epsilon')
 
 
 def of_task(groups: Sequence[results.Group]) -> list[drawing.Figure]:
-  """Returns all figures that the runs of one task have points for.
+  """Returns the figures for which the runs of one task have points.
 
   Args:
     groups: One or more groups of runs of one task.
 
   Returns:
-    The ablation, if the steps of the grid ablation/TASK were run; Figure 2; Figure 3, if a system
+    The ablation, if the rows of the grid ablation/TASK were run; Figure 2; Figure 3, if a system
     has complete runs at three p.
   """
   task = groups[0].config['task']
   complete = [group.complete for group in groups if group.complete]
-  found = [_ablation(task, complete), _over_rounds(task, groups), _over_p(task, complete)]
-  return [figure for figure in found if figure is not None]
+  figures = [_ablation(task, complete), _over_rounds(task, groups), _over_p(task, complete)]
+  return [figure for figure in figures if figure is not None]
 
 
 def label(group: results.Group, with_p: bool = True, with_sigma: bool = True) -> str:
@@ -57,81 +58,78 @@ def label(group: results.Group, with_p: bool = True, with_sigma: bool = True) ->
 
 
 def _ablation(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
-  """Final accuracy of the runs that the grid ablation/TASK lists, over the seeds that all of them have.
+  """Returns final accuracy in the grid ablation/TASK, over the seeds that all of its rows share.
 
-  The first paragraph's are steps, joined by a line; the others' are baselines beside them.
+  The first paragraph lists steps, joined by a line; the others list baselines.
   """
   name = f'ablation/{task}'
   if name not in grids.names():
     return None
-  parts = [
-      [(cell.title, group) for cell in paragraph for group in groups if _is_of(group, cell)]
-      for paragraph in grids.read(name)
-  ]
-  cells = list(itertools.chain(*parts))
-  num = len(parts[0])
-  seeds = [{run.config['seed'] for run in group.runs} for _, group in cells]
-  if num < _FEWEST_POINTS or not (shared := set.intersection(*seeds)):
+  first, *others = grids.read(name)
+  steps, baselines = (
+      [(cell.title, group) for cell in cells for group in groups if _is_of(group, cell)]
+      for cells in (first, itertools.chain(*others))
+  )
+  rows = [*steps, *baselines]
+  seeds = [{run.config['seed'] for run in group.runs} for _, group in rows]
+  if len(steps) < _MIN_POINTS or not (shared := set.intersection(*seeds)):
     return None
   used = [
       results.Group(tuple(run for run in group.runs if run.config['seed'] in shared))
-      for _, group in cells
+      for _, group in rows
   ]
-  finals = [group.mean_and_std('final') for group in used]
-  accuracies = np.array([mean for mean, _ in finals])
-  spreads = np.array([std or 0.0 for _, std in finals])
-  heights = -np.arange(len(cells), dtype=float)
+  means, stds = _means_and_stds(used, 'final')
+  heights = -np.arange(len(rows), dtype=float)
   curves = [
-      drawing.Curve('', accuracies[part], heights[part], style=style, x_spread=spreads[part], color=color)
-      for part, style, color in ((slice(num), 'points', 0), (slice(num, None), 'marks', 1))
+      drawing.Curve('', means[part], heights[part], None, color, style, stds[part])
+      for part, style, color in (
+          (slice(len(steps)), 'points', 0), (slice(len(steps), None), 'marks', 1)
+      )
       if len(heights[part])
   ]
-  ticks = [f'{title}: {mean:.1f} %' for (title, _), mean in zip(cells, accuracies)]
+  ticks = [f'{title}: {mean:.1f} %' for (title, _), mean in zip(rows, means)]
   panel = drawing.Panel('', 'final accuracy (%)', '', curves, ticks=ticks)
-  return _figure(task, 'ladder', 'ablation, one component more per row', [panel], used)
+  return _figure(task, 'ablation', 'ablation, one component more per row', [panel], used)
 
 
 def _is_of(group: results.Group, cell: grids.Cell) -> bool:
-  """Whether a group's runs have a cell's flags, whatever their seed."""
-  expected, flags = cell.identity, group.config['flags']
-  # Not a run that the report cuts.
-  whole = all(run.rounds == expected['rounds'] for run in group.runs)
-  return whole and all(flags.get(name) == value for name, value in expected.items() if name != 'seed')
+  """Whether runs that the report does not cut have a cell's flags, whatever their seed."""
+  flags = group.config['flags']
+  return group.runs[0].rounds == cell.identity['rounds'] and all(
+      flags.get(name) == value for name, value in cell.identity.items() if name != 'seed'
+  )
 
 
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
-  """Figure 2: accuracy over rounds and over the uplink."""
+  """Returns Figure 2: accuracy over rounds and over the uplink."""
   drawn, notes = groups, []
-  if len(groups) > _MOST_CURVES:
-    ranked = sorted(groups, key=lambda group: group.mean_and_std('final')[0])
+  if len(groups) > _MAX_CURVES:
+    ranked = sorted(groups, key=lambda group: group.mean('final'))
     best = {group.config['algorithm']: group for group in ranked}
-    # One curve compares nothing.
-    drawn = list(best.values()) if len(best) > 1 else ranked[-_MOST_CURVES:]
+    # A single curve would compare nothing.
+    drawn = list(best.values()) if len(best) > 1 else ranked[-_MAX_CURVES:]
     which = 'of each system' if len(best) > 1 else f'{len(drawn)}'
     notes = [f'the most accurate {which} among {len(groups)} settings']
-  drawn = sorted(drawn, key=lambda group: _order(group))
+  order = list(systems.SYSTEMS)
+  drawn = sorted(drawn, key=lambda group: order.index(group.config['algorithm']))
   last_round = max(group.runs[0].columns['round'][-1] for group in drawn)
-  by_round, by_uplink, lasts = [], [], []
-  for group, name, color in zip(drawn, _labels(drawn), _colors(drawn)):
+  by_round, by_uplink = [], []
+  for color, (group, name) in enumerate(zip(drawn, _labels(drawn))):
     rounds, accuracy, spread = group.curve('test_accuracy')
-    _, uplink, _ = group.curve('uplink_megabytes')
-    lasts.append(100 * accuracy[-1])
+    accuracy, spread = 100 * accuracy, 100 * spread
     if not group.config['rounds']:  # Without rounds it is a level.
-      ends, level = np.array([0, last_round]), np.full(2, lasts[-1])
-      name += f': {level[0]:.1f} %'
+      name += f': {accuracy[-1]:.1f} %'
+      ends, level = np.array([0, last_round]), accuracy[[-1, -1]]
       by_round.append(drawing.Curve(name, ends, level, None, color, 'reference'))
       continue
-    # As in the tables: the mean of each run's best.
-    name += f': best {group.mean_and_std("best")[0]:.1f} %'
-    by_round.append(drawing.Curve(name, rounds, 100 * accuracy, 100 * spread, color))
-    # Before the first round nothing is sent, and a logarithm has no zero.
-    sent = uplink > 0
-    by_uplink.append(
-        drawing.Curve('', uplink[sent], 100 * accuracy[sent], 100 * spread[sent], color)
-    )
-  # The first rounds are steep, and tell systems apart least. After a warm start they are not.
-  lowest = min(float(curve.y.min()) for curve in by_round)
-  bottom = max(0.0, min(lasts) - _PERCENT_BELOW, lowest - 1)
+    name += f': best {group.mean("best"):.1f} %'
+    by_round.append(drawing.Curve(name, rounds, accuracy, spread, color))
+    _, uplink, _ = group.curve('uplink_megabytes')
+    sent = uplink > 0  # A logarithmic scale has no zero, the uplink before the first round.
+    by_uplink.append(drawing.Curve('', uplink[sent], accuracy[sent], spread[sent], color))
+  # The first rounds are steep, and differ least between systems, unless they follow a warm start.
+  lowest = min(curve.y.min() for curve in by_round)
+  bottom = max(0.0, min(curve.y[-1] for curve in by_round) - _PERCENT_BELOW, lowest - 1)
   panels = [drawing.Panel('', 'round', 'accuracy (%)', by_round, bottom=bottom)]
   if by_uplink:
     panels.append(
@@ -141,80 +139,74 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> drawing.Figure:
 
 
 def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[drawing.Figure]:
-  """Figure 3: loss and accuracy over p, with noise and without."""
-  panels = []
+  """Returns Figure 3: loss and accuracy over p, with noise and without."""
+  panels, sigma = [], paper_tables.settings_of(task).noise_multiplier
   for kind, title in _SPARSIFIERS.items():
     losses, accuracies = [], []
-    sigma = paper_tables.settings_of(task).noise_multiplier
-    for color, (algorithm, at_one, noise) in enumerate(
-        [(f'fedsmp_{kind}', 'dp_fedavg', sigma), (f'fedavg_{kind}', 'fedavg', None)]
-    ):
-      some = [
-          group for group in groups
-          if group.config['algorithm'] in (algorithm, at_one)
+    for color, (algorithms, noise) in enumerate([
+        ((f'fedsmp_{kind}', 'dp_fedavg'), sigma), ((f'fedavg_{kind}', 'fedavg'), None),
+    ]):
+      masked, dense = (systems.SYSTEMS[algorithm].title for algorithm in algorithms)
+      curves = _curves_over_p([
+          group for group in groups if group.config['algorithm'] in algorithms
           and paper_tables.is_same_sigma(group.noise_multiplier, noise)
-      ]
-      found = _over_several_p(some)
-      for i, (text, curve) in enumerate(found.items()):
-        name = f'{systems.SYSTEMS[algorithm].title}; at p = 1 {systems.SYSTEMS[at_one].title}{text}'
-        losses.append(_points(name, curve, 'final_loss', color + 2 * i))
+      ])
+      for i, (text, curve) in enumerate(curves.items()):
+        name = f'{masked}; at p = 1 {dense}{text}'
+        losses.append(_points(name, curve, 'loss', color + 2 * i))
         accuracies.append(_points(name, curve, 'best', color + 2 * i))
-      if found:
-        accuracies += _papers(task, (algorithm, at_one), noise, color)
+      if curves:
+        accuracies += _paper_curve(task, algorithms, noise, color)
     if losses:
       panels += [
           drawing.Panel(title, 'compression ratio p', 'last test loss', losses, True),
           drawing.Panel(title, 'compression ratio p', 'best accuracy (%)', accuracies, True),
       ]
-  if not panels:
-    return None
-  return _figure(task, 'ratio', 'loss and accuracy over p', panels, groups)
+  return _figure(task, 'ratio', 'loss and accuracy over p', panels, groups) if panels else None
 
 
-def _over_several_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:
-  """Groups at three p or more that are alike in all other flags, by what distinguishes them.
+def _curves_over_p(groups: Sequence[results.Group]) -> dict[str, list[results.Group]]:
+  """Returns groups at three p or more that differ in no other flag, by the flags that differ.
 
-  Those at p = 1 end each curve that they are like but in how coordinates are chosen.
+  A group at p = 1, where masks have no effect, ends each curve from which it differs in those only.
   """
   curves = []
   for group in sorted(groups, key=lambda group: group.p):
-    matching = [
-        curve for curve in curves
-        if not _differing(
-            (curve[0], group), (*_NOT_ALONG_A_CURVE, *(_MASK_FLAGS if group.p == 1 else ()))
-        )
-    ]
+    ignored = (*_NOT_ALONG_A_CURVE, *(_MASK_FLAGS if group.p == 1 else ()))
+    matching = [curve for curve in curves if not _differing((curve[0], group), ignored)]
     for curve in matching:
       curve.append(group)
     if not matching:
       curves.append([group])
-  found = [curve for curve in curves if len({g.p for g in curve}) >= _FEWEST_POINTS]
-  firsts = [curve[0] for curve in found]
-  names = _differing(firsts, _NOT_ALONG_A_CURVE)
-  return {_values(first, names): curve for first, curve in zip(firsts, found)}
+  curves = [curve for curve in curves if len({group.p for group in curve}) >= _MIN_POINTS]
+  names = _differing([curve[0] for curve in curves], _NOT_ALONG_A_CURVE)
+  return {_flags_text(curve[0], names): curve for curve in curves}
 
 
-def _points(
-    name: str, groups: Sequence[results.Group], attribute: str, color: int
-) -> drawing.Curve:
-  """A curve over p with a point for each, its groups' mean."""
+def _points(name: str, groups: Sequence[results.Group], value: str, color: int) -> drawing.Curve:
+  """Returns a curve over p with the mean of all runs at each."""
   rounds = sorted({run.rounds for group in groups for run in group.runs})
   if rounds != [paper_tables.settings_of(groups[0].config['task']).rounds]:
     name += f'; {" or ".join(f"{t:,}" for t in rounds)} round{"s" * (rounds != [1])}'
   ratios = sorted({group.p for group in groups})
-  at_each = [
+  means, stds = _means_and_stds([
       results.Group(tuple(run for group in groups if group.p == p for run in group.runs))
       for p in ratios
-  ]
-  means, stds = zip(*(group.mean_and_std(attribute) for group in at_each))
-  spreads = np.array([std or 0.0 for std in stds])
-  return drawing.Curve(name, np.array(ratios), np.array(means), spreads, color, 'points')
+  ], value)
+  return drawing.Curve(name, np.array(ratios), means, stds, color, 'points')
 
 
-def _papers(
+def _means_and_stds(
+    groups: Sequence[results.Group], value: str
+) -> tuple[np.ndarray, np.ndarray]:
+  means, stds = zip(*(group.mean_and_std(value) for group in groups))
+  return np.array(means), np.array([std or 0.0 for std in stds])
+
+
+def _paper_curve(
     task: str, algorithms: Sequence[str], sigma: Optional[float], color: int
 ) -> list[drawing.Curve]:
-  """The paper's accuracies over p, if it has some."""
+  """Returns the paper's accuracies over p, if there are two or more."""
   points = {}
   for row in paper_tables.rows():
     if row.task == task and row.algorithm in algorithms and paper_tables.is_same_sigma(
@@ -223,8 +215,7 @@ def _papers(
       points.setdefault(row.p, row.accuracy)  # Tables 1 to 3 first: later ones have slips.
   if len(points) < 2:
     return []
-  x = np.array(sorted(points))
-  y = np.array([points[p] for p in x])
+  x, y = np.array(sorted(points.items())).T
   name = f'the paper, {paper_tables.settings_of(task).rounds:,} rounds'
   return [drawing.Curve(name, x, y, None, color, 'reference')]
 
@@ -233,13 +224,13 @@ def _figure(
     task: str, name: str, title: str, panels: Sequence[drawing.Panel],
     groups: Sequence[results.Group], notes: Sequence[str] = (),
 ) -> drawing.Figure:
-  """A figure of a task, with what its runs share below: epsilon, sigma and seeds."""
+  """Returns a figure of a task, with epsilon, sigma and number of seeds in its note."""
   notes = list(notes)
-  private = [group for group in groups if group.noise_multiplier]
-  if private:
-    known = [x for group in private if (x := group.last('epsilon')) is not None]
-    how = 'valid with fresh noise' if any(g.config['seed'] is not None for g in private) else 'valid'
-    notes.append(f'epsilon ({how}): {_range(known) if known else "not known"}')
+  if private := [group for group in groups if group.noise_multiplier]:
+    epsilons = [x for group in private if not np.isnan(x := group.mean('epsilon'))]
+    seeded = any(group.config['seed'] is not None for group in private)
+    status = 'valid with fresh noise' if seeded else 'valid'
+    notes.append(f'epsilon ({status}): {_range(epsilons) if epsilons else "not known"}')
     notes.append(f'sigma: {_range([group.noise_multiplier for group in private])}')
   seeds = [len(group.runs) for group in groups]
   notes.append(f'seeds per setting: {_range(seeds)}')
@@ -258,43 +249,30 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _labels(groups: Sequence[results.Group]) -> list[str]:
-  """Labels that tell the groups apart: with the flags that differ within a system."""
-  several_p = len({f'{group.p:.3g}' for group in groups if group.p < 1}) > 1
-  sigmas = {group.noise_multiplier for group in groups if group.noise_multiplier is not None}
-  several_sigmas = len({f'{sigma:.3g}' for sigma in sigmas}) > 1
-  found = []
+  """Returns labels with the flags in which groups of one system differ."""
+  ratios = {f'{group.p:.3g}' for group in groups if group.p < 1}
+  sigmas = {f'{s:.3g}' for group in groups if (s := group.noise_multiplier) is not None}
+  labels = []
   for group in groups:
     system = [g for g in groups if g.config['algorithm'] == group.config['algorithm']]
-    words = _values(group, _differing(system, _IN_LABELS))
-    found.append(label(group, several_p, several_sigmas) + words)
-  return found
+    flags_text = _flags_text(group, _differing(system, _IN_LABELS))
+    labels.append(label(group, len(ratios) > 1, len(sigmas) > 1) + flags_text)
+  return labels
 
 
-def _differing(groups: Sequence[results.Group], left_out: Sequence[str]) -> set[str]:
-  """The flags in which groups are not all alike."""
+def _differing(groups: Sequence[results.Group], ignored: Sequence[str]) -> set[str]:
+  """Returns the flags in which groups differ."""
   return {
       name for group in groups for name in group.config['flags']
-      if name not in left_out
+      if name not in ignored
       and len({str(other.config['flags'].get(name)) for other in groups}) > 1
   }
 
 
-def _values(group: results.Group, names: Iterable[str]) -> str:
-  """', FLAG = VALUE' for each of these flags that is set."""
+def _flags_text(group: results.Group, names: Iterable[str]) -> str:
+  """Returns ', FLAG = VALUE' for each of these flags that is set."""
   flags = group.config['flags']
   return ''.join(
       f', {name} = {results.text(flags[name])}' for name in sorted(names)
       if flags.get(name) is not None
   )
-
-
-def _order(group: results.Group) -> int:
-  """The place of a group's system in the order of colors and legends."""
-  return list(systems.SYSTEMS).index(group.config['algorithm'])
-
-
-def _colors(groups: Sequence[results.Group]) -> list[int]:
-  """A system's own color for its first group, and for others what is left."""
-  own = [_order(group) for group in groups]
-  free = (color for color in itertools.count() if color not in own)
-  return [color if color not in own[:i] else next(free) for i, color in enumerate(own)]

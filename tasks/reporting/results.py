@@ -1,4 +1,4 @@
-"""Reads finished and unfinished runs from disk for reports, and groups them over seeds."""
+"""Reads runs from disk for reports, and groups them over seeds."""
 
 from collections.abc import Iterable, Sequence
 import dataclasses
@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from tasks import datasets
 from tasks import errors
 from tasks import systems
 from tasks.cli import options
@@ -17,19 +18,18 @@ from tasks.cli import settings
 from tasks.training import run_directory
 from tasks.training import tables
 
-CONFIG, METRICS = 'config.json', 'metrics.csv'
-# What a run's metrics are read for; the others are not in every run.
-_ALWAYS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
-# Flags that change how a run is measured, or that tables and figures have places for.
+# Flags that change how a run is measured, or that tables and figures show elsewhere.
 NOT_COMPARED = tuple(
     name for name, option in options.options_of(settings.RunSettings).items()
     if not option.in_comparisons
 )
-# Of a task whose examples are padded: accuracy without padding, and with it.
-PADDING = ('test_accuracy_masked', 'test_accuracy_counted')
-_EPSILONS = ('epsilon', 'epsilon_paper')
-# What a run that was interrupted has spent and sent since the last measurement too.
-_AT_END = (*_EPSILONS, 'uplink_megabytes')
+_COLUMNS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
+# Names of final values by column; only a task with padding has the last two.
+_PERCENTAGES = {
+    'final': 'test_accuracy', 'masked': 'test_accuracy_masked', 'counted': 'test_accuracy_counted',
+}
+# Columns that grow between evaluations too.
+_CUMULATIVE = ('epsilon', 'epsilon_paper', 'uplink_megabytes')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,82 +39,39 @@ class Run:
   Attributes:
     path: Its directory.
     config: The contents of its config.json.
-    columns: Columns of metrics.csv, float[rows], in the rows where accuracy is measured.
-    rounds_done: The rounds that it has, measured or not.
-    at_end: What it has spent and sent after them, by column; without what is not known.
-    rounds: Its length, or the round at which it is cut for this report.
-    seconds: What its rounds took until there, measurements of accuracy included; None if
-      that is not known.
+    columns: Columns of metrics.csv, float[rows], in the rows with an accuracy.
+    rounds_done: Number of rounds done, evaluated or not.
+    rounds: Its length, or the round at which the report cuts it.
+    values: Values after the last round by name, NaN where unknown: best, final, masked (without
+      padding) and counted (with padding) accuracy in percent, loss, epsilon, epsilon_paper,
+      uplink_megabytes. `best` is NaN if evaluations sampled the test set: the maximum of noisy
+      evaluations overestimates accuracy.
+    seconds: Time of the rounds with their evaluations; None if unknown.
   """
 
   path: pathlib.Path
   config: dict[str, Any]
   columns: dict[str, np.ndarray]
   rounds_done: int
-  at_end: dict[str, float]
   rounds: int
+  values: dict[str, float]
   seconds: Optional[float]
 
   @property
   def complete(self) -> bool:
-    """Whether it has all of these rounds."""
+    """Whether all rounds are done."""
     return self.rounds_done >= self.rounds
-
-  @property
-  def best(self) -> float:
-    """The best accuracy over rounds, in percent; NaN if it was measured on samples of the test set.
-
-    Among samples the best is the luckiest.
-    """
-    return math.nan if self.sampled else 100 * float(self.columns['test_accuracy'].max())
-
-  @property
-  def sampled(self) -> bool:
-    """Whether accuracies before the last round are of samples of the test set."""
-    return self.config['sampled']
-
-  @property
-  def final(self) -> float:
-    """The last accuracy, in percent."""
-    return 100 * float(self.columns['test_accuracy'][-1])
-
-  @property
-  def masked(self) -> float:
-    """The last accuracy without padding, in percent; NaN of a task without any."""
-    return 100 * (self.last(PADDING[0]) or math.nan)
-
-  @property
-  def counted(self) -> float:
-    """The last accuracy with padding as a label, in percent; NaN of a task without any."""
-    return 100 * (self.last(PADDING[1]) or math.nan)
-
-  @property
-  def final_loss(self) -> float:
-    return float(self.columns['test_loss'][-1])
-
-  def last(self, column: str) -> Optional[float]:
-    """A column's value after the last round; None if that is not known, or it has no such column.
-
-    An accuracy is the last one that was measured.
-    """
-    if column in _AT_END:
-      return self.at_end.get(column)
-    return float(self.columns[column][-1]) if column in self.columns else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """Runs that differ in nothing but their seed.
-
-  Attributes:
-    runs: One or more, in the order of their seeds.
-  """
+  """One or more runs that differ only in their seed, in the order of their seeds."""
 
   runs: tuple[Run, ...]
 
   @property
   def config(self) -> dict[str, Any]:
-    """The configuration that they share."""
+    """The shared configuration."""
     return self.runs[0].config
 
   @property
@@ -130,35 +87,29 @@ class Group:
 
   @property
   def outside_guarantee(self) -> bool:
-    """Whether an epsilon, 0 too, leaves out that accuracy is an exact function of clients' examples."""
+    """Whether accuracy is an exact function of clients' examples, which no epsilon covers."""
     of_clients = any(run.config.get('test_outside_guarantee') for run in self.runs)
     claims = bool(self.config['privacy']) or not systems.SYSTEMS[self.config['algorithm']].federated
     return of_clients and claims
 
   @functools.cached_property
   def complete(self) -> Optional['Group']:
-    """The runs that have all rounds; None if there is none."""
+    """The complete runs; None if there are none."""
     runs = tuple(run for run in self.runs if run.complete)
     return Group(runs) if runs else None
 
   def mean_and_std(self, name: str) -> tuple[float, Optional[float]]:
-    """Mean and sample standard deviation (None for one run) of an attribute of runs."""
-    values = np.array([getattr(run, name) for run in self.runs])
+    """Returns mean and sample standard deviation (None for one run) of one of `Run.values`."""
+    values = np.array([run.values[name] for run in self.runs])
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
 
-  def last(self, column: str) -> Optional[float]:
-    """As `Run.last`: the mean over runs."""
-    values = [run.last(column) for run in self.runs]
-    return None if None in values else float(np.mean(values))
+  def mean(self, name: str) -> float:
+    """Returns the mean of one of `Run.values`."""
+    return self.mean_and_std(name)[0]
 
   def curve(self, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A column over rounds: rounds, and mean and standard deviation over runs there.
-
-    Only rounds that all runs have measured count.
-    """
-    rounds = functools.reduce(
-        np.intersect1d, [run.columns['round'] for run in self.runs]
-    )
+    """Returns the rounds that all runs have evaluated, and a column's mean and std there."""
+    rounds = functools.reduce(np.intersect1d, [run.columns['round'] for run in self.runs])
     values = np.stack([
         run.columns[column][np.isin(run.columns['round'], rounds)] for run in self.runs
     ])
@@ -167,91 +118,97 @@ class Group:
 
 
 def find(paths: Iterable[str]) -> list[pathlib.Path]:
-  """The runs' directories among these directories, and below those that are none.
+  """Lists the directories of runs among and below directories.
 
   Raises:
-    InputError: If there is none in one of them.
+    InputError: If a directory has no run.
   """
-  found = []
+  directories = []
   for path in map(pathlib.Path, paths):
-    here = [path] if (path / CONFIG).exists() or (path / METRICS).exists() else sorted(
-        config.parent for config in path.rglob(CONFIG)
+    is_run = (path / run_directory.CONFIG).exists() or (path / tables.METRICS).exists()
+    runs = [path] if is_run else sorted(
+        config.parent for config in path.rglob(run_directory.CONFIG)
     )
-    if not here:
+    if not runs:
       raise errors.InputError(
           f'{path} has no run; name the --output_dir of a run, or a directory of runs.'
       )
-    found += here
-  return list(dict.fromkeys(found))
+    directories += runs
+  return list(dict.fromkeys(directories))
 
 
 def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]:
-  """A run.
+  """Reads a run.
 
   Args:
     directory: Its --output_dir.
-    rounds: Where to cut it, if it is longer.
+    rounds: The round at which to cut a longer run.
 
   Returns:
-    The run; None if it has measured nothing yet.
+    The run; None if it has no evaluation yet.
 
   Raises:
-    InputError: If what is there can't be read as one.
+    InputError: If the directory can't be read as a run.
   """
   try:
-    config = json.loads((directory / CONFIG).read_text(encoding='utf-8'))
+    config = json.loads((directory / run_directory.CONFIG).read_text(encoding='utf-8'))
     length = min(config['rounds'], rounds or config['rounds'])
     for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm', 'sampled'):
       config[name]
-    found = [
-        row for row in tables.Table(directory / METRICS).rows() if int(row['round']) <= length
-    ]
-    rows = [row for row in found if row['test_accuracy']]
-    if not rows:
-      return None
-    rounds_done = int(found[-1]['round'])
-    at_end = _at_end(found[-1], run_directory.read_json(directory / run_directory.SUMMARY))
-    columns = {
-        name: np.array([float(row[name] or math.nan) for row in rows])
-        for name in (*_ALWAYS, *PADDING, *_EPSILONS)
-        if name in _ALWAYS or name in rows[0]
-    }
-    seconds = sum(
-        float(row['round_seconds']) + float(row['evaluation_seconds'])
-        for row in tables.Table(directory / tables.TIMINGS).rows()
-        if int(row['round']) <= length
+    rows, timings = (
+        [row for row in tables.Table(directory / name).rows() if int(row['round']) <= length]
+        for name in (tables.METRICS, tables.TIMINGS)
     )
+    evaluated = [row for row in rows if row['test_accuracy']]
+    if not evaluated:
+      return None
+    columns = {
+        name: np.array([float(row[name] or math.nan) for row in evaluated]) for name in _COLUMNS
+    }
+    rounds_done = int(rows[-1]['round'])
+    values = _final_values(evaluated[-1], rows[-1])
+    values['best'] = math.nan if config['sampled'] else 100 * float(columns['test_accuracy'].max())
+    summary = run_directory.read_json(directory / run_directory.SUMMARY)
+    if summary.get('rounds') == rounds_done:
+      # The summary includes a round that was abandoned after the last row.
+      values |= {name: float(summary[name]) for name in _CUMULATIVE if name in summary}
+    seconds = sum(float(row['round_seconds']) + float(row['evaluation_seconds']) for row in timings)
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise errors.InputError(
         f'{directory} can\'t be read as a run ({type(error).__name__}: {error});'
         ' name the --output_dir of a run.'
     ) from None
-  return Run(directory, config, columns, rounds_done, at_end, length, seconds or None)
+  return Run(directory, config, columns, rounds_done, length, values, seconds or None)
 
 
-def _at_end(row: dict[str, str], summary: dict[str, Any]) -> dict[str, float]:
-  """What was spent and sent after a row's round, which may not have measured it."""
-  values = {name: row[name] for name in _AT_END if row.get(name)}
-  if summary.get('rounds') == int(row['round']):
-    # The summary counts a round that was abandoned after the row.
-    values |= {name: summary[name] for name in _AT_END if name in summary}
-  return {name: float(value) for name, value in values.items()}
+def _final_values(evaluated: dict[str, str], last: dict[str, str]) -> dict[str, float]:
+  """Returns `Run.values` from the last row with an accuracy and the last row."""
+  values = {
+      name: 100 * float(evaluated.get(column) or math.nan)
+      for name, column in _PERCENTAGES.items()
+  }
+  values['loss'] = float(evaluated['test_loss'] or math.nan)
+  return values | {name: float(last.get(name) or math.nan) for name in _CUMULATIVE}
 
 
 def text(value: Any) -> str:
-  """A flag's value as it is typed."""
+  """Returns a flag's value as typed."""
   if value is None:
     return 'default'
   return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-  """Runs of the same flags together, in the order of the first of each."""
+  """Groups runs with the same flags, by task and then in the order of the first run of each."""
   groups: dict[str, list[Run]] = {}
   for run in runs:
     flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}
     groups.setdefault(json.dumps([flags, run.rounds], sort_keys=True), []).append(run)
-  return [
-      Group(tuple(sorted(some, key=lambda run: run.config['seed'] or 0)))
-      for some in groups.values()
-  ]
+  tasks = [*datasets.TASKS.names, *(run.config['task'] for run in runs)]
+  return sorted(
+      (
+          Group(tuple(sorted(members, key=lambda run: run.config['seed'] or 0)))
+          for members in groups.values()
+      ),
+      key=lambda group: tasks.index(group.config['task']),
+  )

@@ -1,11 +1,9 @@
 """Tests of the command `python -m tasks.account`."""
 
 import json
-import math
 import re
 import shutil
 
-import dp_accounting
 import pytest
 
 from fedsmp_tff.privacy import accountants
@@ -15,6 +13,18 @@ from tasks import account
 from tests.support import commands
 
 _PAPER = ('--clients_per_round=100', '--population=6000')
+_PLUG_IN = """
+from fedsmp_tff.privacy import accountants
+
+class Own(accountants.Accountant):
+  name, title, assumption = 'own', 'an estimate', 'add-or-remove-one adjacency, sensitivity C'
+  sampling, guarantees = 'poisson', GUARANTEES
+
+  def of_delta(self, rounds):
+    return lambda delta: 0.5
+
+ACCOUNTANT = Own()
+"""
 
 
 def _run(capsys, *arguments):
@@ -29,27 +39,19 @@ class TestComputation:
           ([], '--noise_multiplier is not set'),
           (['--noise_multiplier=1'], '--rounds is not set'),
           (['--noise_multiplier=-1', '--rounds=2'], '--noise_multiplier must be'),
-          (['--noise_multiplier=nan', '--rounds=2'], '--noise_multiplier must be'),
-          (['--noise_multiplier=1', '--rounds=0'], '--rounds must be an integer >= 1 and <= 1000000; got 0'),
+          (['--noise_multiplier=1', '--rounds=0'], '--rounds must be an integer >= 1 and <= 1000000'),
           (['--noise_multiplier=1', '--rounds=2', '--delta=1'], '--delta must be a number > 0 and < 1'),
           (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
           (['--epsilon=1'], 'needs one of --rounds'),
-          (['--epsilon=1', '--rounds=2', '--noise_multiplier=1'], 'needs one of --rounds'),
-          (['--epsilon=0', '--rounds=2'], r'--epsilon must be a finite number > 0; got 0\.0'),
-          (['--epsilon=nan', '--noise_multiplier=2'], '--epsilon must be a finite number > 0; got nan'),
+          (['--epsilon=nan', '--rounds=2'], '--epsilon must be a finite number > 0; got nan'),
           (['--epsilon=1e-9', '--rounds=9999'], 'No noise multiplier'),
           (['--sampling=shuffle', '--noise_multiplier=1'], 'sampling.*shuffle'),
-          (['--no_such_flag'], 'no_such_flag'),
           (['stray'], "'stray' is not a flag"),
       ],
   )
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
     err = commands.refused(capsys, account, *_PAPER, *arguments)
     assert re.search(sentence, err), err
-
-  def test_help_names_the_flags(self, capsys):
-    status, out, _ = _run(capsys, '--help')
-    assert status == 0 and all(f'--{name}:' in out for name in ('rounds', 'num_slots', 'delta'))
 
 
 class TestExecution:
@@ -69,21 +71,12 @@ class TestExecution:
     assert lines['fixed_pld'] == ('3.743', 'not for this sampling')
     assert lines['fixed_rdp'] == ('5.352', 'not for this sampling')
     assert 'CONDITIONS NOT MET' in out
-
-  def test_a_fixed_number_turns_what_is_valid(self, capsys):
-    _, out, _ = _run(
-        capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed_size'
-    )
-    assert re.search('VALID +fixed_pld', out)
-    assert re.search('not for this sampling +poisson_pld', out)
-
-  def test_the_row_to_quote_comes_first(self, capsys):
-    _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180')
     assert out.splitlines()[2] == (
         'Quote epsilon = 0.6303, by poisson_pld: the best that is valid for poisson sampling.'
     )
-    _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--epsilon=1')
-    assert re.search(r'^Quote \d+ rounds, by poisson_pld', out, re.MULTILINE), out
+    _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed_size')
+    assert re.search('VALID +fixed_pld', out)
+    assert re.search('not for this sampling +poisson_pld', out)
 
   def test_with_slots_the_papers_figure_is_not_valid(self, capsys):
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180', '--num_slots=150')
@@ -95,48 +88,17 @@ class TestExecution:
     _, out, _ = _run(
         capsys, '--noise_multiplier=1.4', '--rounds=180', '--colluding=0.1'
     )
-    found = re.findall(r'epsilon = (\S+) if 10 % of the slots leave out their noise', out)
+    epsilons = re.findall(r'epsilon = (\S+) if 10 % of the slots leave out their noise', out)
     # The variance of the sum falls by as much.
     spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4 * 0.9**0.5, 1.0, 6000**-1.1, num_slots=6000)
     expected = [
         f'{spec.epsilon(a):.4g}' for a in accountants.ACCOUNTANTS if a.sampling == 'poisson'
     ]
-    assert found == expected and float(found[0]) > 0.6303
+    assert epsilons == expected and float(epsilons[0]) > 0.6303
     sentence = commands.refused(
         capsys, account, *_PAPER, '--noise_multiplier=1', '--rounds=2', '--colluding=1'
     )
     assert '--colluding must be' in sentence
-
-  def test_colluding_slots_take_integer_noise_away(self):
-    # Twelve bits, so that rounding lengthens vectors and the scale matters.
-    spec = spec_lib.PrivacySpec(
-        6000, 100, 180, 1.4, 1.0, 6000**-1.1, num_slots=170, noise='discrete_gaussian', num_values=2000,
-        bits=12,
-    )
-    # 153 of 170 shares, as they were, beside the longest vector of integers there is.
-    num_slots, k, sigma = 170, 2000, 1.4
-    scale = (2**11 - 1) / (6 * math.hypot(100 / math.sqrt(k), sigma))
-    longest = scale**2 + k / 4 + scale + math.sqrt(k) / 2
-    left = 153 * (sigma * scale) ** 2 / num_slots
-    event = dp_accounting.SelfComposedDpEvent(
-        dp_accounting.PoissonSampledDpEvent(
-            100 / 6000, dp_accounting.GaussianDpEvent(math.sqrt(left / longest))
-        ), 180,
-    )
-    for accountant, expected in (
-        (accountants.POISSON_PLD, dp_accounting.pld.PLDAccountant()),
-        (accountants.POISSON_RDP, dp_accounting.rdp.RdpAccountant()),
-    ):
-      actual = accountant.epsilon([(spec.round_with_colluders(0.1), 180)], spec.delta)
-      # Beside it: the rounding's variance of 3, 1e-3 at most.
-      assert actual == pytest.approx(expected.compose(event).get_epsilon(spec.delta), rel=2e-3)
-    # All but a share: nothing is shown.
-    spec = spec_lib.PrivacySpec(
-        6000, 2, 1, 1.4, 1.0, 1e-3, num_slots=4, noise='discrete_gaussian', num_values=k
-    )
-    left = spec.round_with_colluders(0.8)
-    for accountant in (accountants.POISSON_PLD, accountants.POISSON_RDP):
-      assert accountant.epsilon([(left, 1)], 1e-3) == math.inf
 
   def test_epsilon_finds_sigma(self, capsys):
     # What a true 1.008 takes with each sampling.
@@ -149,6 +111,7 @@ class TestExecution:
 
   def test_epsilon_finds_the_rounds(self, capsys):
     _, out, _ = _run(capsys, '--epsilon=1', '--noise_multiplier=1.4')
+    assert re.search(r'^Quote \d+ rounds, by poisson_pld', out, re.MULTILINE), out
     found = dict(re.findall(r'^(\S+) rounds +.+? (\w+): ', out, re.MULTILINE))
     found = {name: int(rounds.replace(',', '')) for rounds, name in found.items()}
     spec = spec_lib.PrivacySpec(6000, 100, 1, 1.4, 1.0, 6000**-1.1, num_slots=6000)
@@ -160,45 +123,18 @@ class TestExecution:
 
 class TestPlugIn:
 
-  _MODULE = """
-import math
-from scipy import optimize, stats
-from fedsmp_tff.privacy import accountants
-
-class CentralLimit(accountants.Accountant):
-  # mu-GDP by the central limit theorem (Bu et al. 2020): an approximation.
-  name, title = 'poisson_clt', 'mu-GDP by the central limit theorem'
-  assumption = 'add-or-remove-one adjacency, sensitivity C'
-  sampling, guarantees = 'poisson', GUARANTEES
-
-  def of_delta(self, rounds):
-    mu = math.sqrt(sum(
-        num * params.sampling_rate**2 * math.expm1(params.noise_multiplier**-2)
-        for params, num in rounds
-    ))
-    cdf = stats.norm.cdf
-    def excess(epsilon, delta):
-      return cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * cdf(-epsilon / mu - mu / 2) - delta
-    return lambda delta: optimize.brentq(excess, 0, 100, args=(delta,))
-
-ACCOUNTANT = CentralLimit()
-"""
-
-  @pytest.mark.parametrize('guarantees, status', [
+  @pytest.mark.parametrize('guarantees, label', [
       (False, 'no guarantee'), (True, 'not checked by us'),
   ])
-  def test_it_is_printed_and_never_quoted(
-      self, guarantees, status, tmp_path, monkeypatch, capsys
-  ):
+  def test_it_is_printed_and_never_quoted(self, guarantees, label, tmp_path, monkeypatch, capsys):
     module = f'own_accountant_{guarantees}'
-    text = self._MODULE.replace('GUARANTEES', str(guarantees))
-    (tmp_path / f'{module}.py').write_text(text)
+    (tmp_path / f'{module}.py').write_text(_PLUG_IN.replace('GUARANTEES', str(guarantees)))
     monkeypatch.syspath_prepend(tmp_path)
     status, out, _ = _run(
         capsys, '--noise_multiplier=1.4', '--rounds=180', f'--accountant={module}'
     )
     assert status == 0 and 'Quote epsilon = 0.6303, by poisson_pld' in out
-    assert re.search(f'^epsilon = 0.5614 +{status} +poisson_clt: mu-GDP', out, re.MULTILINE)
+    assert re.search(f'^epsilon = 0.5 +{label} +own: an estimate', out, re.MULTILINE)
 
   @pytest.mark.parametrize('module, sentence', [
       ('no.such.module', r'is not an accountant \(No module named'),
@@ -229,22 +165,20 @@ class TestLedger:
     return paths
 
   def _account(self, capsys, *arguments):
-    status = account.main(['account', *arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+    return commands.of_module(capsys, account, *map(str, arguments))
 
   def test_runs_are_composed(self, tmp_path, capsys):
     one, other = self._runs(tmp_path, (100, {}), (80, {}))
-    status, out, _ = self._account(capsys, f'--ledger={one}', str(other))
+    status, out, _ = self._account(capsys, f'--ledger={one}', other)
     assert status == 0
     assert re.search(r'^epsilon = 0\.6303 +VALID +poisson_pld', out, re.MULTILINE), out
-    assert 'paper' not in out  # It knows nothing of 150 slots.
+    assert 'paper' not in out  # The paper's accountant does not cover 150 slots.
     status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
     assert status == 0 and 'at delta = 0.001' in out
 
   def test_runs_are_composed_at_the_smallest_delta(self, tmp_path, capsys):
     one, other = self._runs(tmp_path, (10, dict(delta=1e-3)), (10, dict(delta=1e-5)))
-    _, out, _ = self._account(capsys, f'--ledger={one}', str(other))
+    _, out, _ = self._account(capsys, f'--ledger={one}', other)
     spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 1e-5)
     assert 'at delta = 1e-05:' in out
     assert f'Quote epsilon = {spec.epsilon(rounds=20):.4g}, by poisson_pld' in out
@@ -255,38 +189,38 @@ class TestLedger:
     (one,) = self._runs(tmp_path, (10, integers))
     _, out, _ = self._account(capsys, f'--ledger={one}', '--colluding=0.5')
     spec = spec_lib.PrivacySpec(6000, 100, 10, 1.4 / 2**0.5, 1.0, 6000**-1.1, **integers)
-    found = re.findall(r'epsilon = (\S+) if 50 % of the slots leave out their noise', out)
-    assert float(found[-1]) == pytest.approx(spec.epsilon(accountants.POISSON_RDP), rel=1e-3)
+    epsilons = re.findall(r'epsilon = (\S+) if 50 % of the slots leave out their noise', out)
+    assert float(epsilons[-1]) == pytest.approx(spec.epsilon(accountants.POISSON_RDP), rel=1e-3)
 
   def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
     one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))
-    status, out, _ = self._account(capsys, f'--ledger={one}', str(other), str(fresh))
+    status, out, _ = self._account(capsys, f'--ledger={one}', other, fresh)
     assert status == 0 and out.count('SIMULATED: the noise has a seed') == 2
     assert re.search(
         r'^epsilon = \S+ +WOULD BE VALID WITH FRESH NOISE +poisson_pld', out, re.MULTILINE
     )
     assert ' VALID  ' not in out and 'Quote none' in out and 'Quote epsilon' not in out
-    status, out, err = self._account(capsys, f'--ledger={one}', str(fresh), str(same))
+    status, out, err = self._account(capsys, f'--ledger={one}', fresh, same)
     assert status == 1 and err.count('\n') == 1
     assert 'with the same seed: their noise is the same' in err and 'epsilon =' not in out
 
   def test_runs_on_different_data_are_called_so(self, tmp_path, capsys):
     one, other, same = self._runs(tmp_path, *[(2, {})] * 3, data=('emnist', 'svhn', 'emnist'))
-    _, out, _ = self._account(capsys, f'--ledger={one}', str(other))
+    _, out, _ = self._account(capsys, f'--ledger={one}', other)
     assert (
         'These runs are on different data (emnist, svhn): composing them assumes the same people,'
         ' each a single client in each run.' in out
     )
-    _, out, _ = self._account(capsys, f'--ledger={one}', str(same))
+    _, out, _ = self._account(capsys, f'--ledger={one}', same)
     assert 'different data' not in out
 
   def test_what_is_left_of_a_budget(self, tmp_path, capsys):
     one, other = self._runs(tmp_path, (30, {}), (50, {}))
-    _, out, _ = self._account(capsys, f'--ledger={one}', str(other), '--epsilon_budget=0.6303')
+    _, out, _ = self._account(capsys, f'--ledger={one}', other, '--epsilon_budget=0.6303')
     spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
     more = int(re.search(r'enough for (\d+) more rounds', out)[1])
     assert spec.epsilon(rounds=80 + more) <= 0.6303 < spec.epsilon(rounds=81 + more)
-    _, out, _ = self._account(capsys, f'--ledger={one}', str(other), '--epsilon_budget=0.1')
+    _, out, _ = self._account(capsys, f'--ledger={one}', other, '--epsilon_budget=0.1')
     assert 'Of the budget of 0.1 nothing is left: the runs exceed it by' in out
     said = commands.refused(capsys, account, *_PAPER, '--epsilon_budget=1')
     assert '--epsilon_budget has no effect unless --ledger is set' in said
@@ -299,7 +233,7 @@ class TestLedger:
         ([empty], 'has no privacy ledger'),
         ([one, '--rounds=3'], '--rounds=3 and --ledger=.* exclude each other'),
     ):
-      status, out, err = self._account(capsys, f'--ledger={arguments[0]}', *map(str, arguments[1:]))
+      status, out, err = self._account(capsys, f'--ledger={arguments[0]}', *arguments[1:])
       assert status == 2 and re.search(sentence, err), err
       assert 'VALID' not in out
 
@@ -311,7 +245,7 @@ class TestLedger:
       spec = ledger_lib.read(path / 'privacy_ledger.jsonl').spec
       with ledger_lib.Ledger(path / 'privacy_ledger.jsonl', spec, '0') as ledger:
         ledger.begin(2)
-    status, out, err = self._account(capsys, f'--ledger={one}', str(copy))
+    status, out, err = self._account(capsys, f'--ledger={one}', copy)
     assert status == 1 and 'VALID' not in out
     assert f'{copy}/privacy_ledger.jsonl are copies of one ledger' in err
     status, out, _ = self._account(capsys, f'--ledger={copy}')

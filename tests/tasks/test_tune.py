@@ -2,8 +2,6 @@
 
 import json
 
-import matplotlib.image
-import numpy as np
 import pytest
 
 from tasks import tune
@@ -26,19 +24,12 @@ class TestComputation:
               'sets no public examples aside',
           ),
           (['--task=fashion_mnist', '--tune_rounds=0'], '--tune_rounds must be an integer >= 1; got 0'),
-          (['--task=fashion_mnist', '--client_examples=0'], '--client_examples must be an integer >= 1; got 0'),
-          (['--task=fashion_mnist', '--p=2'], '--p must be a number > 0 and <= 1; got 2.0'),
           (['--task=fashion_mnist', '--tune_dir=/dev/null/x'], "x can't be written"),
       ],
   )
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
     err = commands.refused(capsys, tune, *arguments)
     assert sentence in err
-
-  def test_help_names_its_own_flags(self, capsys):
-    status, out, _ = _run(capsys, '--help')
-    assert status == 0
-    assert all(f'--{name}:' in out for name in ('client_examples', 'tune_rounds', 'tune_dir'))
 
 
 class TestExecution:
@@ -61,22 +52,21 @@ class TestExecution:
     for kind, name in (('randk', 'rand-k'), ('topk', 'top-k')):
       p = values['suggested_compression_ratio'][kind]
       assert 0 < p <= 1 and f'{name}: p = {p:.3g} (the paper does not have this task)' in out
-    assert tune._of_the_paper('fashion_mnist', 'topk', 0.006) == (
+    assert tune._paper_text('fashion_mnist', 'topk', 0.006) == (
         'the paper measured 80.76 % at 0.005, the nearest of its p, and at best 80.76 % at 0.005'
     )
     assert values['training']['local_steps'] == 1  # One epoch of three examples.
     assert values['training']['learning_rate'] == pytest.approx(0.125 / (1 - 0.5))
     assert values['constants']['smoothness'] > 0
-    assert np.std(matplotlib.image.imread(tmp_path / 'tune' / 'bound.png')) > 0.01
 
   def test_more_noise_keeps_fewer_coordinates(self, capsys, arguments, tmp_path):
-    found = []
+    suggested = []
     for sigma in (0.01, 1000):
       assert _run(capsys, *arguments, f'--noise_multiplier={sigma}')[0] == 0
       values = json.loads((tmp_path / 'tune' / 'bound.json').read_text())
-      found.append(values['suggested_compression_ratio'])
+      suggested.append(values['suggested_compression_ratio'])
     for kind in ('randk', 'topk'):
-      assert found[0][kind] > found[1][kind]
+      assert suggested[0][kind] > suggested[1][kind]
 
   def test_it_trains_on_the_public_examples_of_the_run_with_its_flags(
       self, capsys, arguments, tmp_path
@@ -104,5 +94,5 @@ class TestExecution:
     assert 'set the same examples aside: --public_examples=24\n' in out
 
   def test_too_few_public_examples(self, capsys, arguments):
-    status, _, err = _run(capsys, *arguments, '--client_examples=20')
-    assert status == 2 and '--client_examples=20 makes 0 clients of half of the 24' in err
+    err = commands.refused(capsys, tune, *arguments, '--client_examples=20')
+    assert '--client_examples=20 makes 0 clients of half of the 24' in err
