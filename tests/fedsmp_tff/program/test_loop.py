@@ -184,7 +184,7 @@ class TestLedger(_Runs):
       (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
       (sampling.FixedSampler(_POPULATION, 1), '`clients_per_round`=2. Found 1'),
       (sampling.PoissonSampler(_POPULATION, 2, 2), '`__class__`=.*FixedSampler'),
-      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'only `sampler` has one'),
+      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'Only `sampler` has a seed'),
   ])
   def test_another_sampler_is_refused(self, tmp_path, sampler, what):
     self._refused(tmp_path, self._SPEC, what, sampler=sampler)

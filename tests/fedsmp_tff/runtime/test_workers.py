@@ -110,15 +110,15 @@ class TestExecution:
   def test_a_lost_batch_comes_back_whole_and_first(self):
     cohort = workers.Cohort(_job(40, ordered=False), max_batch=8)
     first = cohort.take(), cohort.take()
-    assert cohort.lose(first[0]) == 1
+    assert cohort.requeue(first[0]) == 1
     assert cohort.take() == first[0]
-    assert cohort.lose(first[0]) == 2
+    assert cohort.requeue(first[0]) == 2
 
   def test_a_batch_that_was_done_after_all_does_not_come_back(self):
     cohort = workers.Cohort(_job(2))
     batch = cohort.take()
     _finish(cohort, 0)
-    cohort.lose(batch)
+    cohort.requeue(batch)
     assert _taken(cohort, 2) == [(1, 1), None]
 
   def test_none_gets_further_ahead_than_the_lead(self):
@@ -150,7 +150,7 @@ class TestExecution:
         finish(running.pop(rng.integers(len(running))))
       elif event == 2 and running:
         given_up.append(running.pop(rng.integers(len(running))))
-        cohort.lose(given_up[-1])
+        cohort.requeue(given_up[-1])
       elif event == 3 and given_up:  # It answers when nobody waits for it any more.
         finish(given_up.pop())
     assert (counted if ordered else sorted(counted)) == list(range(num))
