@@ -96,25 +96,18 @@ class Bound:
     return self.optimization + self.compression + self.privacy
 
 
-def compression_variance(sparsifier: str, num_kept: int, dim: int) -> float:
-  """Returns phi_k, a sparsifier's largest loss: E||S(x) - x||^2 <= phi_k ||x||^2.
-
-  Args:
-    sparsifier: `RANDK`, scaled by d/k, for d/k - 1; or `TOPK` for 1 - k/d, valid for any vector:
-      the loss of a real update can be far smaller.
-    num_kept: k, from 1 to d.
-    dim: d.
-
-  Raises:
-    ValueError: If `sparsifier` is neither, or k out of range.
-  """
+def _phi(training: Training, sparsifier: str, num_kept: int, variance: Optional[float]) -> float:
+  """Returns phi_k, with which E||S(x) - x||^2 <= phi_k ||x||^2; raises as `bound`."""
+  dim = training.dim
   if not 1 <= num_kept <= dim:
     raise ValueError(f'`num_kept` must be from 1 to dim={dim}. Found {num_kept}.')
-  if sparsifier == RANDK:
-    return dim / num_kept - 1
-  if sparsifier == TOPK:
-    return 1 - num_kept / dim
-  raise ValueError(f'`sparsifier` must be {RANDK!r} or {TOPK!r}. Found {sparsifier!r}.')
+  if sparsifier not in (RANDK, TOPK):
+    raise ValueError(f'`sparsifier` must be {RANDK!r} or {TOPK!r}. Found {sparsifier!r}.')
+  if variance is None:
+    return dim / num_kept - 1 if sparsifier == RANDK else 1 - num_kept / dim
+  if not 0 <= variance < math.inf:
+    raise ValueError(f'`variance` must be at least 0 and finite. Found {variance}.')
+  return variance
 
 
 def bound(
@@ -131,7 +124,8 @@ def bound(
     training: The numbers of the run.
     sparsifier: `RANDK` or `TOPK`.
     num_kept: k, from 1 to d.
-    variance: phi_k, if it was measured; default: `compression_variance`.
+    variance: phi_k, if it was measured; None: its largest value, d/k - 1 for rand-k (scaled by d/k)
+      and 1 - k/d for top-k. The loss of a real update can be far smaller.
 
   Returns:
     The parts. They are a bound only if there are no `violations`; else their shape over k is still
@@ -154,24 +148,6 @@ def bound(
   )
 
 
-def largest_learning_rate(
-    constants: Constants,
-    training: Training,
-    sparsifier: str,
-    num_kept: int,
-    variance: Optional[float] = None,
-) -> float:
-  """Returns the largest eta_l that the theorem allows; arguments and errors as of `bound`."""
-  phi = _phi(training, sparsifier, num_kept, variance)
-  slowness = training.local_steps * constants.smoothness
-  beta2 = constants.dissimilarity
-  return min(
-      1 / (24 * slowness * (phi + 1) * beta2),
-      1 / (4 * slowness * math.sqrt(4 * beta2 + 2)),
-      1 / (12 * slowness),
-  )
-
-
 def violations(
     constants: Constants,
     training: Training,
@@ -184,28 +160,25 @@ def violations(
   One condition is not checked here: no update may be clipped (||update|| <= C).
   """
   sentences = []
-  largest = largest_learning_rate(constants, training, sparsifier, num_kept, variance)
+  phi = _phi(training, sparsifier, num_kept, variance)
+  slowness = training.local_steps * constants.smoothness
+  beta2 = constants.dissimilarity
+  largest = min(
+      1 / (24 * slowness * (phi + 1) * beta2),
+      1 / (4 * slowness * math.sqrt(4 * beta2 + 2)),
+      1 / (12 * slowness),
+  )
   if training.learning_rate > largest:
     sentences.append(
         f'the learning rate {training.learning_rate:g} is above {largest:.3g}, the largest for which'
         ' Theorem 2 is valid'
     )
-  phi = _phi(training, sparsifier, num_kept, variance)
   if sparsifier == TOPK and phi > GAMMA:
     sentences.append(
         f'phi_k = {phi:.3g} is above gamma = {GAMMA:.3g}, which the proof for top-k needs'
         ' (appendix; Theorem 2 does not state it)'
     )
   return sentences
-
-
-def _phi(training: Training, sparsifier: str, num_kept: int, variance: Optional[float]) -> float:
-  """Returns the measured phi_k, or else the largest; raises as `bound`."""
-  worst = compression_variance(sparsifier, num_kept, training.dim)
-  phi = worst if variance is None else variance
-  if not 0 <= phi < math.inf:
-    raise ValueError(f'`variance` must be at least 0 and finite. Found {phi}.')
-  return phi
 
 
 def best_compression_ratio(
@@ -239,13 +212,7 @@ def best_compression_ratio(
     constants: The constants of the problem.
     training: The numbers of the run.
     sparsifier: `RANDK` or `TOPK`.
-    variance: phi_k as a function of k, if it was measured; default: `compression_variance`.
-
-  Returns:
-    p in (0, 1].
-
-  Raises:
-    ValueError: As `bound`.
+    variance: phi_k as a function of k, if it was measured; see `bound`.
   """
   steps = math.ceil(math.log(training.dim) / _RESOLUTION) + 1
   candidates = np.unique(np.geomspace(1, training.dim, steps).round().astype(np.int64))
