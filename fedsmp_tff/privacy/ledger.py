@@ -54,7 +54,8 @@ class Record(NamedTuple):
       that its round never began.
     seed_digest: Digest of the seed; '' without a seed.
     data: Name of the run's data.
-    initial_weights: Initialization of the model.
+    initial_weights: Initialization of the model, such as 'random', or the public data of its
+      pre-training: epsilon covers the rounds alone.
     id: Random name of the ledger, which a copy shares.
     sums: The SHA-256 of each line.
   """
@@ -90,11 +91,7 @@ class Ledger(contextlib.AbstractContextManager):
 
   Each line contains the SHA-256 of itself and the line before, which reveals lines that were
   changed, left out or moved. A missing end is revealed by checkpoints, which contain the length
-  (`state`).
-
-  Attributes:
-    spec: The specification.
-    seeded: Whether the run's noise follows from a seed.
+  (`state`). `spec` and `seeded` are those of the `Record`.
   """
 
   def __init__(
@@ -112,13 +109,12 @@ class Ledger(contextlib.AbstractContextManager):
 
     Args:
       path: The file.
-      spec: The specification, from which the cost of a round follows.
-      run: Name of the run.
+      spec: See `Record`.
+      run: See `Record`.
       seed: The seed of the run's noise (that of `build_fed_smp`), not negative; None: noise is
         fresh. Only its digest is written.
-      data: Name of the run's data.
-      initial_weights: Initialization of the model, such as 'random', or the public data of its
-        pre-training: epsilon covers the rounds alone.
+      data: See `Record`.
+      initial_weights: See `Record`.
       budget: The privacy budget; None: any epsilon. It may change when the run resumes.
 
     Raises:
@@ -181,9 +177,9 @@ class Ledger(contextlib.AbstractContextManager):
       if self._budget is not None and not self._budget.allows(charged):
         raise budget_lib.BudgetSpentError(
             f'Round {round_num + 1} does not begin: it would bring epsilon to'
-            f' {self._budget.spent(charged):.4g}, above the budget of'
-            f' {self._budget.epsilon:g} ({self._budget.spent(before):.4g} is spent). All rounds'
-            ' before it are kept; raise the budget to resume.'
+            f' {self._budget.spent(charged):.4g}, above the budget of {self._budget.epsilon:g}'
+            f' ({self._budget.spent(before):.4g} is spent). All rounds before it are kept; raise the'
+            ' budget to resume.'
         )
       self._append({_ENTRY: entry, _ROUND: round_num})
     except BaseException:

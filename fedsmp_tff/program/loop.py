@@ -98,7 +98,7 @@ def run(
 
   Raises:
     CheckpointError: If a checkpoint can't be read or written.
-    LedgerError: If the ledger is not the one that the checkpoint knows.
+    LedgerError: If the ledger is not that of the checkpoint, or can't be written.
     RuntimeError: If the current TFF context has no secure sums.
     ValueError: If there is a ledger whose epsilon does not cover the run: the process aggregates
       client values outside secure aggregation, the sampler or the mechanism is not that of the

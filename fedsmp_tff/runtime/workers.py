@@ -75,13 +75,7 @@ class Cohort:
   """
 
   def __init__(self, job: Job, max_batch: int = 1, lead: int = _LEAD):
-    """Initializes the cohort.
-
-    Args:
-      job: The clients.
-      max_batch: Maximum number of clients of a batch.
-      lead: How far a client of an ordered work may be ahead of the first unfinished one.
-    """
+    """Initializes the cohort with the maximum number of clients of a batch, and `_LEAD`."""
     self._ordered = job.work.ordered
     self._num_clients = self._left = len(job.clients)
     self._max_batch = max_batch
@@ -144,11 +138,7 @@ class Workers(abc.ABC):
 
   @abc.abstractmethod
   def run(self, job: Job) -> Iterator[Result]:
-    """Runs the clients of one round.
-
-    Yields:
-      Results, each client in one of them; those of an ordered work in the order of clients.
-    """
+    """Yields results with each client once; those of an ordered work in the order of clients."""
 
   @abc.abstractmethod
   def close(self) -> None:
