@@ -1,8 +1,8 @@
-"""Lower confidence bounds on epsilon from canaries' scores: leakage, measured.
+"""Lower confidence bounds on epsilon from canaries' scores.
 
 An accountant bounds the leakage of a correct implementation from above; an audit bounds that of
-this implementation from below. A bound above the claim refutes the claim. A bound below it proves
-nothing: canaries are one attack, and bounds are of 95 % confidence by default.
+this implementation from below. A bound above the reported epsilon refutes it. A bound below it
+proves nothing: canaries are one attack, and bounds are of 95 % confidence by default.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from fedsmp_tff.privacy import spec as spec_lib
 _PILOT = 0.2
 # Fractions of canaries on which the auditor guesses.
 _GUESSED = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-# The noise of trade-off functions that are tried, relative to the claim's.
+# Range and precision of the search for sigma, relative to the sigma of the specification.
 _LEAST_NOISE, _MOST_NOISE, _PRECISION = 4.0, 64.0, 1.01
 _LARGEST_EPSILON = 60.0
 
@@ -42,11 +42,9 @@ def epsilon_of_one_release(
 ) -> Audit:
   """Bounds epsilon by independent releases with a canary and without.
 
-  The attack is a threshold on one of the canary's scores.
-
-  A fifth of the releases choose score and threshold; from the rest come Clopper-Pearson bounds
-  of the attack's true and false positive rates, and with (epsilon, delta)-DP
-  true <= e^epsilon false + delta (Jagielski, Ullman, Oprea 2020).
+  The attack is a threshold on a score of the canary. A fifth of the releases choose score and
+  threshold; the others give Clopper-Pearson bounds of the attack's true and false positive rates,
+  and with (epsilon, delta)-DP true <= e^epsilon false + delta (Jagielski, Ullman, Oprea 2020).
 
   >>> rng = np.random.default_rng(0)
   >>> present, absent = rng.normal(1, 1, 5000), rng.normal(0, 1, 5000)
@@ -54,25 +52,25 @@ def epsilon_of_one_release(
   True
 
   Args:
-    present: Scores with the canary, float[num], or several of each release, float[num, scores];
-      larger where it shows more.
-    absent: Scores without it, likewise.
-    delta: delta of the claim, in [0, 1).
+    present: Scores of releases with the canary, float[num] or float[num, scores]; larger scores
+      suggest its presence.
+    absent: Scores of releases without it, of the same shape.
+    delta: delta of the guarantee, in [0, 1).
     confidence: Probability that epsilon is at least the bound.
 
   Returns:
-    The bound, 0 at least.
+    The bound, at least 0.
   """
   present, absent = (s.reshape(len(s), -1) for s in (present, absent))
   pilot, held = zip(*(np.split(s, [int(_PILOT * len(s))]) for s in (present, absent)))
-  each = (1 - confidence) / 2
+  tail = (1 - confidence) / 2
 
   def bound(attack, scores):
     column, threshold = attack
     true, false = (np.count_nonzero(s[:, column] >= threshold) for s in scores)
-    low = stats.beta.ppf(each, true, len(scores[0]) - true + 1) if true else 0.0
+    low = stats.beta.ppf(tail, true, len(scores[0]) - true + 1) if true else 0.0
     rest = len(scores[1]) - false
-    high = stats.beta.ppf(1 - each, false + 1, rest) if rest else 1.0
+    high = stats.beta.ppf(1 - tail, false + 1, rest) if rest else 1.0
     return math.log((low - delta) / high) if low > delta else 0.0
 
   thresholds = np.quantile(np.concatenate(pilot), np.linspace(0.5, 0.9995, 400), axis=0)
@@ -87,34 +85,31 @@ def epsilon_of_one_release(
 
 
 def epsilon_of_one_run(
-    scores: np.ndarray,
-    included: np.ndarray,
-    spec: spec_lib.PrivacySpec,
-    confidence: float = 0.95,
+    scores: np.ndarray, included: np.ndarray, spec: spec_lib.PrivacySpec, confidence: float = 0.95
 ) -> Audit:
   """Bounds epsilon by one run with many canaries, each included by an independent fair coin.
 
-  Auditing f-DP in one run (Mahloujifar, Melis, Chaudhuri, arXiv 2410.22235): the
-  canaries with the highest scores are guessed to be in, those with the lowest to be out. If
-  the run has the trade-off function that `spec` has with another sigma, or a better one, so
-  many guesses are right with probability 1 - confidence at most. The bound is the epsilon of
-  the largest sigma for which that is not refuted.
+  Auditing f-DP in one run (Mahloujifar, Melis, Chaudhuri, arXiv 2410.22235): the auditor guesses
+  that the canaries with the highest scores are in, and that those with the lowest are out. A sigma
+  is refuted if the trade-off function of `spec` with that sigma gives as many right guesses with a
+  probability of at most 1 - confidence. The bound is the epsilon of the largest sigma that is not
+  refuted.
 
   Args:
-    scores: The scores of the canaries, float[num].
+    scores: Scores of the canaries, float[num].
     included: Whether each canary was in the run, bool[num].
-    spec: The specification of the run. Its trade-off is taken with Gaussian noise.
+    spec: The specification of the run; its trade-off function is that of Gaussian noise.
     confidence: Probability that epsilon is at least the bound.
 
   Returns:
-    The bound, 0 at least.
+    The bound, at least 0.
   """
   order = np.argsort(-scores, kind='stable')
   num = len(scores)
   significance = (1 - confidence) / len(_GUESSED)
   guesses = []
-  for share in _GUESSED:
-    half = max(1, round(share * num / 2))
+  for fraction in _GUESSED:
+    half = max(1, round(fraction * num / 2))
     right = np.sum(included[order[:half]]) + np.sum(~included[order[-half:]])
     guesses.append((2 * half, int(right)))
   spec = dataclasses.replace(spec, noise=mechanism.GAUSSIAN)
@@ -123,7 +118,7 @@ def epsilon_of_one_run(
     inverse = _inverse_of_trade_off(spec.with_noise_multiplier(sigma))
     return any(_refuted(inverse, num, *g, significance) for g in guesses)
 
-  counts = ', '.join(f'{right:,} of {made:,}' for made, right in guesses)
+  counts = ', '.join(f'{right:,} of {total:,}' for total, right in guesses)
   method = f'{num:,} canaries, right guesses {counts}; f-DP in one run'
   high = spec.noise_multiplier * _MOST_NOISE
   if not refuted(high):
@@ -137,10 +132,9 @@ def epsilon_of_one_run(
 
 
 def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float]:
-  """Maps a true positive rate to the least false positive rate that may come with it.
+  """Returns a function from a true positive rate to its least possible false positive rate.
 
-  From delta(epsilon): true <= e^epsilon false + delta(epsilon) at every epsilon, and the
-  same of the complements.
+  At every epsilon, true <= e^epsilon false + delta(epsilon), and likewise for the complements.
   """
   epsilons = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST_EPSILON, 300)])
   deltas = accountants.deltas(spec.round, spec.rounds, epsilons)
@@ -149,8 +143,8 @@ def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float
   def inverse(true):
     least = np.max((true - deltas) * inverse_exp)
     # 1 - false <= e^epsilon (1 - true) + delta.
-    of_complement = np.max(1 - np.exp(epsilons) * (1 - true) - deltas)
-    return max(0.0, least, of_complement)
+    least_by_complements = np.max(1 - np.exp(epsilons) * (1 - true) - deltas)
+    return max(0.0, least, least_by_complements)
 
   return inverse
 
@@ -158,11 +152,10 @@ def _inverse_of_trade_off(spec: spec_lib.PrivacySpec) -> Callable[[float], float
 def _refuted(
     inverse: Callable[[float], float], num: int, guesses: int, right: int, significance: float
 ) -> bool:
-  """Whether so many right guesses refute a trade-off function.
+  """Whether `right` right guesses refute a trade-off function (algorithm 3 of the source).
 
-  Algorithm 3 of the source. `hit` and `wrong` bound, per canary, the probabilities of a
-  right and a wrong guess together with i right ones or more; they are carried from
-  i = `right` down to 0, where they must make up all guesses.
+  `hit` and `wrong` bound, per canary, the probabilities of a right and a wrong guess together with
+  at least i right guesses; they go from i = `right` down to 0, where they must add up to all.
   """
   hit = significance * right / num
   wrong = significance * (guesses - right) / num

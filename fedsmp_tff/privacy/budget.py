@@ -24,21 +24,18 @@ class EpsilonBudget:
   """
 
   def __init__(
-      self,
-      epsilon: float,
-      spec: spec_lib.PrivacySpec,
-      before: accountants.Rounds = (),
+      self, epsilon: float, spec: spec_lib.PrivacySpec, before: accountants.Rounds = ()
   ):
-    """Initializes.
+    """Initializes the budget.
 
     Args:
       epsilon: The budget, positive.
       spec: The specification of the run.
-      before: Rounds of earlier runs on the same clients, each with how often it was begun.
+      before: Rounds of earlier runs on the same clients, and their numbers.
 
     Raises:
-      ValueError: If `epsilon` is not positive, or an earlier run sampled its clients in another
-        way: the guarantees then do not compose.
+      ValueError: If `epsilon` is not positive, or an earlier run has another `sampling`: the
+        guarantees then do not compose.
     """
     if not epsilon > 0:
       raise ValueError(f'`epsilon_budget` must be positive. Found {epsilon}.')
@@ -46,7 +43,7 @@ class EpsilonBudget:
     self._spec = spec
     self._before = list(before)
     self._accountant = accountants.claim([*before, (spec.round, spec.rounds)])
-    # The most rounds that are known to fit, and the fewest that are known not to.
+    # The most rounds known to fit, and the fewest known not to fit.
     self._most_allowed, self._fewest_refused = -1, math.inf
 
   def spent(self, rounds: int) -> float:
@@ -57,13 +54,12 @@ class EpsilonBudget:
   def allows(self, rounds: int) -> bool:
     """Whether a number of rounds of the run stays within the budget."""
     while self._most_allowed < rounds < self._fewest_refused:
-      # First the whole run, then halfway to it: a few epsilons in all, not one for each round.
-      if self._fewest_refused == math.inf:
-        tried = max(rounds, self._spec.rounds)
+      # First the whole run, then halfway to it: fewer epsilons than one for each round.
+      candidate = max(rounds, self._spec.rounds)
+      if self._fewest_refused < math.inf:
+        candidate = (rounds + self._fewest_refused) // 2
+      if self.spent(candidate) <= self.epsilon:
+        self._most_allowed = candidate
       else:
-        tried = (rounds + self._fewest_refused) // 2
-      if self.spent(tried) <= self.epsilon:
-        self._most_allowed = tried
-      else:
-        self._fewest_refused = tried
+        self._fewest_refused = candidate
     return rounds <= self._most_allowed

@@ -1,10 +1,9 @@
 """The privacy ledger: a record on disk of each round before it begins.
 
-A ledger of a seeded run has a digest of the seed, by which `check_independent` finds
-two runs whose noise is the same. The digest has no secret key, on purpose: with a key, ledgers
-that were written in two places could not be compared, and whoever has a release or the initial
-weights can test a guessed seed without any ledger. It is slow (scrypt), so that it is the worst
-of these ways to guess.
+A ledger of a seeded run has a digest of the seed, by which `check_independent` finds two runs with
+equal noise. The digest has no secret key, on purpose: with a key, ledgers that were written in two
+places could not be compared, and whoever has a release or the initial weights can test a guessed
+seed without any ledger. It is slow (scrypt), so that it is the worst of these ways to guess.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,12 +25,12 @@ from fedsmp_tff.privacy import spec as spec_lib
 
 _VERSION = 1
 _SUM, _ENTRY, _ROUND = 'sum', 'entry', 'round'
-# What the first line has and a run that resumes must match, in the names of `Record`.
+# Fields of the first line that a run that resumes must match, in the names of `Record`.
 _HEAD = ('run', 'data', 'initial_weights', 'seeded', 'seed_digest', 'spec')
-# For one that was cut, changed or lost.
+# The remedy for a ledger that was cut, changed or lost.
 REMEDY = (
     'restore the latest backup, and add the rounds that it lacks, or epsilon counts too few'
-    ' (docs/privacy.md, \'A damaged ledger\')'
+    " (docs/privacy.md, 'A damaged ledger')"
 )
 _NOTE = {
     True: 'simulation: noise follows from the seed, and who knows it can remove it; not valid',
@@ -48,15 +47,17 @@ class Record(NamedTuple):
 
   Attributes:
     spec: The specification, from which the cost of a round follows.
-    run: The name of the run.
+    run: Name of the run.
     seeded: Whether the run's noise follows from a seed, so that its epsilon is not valid.
     rounds: The round of each entry, from 0, in order.
-    size: Number of bytes of complete lines. A line after them was cut off while it was
-      written, so that its round never began.
-    seed_digest: The digest of the seed; '' without a seed.
-    data: The name of the data that the run is about.
-    initial_weights: The initialization of the model.
-    id: The random name of the ledger, which a copy shares.
+    size: Number of bytes of complete lines. A line after them was cut off while it was written, so
+      that its round never began.
+    seed_digest: Digest of the seed; '' without a seed.
+    data: Name of the run's data.
+    initial_weights: Initialization of the model, such as 'random', or the public data of its
+      pre-training: epsilon covers the rounds alone.
+    id: Random name of the ledger, which a copy shares.
+    sums: The SHA-256 of each line.
   """
 
   spec: spec_lib.PrivacySpec
@@ -68,13 +69,14 @@ class Record(NamedTuple):
   data: str
   initial_weights: str
   id: str
+  sums: list[str]
 
   @property
   def rounds_charged(self) -> int:
     """The number of rounds that count for privacy.
 
-    A round that was begun counts, whatever became of it, and one that is run again
-    counts again. With a seed it is the same round with the same noise, and counts once.
+    A round that was begun counts, and counts again if it is run again. With a seed the repeated
+    round has equal noise, and counts once.
     """
     return len(set(self.rounds)) if self.seeded else len(self.rounds)
 
@@ -84,29 +86,12 @@ class Record(NamedTuple):
     return self.spec.round, self.rounds_charged
 
 
-class Ledger:
+class Ledger(contextlib.AbstractContextManager):
   """Appends to one run's ledger: lines of JSON, first the specification, then each round.
 
   Each line contains the SHA-256 of itself and the line before, which reveals lines that were
-  changed, left out or moved. It does not reveal that the end is missing; for that,
-  checkpoints contain the length (`state`).
-
-  Attributes:
-    spec: The specification.
-    seeded: Whether the run's noise follows from a seed.
-
-  >>> import os, tempfile
-  >>> from fedsmp_tff.privacy import spec as spec_lib
-  >>> spec = spec_lib.PrivacySpec(
-  ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
-  ...     clipping_norm=1.0, delta=1e-5)
-  >>> with tempfile.TemporaryDirectory() as directory:
-  ...   path = os.path.join(directory, 'ledger.jsonl')
-  ...   with Ledger(path, spec) as ledger:
-  ...     draws = [ledger.begin(0), ledger.begin(1), ledger.begin(1)]  # Round 1 ran twice.
-  ...   record = read(path)
-  >>> draws, record.rounds, record.rounds_charged
-  ([0, 1, 2], [0, 1, 1], 3)
+  changed, left out or moved. A missing end is revealed by checkpoints, which contain the length
+  (`state`). `spec` and `seeded` are those of the `Record`.
   """
 
   def __init__(
@@ -124,18 +109,16 @@ class Ledger:
 
     Args:
       path: The file.
-      spec: The specification, from which the cost of a round follows.
-      run: The name of the run.
-      seed: The seed that the run's noise follows from (that of `build_fed_smp`), not negative;
-        None: noise is fresh. Only its digest is written.
-      data: The name of the data that the run is about.
-      initial_weights: The initialization of the model, such as 'random', or which public data it
-        was pre-trained on: epsilon covers the rounds alone.
-      budget: What the run may spend; None: any epsilon. It may change when the run resumes.
+      spec: See `Record`.
+      run: See `Record`.
+      seed: The seed of the run's noise (that of `build_fed_smp`), not negative; None: noise is
+        fresh. Only its digest is written.
+      data: See `Record`.
+      initial_weights: See `Record`.
+      budget: The privacy budget; None: any epsilon. It may change when the run resumes.
 
     Raises:
-      LedgerError: If the existing file is damaged or belongs to another run, or it can't be
-        written.
+      LedgerError: If the existing file is damaged or another run's, or can't be written.
     """
     self.spec = spec
     self.seeded = seed is not None
@@ -144,19 +127,20 @@ class Ledger:
     self._rounds, self._sums = [], []
     seed_digest = '' if seed is None else _digest_of_seed(seed)
     head = dict(zip(_HEAD, (run, data, initial_weights, self.seeded, seed_digest, spec)))
-    if self._path.exists():
-      recorded, self._sums = _read(self._path)
-      if differ := [name for name in _HEAD if getattr(recorded, name) != head[name]]:
+    exists = self._path.exists()
+    if exists:
+      recorded = read(self._path)
+      if names := [name for name in _HEAD if getattr(recorded, name) != head[name]]:
         raise LedgerError(
-            f'{self._path} belongs to another run (other {", ".join(differ)}); restore this run\'s'
+            f"{self._path} belongs to another run (other {', '.join(names)}); restore this run's"
             ' ledger.'
         )
-      self._rounds = recorded.rounds
-    self._file = None
-    if self._sums:
-      with self._writing():
-        os.truncate(self._path, recorded.size)
-    else:
+      self._rounds, self._sums = recorded.rounds, recorded.sums
+    with self._writing():
+      self._file = open(self._path, 'ab')
+      if exists:
+        self._file.truncate(recorded.size)
+    if not exists:
       self._append({
           'ledger': _VERSION,
           'id': secrets.token_hex(8),
@@ -165,27 +149,22 @@ class Ledger:
           'spec': dataclasses.asdict(spec),
       })
 
-  def __enter__(self) -> 'Ledger':
-    return self
-
   def __exit__(self, *unused_error) -> None:
     self.close()
 
   def close(self) -> None:
     """Closes the file."""
-    if self._file is not None:
-      self._file.close()
+    self._file.close()
 
   def begin(self, round_num: int) -> int:
     """Records that a round begins; the record is on disk on return.
 
     Args:
-      round_num: From 0.
+      round_num: The round, from 0.
 
     Returns:
-      The number of the round's draw of clients. Without a seed a round that is run again
-      draws other clients: two releases on the same sample would not be two independent
-      rounds.
+      The number of the round's draw of clients. Without a seed a round that is run again draws
+      other clients: two releases on one sample would not be two independent rounds.
 
     Raises:
       BudgetSpentError: If the round would pass the budget; nothing is recorded.
@@ -198,9 +177,9 @@ class Ledger:
       if self._budget is not None and not self._budget.allows(charged):
         raise budget_lib.BudgetSpentError(
             f'Round {round_num + 1} does not begin: it would bring epsilon to'
-            f' {self._budget.spent(charged):.4g}, above the budget of'
-            f' {self._budget.epsilon:g} ({self._budget.spent(before):.4g} is spent). All rounds'
-            ' before it are kept; raise the budget to resume.'
+            f' {self._budget.spent(charged):.4g}, above the budget of {self._budget.epsilon:g}'
+            f' ({self._budget.spent(before):.4g} is spent). All rounds before it are kept; raise the'
+            ' budget to resume.'
         )
       self._append({_ENTRY: entry, _ROUND: round_num})
     except BaseException:
@@ -212,7 +191,7 @@ class Ledger:
     """Returns the number of rounds that count for privacy; see `Record.rounds_charged`.
 
     Args:
-      rounds_done: With a seed: only the first so many rounds of the run count; None: all.
+      rounds_done: With a seed, only the first `rounds_done` rounds of the run count; None: all.
     """
     if not self.seeded:
       return len(self._rounds)
@@ -230,21 +209,19 @@ class Ledger:
     entries = int(state['entries'])
     if entries >= len(self._sums):
       raise LedgerError(
-          f'{self._path} is truncated: {len(self._rounds)} entries, but the checkpoint'
-          f' recorded {entries}; {REMEDY}.'
+          f'{self._path} is truncated: {len(self._rounds)} entries, but the checkpoint recorded'
+          f' {entries}; {REMEDY}.'
       )
     if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
       raise LedgerError(
-          f'{self._path} was changed: its first {entries} entries are not those that'
-          f' the checkpoint recorded; {REMEDY}.'
+          f'{self._path} was changed: its first {entries} entries are not those that the checkpoint'
+          f' recorded; {REMEDY}.'
       )
 
   def _append(self, content: dict[str, Any]) -> None:
     sum_ = _sum(self._sums[-1] if self._sums else '', content)
     line = json.dumps({**content, _SUM: sum_}) + '\n'
     with self._writing():
-      if self._file is None:
-        self._file = open(self._path, 'ab')
       self._file.write(line.encode())
       self._file.flush()
       os.fsync(self._file.fileno())
@@ -256,22 +233,17 @@ class Ledger:
       yield
     except OSError as error:
       raise LedgerError(
-          f'{self._path} can\'t be written ({error.strerror}), and no round begins'
-          ' without it; make room or give access there, and run the same command again.'
+          f"{self._path} can't be written ({error.strerror}), and no round begins without it; make"
+          ' room or give access there, and run the same command again.'
       ) from None
-
-
-def read(path: os.PathLike[str]) -> Record:
-  """Reads a ledger; raises `LedgerError` if it is missing, was changed, or can't be read."""
-  return _read(pathlib.Path(path))[0]
 
 
 def check_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
   """Checks that no two of these runs share noise or rounds, so that they compose.
 
   The noise of a seeded run is a function of the seed, the round and the client. In the difference
-  of two runs with one seed it cancels, and what is left are the updates of clients. A copied
-  ledger begins with the rounds of the original; the files do not say where they part.
+  of two runs with one seed it cancels, and the updates of clients are left. A copied ledger begins
+  with the rounds of the original; the files do not say where they part.
 
   Args:
     ledgers: Pairs of a name, such as the path, and the ledger's record.
@@ -295,10 +267,10 @@ def check_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
     by_seed[record.seed_digest] = by_id[record.id] = name
 
 
-def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
-  """Returns a record, and the sum of every line."""
+def read(path: os.PathLike[str]) -> Record:
+  """Reads a ledger; raises `LedgerError` if it is missing, was changed, or can't be read."""
   try:
-    content = path.read_bytes()
+    content = pathlib.Path(path).read_bytes()
   except OSError as error:
     raise LedgerError(f'{path} can\'t be read ({error.strerror}); {REMEDY}.') from None
   lines = content.splitlines(keepends=True)
@@ -314,29 +286,29 @@ def _read(path: pathlib.Path) -> tuple[Record, list[str]]:
     expected = _sum(sums[-1] if sums else '', entry)
     if sum_ != expected or entry.get(_ENTRY, -1) != number - 2:
       raise LedgerError(
-          f'{path} was changed: line {number} is not what was written after the line'
-          f' before; {REMEDY}.'
+          f'{path} was changed: line {number} is not what was written after the line before;'
+          f' {REMEDY}.'
       )
     sums.append(sum_)
     parsed.append(entry)
   try:
     head, *entries = parsed
-    record = Record(
-        **{name: head[name] for name in ('id', *_HEAD)},
+    fields = {name: head[name] for name in ('id', *_HEAD)}
+    return Record(
+        **{**fields, 'spec': spec_lib.PrivacySpec(**head['spec'])},
         rounds=[entry[_ROUND] for entry in entries],
         size=sum(map(len, lines)),
+        sums=sums,
     )
-    record = record._replace(spec=spec_lib.PrivacySpec(**record.spec))
   except (ValueError, KeyError, TypeError) as error:
     raise LedgerError(
         f'{path} is not a ledger of this version ({type(error).__name__}: {error}); {REMEDY}.'
     ) from None
-  return record, sums
 
 
 @functools.lru_cache
 def _digest_of_seed(seed: int) -> str:
-  """See the module for why there is no key."""
+  """Returns a slow digest without a key; the module says why."""
   return hashlib.scrypt(
       str(seed).encode(), salt=b'fedsmp_tff: seed of a ledger', n=2**14, r=8, p=1, dklen=16
   ).hex()

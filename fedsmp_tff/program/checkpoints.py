@@ -1,8 +1,9 @@
-"""Checkpoints: the state that a run needs to resume after a crash as if there had been none."""
+"""Checkpoints: the state from which a run resumes after a crash as if there had been none."""
 
 import asyncio
 from collections.abc import Coroutine
 import concurrent.futures
+import contextlib
 import os
 import pathlib
 import shutil
@@ -17,17 +18,18 @@ import tree
 from fedsmp_tff import errors
 
 _PREFIX = 'round_'
-# What TensorFlow's error on a state of other parts contains.
+_KEEP = 3
+# Part of TensorFlow's error if a checkpoint's structure is not that of the state.
 _OTHER_STRUCTURE = 'same nested structure'
-# Without a fixed number of rounds, checkpoints take at most this part of the time.
-_SHARE_OF_TIME = 0.05
+# Without a fixed number of rounds, checkpoints take at most this fraction of the time.
+_MAX_FRACTION_OF_TIME = 0.05
 
 
 class ProgramState(NamedTuple):
   """A run between two rounds.
 
   Attributes:
-    run_id: bytes, which run it is.
+    run_id: bytes, the run's identity.
     rounds_done: int32, rounds that ended and were reported.
     process: The learning process's state.
     ledger: The privacy ledger's state.
@@ -45,14 +47,13 @@ class CheckpointError(Exception):
   """A checkpoint can't be written or read; the message names it and the remedy."""
 
 
-class Checkpoints:
-  """The last few states of a run, in a directory, by `tff.program.FileProgramStateManager`.
+class Checkpoints(contextlib.AbstractContextManager):
+  """The last three states of a run, in a directory, by `tff.program.FileProgramStateManager`.
 
-  A checkpoint is a directory that appears under its name only when it is whole; what a
-  killed writer leaves behind has another name and is removed at the next start.
-  A checkpoint has nothing of the sampler, and so does not reveal who took part. Keep it to
-  yourself all the same: reporters may put into their states what no release has, and the process
-  of a simulation has the seed that its noise follows from.
+  A checkpoint is a directory that appears under its name only when it is whole; a killed writer's
+  directory has another name and is removed at the next start. A checkpoint has nothing of the
+  sampler, and so does not reveal who took part. Do not publish it all the same: states of reporters
+  may contain more than the releases, and a simulation's process has the seed of its noise.
   """
 
   def __init__(
@@ -61,37 +62,34 @@ class Checkpoints:
       run_id: bytes = b'',
       *,
       rounds_per_checkpoint: Optional[int] = None,
-      keep: int = 3,
   ):
     """Makes the directory.
 
     Args:
       directory: A directory for these checkpoints alone.
       run_id: Distinguishes the run from others of the same model.
-      rounds_per_checkpoint: None: after each round, or as rarely as keeps them under
-        5 % of the time.
-      keep: Number of the last checkpoints to keep.
+      rounds_per_checkpoint: Rounds from one checkpoint to the next; None: 1, or more to keep
+        checkpoints under 5 % of the time.
 
     Raises:
       CheckpointError: If the directory can't be made.
       ValueError: If a number is not positive.
     """
-    for name, value in (
-        ('rounds_per_checkpoint', rounds_per_checkpoint), ('keep', keep)
-    ):
-      if value is not None and value < 1:
-        raise ValueError(f'`{name}` must be positive. Found {value}.')
+    if rounds_per_checkpoint is not None and rounds_per_checkpoint < 1:
+      raise ValueError(
+          f'`rounds_per_checkpoint` must be positive. Found {rounds_per_checkpoint}.'
+      )
     self._directory = pathlib.Path(directory)
     self._run_id = run_id
     self._every = rounds_per_checkpoint
-    # A thread, so that what interrupts this one does not interrupt a write, and that
-    # this one may have a loop that runs (a notebook's). One for all checkpoints: a new
-    # one each time costs memory that does not come back.
+    # A thread, so that an interrupt of this one does not interrupt a write, and that this one may
+    # run an event loop (a notebook's). It serves all checkpoints: a new thread each time costs
+    # memory that does not come back.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'checkpoints')
     self._runner = asyncio.Runner()
     try:
       self._manager = tff.program.FileProgramStateManager(
-          self._directory, _PREFIX, keep_total=keep, keep_first=False
+          self._directory, _PREFIX, keep_total=_KEEP, keep_first=False
       )
       self._remove_unfinished()
     except (OSError, tf.errors.OpError) as error:
@@ -101,9 +99,6 @@ class Checkpoints:
     self._last_round = None
     self._last_seconds = 0.0
     self._last_time = time.monotonic()
-
-  def __enter__(self) -> 'Checkpoints':
-    return self
 
   def __exit__(self, *unused_error) -> None:
     self.close()
@@ -119,41 +114,32 @@ class Checkpoints:
       return True
     if self._every is not None:
       return rounds_done - self._last_round >= self._every
-    since = time.monotonic() - self._last_time
-    return self._last_seconds <= _SHARE_OF_TIME * since
+    seconds = time.monotonic() - self._last_time
+    return self._last_seconds <= _MAX_FRACTION_OF_TIME * seconds
 
   def save(self, state: ProgramState) -> None:
-    """Saves a state, unless its round's is saved already; it is on disk on return.
+    """Saves a state, unless that of its round is saved already; it is on disk on return.
 
     Args:
-      state: Its `run_id` is set here.
+      state: The state; this object sets its `run_id`.
 
     Raises:
-      CheckpointError: If it can't be written. Those before it are intact.
+      CheckpointError: If it can't be written; earlier checkpoints are intact.
     """
     version = int(state.rounds_done)
     if version == self._last_round:
       return
     start = time.monotonic()
     try:
-      try:
-        self._run(
-            self._manager.save(state._replace(run_id=self._run_id), version)
-        )
-      except tff.program.ProgramStateExistsError:
-        # An interrupt left `save` before the thread had finished; it has by now.
-        pass
+      # If an interrupt left `save` before the thread had finished, the thread has by now.
+      with contextlib.suppress(tff.program.ProgramStateExistsError):
+        self._run(self._manager.save(state._replace(run_id=self._run_id), version))
       _sync(self._path(version))
     except (OSError, tf.errors.OpError) as error:
       self._remove_unfinished()
       raise CheckpointError(
-          f'The checkpoint {self._path(version)} can\'t be written'
-          f' ({errors.reason(error)}); make room or give access there.'
-          + (
-              f' That of round {self._last_round} is intact.'
-              if self._last_round is not None
-              else ''
-          )
+          f'The checkpoint {self._path(version)} can\'t be written ({errors.reason(error)}); make'
+          ' room or give access there. Earlier checkpoints are intact.'
       ) from None
     self._last_round = version
     self._last_time = time.monotonic()
@@ -164,10 +150,10 @@ class Checkpoints:
     return not self._run(self._manager.get_versions())
 
   def latest(self, like: ProgramState) -> Optional[ProgramState]:
-    """The last state that was saved; None if there is none.
+    """Returns the last saved state; None if there is none.
 
     Args:
-      like: A state of the structure, types and shapes that it must have.
+      like: A state of the required structure, types and shapes.
 
     Raises:
       CheckpointError: If it is damaged, or not this run's.
@@ -182,32 +168,23 @@ class Checkpoints:
     except Exception as error:  # pylint: disable=broad-exception-caught
       if _OTHER_STRUCTURE in str(error):
         raise CheckpointError(
-            f'The checkpoint {self._path(version)} has other parts than a state of this run:'
-            ' an earlier version of fedsmp_tff, or another model or algorithm, wrote it. Resume'
-            ' it with that version, or start over without it.'
+            f'The checkpoint {self._path(version)} has other parts than a state of this run: an'
+            ' earlier version of fedsmp_tff, or another model or algorithm, wrote it. Resume it with'
+            ' that version, or start over without it.'
         ) from None
       raise self._unusable(versions, f'can\'t be read ({errors.reason(error)})') from None
-    found, expected = _shapes(state), _shapes(like)
-    if found != expected:
-      raise self._unusable(
-          versions,
-          'is of another model or algorithm'
-          f' ({_difference(found, expected)})',
-      )
+    if difference := _difference(_types(state), _types(like)):
+      raise self._unusable(versions, f'is of another model or algorithm ({difference})')
     if state.run_id != self._run_id or state.rounds_done != version:
       raise self._unusable(versions, 'is of another run or round')
     self._last_round = version
     return state
 
-  def _unusable(self, versions: list[int], what: str) -> CheckpointError:
-    remedy = (
-        f'remove it to resume from round {versions[-2]}'
-        if len(versions) > 1
-        else 'restore it from a backup, or start over without it'
-    )
-    return CheckpointError(
-        f'The checkpoint {self._path(versions[-1])} {what}; {remedy}.'
-    )
+  def _unusable(self, versions: list[int], reason: str) -> CheckpointError:
+    remedy = 'restore it from a backup, or start over without it'
+    if len(versions) > 1:
+      remedy = f'remove it to resume from round {versions[-2]}'
+    return CheckpointError(f'The checkpoint {self._path(versions[-1])} {reason}; {remedy}.')
 
   def _path(self, version: int) -> pathlib.Path:
     return self._directory / f'{_PREFIX}{version}'
@@ -223,8 +200,7 @@ class Checkpoints:
 
 def _sync(directory: pathlib.Path) -> None:
   """Writes the files of a directory from the operating system's buffers to the disk."""
-  paths = [directory.parent, directory, *directory.rglob('*')]
-  for path in paths:
+  for path in (directory.parent, directory, *directory.rglob('*')):
     descriptor = os.open(path, os.O_RDONLY)
     try:
       os.fsync(descriptor)
@@ -232,21 +208,18 @@ def _sync(directory: pathlib.Path) -> None:
       os.close(descriptor)
 
 
-def _shapes(state: ProgramState) -> dict[str, tuple]:
+def _types(state: ProgramState) -> dict[str, str]:
+  """Returns the type and shape of each leaf by its name, such as `float32[5]`."""
   return {
-      '/'.join(map(str, path)): (str(np.asarray(leaf).dtype), np.shape(leaf))
+      '/'.join(map(str, path)): f'{np.asarray(leaf).dtype}{list(np.shape(leaf))}'
       for path, leaf in tree.flatten_with_path(state)
       if not isinstance(leaf, bytes)
   }
 
 
-def _difference(found: dict[str, tuple], expected: dict[str, tuple]) -> str:
-  name = next(
-      n for n in [*expected, *found] if found.get(n) != expected.get(n)
-  )
-
-  def text(shapes):
-    return f'{shapes[name][0]}{list(shapes[name][1])}' if name in shapes else 'nothing'
-
-  return f'{name} is {text(found)}, not {text(expected)}'
-
+def _difference(actual: dict[str, str], expected: dict[str, str]) -> str:
+  """Returns the first difference in words; '' if there is none."""
+  for name in (*expected, *actual):
+    if actual.get(name) != expected.get(name):
+      return f'{name} is {actual.get(name, "nothing")}, not {expected.get(name, "nothing")}'
+  return ''

@@ -1,30 +1,27 @@
 """Contexts that run a round: in this process or on a Ray cluster.
 
-As in the package itself, a name is imported when it is first used: `processes` alone needs neither
-TensorFlow nor TFF.
+A name is imported when it is first used: `processes` alone needs neither TensorFlow nor TFF.
 """
 
 import importlib
 from typing import Any
 
-# Each public name, once, under the module that defines it.
-_NAMES = {
-    'local': ('local_context', 'set_local_context'),
-    'map_reduce': ('NoMapReduceFormError',),
-    'ray_cluster': ('WorkersLostError', 'ray_context'),
+_MODULES = {
+    'local_context': 'local',
+    'set_local_context': 'local',
+    'NoMapReduceFormError': 'map_reduce',
+    'WorkersLostError': 'ray_cluster',
+    'ray_context': 'ray_cluster',
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
   """Imports a public name when it is first used (PEP 562)."""
-  module = _MODULES.get(name)
-  if module is None:
+  if name not in _MODULES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  globals()[name] = getattr(importlib.import_module(f'{__name__}.{module}'), name)
-  return globals()[name]
+  return getattr(importlib.import_module(f'{__name__}.{_MODULES[name]}'), name)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """Checks and adds the integers of a batch of clients in a worker; needs NumPy alone.
 
-A worker on another machine runs this module, as `graphs`, sent to it with its work.
+The driver sends this module, as `graphs`, by value to workers on other machines.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +13,11 @@ import numpy as np
 class IntegerSum:
   """One tensor of a secure sum: SIMULATED, a plain sum of integers in range.
 
-  Integers are added as those of the tensor's type, which wrap around, or modulo
-  `modulus`; so the sum depends neither on the order nor on how it is cut into batches.
+  Integers are added in the tensor's type, which wraps around, or modulo `modulus`; so the sum
+  depends neither on the order nor on the division into batches.
 
   Attributes:
-    zero: The sum of nothing.
+    zero: The empty sum: zeros of the tensor's shape and type.
   """
 
   def __init__(self, zero: np.ndarray, max_input: np.ndarray, modulus: Optional[int] = None):
@@ -26,27 +26,22 @@ class IntegerSum:
     Args:
       zero: Zeros of the tensor's shape and type.
       max_input: The largest integer that a client may give, a scalar.
-      modulus: Of a modular sum; None: a plain one.
+      modulus: The modulus; None: a plain sum.
     """
     self.zero = zero
     self._max_input = max_input
     self._modulus = modulus
 
   def check(self, value: np.ndarray, position: int) -> None:
-    """Checks the integers that one client gives.
-
-    Raises:
-      ValueError: If one is negative or larger than was declared.
-    """
+    """Raises ValueError if an integer of a client is negative or above its declared maximum."""
     if np.any(value < 0) or np.any(value > self._max_input):
       raise ValueError(
-          f'Client {position} of the round gave secure aggregation integers from'
-          f' {np.min(value)} to {np.max(value)}, outside 0 to'
-          f' {np.max(self._max_input)}, which it declared.'
+          f'Client {position} of the round gave secure aggregation integers from {np.min(value)}'
+          f' to {np.max(value)}, outside 0 to {np.max(self._max_input)}, which it declared.'
       )
 
   def add(self, total: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Returns `total` with `value` added: a checked client's integers, or a sum of several."""
+    """Returns `total` plus `value`: a checked client's integers, or the sum of a batch."""
     if self._modulus is None:
       return np.add(total, value, dtype=self.zero.dtype)
     # Two values below a modulus near 2^31 add up to more than int32 can represent.
@@ -63,11 +58,10 @@ def run(
   """Runs the clients of a batch and adds their integers.
 
   Args:
-    run_client: From a client's leaves to its results.
-    clients: The leaves of each.
-    positions: Where each is in the round.
-    sums: How the last results are checked and added; none are before them if there is more
-      than one client.
+    run_client: Maps a client's leaves to its results.
+    clients: The leaves of each client.
+    positions: The position of each client in the round.
+    sums: The sums of the last results. With more than one client, all results are added.
 
   Returns:
     The results that are not added, and the sums.
@@ -88,7 +82,7 @@ def run(
 
 @contextlib.contextmanager
 def naming(position: int) -> Iterator[None]:
-  """Adds to an exception's text which client of the round it comes from."""
+  """Adds a note to an exception: the position of its client in the round."""
   try:
     yield
   except Exception as error:

@@ -1,4 +1,4 @@
-"""Clients in this process: threads beside one another, on processors or GPUs."""
+"""Runs clients in this process, in parallel threads on CPU cores or GPUs."""
 
 from collections.abc import Iterator, Sequence
 import concurrent.futures
@@ -29,44 +29,37 @@ class LocalWorkers(workers_lib.Workers):
 
     Args:
       devices: TensorFlow's names of devices.
-      num_workers: Clients that run at the same time, spread over the devices.
+      num_workers: Number of clients that run at the same time, spread over the devices.
     """
     self._devices = list(devices)
     self._num_workers = num_workers
-    self._pool = concurrent.futures.ThreadPoolExecutor(
-        num_workers, thread_name_prefix='clients'
-    )
+    self._pool = concurrent.futures.ThreadPoolExecutor(num_workers, thread_name_prefix='clients')
     self._abandoned = False
     self._slots = queue.SimpleQueue()
     for slot in range(num_workers):
       self._slots.put(slot)
-    # Of each work, one function a device, or a slot where they can't share it; gone
-    # when the work is.
+    # The functions of each work: one per device, or one per slot if they have resources.
     self._functions = weakref.WeakKeyDictionary()
     self._making = threading.Lock()
 
   def run(self, job: workers_lib.Job) -> Iterator[workers_lib.Result]:
     """See `workers.Workers`."""
     broadcasts = {d: graphs.on_device(d, job.broadcast) for d in self._devices}
-    # A batch would save no traffic here.
+    # Batches are of one client: there is no traffic to save.
     cohort = workers_lib.Cohort(job)
     running = {}
     try:
       while cohort:
-        # One waits for each that runs, so that no thread waits for this one.
-        while len(running) < 2 * self._num_workers:
-          batch = cohort.take()
-          if batch is None:
-            break
+        # As many wait as run, so that no thread waits for this one.
+        while len(running) < 2 * self._num_workers and (batch := cohort.take()) is not None:
           running[self._pool.submit(self._run_batch, job, broadcasts, batch)] = batch
         done, _ = concurrent.futures.wait(
             running, return_when=concurrent.futures.FIRST_COMPLETED
         )
         for future in done:
-          batch = running.pop(future)
-          yield from cohort.finish(workers_lib.Result(batch, future.result()))
+          yield from cohort.finish(workers_lib.Result(running.pop(future), future.result()))
     finally:
-      # After an error or an interrupt, what runs is left to end by itself.
+      # After an error or an interrupt, running clients end by themselves.
       for future in running:
         future.cancel()
       self._abandoned = bool(running)
@@ -84,9 +77,8 @@ class LocalWorkers(workers_lib.Workers):
     try:
       device = self._devices[slot % len(self._devices)]
       with tf.device(device):
-        own = map(values.tensor_of, leaves)
         function = self._function(work, slot if work.has_resources else device)
-        results = function(*own, *broadcasts[device])
+        results = function(*map(values.tensor_of, leaves), *broadcasts[device])
         return [result.numpy() for result in results]
     finally:
       self._slots.put(slot)
@@ -99,15 +91,15 @@ class LocalWorkers(workers_lib.Workers):
       return functions[key]
 
   def close(self) -> None:
-    # Python waits for threads that still run when it ends; who abandoned a round
-    # in haste can leave by `os._exit`.
+    # Python waits for threads that still run when it ends; a program that abandoned a round can
+    # leave by `os._exit`.
     self._pool.shutdown(wait=not self._abandoned)
 
 
 class _Function:
-  """A graph's function; one thread at a time until it has been called once.
+  """A graph's function, whose first call ends before any other begins.
 
-  TensorFlow optimizes it in its first call, and once more in each call beside that one.
+  TensorFlow optimizes the graph in the first call, and once more in each concurrent one.
   """
 
   def __init__(self, graph: graphs.Graph):
@@ -116,19 +108,12 @@ class _Function:
     self._optimized = False
 
   def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-    if not self._optimized:
-      with self._first:
-        if not self._optimized:
-          results = self._function(*tensors)
-          self._optimized = True
-          return results
+    with self._first:
+      if not self._optimized:
+        results = self._function(*tensors)
+        self._optimized = True
+        return results
     return self._function(*tensors)
-
-
-def default_devices() -> list[str]:
-  """All GPUs, or the processor if there is none."""
-  gpus = [device.name for device in tf.config.list_logical_devices('GPU')]
-  return gpus or [tf.config.list_logical_devices('CPU')[0].name]
 
 
 def _create(
@@ -136,25 +121,12 @@ def _create(
 ) -> map_reduce.MapReduceContext:
   if not graphs.use_one_thread_an_operation():
     warnings.warn(
-        'TensorFlow had started before the local context was made, with several'
-        ' threads an operation: rounds are slower, and results depend on the number'
-        ' of processors in their last bits. Make the context first.',
+        'TensorFlow had started before the local context was made, with several threads an'
+        ' operation: rounds are slower, and results depend on the number of processors in their'
+        ' last bits. Make the context first.',
         stacklevel=4,
     )
-  known = {
-      d.name.removeprefix('/device:'): d.name for d in tf.config.list_logical_devices()
-  }
-  names = default_devices() if devices is None else []
-  for device in devices or ():
-    name = device.removeprefix('/').removeprefix('device:').upper()
-    if name not in known:
-      raise ValueError(
-          f'`devices` has {device!r}, which TensorFlow does not see here; it sees'
-          f' {", ".join(known)}.'
-      )
-    names.append(known[name])
-  if devices is not None and not names:
-    raise ValueError('`devices` is empty; name one, such as CPU:0, or give None.')
+  names = _device_names(devices)
   if workers is None:
     on_cpu = any('CPU' in name for name in names)
     workers = len(os.sched_getaffinity(0)) if on_cpu else len(names)
@@ -163,20 +135,37 @@ def _create(
   return map_reduce.MapReduceContext(LocalWorkers(names, workers))
 
 
+def _device_names(devices: Optional[Sequence[str]]) -> list[str]:
+  """Returns TensorFlow's full names of `devices`; see `set_local_context`."""
+  visible = {d.name.removeprefix('/device:'): d.name for d in tf.config.list_logical_devices()}
+  if devices is None:
+    gpus = [full for name, full in visible.items() if name.startswith('GPU')]
+    return gpus or [visible['CPU:0']]
+  if not devices:
+    raise ValueError('`devices` is empty; name one, such as CPU:0, or give None.')
+  names = [d.removeprefix('/').removeprefix('device:').upper() for d in devices]
+  for device, name in zip(devices, names):
+    if name not in visible:
+      raise ValueError(
+          f'`devices` has {device!r}, which TensorFlow does not see here; it sees'
+          f' {", ".join(visible)}.'
+      )
+  return [visible[name] for name in names]
+
+
 def set_local_context(
     devices: Optional[Sequence[str]] = None, workers: Optional[int] = None
 ) -> None:
-  """Makes this process the context of every computation from here on.
+  """Runs every later computation in this process.
 
-  Clients run in threads, one TensorFlow thread an operation, from which results do
-  not depend: two runs of one seeded process are equal bit for bit, whatever
-  `workers` is. Secure aggregation is SIMULATED: sums are plain, with range checks.
+  Clients run in threads, and each TensorFlow operation on one thread, so that results do not
+  depend on `workers`: two runs of one seeded process are equal bit for bit. Secure aggregation is
+  SIMULATED: sums are plain, with range checks.
 
   Args:
-    devices: TensorFlow's names, such as `GPU:0`; None: all GPUs, or the processor
-      where there is none.
-    workers: Clients that run at the same time, spread over the devices; None: one a
-      GPU, or one a processor.
+    devices: TensorFlow's names, such as `GPU:0`; None: all GPUs, or the CPU if there is none.
+    workers: Number of clients that run at the same time, spread over the devices; None: one per
+      GPU, or one per CPU core.
 
   Raises:
     ValueError: If there is no such device, or `workers` is below 1.
@@ -188,18 +177,7 @@ def set_local_context(
 def local_context(
     devices: Optional[Sequence[str]] = None, workers: Optional[int] = None
 ) -> Iterator[map_reduce.MapReduceContext]:
-  """As `set_local_context`, for a `with` block.
-
-  Args:
-    devices: See `set_local_context`.
-    workers: See `set_local_context`.
-
-  Yields:
-    The context.
-
-  Raises:
-    ValueError: See `set_local_context`.
-  """
+  """Yields a context for a `with` block; arguments and errors as of `set_local_context`."""
   context = _create(devices, workers)
   try:
     with tff.framework.get_context_stack().install(context):

@@ -1,10 +1,9 @@
 """A TFF context that runs rounds as TensorFlow graphs: on the server here, on clients anywhere.
 
-TFF compiles a round to `tff.backends.mapreduce.MapReduceForm`: plain TensorFlow
-graphs for what the server does first (`prepare`), what a client does (`work`), how
-results add up (`zero`, `accumulate`, `report`, and secure sums of integers), and what
-the server does last (`update`). This module runs them; where the clients' graph
-runs is the business of a `Workers`.
+TFF compiles a round to `tff.backends.mapreduce.MapReduceForm`: plain TensorFlow graphs for the
+first part of the server (`prepare`), a client (`work`), the sums of results (`zero`, `accumulate`,
+`report`, and secure sums of integers), and the last part of the server (`update`). This module
+runs them; a `Workers` runs the clients' graph.
 """
 
 from collections.abc import Callable
@@ -15,15 +14,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import errors
 from fedsmp_tff import flattening
 from fedsmp_tff.runtime import batches
-from fedsmp_tff.runtime import checks
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
 
-# TensorFlow optimizes a graph where it runs it; before, that costs time and can undo
-# a choice of kernels by device.
+# TensorFlow optimizes a graph where it runs it; before, that costs time and can undo a choice of
+# kernels by device.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()
 _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
 
@@ -35,34 +34,25 @@ class NoMapReduceFormError(TypeError):
 class MapReduceContext(tff.program.FederatedContext):
   """Runs computations whose clients' part is one graph, as in a federated learning round.
 
-  It is a context for programs (`tff.learning.programs.train_model`), too, whose values are there
-  at once: `invoke` returns them, not references to them.
-
-  These are: `tff.tensorflow.computation`s; computations on the server; and
-  those that broadcast, map clients, aggregate, securely or not, and end on the
-  server, in this order and any of it left out. Secure aggregation is SIMULATED: the
-  sums are plain, with the range checks of TFF's own test runtime.
+  These are: `tff.tensorflow.computation`s; computations on the server; and those that broadcast,
+  map clients, aggregate, securely or not, and end on the server, in this order, each part optional.
+  Secure aggregation is SIMULATED: the sums are plain, with the range checks of TFF's own test
+  runtime. Programs (`tff.learning.programs.train_model`) run, too: `invoke` returns values.
   """
 
   def __init__(self, workers: workers_lib.Workers):
-    """Initializes the context.
-
-    Args:
-      workers: Where clients run; `close` closes it.
-    """
+    """Initializes the context; `workers` run the clients, and `close` closes them."""
     self._workers = workers
     self._compiled = {}
 
   def close(self) -> None:
     self._workers.close()
 
-  def invoke(
-      self, comp: tff.framework.ConcreteComputation, arg: Any
-  ) -> Any:
+  def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
     """Runs a computation; see `tff.framework.SyncContext`.
 
     Raises:
-      NoMapReduceFormError: If this context can't run it, with one that can.
+      NoMapReduceFormError: If this context can't run it; names a context that can.
       TypeError: If the argument is not of the computation's parameter type.
       ValueError: If a client's integers are out of the range that it declared.
     """
@@ -78,18 +68,15 @@ class MapReduceContext(tff.program.FederatedContext):
 def _compile(
     comp: tff.framework.ConcreteComputation,
 ) -> Callable[[workers_lib.Workers, Any], Any]:
-  function_type = comp.type_signature
   has_clients = tff.types.contains(
-      function_type,
+      comp.type_signature,
       lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS,
   )
   try:
-    if has_clients:
-      return _Round(comp)
-    return _Local(comp)
+    return _Round(comp) if has_clients else _Local(comp)
   except Exception as error:  # TFF's compiler raises many kinds.
     raise NoMapReduceFormError(
-        f'The computation of type {function_type.compact_representation()} has no'
+        f'The computation of type {comp.type_signature.compact_representation()} has no'
         f' MapReduceForm ({type(error).__name__}: {error}), which this context needs;'
         " run it in TFF's own, `tff.backends.test.create_sync_test_cpp_execution_context()`."
     ) from error
@@ -105,18 +92,14 @@ class _Local:
       proto = tff.backends.mapreduce.consolidate_and_extract_local_processing(
           comp.to_building_block(), _NO_GRAPPLER
       ).proto
-    if not tff.types.is_structure_of_tensors(
-        values.without_placement(self._type.result)
-    ):
+    if not tff.types.is_structure_of_tensors(values.without_placement(self._type.result)):
       raise TypeError(f'its result is of type {self._type.result}')
     self._function = _graph_of(proto).function()
 
-  def __call__(self, workers: workers_lib.Workers, arg: Any) -> Any:
-    del workers  # There are no clients.
+  def __call__(self, unused_workers: workers_lib.Workers, arg: Any) -> Any:
     leaves = []
     if self._type.parameter is not None:
-      parameter = values.without_placement(self._type.parameter)
-      leaves = values.leaves_of(arg, parameter)
+      leaves = values.leaves_of(arg, values.without_placement(self._type.parameter))
     outputs = self._function(*map(values.tensor_of, leaves))
     return values.value_of(outputs, self._type.result)
 
@@ -126,47 +109,33 @@ class _Round:
 
   def __init__(self, comp: tff.framework.ConcreteComputation):
     self._type = comp.type_signature
-    self._takes_one = isinstance(self._type.parameter, tff.FederatedType)
-    self._params = (
-        [self._type.parameter] if self._takes_one else list(self._type.parameter)
-    )
+    self._is_unary = isinstance(self._type.parameter, tff.FederatedType)
+    self._params = [self._type.parameter] if self._is_unary else list(self._type.parameter)
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
         self._as_round(comp), _NO_GRAPPLER
     )
     plain, *secure = form.work.type_signature.result
     self._num_plain = len(flattening.leaf_types(plain))
-    sums = [
+    bounds = form.secure_sum_bitwidth, form.secure_sum_max_input, form.secure_modular_sum_modulus
+    self._sums = [
         sum_
-        for kind, result, bound in zip(
-            (_BITWIDTH, _MAX_INPUT, _MODULUS),
-            secure,
-            (
-                form.secure_sum_bitwidth,
-                form.secure_sum_max_input,
-                form.secure_modular_sum_modulus,
-            ),
-        )
-        for sum_ in _secure_sums(kind, result, bound)
+        for make, result_type, bound in zip(_SECURE_SUMS, secure, bounds)
+        for sum_ in _secure_sums(make, result_type, bound)
     ]
-    self._work = workers_lib.Work(_graph(form.work), sums)
+    self._work = workers_lib.Work(_graph(form.work), self._sums)
     self._prepare, self._zero, self._accumulate, self._report, self._update = (
         _graph(part).function()
         for part in (form.prepare, form.zero, form.accumulate, form.report, form.update)
     )
 
   def _as_round(self, comp):
-    """`comp` as TFF wants it: from (state, clients' data) to (state, the rest).
+    """Returns `comp` in TFF's form: from (state, clients' data) to (state, result).
 
-    All that is on the server comes in as the state, which goes out as it is; all
-    that `comp` returns is the rest.
+    The state is all server arguments, and stays as it is.
     """
     def placed(placement):
-      return tff.FederatedType(
-          tff.StructType(
-              [t.member for t in self._params if t.placement is placement]
-          ),
-          placement,
-      )
+      members = [t.member for t in self._params if t.placement is placement]
+      return tff.FederatedType(tff.StructType(members), placement)
 
     @tff.federated_computation(placed(tff.SERVER), placed(tff.CLIENTS))
     def as_round(state, data):
@@ -182,7 +151,29 @@ class _Round:
     return as_round
 
   def __call__(self, workers: workers_lib.Workers, arg: Any) -> Any:
-    args = [arg] if self._takes_one else values.members_of(arg, self._type.parameter)
+    state, clients = self._leaves(arg)
+    plain = self._zero()
+    totals = [sum_.zero for sum_ in self._sums]
+    job = workers_lib.Job(self._work, self._prepare(*state), clients)
+    for _, results in workers.run(job):
+      if self._num_plain:
+        plain = self._accumulate(*plain, *results[: self._num_plain])
+      totals = [
+          sum_.add(total, value)
+          for sum_, total, value in zip(self._sums, totals, results[self._num_plain :])
+      ]
+    try:
+      outputs = self._update(*state, *self._report(*plain), *totals)
+    except tf.errors.InvalidArgumentError as error:
+      sentence = errors.failed_check(error)
+      if sentence is None:
+        raise
+      raise tf.errors.InvalidArgumentError(None, None, sentence) from error
+    return values.value_of(outputs[len(state) :], self._type.result)
+
+  def _leaves(self, arg: Any) -> tuple[list[tf.Tensor], list[list[values.Leaf]]]:
+    """Returns the server's tensors, and each client's leaves."""
+    args = [arg] if self._is_unary else values.members_of(arg, self._type.parameter)
     state, per_param = [], []
     for value, param in zip(args, self._params):
       if param.placement is tff.SERVER:
@@ -191,61 +182,37 @@ class _Round:
         raise TypeError(f'A parameter of type {param} has no number of clients.')
       elif not isinstance(value, (list, tuple)):
         raise TypeError(
-            f'Expected a list with each client\'s value of type {param.member}.'
-            f' Found {type(value)}.'
+            f"Expected a list with each client's value of type {param.member}. Found {type(value)}."
         )
       else:
         leaves = []
-        for client, own in enumerate(value):
+        for client, member in enumerate(value):
           with batches.naming(client):
-            leaves.append(values.leaves_of(own, param.member))
+            leaves.append(values.leaves_of(member, param.member))
         per_param.append(leaves)
-    if len({len(v) for v in per_param}) > 1:
-      raise ValueError(
-          'The clients\' arguments must be of one length. Found'
-          f' {[len(v) for v in per_param]}.'
-      )
+    lengths = [len(leaves) for leaves in per_param]
+    if len(set(lengths)) > 1:
+      raise ValueError(f"The clients' arguments must be of one length. Found {lengths}.")
     clients = [sum(leaves, []) for leaves in zip(*per_param)]
-    state = [values.tensor_of(leaf) for leaf in state]
-    plain = self._zero()
-    sums = self._work.sums
-    totals = [sum_.zero for sum_ in sums]
-    job = workers_lib.Job(self._work, self._prepare(*state), clients)
-    for _, results in workers.run(job):
-      if self._num_plain:
-        plain = self._accumulate(*plain, *results[: self._num_plain])
-      totals = [
-          sum_.add(total, value)
-          for sum_, total, value in zip(sums, totals, results[self._num_plain :])
-      ]
-    with checks.sentence_first():
-      outputs = self._update(*state, *self._report(*plain), *totals)
-    return values.value_of(outputs[len(state) :], self._type.result)
+    return [values.tensor_of(leaf) for leaf in state], clients
 
 
-_BITWIDTH, _MAX_INPUT, _MODULUS = 'bitwidth', 'max_input', 'modulus'
+# From zeros and the bound that `MapReduceForm` declares: bit width, maximum, modulus.
+_SECURE_SUMS = (
+    lambda zero, bitwidth: batches.IntegerSum(zero, 2 ** bitwidth.astype(np.int64) - 1),
+    batches.IntegerSum,
+    lambda zero, modulus: batches.IntegerSum(zero, modulus - 1, modulus),
+)
 
 
-def _secure_sums(kind, result_type, bound_computation) -> list[batches.IntegerSum]:
+def _secure_sums(make, result_type, bound_computation) -> list[batches.IntegerSum]:
   types = flattening.leaf_types(result_type)
   if not types:
     return []
-  bounds = [b.numpy() for b in _graph(bound_computation).function()()]
-  if len(bounds) == 1:  # One for all tensors.
+  bounds = [bound.numpy() for bound in _graph(bound_computation).function()()]
+  if len(bounds) == 1:  # A single bound is for all tensors.
     bounds *= len(types)
-  max_input = {
-      _BITWIDTH: lambda bound: 2 ** bound.astype(np.int64) - 1,
-      _MAX_INPUT: lambda bound: bound,
-      _MODULUS: lambda bound: bound - 1,
-  }[kind]
-  return [
-      batches.IntegerSum(
-          np.zeros(type_.shape, type_.dtype.type),
-          max_input(bound),
-          bound if kind == _MODULUS else None,
-      )
-      for type_, bound in zip(types, bounds)
-  ]
+  return [make(np.zeros(t.shape, t.dtype.type), bound) for t, bound in zip(types, bounds)]
 
 
 def _graph(comp: tff.framework.ConcreteComputation) -> graphs.Graph:
@@ -254,23 +221,21 @@ def _graph(comp: tff.framework.ConcreteComputation) -> graphs.Graph:
 
 def _graph_of(proto) -> graphs.Graph:
   tensorflow = proto.tensorflow
-  names = []
-  if tensorflow.HasField('parameter'):
-    names = _tensor_names(tensorflow.parameter)
   return graphs.Graph(
       tensorflow.graph_def.value,
-      tuple(names),
+      tuple(_tensor_names(tensorflow.parameter)),
       tuple(_tensor_names(tensorflow.result)),
       tensorflow.initialize_op,
   )
 
 
 def _tensor_names(binding) -> list[str]:
+  """Returns the names of a binding's tensors; none if it is unset."""
   kind = binding.WhichOneof('binding')
   if kind == 'tensor':
     return [binding.tensor.tensor_name]
   if kind == 'sequence':
     return [binding.sequence.variant_tensor_name]
   if kind == 'struct':
-    return [n for e in binding.struct.element for n in _tensor_names(e)]
+    return [name for element in binding.struct.element for name in _tensor_names(element)]
   return []

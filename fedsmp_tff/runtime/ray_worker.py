@@ -1,6 +1,6 @@
-"""The process on a Ray cluster that runs clients.
+"""Runs clients in a process of a Ray cluster.
 
-It is sent there by value, so that it needs TensorFlow and Ray alone.
+The driver sends this module by value, so that a node needs TensorFlow and Ray alone.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ OK, FAILED = 'ok', 'failed'
 
 
 class Worker:
-  """Runs clients one after the other, on the one device that it has."""
+  """Runs clients one after the other, on its single device."""
 
   def __init__(self, tensorflow_version: str, use_gpu: bool):
     """Initializes the worker.
 
     Args:
-      tensorflow_version: The driver's, which this process must have too.
+      tensorflow_version: The driver's version, which this process must have too.
       use_gpu: Whether it has a GPU; if not, it leaves its machine's GPUs to other processes.
 
     Raises:
@@ -43,11 +43,8 @@ class Worker:
           ' requirements-gpu.txt on all nodes, or run on processors.'
       )
     self._device = devices[0].name
-    # By the key of the work: its function and its sums.
-    self._works = {}
-    # The key of the round, and its broadcast tensors.
-    self._round = None
-    self._broadcast = []
+    self._works = {}  # From the key of a work to its function and its sums.
+    self._round, self._broadcast = None, []  # The key of the round, and its broadcast tensors.
 
   def run(
       self,
@@ -61,16 +58,17 @@ class Worker:
     """Runs a batch of clients.
 
     Args:
-      work_key: Names what clients do; it is fetched once.
+      work_key: Key of the work, which is fetched once.
       work: Reference to its `graphs.Graph` and its sums.
-      round_key: Names the round, whose broadcast is fetched once.
+      round_key: Key of the round, whose broadcast is fetched once.
       broadcast: Reference to the arrays that the server broadcasts.
-      positions: Where the clients are in the round.
-      clients: Each one's own: arrays, or tuples of a dataset's graph or of a reference to it.
+      positions: The positions of the clients in the round.
+      clients: The leaves of each client: arrays, and for a dataset a tuple of its graph or of a
+        reference to it.
 
     Returns:
-      `OK` and the batch's results, or `FAILED` and an error's class (TensorFlow's can't be
-      pickled itself), arguments and notes.
+      `OK` and the batch's results, or `FAILED` and an error's class (pickle does not take
+      TensorFlow's errors), arguments and notes.
     """
     try:
       with tf.device(self._device):
@@ -85,13 +83,13 @@ class Worker:
           self._round = round_key
 
         def run_client(leaves):
-          own = [
+          tensors = [
               graphs.dataset_variant(_fetched(*leaf))
               if isinstance(leaf, tuple)
               else tf.constant(leaf)
               for leaf in leaves
           ]
-          return [np.asarray(result.numpy()) for result in function(*own, *self._broadcast)]
+          return [np.asarray(result.numpy()) for result in function(*tensors, *self._broadcast)]
 
         return OK, batches.run(run_client, clients, positions, sums)
     except tf.errors.OpError as error:

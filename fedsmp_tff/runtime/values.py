@@ -11,11 +11,11 @@ Leaf = Union[tf.Tensor, tf.data.Dataset]
 
 
 def leaves_of(value: Any, type_spec: tff.Type) -> list[Leaf]:
-  """The tensors and datasets that make up a value, in the order of its type.
+  """Returns the tensors and datasets that make up a value, in the order of its type.
 
   Args:
-    value: A value that TFF takes for `type_spec`: Python containers, numbers, arrays,
-      tensors, and datasets or lists of elements.
+    value: A value that TFF takes for `type_spec`: Python containers, numbers, arrays, tensors,
+      and datasets or lists of elements.
     type_spec: A type of tensors, sequences and structures of them, not placed.
 
   Returns:
@@ -31,20 +31,14 @@ def leaves_of(value: Any, type_spec: tff.Type) -> list[Leaf]:
   if isinstance(type_spec, tff.StructType):
     return [
         leaf
-        for member, member_type in zip(
-            members_of(value, type_spec), type_spec
-        )
+        for member, member_type in zip(members_of(value, type_spec), type_spec)
         for leaf in leaves_of(member, member_type)
     ]
   raise TypeError(f'A value can\'t be of type {type_spec} here.')
 
 
 def members_of(value: Any, type_spec: tff.StructType) -> list[Any]:
-  """The members of a container, in the order of its type.
-
-  Raises:
-    TypeError: If they are not those of the type.
-  """
+  """Returns a container's members in the order of its type; raises TypeError if they differ."""
   names = [name for name, _ in tff.structure.to_elements(type_spec)]
   if isinstance(value, Mapping):
     if set(value) != set(names):
@@ -62,7 +56,7 @@ def members_of(value: Any, type_spec: tff.StructType) -> list[Any]:
 
 
 def value_of(tensors: Sequence[tf.Tensor], type_spec: tff.Type) -> Any:
-  """The inverse of `leaves_of`: NumPy values in the containers of the type."""
+  """Inverts `leaves_of`: returns NumPy values in the containers of the type."""
   rest = iter(tensors)
   return tff.types.structure_from_tensor_type_tree(
       lambda _: next(rest).numpy(), without_placement(type_spec)
@@ -70,7 +64,7 @@ def value_of(tensors: Sequence[tf.Tensor], type_spec: tff.Type) -> Any:
 
 
 def without_placement(type_spec: tff.Type) -> tff.Type:
-  """The type with each `T@SERVER` in it replaced by T."""
+  """Returns the type with each `T@SERVER` in it replaced by T."""
   if isinstance(type_spec, tff.FederatedType):
     return type_spec.member
   if isinstance(type_spec, tff.StructType):
@@ -84,10 +78,8 @@ def without_placement(type_spec: tff.Type) -> tff.Type:
 
 
 def tensor_of(leaf: Leaf) -> tf.Tensor:
-  """A leaf as a graph takes it: a dataset as its variant tensor."""
-  if isinstance(leaf, tf.data.Dataset):
-    return tf.data.experimental.to_variant(leaf)
-  return leaf
+  """Returns a leaf as input of a graph: a dataset as its variant tensor."""
+  return tf.data.experimental.to_variant(leaf) if isinstance(leaf, tf.data.Dataset) else leaf
 
 
 def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
@@ -104,34 +96,33 @@ def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
     )
     tensor = tf.constant(value, dtype) if fits else None
   if not fits or not tf.TensorShape(type_spec.shape).is_compatible_with(tensor.shape):
-    found = tensor if fits else value
+    given = tensor if fits else value
     raise TypeError(
         f'Expected a value of type {type_spec}. Found one of type'
-        f' {getattr(found, "dtype", type(value))} and shape {np.shape(value)}.'
+        f' {getattr(given, "dtype", type(value))} and shape {np.shape(value)}.'
     )
   return tensor
 
 
 def _dataset(value: Any, type_spec: tff.SequenceType) -> tf.data.Dataset:
   if isinstance(value, tf.data.Dataset):
-    found = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
-    if not type_spec.is_assignable_from(found):
-      raise TypeError(f'Expected a dataset of type {type_spec}. Found {found}.')
+    value_type = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
+    if not type_spec.is_assignable_from(value_type):
+      raise TypeError(f'Expected a dataset of type {type_spec}. Found {value_type}.')
     return value
   if not isinstance(value, Sequence):
     raise TypeError(
-        f'Expected a `tf.data.Dataset` or a list of elements of type'
-        f' {type_spec.element}. Found {type(value)}.'
+        f'Expected a `tf.data.Dataset` or a list of elements of type {type_spec.element}. Found'
+        f' {type(value)}.'
     )
   specs = tff.types.type_to_tf_tensor_specs(type_spec.element)
-  flat_specs = tf.nest.flatten(specs)
   elements = [
-      tf.nest.pack_sequence_as(specs, leaves_of(element, type_spec.element))
-      for element in value
+      tf.nest.pack_sequence_as(specs, leaves_of(element, type_spec.element)) for element in value
   ]
   if not elements:
-    nothing = [tf.zeros([0, *(d or 0 for d in s.shape)], s.dtype) for s in flat_specs]
-    return tf.data.Dataset.from_tensor_slices(tf.nest.pack_sequence_as(specs, nothing))
+    return tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(
+        lambda spec: tf.zeros([0, *(d or 0 for d in spec.shape)], spec.dtype), specs
+    ))
   # Elements may differ in shape, which `from_tensor_slices` does not take.
   datasets = [tf.data.Dataset.from_tensors(element) for element in elements]
   return tf.data.Dataset.from_tensor_slices(datasets).flat_map(lambda d: d)

@@ -13,12 +13,12 @@ from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import values
 
-# How far a client may be ahead of the first one that is not done, where results are
-# used in order and so have to be kept.
+# How far a client may be ahead of the first unfinished one if results are used in order: they have
+# to be kept until then.
 _LEAD = 256
-# A batch is at most this share of what one worker would get of the clients that are left: so
-# the last batches are of one client, and workers end at about the same time whatever
-# each client takes (factoring; Hummel, Schonberg, Flynn 1992).
+# A batch is at most 1 / (_SHARE * number of workers) of the clients that are left: so the last
+# batches are of one client, and workers end at about the same time whatever each client takes
+# (factoring; Hummel, Schonberg, Flynn 1992).
 _SHARE = 2
 
 
@@ -26,10 +26,10 @@ class Work:
   """The clients' computation, the same for all of them and in all rounds.
 
   Attributes:
-    graph: From a client's leaves and the broadcast tensors to its results.
-    sums: How the last results are added, where they are; those before are not.
-    ordered: Whether there are results that are not added. They are used in the order of
-      clients, as floats must be added where two runs are to agree.
+    graph: Maps a client's leaves and the broadcast tensors to its results.
+    sums: The sums of the last results; the results before are not added.
+    ordered: Whether there are results that are not added. They are used in the order of clients:
+      sums of floats depend on the order.
     has_resources: See `graphs.Graph`.
   """
 
@@ -45,9 +45,9 @@ class Job:
   """The clients of one round.
 
   Attributes:
-    work: The computation of each.
-    broadcast: The tensors that the server sends to all of them.
-    clients: Each one's own leaves.
+    work: The computation of each client.
+    broadcast: The tensors that the server sends to all clients.
+    clients: The leaves of each client.
   """
 
   work: Work
@@ -59,7 +59,7 @@ class Result(NamedTuple):
   """The results of a batch.
 
   Attributes:
-    batch: The positions of its clients; one, if the work has results that are not added.
+    batch: The positions of its clients; a single one if the work has results that are not added.
     values: The results that are not added, and the sums over the batch.
   """
 
@@ -70,27 +70,19 @@ class Result(NamedTuple):
 class Cohort:
   """The clients of a round on their way through the workers.
 
-  They go in batches, each the positions of clients that one worker runs: these are lost, repeated
-  and counted together.
+  A batch is the positions of clients that one worker runs; they are lost, repeated and counted
+  together.
   """
 
   def __init__(self, job: Job, max_batch: int = 1, lead: int = _LEAD):
-    """Initializes the cohort.
-
-    Args:
-      job: The clients.
-      max_batch: Clients of a batch, at most.
-      lead: How far a client of an ordered work may be ahead of the first that is not done.
-    """
+    """Initializes the cohort with the maximum number of clients of a batch, and `_LEAD`."""
     self._ordered = job.work.ordered
-    self._num_clients = len(job.clients)
+    self._num_clients = self._left = len(job.clients)
     self._max_batch = max_batch
     self._lead = lead
-    self._left = self._num_clients
-    # The first client that was never taken, the first whose result is not out, and the
-    # results that wait for it.
-    self._next = 0
-    self._first = 0
+    # The first client that was never taken, the first whose result is not out, and the results
+    # that wait for it.
+    self._next = self._first = 0
     self._early = {}
     self._lost = collections.deque()
     self._done = set()
@@ -101,7 +93,7 @@ class Cohort:
     return self._left > 0
 
   def take(self, num_workers: int = 1) -> Optional[range]:
-    """The next batch to run, where so many workers are; None if there is none for now."""
+    """Returns the next batch to run, by one of `num_workers`; None if there is none for now."""
     if self._lost:
       return self._lost.popleft()
     start, left = self._next, self._num_clients - self._next
@@ -116,8 +108,8 @@ class Cohort:
   def finish(self, result: Result) -> Iterator[Result]:
     """Notes that a batch is done, and yields the results that are now to be used.
 
-    A worker that was given up may have finished its batch after all: that second
-    result does not count. Those of an ordered work wait for their turn.
+    A second result of a batch does not count: a worker that was given up may have finished after
+    all. Results of an ordered work wait for their turn.
     """
     batch = result.batch
     if batch in self._done:
@@ -132,11 +124,11 @@ class Cohort:
       self._first += 1
       yield self._early.pop(self._first - 1)
 
-  def lose(self, batch: range) -> int:
-    """Puts back a batch whose worker was lost; how often that has happened to it."""
+  def requeue(self, batch: range) -> int:
+    """Puts back a batch whose worker was lost; returns how often it was lost."""
     self._losses[batch] += 1
     if batch not in self._done:
-      # Before all others, so that none has to wait for it longer than necessary.
+      # In front, so that no other batch waits for it longer than necessary.
       self._lost.appendleft(batch)
     return self._losses[batch]
 
@@ -146,14 +138,7 @@ class Workers(abc.ABC):
 
   @abc.abstractmethod
   def run(self, job: Job) -> Iterator[Result]:
-    """Runs the clients of one round.
-
-    Args:
-      job: The clients.
-
-    Yields:
-      Results, each client in one of them; those of an ordered work in the order of clients.
-    """
+    """Yields results with each client once; those of an ordered work in the order of clients."""
 
   @abc.abstractmethod
   def close(self) -> None:

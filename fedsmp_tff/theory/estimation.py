@@ -1,8 +1,8 @@
 """Estimates the constants of Theorem 2 and the loss of top-k from public data alone.
 
-Public examples are divided into clients of realistic size, which train for a few
-rounds of FedAvg; the gradients and updates of these rounds give the estimates. They describe
-that part of training: the theorem's constants are bounds everywhere, and are larger.
+Public examples are divided into clients of realistic size, which train for a few rounds of FedAvg;
+the gradients and updates of these rounds give the estimates. They describe that part of training:
+the theorem's constants are bounds everywhere, and are larger.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,21 +26,12 @@ _POINTS = 400
 class Estimate:
   """The constants of Theorem 2 and the loss of top-k, as estimated from public data.
 
-  >>> constants = theorem_2.Constants(
-  ...     smoothness=1.0, gradient_variance=0.1, dissimilarity=1.0, dissimilarity_offset=0.1,
-  ...     initial_gap=2.0)
-  >>> found = Estimate(
-  ...     constants, dim=100, kept=np.array([1, 10, 100]), lost=np.array([0.9, 0.5, 0.0]),
-  ...     update_norm=0.3)
-  >>> found.topk_variance(num_kept=10), found.topk_variance(num_kept=100)
-  (0.5, 0.0)
-
   Attributes:
     constants: The constants of Assumptions 1 to 3.
     dim: d.
     kept: The k at which `lost` was measured, int64[n], ascending, from 1 to d.
-    lost: float64[n]: the share of the squared norm of the clients' mean update that lies
-      outside the k coordinates that an update on other public examples moves most.
+    lost: Fraction of the squared norm of the clients' mean update outside the k largest coordinates
+      of an update on other public examples, float64[n].
     update_norm: The median norm of a client's update, over all d coordinates.
   """
 
@@ -51,7 +42,7 @@ class Estimate:
   update_norm: float
 
   def topk_variance(self, num_kept: int) -> float:
-    """phi_k of top-k as measured, between the measured k by interpolation of log k."""
+    """Returns the measured phi_k of top-k, interpolated over log k."""
     return float(np.interp(np.log(num_kept), np.log(self.kept), self.lost))
 
 
@@ -64,14 +55,15 @@ def estimate(
     seed: int,
     over: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Estimate:
-  """Trains on public data, half of it as the clients', half of it as the server's.
+  """Trains on public data, half of them for clients and half for the server.
 
-  - L: the largest ||grad f(x) - grad f(y)|| / ||x - y|| from one round's weights to the next's.
-  - zeta^2: the variance of minibatch gradients around their client's, mean over clients and
-    rounds; 0 if a client has no more than one batch.
-  - kappa^2: mean ||grad f_i||^2 - ||grad f||^2, mean over rounds; with it beta^2 = 1 is enough.
-    These are clients of one distribution: real ones that differ more have a larger kappa^2.
-  - e_0: the loss before training, taking f* to be 0.
+  - L: the largest ||grad f(x) - grad f(y)|| / ||x - y|| between the weights x, y of two successive
+    rounds.
+  - zeta^2: the variance of minibatch gradients around their client's, mean over clients and rounds;
+    0 if a client has a single batch.
+  - kappa^2: mean ||grad f_i||^2 - ||grad f||^2, mean over rounds, for beta^2 = 1. These clients have
+    one distribution: real clients, which differ more, have a larger kappa^2.
+  - e_0: the loss before training, with f* = 0.
 
   Args:
     model: The model, with its initial weights.
@@ -82,9 +74,6 @@ def estimate(
     seed: Seed of the split and of shuffling.
     over: Wraps the iteration over rounds, for a progress bar.
 
-  Returns:
-    The estimate.
-
   Raises:
     ValueError: If the public examples don't make two clients, or the loss is not finite.
   """
@@ -94,45 +83,42 @@ def estimate(
   num_clients = (len(y) - half) // client_examples
   if num_clients < _FEWEST_CLIENTS:
     raise ValueError(
-        f'`client_examples`={client_examples} makes {num_clients} clients of half of the'
-        f' {len(y)} public examples, and {_FEWEST_CLIENTS} are needed: lower it, or take more'
-        ' public examples.'
+        f'`client_examples`={client_examples} makes {num_clients} clients of half of the {len(y)}'
+        f' public examples, and {_FEWEST_CLIENTS} are needed: lower it, or take more public examples.'
     )
-  of_server = x[order[:half]], y[order[:half]]
-  of_clients = [
+  server = x[order[:half]], y[order[:half]]
+  clients = [
       (x[rows], y[rows])
       for rows in np.array_split(order[half : half + num_clients * client_examples], num_clients)
   ]
   measure = _Measurements(model, training)
   weights = measure.initial_weights
   base = tf.constant([seed, 0], tf.int64)
-  points, lost, norms = [measure.gradients(weights, of_clients)], [], []
+  points, lost, norms = [measure.gradients(weights, clients)], [], []
   for t in over(range(rounds)):
-    seeds = [
-        randomness.fold_in(randomness.fold_in(base, t), i) for i in range(num_clients + 1)
-    ]
-    public = measure.update(weights, of_server, t, seeds[0])
-    updates = [
-        measure.update(weights, examples, t, one)
-        for examples, one in zip(of_clients, seeds[1:])
+    round_seed = randomness.fold_in(base, t)
+    seeds = [randomness.fold_in(round_seed, i) for i in range(num_clients + 1)]
+    public, *updates = [
+        measure.update(weights, *examples, t, client_seed)
+        for examples, client_seed in zip([server, *clients], seeds)
     ]
     norms += [np.linalg.norm(update) for update in updates]
     update = np.mean(updates, axis=0)
-    kept, share = _lost(update, public)
-    lost.append(share)
+    kept, lost_of_round = _lost(update, public)
+    lost.append(lost_of_round)
     weights = weights - update
-    points.append(measure.gradients(weights, of_clients))
-  found = theorem_2.Constants(
+    points.append(measure.gradients(weights, clients))
+  constants = theorem_2.Constants(
       smoothness=float(max(
-          np.linalg.norm(one.mean - other.mean) / np.linalg.norm(one.weights - other.weights)
-          for one, other in zip(points, points[1:])
+          np.linalg.norm(a.mean - b.mean) / np.linalg.norm(a.weights - b.weights)
+          for a, b in zip(points, points[1:])
       )),
       gradient_variance=float(np.mean([point.within for point in points])),
       dissimilarity=1.0,
       dissimilarity_offset=float(np.mean([point.between for point in points])),
       initial_gap=points[0].loss,
   )
-  return Estimate(found, len(update), kept, np.mean(lost, axis=0), float(np.median(norms)))
+  return Estimate(constants, len(update), kept, np.mean(lost, axis=0), float(np.median(norms)))
 
 
 class _Point(NamedTuple):
@@ -142,8 +128,8 @@ class _Point(NamedTuple):
     weights: float32[d].
     loss: The mean loss over clients.
     mean: The mean gradient, float32[d].
-    within: Squared distance of a minibatch's gradient from its client's, on average.
-    between: Squared distance of a client's gradient from the mean one, on average.
+    within: Mean squared distance of a minibatch's gradient from its client's.
+    between: Mean squared distance of a client's gradient from the mean gradient.
   """
 
   weights: np.ndarray
@@ -161,13 +147,9 @@ class _Measurements:
   """
 
   def __init__(
-      self,
-      model: tff.learning.models.FunctionalModel,
-      training: local_training.LocalTraining,
+      self, model: tff.learning.models.FunctionalModel, training: local_training.LocalTraining
   ):
-    trainable, non_trainable = tf.nest.map_structure(
-        tf.convert_to_tensor, model.initial_weights
-    )
+    trainable, non_trainable = tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
     flattener = flattening.Flattener(tff.types.tensorflow_to_type(
         tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), trainable)
     ))
@@ -186,46 +168,39 @@ class _Measurements:
 
     @tf.function(reduce_retracing=True)
     def update(weights, x, y, round_num, seed):
-      start = tff.learning.models.ModelWeights(
-          flattener.unflatten(weights), non_trainable
-      )
-      hparams = training.hparams_of_round(
-          training.initial_hparams(start.trainable), round_num
-      )
+      start = tff.learning.models.ModelWeights(flattener.unflatten(weights), non_trainable)
+      hparams = training.hparams_of_round(training.initial_hparams(start.trainable), round_num)
       return flattener.flatten(training.train(model, start, (x, y), hparams, seed))
 
     self._gradient = gradient
     self._update = update
 
-  def gradients(self, weights: np.ndarray, of_clients: Sequence[Any]) -> _Point:
+  def gradients(self, weights: np.ndarray, clients: Sequence[Any]) -> _Point:
     """Measures the gradients of all clients at some weights."""
-    losses, within, squared, total = [], [], [], 0.0
-    for x, y in of_clients:
+    losses, within, squared, mean = [], [], [], 0.0
+    for x, y in clients:
       parts = [
-          self._gradient(tf.constant(weights), *map(tf.constant, (x[rows], y[rows])))
+          self._gradient(*map(tf.constant, (weights, x[rows], y[rows])))
           for rows in np.array_split(np.arange(len(y)), -(-len(y) // self._batch_size))
       ]
       gradients = np.stack([gradient for _, gradient in parts])
-      own = gradients.mean(axis=0)
+      client_mean = gradients.mean(axis=0)
       losses += [float(loss) for loss, _ in parts]
-      within.append(_squared_norm(gradients - own) / len(parts))
-      squared.append(_squared_norm(own))
-      total = total + own / len(of_clients)
-    return _Point(
-        weights, float(np.mean(losses)), total, float(np.mean(within)),
-        max(0.0, float(np.mean(squared)) - _squared_norm(total)),
-    )
+      within.append(_squared_norm(gradients - client_mean) / len(parts))
+      squared.append(_squared_norm(client_mean))
+      mean = mean + client_mean / len(clients)
+    between = max(0.0, float(np.mean(squared)) - _squared_norm(mean))
+    return _Point(weights, float(np.mean(losses)), mean, float(np.mean(within)), between)
 
   def update(
-      self, weights: np.ndarray, examples: Any, round_num: int, seed: tf.Tensor
+      self, weights: np.ndarray, x: np.ndarray, y: np.ndarray, round_num: int, seed: tf.Tensor
   ) -> np.ndarray:
-    """The update of local training from some weights in some round."""
-    x, y = map(tf.constant, examples)
-    return self._update(tf.constant(weights), x, y, tf.constant(round_num), seed).numpy()
+    """Returns the update of local training from some weights in some round."""
+    return self._update(*map(tf.constant, (weights, x, y, round_num)), seed).numpy()
 
 
 def _lost(update: np.ndarray, public: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """For some k, the share of `update` outside of the k largest coordinates of `public`."""
+  """Returns some k, and the fraction of `update` outside the k largest coordinates of `public`."""
   kept = np.unique(np.geomspace(1, len(update), _POINTS).round().astype(np.int64))
   squares = np.square(update, dtype=np.float64)
   inside = np.cumsum(squares[np.argsort(-np.abs(public), kind='stable')])

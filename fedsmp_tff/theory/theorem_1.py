@@ -6,13 +6,12 @@ from fedsmp_tff.privacy import spec as spec_lib
 
 
 def epsilon(spec: spec_lib.PrivacySpec) -> tuple[float, list[str]]:
-  """The paper's Theorem 1, solved for epsilon, and which of its conditions fail.
+  """Solves the paper's Theorem 1 for epsilon, and names its conditions that fail.
 
-  sigma^2 >= 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2 for q = r/n, from the
-  simplified bound of Lemma 5 (3.5 q^2 alpha / sigma^2 a round) at
-  alpha = 1 + 2 log(1/delta) / epsilon. It samples exactly r of n clients, for which
-  neighbours differ by one client replaced and a sum by 2 C, but takes C: to
-  compare with, not to claim.
+  sigma^2 >= 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2 for q = r/n, from the simplified bound
+  of Lemma 5 (3.5 q^2 alpha / sigma^2 per round) at alpha = 1 + 2 log(1/delta) / epsilon. The
+  theorem samples exactly r of n clients, where a replaced client changes the sum by up to 2 C, but
+  takes C: a figure to compare with, not a guarantee.
 
   >>> spec = spec_lib.PrivacySpec(
   ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
@@ -42,7 +41,6 @@ def epsilon(spec: spec_lib.PrivacySpec) -> tuple[float, list[str]]:
     unmet.append(f'sigma^2 = {sigma**2:.4g} >= 0.7')
   if alpha > most:
     unmet.append(
-        f'alpha = {alpha:.4g} <= 1 + (2/3) sigma^2 log(1 / (q alpha (1 + sigma^2)))'
-        f' = {most:.4g}'
+        f'alpha = {alpha:.4g} <= 1 + (2/3) sigma^2 log(1 / (q alpha (1 + sigma^2))) = {most:.4g}'
     )
   return epsilon, unmet

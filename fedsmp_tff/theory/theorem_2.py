@@ -1,11 +1,11 @@
-"""Theorem 2: a bound on the gradients that Fed-SMP's weights have, and the k that minimizes it.
+"""Theorem 2: a bound on the gradients at Fed-SMP's weights, and the k that minimizes it.
 
-The mean over rounds of ||grad f||^2 is at most the sum of three parts: what FedAvg has
-(optimization), what leaving out d - k coordinates adds (compression), and what noise on k
-coordinates adds (privacy). With more coordinates the second falls and the third grows.
+The mean over rounds of ||grad f||^2 is at most the sum of three errors: of FedAvg (optimization),
+of leaving out d - k coordinates (compression), and of the noise on k coordinates (privacy). With
+more coordinates the second falls and the third grows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import math
 from typing import Optional
@@ -15,8 +15,17 @@ import numpy as np
 RANDK, TOPK = 'randk', 'topk'
 # The appendix's choice in the proof for top-k.
 GAMMA = 1 / 3
-# Of k, on a logarithmic scale, in the search for the best one.
+# Step of the search over log k.
 _RESOLUTION = 0.007
+
+
+def _check(values: object, positive: Sequence[str], minima: Mapping[str, float]) -> None:
+  """Raises ValueError if an attribute is not positive, or below its minimum, or not finite."""
+  for name in (*positive, *minima):
+    value, least = getattr(values, name), minima.get(name)
+    if not (value > 0 if least is None else value >= least) or value == math.inf:
+      rule = 'greater than 0' if least is None else f'at least {least}'
+      raise ValueError(f'`{name}` must be {rule} and finite. Found {value}.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +34,8 @@ class Constants:
 
   Attributes:
     smoothness: L: gradients of clients' losses are L-Lipschitz.
-    gradient_variance: zeta^2: the variance of a minibatch's gradient around its client's,
-      mean over clients.
+    gradient_variance: zeta^2: the variance of a minibatch's gradient around its client's, mean
+      over clients.
     dissimilarity: beta^2 >= 1, of mean ||grad f_i||^2 <= beta^2 ||grad f||^2 + kappa^2.
     dissimilarity_offset: kappa^2.
     initial_gap: e_0 = f(theta^0) - f*.
@@ -39,18 +48,9 @@ class Constants:
   initial_gap: float
 
   def __post_init__(self):
-    if not 0 < self.smoothness < math.inf:
-      raise ValueError(
-          f'`smoothness` must be greater than 0 and finite. Found {self.smoothness}.'
-      )
-    for name, least in (
-        ('gradient_variance', 0), ('dissimilarity', 1), ('dissimilarity_offset', 0),
-        ('initial_gap', 0),
-    ):
-      if not least <= getattr(self, name) < math.inf:
-        raise ValueError(
-            f'`{name}` must be at least {least} and finite. Found {getattr(self, name)}.'
-        )
+    _check(self, ['smoothness'], {
+        'gradient_variance': 0, 'dissimilarity': 1, 'dissimilarity_offset': 0, 'initial_gap': 0
+    })
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Training:
 
   Attributes:
     dim: d.
-    learning_rate: eta_l, the learning rate of clients. The theorem has no momentum; with
-      momentum mu a step is longer by 1/(1 - mu).
+    learning_rate: eta_l, the learning rate of clients. The theorem has no momentum; with momentum
+      mu a step is longer by 1/(1 - mu).
     local_steps: tau.
     rounds: T.
     clients_per_round: r.
-    clipping_norm: C; no part of the bound depends on it without noise.
+    clipping_norm: C, which has no effect without noise.
     noise_multiplier: sigma; 0 without privacy.
   """
 
@@ -77,19 +77,9 @@ class Training:
   noise_multiplier: float
 
   def __post_init__(self):
-    for name in ('dim', 'local_steps', 'rounds', 'clients_per_round'):
-      if getattr(self, name) < 1:
-        raise ValueError(f'`{name}` must be at least 1. Found {getattr(self, name)}.')
-    for name in ('learning_rate', 'clipping_norm'):
-      if not 0 < getattr(self, name) < math.inf:
-        raise ValueError(
-            f'`{name}` must be greater than 0 and finite. Found {getattr(self, name)}.'
-        )
-    if not 0 <= self.noise_multiplier < math.inf:
-      raise ValueError(
-          '`noise_multiplier` must be at least 0 and finite. Found'
-          f' {self.noise_multiplier}.'
-      )
+    _check(self, ['learning_rate', 'clipping_norm'], {
+        'dim': 1, 'local_steps': 1, 'rounds': 1, 'clients_per_round': 1, 'noise_multiplier': 0
+    })
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,25 +96,18 @@ class Bound:
     return self.optimization + self.compression + self.privacy
 
 
-def compression_variance(sparsifier: str, num_kept: int, dim: int) -> float:
-  """phi_k: how much of ||x||^2 a sparsifier loses at worst, E||S(x) - x||^2 <= phi_k ||x||^2.
-
-  Args:
-    sparsifier: `RANDK`, scaled by d/k: d/k - 1; or `TOPK`: 1 - k/d, valid for any
-      vector: what top-k loses of a real update can be far less.
-    num_kept: k, from 1 to d.
-    dim: d.
-
-  Raises:
-    ValueError: If `sparsifier` is another one, or k out of range.
-  """
+def _phi(training: Training, sparsifier: str, num_kept: int, variance: Optional[float]) -> float:
+  """Returns phi_k, with which E||S(x) - x||^2 <= phi_k ||x||^2; raises as `bound`."""
+  dim = training.dim
   if not 1 <= num_kept <= dim:
     raise ValueError(f'`num_kept` must be from 1 to dim={dim}. Found {num_kept}.')
-  if sparsifier == RANDK:
-    return dim / num_kept - 1
-  if sparsifier == TOPK:
-    return 1 - num_kept / dim
-  raise ValueError(f'`sparsifier` must be {RANDK!r} or {TOPK!r}. Found {sparsifier!r}.')
+  if sparsifier not in (RANDK, TOPK):
+    raise ValueError(f'`sparsifier` must be {RANDK!r} or {TOPK!r}. Found {sparsifier!r}.')
+  if variance is None:
+    return dim / num_kept - 1 if sparsifier == RANDK else 1 - num_kept / dim
+  if not 0 <= variance < math.inf:
+    raise ValueError(f'`variance` must be at least 0 and finite. Found {variance}.')
+  return variance
 
 
 def bound(
@@ -141,11 +124,12 @@ def bound(
     training: The numbers of the run.
     sparsifier: `RANDK` or `TOPK`.
     num_kept: k, from 1 to d.
-    variance: phi_k, where it was measured; default: `compression_variance`.
+    variance: phi_k, if it was measured; None: its largest value, d/k - 1 for rand-k (scaled by d/k)
+      and 1 - k/d for top-k. The loss of a real update can be far smaller.
 
   Returns:
-    The parts. They are a bound only if `violations` returns none; their shape over k is
-    useful even where they are not.
+    The parts. They are a bound only if there are no `violations`; else their shape over k is still
+    useful.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -164,24 +148,6 @@ def bound(
   )
 
 
-def largest_learning_rate(
-    constants: Constants,
-    training: Training,
-    sparsifier: str,
-    num_kept: int,
-    variance: Optional[float] = None,
-) -> float:
-  """The largest eta_l that the theorem allows; arguments and errors as of `bound`."""
-  phi = _phi(training, sparsifier, num_kept, variance)
-  slowness = training.local_steps * constants.smoothness
-  beta2 = constants.dissimilarity
-  return min(
-      1 / (24 * slowness * (phi + 1) * beta2),
-      1 / (4 * slowness * math.sqrt(4 * beta2 + 2)),
-      1 / (12 * slowness),
-  )
-
-
 def violations(
     constants: Constants,
     training: Training,
@@ -189,42 +155,30 @@ def violations(
     num_kept: int,
     variance: Optional[float] = None,
 ) -> list[str]:
-  """The theorem's conditions that are not met, a sentence each.
+  """Returns a sentence for each violated condition of the theorem; arguments as of `bound`.
 
   One condition is not checked here: no update may be clipped (||update|| <= C).
-
-  Args:
-    constants: As of `bound`.
-    training: As of `bound`.
-    sparsifier: As of `bound`.
-    num_kept: As of `bound`.
-    variance: As of `bound`.
   """
-  found = []
-  largest = largest_learning_rate(constants, training, sparsifier, num_kept, variance)
-  if training.learning_rate > largest:
-    found.append(
-        f'the learning rate {training.learning_rate:g} is above {largest:.3g}, the largest'
-        ' for which Theorem 2 is valid'
-    )
+  sentences = []
   phi = _phi(training, sparsifier, num_kept, variance)
+  slowness = training.local_steps * constants.smoothness
+  beta2 = constants.dissimilarity
+  largest = min(
+      1 / (24 * slowness * (phi + 1) * beta2),
+      1 / (4 * slowness * math.sqrt(4 * beta2 + 2)),
+      1 / (12 * slowness),
+  )
+  if training.learning_rate > largest:
+    sentences.append(
+        f'the learning rate {training.learning_rate:g} is above {largest:.3g}, the largest for which'
+        ' Theorem 2 is valid'
+    )
   if sparsifier == TOPK and phi > GAMMA:
-    found.append(
+    sentences.append(
         f'phi_k = {phi:.3g} is above gamma = {GAMMA:.3g}, which the proof for top-k needs'
         ' (appendix; Theorem 2 does not state it)'
     )
-  return found
-
-
-def _phi(
-    training: Training, sparsifier: str, num_kept: int, variance: Optional[float]
-) -> float:
-  """phi_k as measured, or else at worst; raises as `bound`."""
-  worst = compression_variance(sparsifier, num_kept, training.dim)
-  phi = worst if variance is None else variance
-  if not 0 <= phi < math.inf:
-    raise ValueError(f'`variance` must be at least 0 and finite. Found {phi}.')
-  return phi
+  return sentences
 
 
 def best_compression_ratio(
@@ -233,12 +187,11 @@ def best_compression_ratio(
     sparsifier: str,
     variance: Optional[Callable[[int], float]] = None,
 ) -> float:
-  """The p = k/d at which the bound is smallest, to 0.7 %.
+  """Returns the p = k/d at which the bound is smallest, to 0.7 %.
 
   For rand-k that is k = sqrt(A d / B), A = 8 eta tau L (2 kappa^2 + zeta^2) and
-  B = 4 L C^2 sigma^2 / (eta tau r^2), as long as it is from 1 to d; L cancels out. For top-k
-  the bound is linear in k as long as phi_k is: its minimum is at one of the ends, so that
-  without a measured `variance` the answer is 1/d or 1.
+  B = 4 L C^2 sigma^2 / (eta tau r^2), if it is from 1 to d; L cancels out. For top-k the bound is
+  linear in k if phi_k is: without a measured `variance` the answer is 1/d or 1.
 
   >>> constants = Constants(
   ...     smoothness=1.0, gradient_variance=0.1, dissimilarity=1.0, dissimilarity_offset=0.1,
@@ -259,14 +212,7 @@ def best_compression_ratio(
     constants: The constants of the problem.
     training: The numbers of the run.
     sparsifier: `RANDK` or `TOPK`.
-    variance: phi_k as a function of k, where it was measured; default:
-      `compression_variance`.
-
-  Returns:
-    p in (0, 1].
-
-  Raises:
-    ValueError: As `bound`.
+    variance: phi_k as a function of k, if it was measured; see `bound`.
   """
   steps = math.ceil(math.log(training.dim) / _RESOLUTION) + 1
   candidates = np.unique(np.geomspace(1, training.dim, steps).round().astype(np.int64))

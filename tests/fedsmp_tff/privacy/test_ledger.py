@@ -34,7 +34,6 @@ class TestComputation:
     assert record.spec == _SPEC and record.run == 'a' and not record.seeded
     assert record.rounds == [0, 1, 2, 3] and record.rounds_charged == 4
     assert record.size == written.stat().st_size
-    assert record.spec.epsilon(rounds=4) == _SPEC.epsilon(rounds=4)
 
   def test_names_are_read_back(self, tmp_path):
     names = dict(data='people', initial_weights='random')
@@ -49,8 +48,7 @@ class TestComputation:
         dict(num_slots=20, min_reports=12),
         dict(noise='discrete_gaussian', num_values=9, bits=12),
     )):
-      spec = dataclasses.replace(_SPEC, num_slots=None, min_reports=None)
-      spec = dataclasses.replace(spec, **{'num_slots': None, 'min_reports': None, **options})
+      spec = dataclasses.replace(_SPEC, **{'num_slots': None, 'min_reports': None, **options})
       _ledger(tmp_path / str(i), spec=spec).close()
       assert ledger_lib.read(tmp_path / str(i)).spec == spec
 
@@ -63,17 +61,15 @@ class TestComputation:
       if bytes(changed).splitlines() == whole.splitlines():
         continue
       written.write_bytes(bytes(changed))
-      with pytest.raises(ledger_lib.LedgerError, match='restore the latest backup, and add the rounds that it lacks'):
+      with pytest.raises(ledger_lib.LedgerError, match='restore the latest backup, and add the'):
         ledger_lib.read(written)
 
   @pytest.mark.parametrize('line', range(5))
-  def test_a_line_left_out_or_said_twice_is_found(self, written, line):
+  def test_a_missing_or_repeated_line_is_found(self, written, line):
     lines = written.read_bytes().splitlines(keepends=True)
-    for changed in (
-        lines[:line] + lines[line + 1 :], lines[: line + 1] + lines[line:]
-    ):
+    for changed in (lines[:line] + lines[line + 1 :], lines[: line + 1] + lines[line:]):
       if changed == lines[:-1]:
-        continue  # Only who knows how long it was sees that: `check`.
+        continue  # Only `check` finds a missing end.
       written.write_bytes(b''.join(changed))
       with pytest.raises(ledger_lib.LedgerError, match='was changed: line'):
         ledger_lib.read(written)
@@ -122,6 +118,7 @@ class TestComputation:
     whole = written.read_bytes()
     with _ledger(written) as ledger:
       state = ledger.state()
+      ledger.check(state)
     written.write_bytes(b''.join(whole.splitlines(keepends=True)[:3]))
     record = ledger_lib.read(written)
     with ledger_lib.Ledger(
@@ -134,27 +131,18 @@ class TestComputation:
       restored.check(state)
     assert written.read_bytes() == whole
 
-  def test_a_missing_file_is_refused(self, tmp_path):
-    with pytest.raises(ledger_lib.LedgerError, match='no such file|No such file'):
-      ledger_lib.read(tmp_path / 'none')
-
-  @pytest.mark.parametrize('content', ['', '{}\n', '[]\n', 'text\n', '\x00\xff\n'])
-  def test_what_is_no_ledger_is_refused(self, tmp_path, content):
+  @pytest.mark.parametrize('content', [None, '', '{}\n', '[]\n', 'text\n', '\x00\xff\n'])
+  def test_a_file_that_is_no_ledger_is_refused(self, tmp_path, content):
     path = tmp_path / 'ledger.jsonl'
-    path.write_text(content, encoding='latin-1')
-    with pytest.raises(ledger_lib.LedgerError):
+    if content is not None:
+      path.write_text(content, encoding='latin-1')
+    with pytest.raises(ledger_lib.LedgerError, match=None if content else 'No such|not a ledger'):
       ledger_lib.read(path)
 
-  @pytest.mark.parametrize(
-      'other',
-      [
-          dict(run='b'),
-          dict(seed=0),
-          dict(data='other'),
-          dict(initial_weights='of others'),
-          dict(spec=dataclasses.replace(_SPEC, noise_multiplier=1.5)),
-      ],
-  )
+  @pytest.mark.parametrize('other', [
+      dict(run='b'), dict(seed=0), dict(data='other'), dict(initial_weights='of others'),
+      dict(spec=dataclasses.replace(_SPEC, noise_multiplier=1.5)),
+  ])
   def test_another_run_s_is_refused(self, written, other):
     before = written.read_bytes()
     with pytest.raises(ledger_lib.LedgerError, match='belongs to another run') as error:
@@ -209,21 +197,6 @@ class TestExecution:
     with _ledger(written) as ledger:
       ledger.begin(4)
     assert written.read_bytes() == longer
-
-  def test_what_a_checkpoint_knows_must_be_there(self, written):
-    with _ledger(written) as ledger:
-      before = ledger.state()
-      ledger.begin(4)
-      after = ledger.state()
-    lines = written.read_bytes().splitlines(keepends=True)
-    with _ledger(written) as ledger:
-      ledger.check(before)
-      ledger.check(after)
-    written.write_bytes(b''.join(lines[:-1]))
-    with _ledger(written) as ledger:
-      ledger.check(before)
-      with pytest.raises(ledger_lib.LedgerError, match='4 entries, but the checkpoint recorded 5'):
-        ledger.check(after)
 
   def test_no_round_begins_that_can_not_be_written(self, written):
     ledger = _ledger(written)

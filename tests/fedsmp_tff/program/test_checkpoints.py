@@ -56,14 +56,12 @@ def _latest(path, like=None, run_id=b'run'):
 class TestCheckpoints:
 
   def test_what_was_saved_last_is_found_bit_for_bit(self, saved):
-    found, expected = _latest(saved), _state(4, value=4)._replace(run_id=b'run')
-    tree.assert_same_structure(found, expected)
-    for ours, theirs in zip(tree.flatten(found), tree.flatten(expected)):
-      assert np.asarray(ours).dtype == np.asarray(theirs).dtype
-      np.testing.assert_array_equal(ours, theirs)
-
-  def test_the_last_three_are_kept(self, saved):
     assert sorted(os.listdir(saved)) == ['round_2', 'round_3', 'round_4']
+    latest, expected = _latest(saved), _state(4, value=4)._replace(run_id=b'run')
+    tree.assert_same_structure(latest, expected)
+    for leaf, expected_leaf in zip(tree.flatten(latest), tree.flatten(expected)):
+      assert np.asarray(leaf).dtype == np.asarray(expected_leaf).dtype
+      np.testing.assert_array_equal(leaf, expected_leaf)
 
   def test_what_a_killed_writer_left_is_removed(self, saved):
     shutil.copytree(saved / 'round_4', saved / 'round_5_temp1234')
@@ -103,12 +101,11 @@ class TestCheckpoints:
       now[0] += 0.2
       assert c.due(2)
 
-  @pytest.mark.parametrize('name', ['rounds_per_checkpoint', 'keep'])
-  def test_refuses_numbers(self, tmp_path, name):
-    with pytest.raises(ValueError, match=f'`{name}` must be positive. Found 0'):
-      checkpoints_lib.Checkpoints(tmp_path, **{name: 0})
+  def test_refuses_numbers(self, tmp_path):
+    with pytest.raises(ValueError, match='`rounds_per_checkpoint` must be positive. Found 0'):
+      checkpoints_lib.Checkpoints(tmp_path, rounds_per_checkpoint=0)
 
-  @pytest.mark.parametrize('seconds', [0.001, 0.01, 0.03, 0.06])
+  @pytest.mark.parametrize('seconds', [0.001, 0.03])
   def test_an_interrupt_while_saving_leaves_a_whole_checkpoint(self, tmp_path, seconds):
     def interrupt(*_):
       raise KeyboardInterrupt
@@ -152,15 +149,25 @@ class TestCheckpoints:
     assert process.num_threads() < native + 10
 
 
+def _cut(path, fraction):
+  os.truncate(path, int(fraction * path.stat().st_size))
+
+
+def _change(path):
+  content = bytearray(path.read_bytes())
+  content[len(content) // 3] ^= 1
+  path.write_bytes(content)
+
+
 class TestDamage:
 
-  @pytest.mark.parametrize(
-      'name', ['saved_model.pb', 'variables/variables.index', 'variables/*data*']
-  )
-  @pytest.mark.parametrize('left', [0, 0.5, 0.99])
-  def test_a_cut_file_is_named_with_the_remedy(self, saved, name, left):
+  @pytest.mark.parametrize('damage', [
+      lambda path: _cut(path, 0), lambda path: _cut(path, 0.99), _change, os.unlink
+  ], ids=['empty', 'cut', 'changed', 'missing'])
+  @pytest.mark.parametrize('name', ['variables/variables.index', 'variables/*data*'])
+  def test_a_damaged_file_is_named_with_the_remedy(self, saved, name, damage):
     [path] = (saved / 'round_4').glob(name)
-    os.truncate(path, int(left * path.stat().st_size))
+    damage(path)
     with pytest.raises(
         checkpoints_lib.CheckpointError,
         match=r"round_4 can't be read .*; remove it to resume from round 3\.$",
@@ -169,52 +176,20 @@ class TestDamage:
     shutil.rmtree(saved / 'round_4')
     assert _latest(saved).rounds_done == 3
 
-  @pytest.mark.parametrize('name', ['variables/variables.index', 'variables/*data*'])
-  def test_a_changed_byte_is_found(self, saved, name):
-    [path] = (saved / 'round_4').glob(name)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(checkpoints_lib.CheckpointError, match="can't be read"):
-      _latest(saved)
-
-  @pytest.mark.parametrize('name', ['saved_model.pb', 'variables', None])
-  def test_a_missing_part(self, saved, name):
-    for path in saved.glob('round_4/*' if name is None else f'round_4/{name}'):
-      shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(checkpoints_lib.CheckpointError, match="round_4 can't be read"):
-      _latest(saved)
-
   def test_the_only_one(self, saved):
     shutil.rmtree(saved / 'round_2')
     shutil.rmtree(saved / 'round_3')
-    (saved / 'round_4' / 'saved_model.pb').unlink()
+    _cut(saved / 'round_4' / 'saved_model.pb', 0.5)
     with pytest.raises(checkpoints_lib.CheckpointError, match='or start over without'):
       _latest(saved)
 
-  @pytest.mark.parametrize(
-      'like, what',
-      [
-          (_state(0, num=6), r'weights/trainable/0 is float32\[5\], not float32\[6\]'),
-          (_state(0)._replace(reporters=()), 'an earlier version of fedsmp_tff'),
-          (_state(0)._replace(rounds_done=np.int64(0)), r'rounds_done is int32\[\], not int64'),
-      ],
-  )
-  def test_another_model_s(self, saved, like, what):
-    with pytest.raises(checkpoints_lib.CheckpointError, match=what):
-      _latest(saved, like)
-
-  def test_one_of_an_earlier_version_is_refused_in_a_sentence(self, saved):
-    # Its aggregation had a choice of coordinates, factors and a guess.
-    like = _state(0)
-    aggregation = like.process.aggregator
-    earlier = aggregation._asdict()
-    earlier['choice'] = (earlier.pop('coordinates'), np.ones(2, np.float32), np.zeros(0, np.float32))
-    like = like._replace(process=like.process._replace(aggregator=earlier))
-    with pytest.raises(
-        checkpoints_lib.CheckpointError,
-        match=r'round_4 has other parts .* an earlier version of fedsmp_tff.* start over',
-    ):
+  @pytest.mark.parametrize('like, difference', [
+      (_state(0, num=6), r'weights/trainable/0 is float32\[5\], not float32\[6\]'),
+      (_state(0)._replace(reporters=()), 'round_4 has other parts .* an earlier version .* start over'),
+      (_state(0)._replace(rounds_done=np.int64(0)), r'rounds_done is int32\[\], not int64'),
+  ])
+  def test_another_model_s(self, saved, like, difference):
+    with pytest.raises(checkpoints_lib.CheckpointError, match=difference):
       _latest(saved, like)
 
   def test_another_run_s(self, saved):

@@ -54,9 +54,7 @@ class _Runs:
   def _process(self, noise_multiplier=0.0, clients_per_round=2, **options):
     return processes.fed_smp(
         tiny_models.linear_regression(),
-        fedsmp_tff.LocalTraining(
-            tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1
-        ),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1),
         fedsmp_tff.Dense(),
         clients_per_round=clients_per_round,
         clipping_norm=1.0,
@@ -70,9 +68,7 @@ class _Runs:
   ):
     return loop.run(
         process or self._process(),
-        lambda i: tf.data.Dataset.from_tensor_slices(
-            tiny_models.regression_examples(4, seed=i)
-        ),
+        lambda i: tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(4, seed=i)),
         sampler or sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
         rounds,
         loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
@@ -89,48 +85,30 @@ class TestRun(_Runs):
     assert stopped_by is None
     assert [r.rounds_done for r in reports] == list(range(6))
     assert reports[0].metrics is None
-    assert all(
-        r.metrics['aggregator']['participants'] == 2 for r in reports[1:]
-    )
+    assert all(r.metrics['aggregator']['participants'] == 2 for r in reports[1:])
     assert [r.rounds_done for r in reports if r.evaluation is not None] == [0, 2, 4, 5]
     assert reports[5].evaluation == np.sum(weights.trainable[0])
 
   @pytest.mark.parametrize('kind', [KeyboardInterrupt, runtime.WorkersLostError])
-  def test_an_interrupt_keeps_the_reported_rounds(self, kind):
-    seen = []
+  @pytest.mark.parametrize('where', ['report', 'evaluation'])
+  def test_only_reported_rounds_are_released(self, kind, where):
+    seen, evaluations = [], []
 
-    def interrupt(report):
-      if report.rounds_done == 4:
+    def report(report):
+      if where == 'report' and report.rounds_done == 4:
         raise kind
       seen.append(report.rounds_done)
 
-    weights, stopped_by = self._run([_Tell(interrupt)])
-    assert isinstance(stopped_by, kind)
-    assert seen == [0, 1, 2, 3]
+    def evaluate(weights):
+      evaluations.append(weights)
+      if where == 'evaluation' and len(evaluations) == 3:  # Of rounds 0, 2 and 4.
+        raise kind
+
+    weights, stopped_by = self._run([_Tell(report)], evaluate=evaluate)
+    assert isinstance(stopped_by, kind) and seen == [0, 1, 2, 3]
     # The order of examples is fresh, so float sums differ in their last bits.
     np.testing.assert_allclose(
-        weights.trainable[0],
-        self._run([], rounds=3)[0].trainable[0],
-        rtol=1e-5,
-    )
-
-  def test_a_round_that_was_not_reported_is_not_released(self):
-    def evaluate(weights):
-      del weights
-      evaluate.calls += 1
-      if evaluate.calls == 3:  # Before the first round, after 2 and after 4.
-        raise KeyboardInterrupt
-
-    evaluate.calls = 0
-    seen = []
-    weights, _ = self._run(
-        [_Tell(lambda r: seen.append(r.rounds_done))], evaluate=evaluate
-    )
-    assert seen == [0, 1, 2, 3]
-    np.testing.assert_allclose(
-        weights.trainable[0],
-        self._run([], rounds=3)[0].trainable[0],
-        rtol=1e-5,
+        weights.trainable[0], self._run([], rounds=3)[0].trainable[0], rtol=1e-5
     )
 
   def test_nothing_is_returned_before_anything_was_reported(self):
@@ -184,16 +162,15 @@ class TestLedger(_Runs):
       (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
       (sampling.FixedSampler(_POPULATION, 1), '`clients_per_round`=2. Found 1'),
       (sampling.PoissonSampler(_POPULATION, 2, 2), '`__class__`=.*FixedSampler'),
-      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'only `sampler` has one'),
+      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'Only `sampler` has a seed'),
   ])
   def test_another_sampler_is_refused(self, tmp_path, sampler, what):
     self._refused(tmp_path, self._SPEC, what, sampler=sampler)
 
   def test_other_slots_are_refused(self, tmp_path):
     spec = dataclasses.replace(self._SPEC, sampling='poisson', num_slots=9, min_reports=9)
-    self._refused(
-        tmp_path, spec, '`num_slots`=9. Found 8', sampler=sampling.PoissonSampler(_POPULATION, 2, 8)
-    )
+    sampler = sampling.PoissonSampler(_POPULATION, 2, 8)
+    self._refused(tmp_path, spec, '`num_slots`=9. Found 8', sampler=sampler)
 
   @pytest.mark.parametrize('options, what', [
       (dict(noise_multiplier=0.9), '`noise_multiplier`=1.0. Found 0.9'),
@@ -236,13 +213,11 @@ class TestGoingOn(_Runs):
 
     tell = _Tell(note)
     with checkpoints_lib.Checkpoints(directory, rounds_per_checkpoint=every) as c:
-      if fails_at is None:
+      crash = pytest.raises(RuntimeError, match='a crash')
+      with contextlib.nullcontext() if fails_at is None else crash:
         self.weights, _ = self._run(
             [tell], checkpoints=c, sampler_seed=sampler_seed, **options
         )
-      else:
-        with pytest.raises(RuntimeError, match='a crash'):
-          self._run([tell], checkpoints=c, sampler_seed=sampler_seed, **options)
     return seen, tell
 
   def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path):
@@ -252,9 +227,7 @@ class TestGoingOn(_Runs):
     assert tell.restored == 2 and seen == [3, 4, 5]
     # The crash came before the call was counted.
     assert tell.calls == 6
-    np.testing.assert_allclose(
-        self.weights.trainable[0], self._run([])[0].trainable[0], rtol=1e-5
-    )
+    np.testing.assert_allclose(self.weights.trainable[0], self._run([])[0].trainable[0], rtol=1e-5)
     assert self._rounds_of(tmp_path)[0] == []
 
   def test_checkpoints_come_after_reports(self, tmp_path):

@@ -26,17 +26,17 @@ class TestExecution:
     function = _counter().function()
     assert [int(function(tf.constant(i))[0]) for i in (1, 2, 1)] == [11, 12, 11]
 
-  def test_functions_share_no_variable(self):
-    graph = _counter()
-    one, other = (
-        tf.compat.v1.GraphDef.FromString(graph.graph_def) for _ in range(2)
-    )
-    for graph_def in (one, other):
-      graphs._separate_resources(graph_def)
-    names = [
-        [n.attr['shared_name'].s for n in g.node if n.op == 'VarHandleOp'] for g in (one, other)
-    ]
-    assert len(names[0]) == 1 and names[0] != names[1]
+  def test_functions_share_no_variable(self, monkeypatch):
+    imported, import_graph_def = [], tf.compat.v1.import_graph_def
+
+    def watch(graph_def, **options):
+      imported.append([n.attr['shared_name'].s for n in graph_def.node if n.op == 'VarHandleOp'])
+      return import_graph_def(graph_def, **options)
+
+    monkeypatch.setattr(tf.compat.v1, 'import_graph_def', watch)
+    for _ in range(2):
+      _counter().function()
+    assert len(imported[0]) == len(imported[1]) == 1 and imported[0] != imported[1]
 
   def test_only_variables_and_tables_can_not_be_shared(self):
     assert _counter().has_resources()

@@ -81,13 +81,6 @@ class TestExecution:
     with pytest.raises(ValueError, match='^Client 23 of the round gave .* from 1000001 to'):
       list(pool.run(job))
 
-  def test_all_are_handed_out_once(self):
-    cohort = workers.Cohort(_job(3, ordered=False))
-    assert _taken(cohort, 4) == [(0, 0), (1, 1), (2, 2), None]
-    assert cohort
-    assert [_finish(cohort, p) for p in (2, 0, 1)] == [[2], [0], [1]]
-    assert not cohort
-
   def test_batches_shrink_towards_the_end(self):
     cohort = workers.Cohort(_job(40, ordered=False), max_batch=8)
     sizes = [last - first + 1 for first, last in _taken(cohort, 14, num_workers=2)]
@@ -101,24 +94,18 @@ class TestExecution:
     assert _finish(cohort, 1) == _finish(cohort, 2) == []
     assert _finish(cohort, 0) == [0, 1, 2]
 
-  def test_a_second_result_does_not_count(self):
-    cohort = workers.Cohort(_job(2))
-    cohort.take()
-    assert _finish(cohort, 0) == [0] and not _finish(cohort, 0)
-    assert cohort  # The other one is still to come.
-
   def test_a_lost_batch_comes_back_whole_and_first(self):
     cohort = workers.Cohort(_job(40, ordered=False), max_batch=8)
     first = cohort.take(), cohort.take()
-    assert cohort.lose(first[0]) == 1
+    assert cohort.requeue(first[0]) == 1
     assert cohort.take() == first[0]
-    assert cohort.lose(first[0]) == 2
+    assert cohort.requeue(first[0]) == 2
 
   def test_a_batch_that_was_done_after_all_does_not_come_back(self):
     cohort = workers.Cohort(_job(2))
     batch = cohort.take()
     _finish(cohort, 0)
-    cohort.lose(batch)
+    cohort.requeue(batch)
     assert _taken(cohort, 2) == [(1, 1), None]
 
   def test_none_gets_further_ahead_than_the_lead(self):
@@ -130,7 +117,7 @@ class TestExecution:
     assert _taken(cohort, 3) == [(3, 3), (4, 4), None]
 
   @pytest.mark.parametrize('seed', range(40))
-  def test_any_story_counts_each_client_once(self, seed):
+  def test_any_order_of_events_counts_each_client_once(self, seed):
     rng = np.random.default_rng(seed)
     num, ordered = int(rng.integers(0, 60)), bool(seed % 2)
     cohort = workers.Cohort(
@@ -150,7 +137,7 @@ class TestExecution:
         finish(running.pop(rng.integers(len(running))))
       elif event == 2 and running:
         given_up.append(running.pop(rng.integers(len(running))))
-        cohort.lose(given_up[-1])
+        cohort.requeue(given_up[-1])
       elif event == 3 and given_up:  # It answers when nobody waits for it any more.
         finish(given_up.pop())
     assert (counted if ordered else sorted(counted)) == list(range(num))

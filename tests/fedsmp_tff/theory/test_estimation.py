@@ -7,7 +7,6 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import local_training
 from fedsmp_tff.theory import estimation
-from fedsmp_tff.theory import theorem_2
 
 _DIM, _CLIENT, _BATCH, _CLIENTS = 6, 6, 3, 4
 _RATE = 0.1
@@ -110,11 +109,3 @@ class TestExecution:
       estimation.estimate(
           _model(np.zeros(_DIM, np.float32)), (y, y), _training(), 4, rounds=1, seed=0
       )
-
-  def test_feeds_the_theorem(self, case):
-    found = case[0]
-    run = theorem_2.Training(_DIM, _RATE, 2, 3, 4, 1.0, 1.0)
-    p = theorem_2.best_compression_ratio(
-        found.constants, run, theorem_2.TOPK, found.topk_variance
-    )
-    assert p in [k / _DIM for k in range(1, _DIM + 1)]

@@ -76,13 +76,16 @@ class TestComputation:
     b = 4 * 2.0 * 0.8**2 * 0.5**2 / (0.01 * 5 * 20**2)
     assert best == pytest.approx(20 * math.log(a / (20 * b)) / 1000, abs=1.5e-3)
 
-  def test_largest_learning_rate_is_the_papers(self):
-    for k, phi in ((1000, 0.0), (10, 99.0)):
-      found = theorem_2.largest_learning_rate(_CONSTANTS, _RUN, theorem_2.RANDK, k)
-      assert found == pytest.approx(min(
-          1 / (24 * 5 * 2.0 * (phi + 1) * 1.5), 1 / (4 * 5 * 2.0 * math.sqrt(4 * 1.5 + 2)),
-          1 / (12 * 5 * 2.0),
-      ))
+  @pytest.mark.parametrize('k, phi', [(1000, 0.0), (10, 99.0)])
+  def test_largest_learning_rate_is_the_papers(self, k, phi):
+    largest = min(
+        1 / (24 * 5 * 2.0 * (phi + 1) * 1.5), 1 / (4 * 5 * 2.0 * math.sqrt(4 * 1.5 + 2)),
+        1 / (12 * 5 * 2.0),
+    )
+    for rate, num_violations in ((0.999 * largest, 0), (1.001 * largest, 1)):
+      run = dataclasses.replace(_RUN, learning_rate=rate)
+      violations = theorem_2.violations(_CONSTANTS, run, theorem_2.RANDK, k)
+      assert len(violations) == num_violations
 
   def test_violations(self):
     slow = dataclasses.replace(_RUN, learning_rate=1e-4)
