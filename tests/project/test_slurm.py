@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from tests.support import commands
-from tests.support import small_data
 from tests.support import waiting
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -44,10 +43,9 @@ def test_it_ends_with_the_sweeps_status_and_leaves_nothing(tmp_path, temporary, 
 
 
 @pytest.mark.slow
-def test_sigterm_ends_the_run_after_its_round_and_leaves_nothing(tmp_path, temporary):
-  small_data.write_fashion_mnist(tmp_path / 'data')
+def test_sigterm_ends_the_run_after_its_round_and_leaves_nothing(data_dir, tmp_path, temporary):
   grid = tmp_path / 'my.grid'
-  flags = [flag for flag in commands.tiny(tmp_path / 'data', '')[1:] if 'output_dir' not in flag]
+  flags = [flag for flag in commands.tiny(data_dir, '')[1:] if 'output_dir' not in flag]
   grid.write_text(' '.join([*flags, '--rounds=100000']))
   job = _start(tmp_path, temporary, f'--grid={grid}', f'--sweep_dir={tmp_path / "runs"}')
 
