@@ -114,17 +114,13 @@ def _norm(value):
   return collections.OrderedDict(norm=tf.linalg.global_norm(tf.nest.flatten(value)))
 
 
-def _norm_of_mean(mean):
-  return tff.federated_map(_norm, mean)
-
-
 _WRAPPERS = {
     'as_weighted_aggregator': _AGGREGATORS.as_weighted_aggregator,
     'concat_factory': _AGGREGATORS.concat_factory,
     'HadamardTransformFactory': _AGGREGATORS.HadamardTransformFactory,
     'DiscreteFourierTransformFactory': _AGGREGATORS.DiscreteFourierTransformFactory,
     'add_measurements': lambda inner: _AGGREGATORS.add_measurements(
-        inner, server_measurement_fn=_norm_of_mean
+        inner, server_measurement_fn=lambda mean: tff.federated_map(_norm, mean)
     ),
     'DifferentiallyPrivateFactory': lambda inner: _AGGREGATORS.DifferentiallyPrivateFactory(
         tfp.NormalizedQuery(tfp.GaussianSumQuery(100.0, 0.0), _CLIENTS), inner
@@ -169,13 +165,13 @@ def _answer(computation):
 def _table():
   """Maps each name of the page's tables to its answer."""
   section = _PAGE.read_text(encoding='utf-8').split('\n## What keeps the guarantee\n')[1]
-  found = {}
+  answers = {}
   for row in re.findall(r'^\|(.+)\|$', section.split('\n## ')[0], re.MULTILINE):
     names, answer = row.split('|')[:2]
     for name in re.findall(r'`([A-Za-z_]+)`', names):
-      assert name not in found
-      found[name] = answer.strip()
-  return found
+      assert name not in answers
+      answers[name] = answer.strip()
+  return answers
 
 
 class TestTable:
@@ -228,9 +224,9 @@ class TestTable:
     factory = _AGGREGATORS.add_measurements(_ours(), client_measurement_fn=norms)
     assert _answer(_created(factory).next) == 'no'
 
-  @pytest.mark.parametrize('wrapper', [
-      _AGGREGATORS.clipping_factory, _AGGREGATORS.zeroing_factory
-  ])
+  @pytest.mark.parametrize(
+      'wrapper', [_AGGREGATORS.clipping_factory, _AGGREGATORS.zeroing_factory]
+  )
   def test_a_secure_count_is_as_exact(self, wrapper):
     [count] = [p for p in inspect.signature(wrapper).parameters if p.endswith('count_sum_factory')]
     factory = wrapper(1.0, _ours(), **{count: _AGGREGATORS.SecureSumFactory(1, 0)})
@@ -239,7 +235,7 @@ class TestTable:
 
 
 class TestValues:
-  """What comes out, beside independent readings in NumPy."""
+  """Compares results with independent readings in NumPy."""
 
   def _mean(self, factory, values):
     process = _created(factory)
@@ -249,15 +245,13 @@ class TestValues:
     result = process.next(process.initialize(), *arguments).result
     return np.concatenate([np.ravel(part) for part in result])
 
-  def _values(self):
-    rng = np.random.default_rng(0)
-    values = [
-        (rng.normal(size=(4, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32))
-        for _ in range(_CLIENTS)
-    ]
-    flat = [np.concatenate([part.ravel() for part in value]) for value in values]
-    mean = numpy_reference.mean_without_noise(flat, np.arange(10), 1.0, _CLIP)
-    return [list(value) for value in values], flat, mean
+  def _values(self, weights=(1.0,) * _CLIENTS):
+    """Returns clients' values, and the mean of their clipped products with the weights."""
+    flat = np.random.default_rng(0).normal(size=(_CLIENTS, 10)).astype(np.float32)
+    mean = numpy_reference.mean_without_noise(
+        [w * v for w, v in zip(weights, flat)], np.arange(10), 1.0, _CLIP
+    )
+    return [[v[:8].reshape(4, 2), v[8:]] for v in flat], mean
 
   @pytest.mark.parametrize('name, divisor', [
       ('as_weighted_aggregator', 1), ('concat_factory', 1), ('HadamardTransformFactory', 1),
@@ -267,18 +261,15 @@ class TestValues:
   def test_wrappers_give_the_mean_or_divide_twice_and_weights_count_for_nothing(
       self, name, divisor
   ):
-    values, _, mean = self._values()
+    values, mean = self._values()
     # A rotation of float32 loses some of the last bits.
     np.testing.assert_allclose(
         self._mean(_WRAPPERS[name](_ours()), values), mean / divisor, atol=2e-6
     )
 
   def test_a_weighted_mean_divides_twice_and_clips_what_is_multiplied(self):
-    values, flat, _ = self._values()
     weights = 10.0 ** np.arange(_CLIENTS)
-    mean = numpy_reference.mean_without_noise(
-        [w * v for w, v in zip(weights, flat)], np.arange(10), 1.0, _CLIP
-    )
+    values, mean = self._values(weights)
     np.testing.assert_allclose(
         self._mean(_AGGREGATORS.MeanFactory(_ours()), values), mean / weights.sum(), atol=2e-6
     )
@@ -295,13 +286,9 @@ class TestValues:
         tf.data.Dataset.from_tensor_slices(e).batch(len(e[0])) for e in examples
     ])
     updates = [
-        np.concatenate([
-            part.reshape(-1)
-            for part in numpy_reference.linear_regression_update(
-                before.trainable, *e, batches=[np.arange(len(e[0]))], learning_rate=rate,
-                momentum=0.0,
-            )
-        ])
+        np.concatenate(list(map(np.ravel, numpy_reference.linear_regression_update(
+            before.trainable, *e, batches=[slice(None)], learning_rate=rate, momentum=0.0
+        ))))
         for e in examples
     ]
     expected = numpy_reference.mean_without_noise(updates, np.arange(10), 1.0, _CLIP)

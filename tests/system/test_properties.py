@@ -1,4 +1,4 @@
-"""Properties over generated inputs: encoding, gather and scatter, sparsifiers, accounting, flags."""
+"""Properties over generated inputs: encoding, accounting, flags."""
 
 import math
 import typing
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import channel
 from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.privacy import accountants
@@ -18,19 +17,11 @@ from fedsmp_tff.privacy import spec as spec_lib
 from tasks import errors
 from tasks.cli import settings
 from tests.support import gaussian_mechanism
-from tests.support import numpy_reference
 
 # The same examples each time: what CI finds can be found again.
 _many = hypothesis.settings(derandomize=True, deadline=None, max_examples=60, database=None)
 
 _finite = st.floats(allow_nan=False, allow_infinity=False)
-_vectors = hnp.arrays(
-    np.float32, st.integers(1, 40),
-    elements=st.floats(
-        # TensorFlow takes numbers too small for a normal exponent as zero.
-        width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False
-    ),
-)
 
 
 class TestEncoding:
@@ -62,41 +53,6 @@ class TestEncoding:
     # The step of 40 bits is near float64's own error at the largest sums.
     slack = len(values) * (fixed_point.step / 2 + 4 * np.finfo(float).eps * bound)
     assert np.max(np.abs(decoded - expected)) <= slack * (1 + 1e-9)
-
-  @_many
-  @hypothesis.given(st.floats(1e-3, 1e3), st.floats(1e-6, 100), st.integers(1, 10**6))
-  def test_shares_add_up_to_the_mechanism_s_noise(self, clip, sigma, clients):
-    share = mechanism.share_stddev(clip * sigma, clients)
-    assert math.isclose(math.sqrt(clients * share**2), clip * sigma, rel_tol=1e-12)
-
-
-class TestSparsifiers:
-
-  @_many
-  @hypothesis.given(
-      st.integers(1, 300), st.floats(0, 1, exclude_min=True), st.integers(0, 2**62)
-  )
-  def test_randk_keeps_k_distinct_coordinates(self, dim, ratio, seed):
-    randk = sparsifiers.RandK(ratio)
-    chosen = randk.select(dim, tf.constant([seed, 1], tf.int64)).numpy()
-    assert len(chosen) == randk.num_kept(dim) == max(1, round(ratio * dim))
-    assert len(set(chosen)) == len(chosen) and 0 <= min(chosen) and max(chosen) < dim
-    assert math.isclose(randk.scale(dim) * len(chosen), dim)
-
-  @_many
-  @hypothesis.given(
-      hnp.arrays(
-          np.float32, st.integers(1, 40),
-          # Few values, so that many are equal.
-          elements=st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, np.nan, np.inf, -np.inf]),
-      ),
-      st.data(),
-  )
-  def test_topk_keeps_the_largest(self, update, data):
-    num = data.draw(st.integers(1, len(update)))
-    topk = sparsifiers.TopK(num=num, public_examples=(np.zeros((1, 1)), np.zeros(1)))
-    expected = numpy_reference.top_coordinates(np.nan_to_num(update, posinf=np.inf, neginf=-np.inf), num)
-    np.testing.assert_array_equal(np.sort(topk.select(tf.constant(update))), expected)
 
 
 class TestAccounting:
