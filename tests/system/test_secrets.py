@@ -19,15 +19,13 @@ from tests.support import tiny_models
 _DIM = 128
 
 
-def _nothing(features=4, outputs=2):
-  return tf.data.Dataset.from_tensor_slices(
-      (np.zeros((0, features), np.float32), np.zeros((0, outputs), np.float32))
-  )
+def _nothing(features=4):
+  return tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(0, features))
 
 
-def _process(features=4, outputs=2, r=2, sigma=1.0, **options):
+def _process(features=4, r=2, sigma=1.0, **options):
   return processes.fed_smp(
-      tiny_models.linear_regression(features, outputs),
+      tiny_models.linear_regression(features),
       fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1),
       fedsmp_tff.Dense(), clients_per_round=r, clipping_norm=1.0, noise_multiplier=sigma,
       **options,
@@ -136,8 +134,8 @@ class TestSeeded:
       assert not np.any(np.isclose(*pair, rtol=0, atol=1e-6))
 
   def test_every_client_has_noise_of_its_own(self):
-    one, other = (_releases(_process(seed=3), ids, rounds=1) for ids in ([5, 6], [5, 7]))
-    assert not np.any(np.isclose(one, other, rtol=0, atol=1e-6))
+    pair = [_releases(_process(seed=3), ids, rounds=1) for ids in ([5, 6], [5, 7])]
+    assert not np.any(np.isclose(*pair, rtol=0, atol=1e-6))
     # Two equal shares would be twice as wide as one; two of one round differ.
     alone = [_releases(_process(seed=3, r=1), [i], rounds=1) for i in (5, 6)]
     assert not np.any(np.isclose(*alone, rtol=0, atol=1e-6))
