@@ -23,11 +23,11 @@ def _nothing(features=4):
   return tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(0, features))
 
 
-def _process(features=4, r=2, sigma=1.0, **options):
+def _process(features=4, r=2, **options):
   return processes.fed_smp(
       tiny_models.linear_regression(features),
       fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1),
-      fedsmp_tff.Dense(), clients_per_round=r, clipping_norm=1.0, noise_multiplier=sigma,
+      fedsmp_tff.Dense(), clients_per_round=r, clipping_norm=1.0, noise_multiplier=1.0,
       **options,
   )
 
