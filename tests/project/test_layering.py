@@ -1,20 +1,17 @@
 """Tests which package may import which, how large a file may be, and that BUILD has every file."""
 
 import ast
-import collections
 import pathlib
 
 import pytest
 
 _ROOT = pathlib.Path(__file__).parents[2]
-# What no file of a package imports.
+# Modules that no file of a package may import.
 _NEVER = {
     'fedsmp_tff': ('absl', 'tasks', 'tests'),
     'fedsmp_tff/mechanism': ('fedsmp_tff.privacy', 'fedsmp_tff.program', 'fedsmp_tff.runtime'),
     'fedsmp_tff/privacy': ('fedsmp_tff.program', 'fedsmp_tff.runtime', 'tensorflow'),
-    'fedsmp_tff/runtime': (
-        'fedsmp_tff.mechanism', 'fedsmp_tff.privacy', 'fedsmp_tff.program',
-    ),
+    'fedsmp_tff/runtime': ('fedsmp_tff.mechanism', 'fedsmp_tff.privacy', 'fedsmp_tff.program'),
     'tasks': ('tests',),
     'tasks/models': ('tasks.cli', 'tasks.datasets', 'tasks.reporting', 'tasks.training'),
     'tasks/datasets': ('tasks.reporting', 'tasks.training'),
@@ -33,45 +30,34 @@ def _imports(path):
 
 @pytest.mark.parametrize('package', _NEVER)
 def test_no_file_imports_from_above(package):
-  paths = sorted((_ROOT / package).rglob('*.py'))
-  assert paths
-  found = [
-      f'{path.relative_to(_ROOT)} imports {name}'
-      for path in paths
-      for name in _imports(path)
-      if any(name == never or name.startswith(f'{never}.') for never in _NEVER[package])
+  imports = [
+      (path, name) for path in (_ROOT / package).rglob('*.py') for name in _imports(path)
   ]
-  assert not found
+  below = tuple(f'{never}.' for never in _NEVER[package])
+  assert imports and not [(path, name) for path, name in imports if f'{name}.'.startswith(below)]
 
 
 def _lines_of_code(function, lines):
-  """The number of lines of a function, without blank ones, comments and docstrings."""
-  kinds = (ast.ClassDef, ast.FunctionDef)
-  docstrings = [
-      node.body[0] for node in ast.walk(function)
-      if isinstance(node, kinds) and ast.get_docstring(node) is not None
-  ]
-  left_out = {n for doc in docstrings for n in range(doc.lineno, doc.end_lineno + 1)}
-  return sum(
-      bool(lines[number - 1].split('#')[0].strip())
-      for number in range(function.lineno, function.end_lineno + 1) if number not in left_out
-  )
+  """Returns the number of lines of a function, without blank ones, comments and docstrings."""
+  numbers = set(range(function.lineno, function.end_lineno + 1))
+  for node in ast.walk(function):
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+      numbers -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+  return sum(bool(lines[number - 1].split('#')[0].strip()) for number in numbers)
 
 
 @pytest.mark.parametrize('package', ['fedsmp_tff', 'tasks'])
 def test_folders_files_and_functions_are_small(package):
-  found, modules = [], collections.Counter()
+  sizes = []
   for path in sorted((_ROOT / package).rglob('*.py')):
     name, text = path.relative_to(_ROOT), path.read_text(encoding='utf-8')
-    modules[name.parent] += path.name != '__init__.py'
-    lines = text.splitlines()
-    if len(lines) > _MAX_LINES:
-      found.append(f'{name} has {len(lines)} lines')
-    for node in ast.walk(ast.parse(text)):
-      if isinstance(node, ast.FunctionDef) and (num := _lines_of_code(node, lines)) > _MAX_CODE:
-        found.append(f'{name}: {node.name} has {num} lines of code')
-  found += [f'{name} has {num} modules' for name, num in modules.items() if num > _MAX_MODULES]
-  assert not found
+    modules = len(set(path.parent.glob('*.py')) - {path.parent / '__init__.py'})
+    sizes += [(name.parent, modules, _MAX_MODULES), (name, len(text.splitlines()), _MAX_LINES)]
+    sizes += [
+        (f'{name}: {node.name}', _lines_of_code(node, text.splitlines()), _MAX_CODE)
+        for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)
+    ]
+  assert not [size for size in sizes if size[1] > size[2]]
 
 
 def test_build_has_every_file():
@@ -81,16 +67,13 @@ def test_build_has_every_file():
     paths = {p for pattern in include for p in _ROOT.glob(pattern)}
     paths -= {p for pattern in exclude for p in _ROOT.glob(pattern)}
     assert paths
-    # Starlark is nearly Python; what no build sees, such as .venv, is not of the package.
+    # No build sees .venv.
     return sorted(str(p.relative_to(_ROOT)) for p in paths if '.venv' not in p.parts)
 
-  def ignore(*unused_arguments, **unused_keywords):
-    pass
-
-  exec(  # pylint: disable=exec-used
+  exec(  # Starlark is nearly Python.
       (_ROOT / 'BUILD').read_text(encoding='utf-8'),
       {
-          **dict.fromkeys(('load', 'package', 'licenses', 'exports_files'), ignore),
+          **dict.fromkeys(('load', 'package', 'licenses', 'exports_files'), lambda *_, **__: None),
           'glob': glob,
           'py_library': lambda srcs, **_: sources.update(srcs),
           'py_binary': lambda srcs, **_: commands.update(srcs),

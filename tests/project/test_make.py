@@ -8,31 +8,30 @@ import subprocess
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
+def _make(directory, target, **environment):
+  for name in ('Makefile', 'requirements.txt'):
+    shutil.copy(_ROOT / name, directory)
+  done = subprocess.run(
+      ['make', target], cwd=directory, env={**os.environ, **environment}, capture_output=True,
+      text=True, check=False,
+  )
+  assert done.returncode == 2
+  return done.stderr
+
+
 def test_without_python_it_names_the_remedy(tmp_path):
   (tmp_path / 'bin').mkdir()
   for program in ('make', 'sh'):
     (tmp_path / 'bin' / program).symlink_to(shutil.which(program))
-  for name in ('Makefile', 'requirements.txt'):
-    shutil.copy(_ROOT / name, tmp_path)
-  done = subprocess.run(
-      ['make', 'run'], cwd=tmp_path, env={**os.environ, 'PATH': str(tmp_path / 'bin')},
-      capture_output=True, text=True, check=False,
-  )
-  assert done.returncode == 2
-  assert done.stderr.startswith(
+  assert _make(tmp_path, 'run', PATH=str(tmp_path / 'bin')).startswith(
       'make: no python3.11 is on the PATH; install Python 3.11, or name one: make PYTHON=FILE\n'
   )
 
 
 def test_an_environment_that_is_a_link_is_not_emptied(tmp_path):
-  (tmp_path / 'theirs').mkdir()
-  (tmp_path / 'theirs' / 'file').write_text('kept')
+  (tmp_path / 'elsewhere').mkdir()
+  (tmp_path / 'elsewhere' / 'file').write_text('kept')
   (tmp_path / 'clone').mkdir()
-  (tmp_path / 'clone' / '.venv').symlink_to(tmp_path / 'theirs')
-  for name in ('Makefile', 'requirements.txt'):
-    shutil.copy(_ROOT / name, tmp_path / 'clone')
-  done = subprocess.run(
-      ['make', 'test'], cwd=tmp_path / 'clone', capture_output=True, text=True, check=False
-  )
-  assert done.returncode == 2 and done.stderr.startswith('make: .venv is a link')
-  assert (tmp_path / 'theirs' / 'file').read_text() == 'kept'
+  (tmp_path / 'clone' / '.venv').symlink_to(tmp_path / 'elsewhere')
+  assert _make(tmp_path / 'clone', 'test').startswith('make: .venv is a link')
+  assert (tmp_path / 'elsewhere' / 'file').read_text() == 'kept'

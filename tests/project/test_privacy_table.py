@@ -9,19 +9,20 @@ import pytest
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks.training import finished
 from tests.support import commands
+from tests.support import small_data
 
 _PAGE = (pathlib.Path(__file__).parents[2] / 'docs' / 'privacy.md').read_text(encoding='utf-8')
 _MARKS = {'inside', 'outside', 'secret'}
 # Seconds, a duration or the time left, in what a run prints.
 _TIME = re.compile(r'\d (s|min|h)\b|\d\d:\d\d')
 _OUTSIDE_OR_SECRET = {
-    'timings.csv', 'events.out.tfevents.*', 'checkpoints/round_*', 'checkpoints/data_digest.json', 'participants',
-    'released', 'round_seconds',
+    'timings.csv', 'events.out.tfevents.*', 'checkpoints/round_*', 'checkpoints/data_digest.json',
+    'participants', 'released', 'round_seconds',
 }
 
 
 def _rows(title):
-  """Maps all artifacts of a table to their marks."""
+  """Maps each artifact of a table to its mark."""
   lines = _PAGE.split(f'| {title} | mark | why |\n')[1].split('\n\n')[0].splitlines()[1:]
   cells = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
   assert all(len(line) == 3 and line[1] in _MARKS and line[2] for line in cells), cells
@@ -31,7 +32,7 @@ def _rows(title):
 
 
 def _table(title):
-  """The same of those that have names in code."""
+  """Maps each artifact that has a name in code to its mark."""
   rows = _rows(title).items()
   return {match[1]: mark for name, mark in rows if (match := re.match('`(.*)`$', name))}
 
@@ -39,39 +40,35 @@ def _table(title):
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
   """Runs that have between them every kind of file and column."""
-  from tests.support import small_data
-
   data_dir = tmp_path_factory.mktemp('data')
   small_data.write_fashion_mnist(data_dir)
-  everything = ('--algorithm=fedsmp_topk', '--clip_quantile=0.5', '--rounds=2')
-  one, other, padded = (tmp_path_factory.mktemp(name) for name in ('one', 'other', 'padded'))
-  assert commands.main(commands.tiny(data_dir, one, '--algorithm=fedsmp_topk', '--rounds=2')) == 0
-  head = ('--trainable=head', '--warm_start=public')
-  assert commands.main(commands.tiny(data_dir, one, *everything, *head, '--overwrite')) == 0
-  assert commands.main(commands.tiny(data_dir, other, '--rounds=2', '--eval_examples=5')) == 0
+  head, sampled, padded = (tmp_path_factory.mktemp(name) for name in ('head', 'other', 'padded'))
+  for out, *flags in (
+      (head, '--algorithm=fedsmp_topk', '--rounds=2'),
+      (head, '--algorithm=fedsmp_topk', '--clip_quantile=0.5', '--rounds=2', '--trainable=head',
+       '--warm_start=public', '--overwrite'),
+      (sampled, '--rounds=2', '--eval_examples=5'),
+  ):
+    assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
   assert commands.main([
       'run', '--task=shakespeare', '--algorithm=fedavg', '--trainable=all', '--warm_start=none',
       '--clients_per_round=1', '--local_epochs=1', '--rounds=1', '--eval_examples=50',
       f'--output_dir={padded}',
   ]) == 0
-  assert finished.clean(other)
-  return one, other, padded
+  assert finished.clean(sampled)
+  return head, sampled, padded
 
 
 def test_every_file_is_marked_and_no_other(runs):
-  table = _table('artifact')
-  seen = set()
+  table, seen = _table('artifact'), {'checkpoints/round_*'}
   for run in runs:
     for path in run.rglob('*'):
       name = str(path.relative_to(run))
-      if path.is_dir() or '/round_' in name:
-        continue
-      found = [pattern for pattern in table if fnmatch.fnmatchcase(name, pattern)]
-      assert len(found) == 1, name
-      seen |= set(found)
-    cleaned = (run / 'checkpoints' / 'cleaned').exists()
-    assert list(run.glob('checkpoints/round_*')) or cleaned
-  assert seen | {'checkpoints/round_*'} == set(table)
+      if path.is_file() and '/round_' not in name:
+        (pattern,) = (pattern for pattern in table if fnmatch.fnmatchcase(name, pattern))
+        seen.add(pattern)
+    assert [*run.glob('checkpoints/round_*'), *run.glob('checkpoints/cleaned')]
+  assert seen == set(table)
 
 
 @pytest.mark.parametrize('file', ['metrics.csv', 'timings.csv'])
@@ -90,11 +87,8 @@ def test_events_have_the_columns_of_metrics_and_times(runs):
   assert marks['events.out.tfevents.*'] == marks['timings.csv'] == 'outside'
 
 
-def test_what_a_run_prints_is_outside_where_it_has_times(tmp_path, capsys):
-  from tests.support import small_data
-
-  small_data.write_fashion_mnist(tmp_path / 'data')
-  assert commands.main(commands.tiny(tmp_path / 'data', tmp_path / 'run', '--rounds=2')) == 0
+def test_what_a_run_prints_is_outside_where_it_has_times(data_dir, tmp_path, capsys):
+  assert commands.main(commands.tiny(data_dir, tmp_path / 'run', '--rounds=2')) == 0
   printed = capsys.readouterr()
   plan, results = printed.out.split('\noutput: ', 1)
   marks = _rows('artifact')
@@ -107,10 +101,10 @@ def test_what_a_run_prints_is_outside_where_it_has_times(tmp_path, capsys):
   assert marks["`logs/*` of a sweep's directory"] == 'outside'
 
 
-def test_what_is_not_inside_is_what_is_known_to_be(runs):
+def test_these_are_outside_or_secret():
   tables = [_table('artifact'), *(_table(f'column of `{f}.csv`') for f in ('metrics', 'timings'))]
-  found = {name for table in tables for name, mark in table.items() if mark != 'inside'}
-  assert found == _OUTSIDE_OR_SECRET
+  marks = {name: mark for table in tables for name, mark in table.items()}
+  assert {name for name in marks if marks[name] != 'inside'} == _OUTSIDE_OR_SECRET
 
 
 def test_the_numbers_of_colluding_slots():

@@ -13,20 +13,21 @@ import tensorflow as tf
 from tasks import run
 from tests.support import forked
 
-# 5x5 convolutions of two filters: 600 parameters.
-_TINY = ('--task=tests.support.tiny_task',)
+# Parameters of tiny_task's model, with 5x5 convolutions of two filters.
 DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
 
 
 def tiny(data_dir, output_dir, *arguments):
-  """A command line; of random masks, which compile soonest, unless `arguments` name an algorithm."""
+  """Returns a command line, of `fedsmp_randk`, which compiles soonest, unless `arguments` differ."""
   if not any('--algorithm' in a for a in arguments):
     arguments = ('--algorithm=fedsmp_randk', '--p=0.1', *arguments)
+  without_public = any(
+      name in a for a in arguments for name in ('randk', 'fedavg', 'fedsmp_released')
+  )
   return [
-      'run', *_TINY, f'--data_dir={data_dir}',
-      f'--output_dir={output_dir}', '--public_examples=8' if not any(
-          other in a for a in arguments for other in ('randk', 'fedavg', 'fedsmp_released')
-      ) else '--batch_size=5', *arguments,
+      'run', '--task=tests.support.tiny_task', f'--data_dir={data_dir}',
+      f'--output_dir={output_dir}',
+      '--batch_size=5' if without_public else '--public_examples=8', *arguments,
   ]
 
 
@@ -36,12 +37,12 @@ CHECKPOINT_EACH_ROUND = {'fedsmp_tff.program.checkpoints._SHARE_OF_TIME': 1e9}
 
 
 def command(arguments, constants: Mapping[str, Any] = types.MappingProxyType({})):
-  """The command as a process, in which constants of modules, by full name, have other values."""
+  """Starts the command in a forked process; `constants` are those of `forked.Process`."""
   return forked.Process('tasks.run', arguments[1:], constants)
 
 
 def started(arguments):
-  """The command as a user starts it, imports and all."""
+  """Starts the command as a user does, imports and all."""
   return subprocess.Popen(
       [sys.executable, '-m', 'tasks.run', *arguments[1:]],
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -63,13 +64,11 @@ def events(path):
   ]
 
 
-def main(arguments):
-  """The command in this process."""
-  return run.main(arguments)
+main = run.main  # The command in this process.
 
 
 def of_module(capsys, module, *arguments):
-  """A command, by its module, in this process: its exit status, stdout and stderr."""
+  """Runs a module's command in this process; returns its exit status, stdout and stderr."""
   status = module.main([module.__name__, *arguments])
   captured = capsys.readouterr()
   return status, captured.out, captured.err
@@ -84,12 +83,12 @@ def refused(capsys, module, *arguments):
 
 
 def say(capsys, *arguments):
-  """The same of tasks.run."""
+  """Runs `tasks.run`, which must be refused; returns the sentence it says."""
   return refused(capsys, run, *arguments)
 
 
 def story(out):
-  """What two runs of one seed have in common: metrics and weights, byte for byte."""
+  """Returns a run's metrics and weights, which follow from its seed, as bytes."""
   with np.load(out / 'weights.npz') as weights:
     return (
         (out / 'metrics.csv').read_bytes(),

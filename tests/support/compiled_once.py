@@ -1,7 +1,7 @@
 """Runs of `tasks.run` in one pytest process share what TFF and TensorFlow compile for them.
 
-A tiny run takes a third of the time then. What runs compute stays the same: two of them share a
-learning process if all that its graphs are made of is equal, and a context keeps graphs alone.
+A tiny run then takes a third of the time. Results stay the same: two runs share a learning process
+if all that its graphs are made of is equal, and a context keeps graphs alone.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from tasks.training import experiment as experiment_lib
 
 # Settings that are in no graph, or are there as numbers of the mechanism.
 _NOT_IN_GRAPHS = frozenset([
-    'rounds_per_evaluation', 'eval_examples', 'validation_examples', 'seed', 'epsilon', 'epsilon_budget',
-    'noise_multiplier', 'delta',
+    'rounds_per_evaluation', 'eval_examples', 'validation_examples', 'seed', 'epsilon',
+    'epsilon_budget', 'noise_multiplier', 'delta',
 ])
 
 
@@ -27,7 +27,8 @@ _NOT_IN_GRAPHS = frozenset([
 def compiled_once():
   """Has runs in this process share their context, learning processes and measurements."""
   contexts, processes, measurements = {}, {}, {}
-  own_context, own_process = place_lib.context, experiment_lib.Experiment.process
+  own_context, own_build = place_lib.context, evaluation.build
+  own_process = experiment_lib.Experiment.process
 
   @contextlib.contextmanager
   def context(place):
@@ -46,15 +47,13 @@ def compiled_once():
       processes[key] = own_process(experiment)
     return processes[key]
 
-  own_build = evaluation.build
-
   def build(model, is_scored, is_padding=None):
     experiment = getattr(is_scored, '__self__', None)
     if experiment is None:  # Not of a run.
       return own_build(model, is_scored, is_padding)
-    kinds = (experiment.settings.task, experiment.settings.task_options, is_padding)
+    settings = experiment.settings
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, _tensors(model.initial_weights))
-    key = (*kinds, str(model.input_spec), str(specs))
+    key = (settings.task, settings.task_options, is_padding, str(model.input_spec), str(specs))
     if key not in measurements:
       measurements[key] = own_build(model, is_scored, is_padding)
     return measurements[key]

@@ -14,20 +14,16 @@ import tempfile
 from typing import Any, Optional
 
 _CONTEXT = multiprocessing.get_context('forkserver')
-_CONTEXT.set_forkserver_preload(['tasks.training.experiment', 'tasks.training.reporters', 'tasks.training.public_model'])
+_CONTEXT.set_forkserver_preload(
+    [f'tasks.training.{name}' for name in ('experiment', 'reporters', 'public_model')]
+)
 
 
 class Process:
   """A command, with the methods of `subprocess.Popen` that tests use."""
 
   def __init__(self, module: str, arguments: list[str], constants: Mapping[str, Any]):
-    """Starts it.
-
-    Args:
-      module: Its module.
-      arguments: Its arguments.
-      constants: Other values of constants of modules, by full name.
-    """
+    """Starts a command; `constants` maps full names of modules' constants to other values."""
     pipes = [os.pipe() for _ in range(2)]
     self.stdout, self.stderr = (os.fdopen(read, encoding='utf-8') for read, _ in pipes)
     self._process = _CONTEXT.Process(target=_run, args=(
@@ -40,12 +36,10 @@ class Process:
     self.pid = self._process.pid
     self.kill = self._process.kill
 
-  @property
-  def returncode(self) -> Optional[int]:
-    return self._process.exitcode
-
   def poll(self) -> Optional[int]:
     return self._process.exitcode
+
+  returncode = property(poll)
 
   def wait(self, timeout: Optional[float] = None) -> Optional[int]:
     self._process.join(timeout)
@@ -56,14 +50,14 @@ class Process:
     os.kill(self.pid, number)
 
   def communicate(self, timeout: Optional[float] = None) -> tuple[str, str]:
-    """Waits until it has ended; returns what it wrote and nobody has read."""
+    """Waits until it has ended; returns its unread output."""
     # Both streams together are shorter than a pipe's 64 KiB.
     self.wait(timeout)
     return self.stdout.read(), self.stderr.read()
 
 
 def _run(module, arguments, constants, environment, ends):
-  """What the child does."""
+  """Runs in the child."""
   for number, end in enumerate(ends, 1):
     os.dup2(end.detach(), number)
   os.environ.clear()

@@ -9,12 +9,7 @@ from fedsmp_tff import flattening
 
 
 def check_nothing_else_leaves_clients(process, metrics):
-  """Checks a process, and the metrics of one of its rounds.
-
-  Args:
-    process: A learning process.
-    metrics: `metrics` of an output of its `next`.
-  """
+  """Checks a learning process, and the metrics of one of its rounds."""
   tff.test.assert_not_contains_unsecure_aggregation(process.next)
   measured = {name for name, value in metrics.items() if tf.nest.flatten(value)}
   # The finalizer sees the aggregate alone.
@@ -36,11 +31,7 @@ class Sums(NamedTuple):
 
 
 def sums_of_clients(computation) -> Sums:
-  """Reads off TFF's compiled form what leaves clients in a computation.
-
-  Args:
-    computation: A `tff.Computation` of values at the server and at clients.
-  """
+  """Reads off TFF's compiled form what leaves clients in a `tff.Computation`."""
   parameters = list(computation.type_signature.parameter)
 
   def placed(placement):

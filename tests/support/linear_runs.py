@@ -15,10 +15,8 @@ PUBLIC = tiny_models.regression_examples(8, seed=77)
 def training(**options):
   """SGD with momentum, STEPS steps on all of a client's examples."""
   # Batches as large as the data: the order of examples does not matter.
-  return fedsmp_tff.LocalTraining(
-      tff.learning.optimizers.build_sgdm(RATE, MOMENTUM), 8, steps=STEPS,
-      **options,
-  )
+  optimizer = tff.learning.optimizers.build_sgdm(RATE, MOMENTUM)
+  return fedsmp_tff.LocalTraining(optimizer, 8, steps=STEPS, **options)
 
 
 def examples():
@@ -29,9 +27,7 @@ def examples():
 def datasets(tagged=False):
   """The examples as datasets; `tagged` as a run with a seed takes them."""
   plain = [tf.data.Dataset.from_tensor_slices(e) for e in examples()]
-  if tagged:
-    return [fedsmp_tff.tag_client(i, d) for i, d in enumerate(plain)]
-  return plain
+  return [fedsmp_tff.tag_client(i, d) for i, d in enumerate(plain)] if tagged else plain
 
 
 def flat(weights):
@@ -79,14 +75,10 @@ def check_two_rounds(process, scale, clip, topk=False, fixed=None):
     coordinates = state.aggregator.coordinates
     if topk:
       public = numpy_update(before, PUBLIC, RATE)
-      np.testing.assert_array_equal(
-          coordinates, numpy_reference.top_coordinates(public, 4)
-      )
+      np.testing.assert_array_equal(coordinates, numpy_reference.top_coordinates(public, 4))
     if fixed is not None:
       coordinates = fixed
-    expected = numpy_reference.mean_without_noise(
-        updates, coordinates, scale, clip
-    )
+    expected = numpy_reference.mean_without_noise(updates, coordinates, scale, clip)
     output = process.next(state, datasets())
     state = output.state
     moved = flat(before) - flat(process.get_model_weights(state))

@@ -18,10 +18,8 @@ def sparsified_and_clipped(update, coordinates, scale, clipping_norm):
 
 def mean_without_noise(updates, coordinates, scale, clipping_norm):
   """(1/r) times the sum over clients, sigma = 0: a vector [d]."""
-  return sum(
-      sparsified_and_clipped(u, coordinates, scale, clipping_norm)
-      for u in updates
-  ) / len(updates)
+  clipped = [sparsified_and_clipped(u, coordinates, scale, clipping_norm) for u in updates]
+  return sum(clipped) / len(updates)
 
 
 def top_coordinates(vector, k):
@@ -29,9 +27,7 @@ def top_coordinates(vector, k):
   return np.sort(np.argsort(-np.abs(vector), kind='stable')[:k])
 
 
-def linear_regression_update(
-    weights, x, y, *, batches, learning_rate, momentum
-):
+def linear_regression_update(weights, x, y, *, batches, learning_rate, momentum):
   """ClientUpdate for loss mean((x w + b - y)^2) with momentum SGD.
 
   `batches` lists the rows of each step. Returns old minus new (w, b).

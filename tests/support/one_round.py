@@ -8,11 +8,8 @@ VECTOR = tff.TensorType(np.float32, [DIM])
 
 
 def updates(num, scale=1.0, dim=DIM, seed=0):
-  """Normal vectors, one a client."""
-  rng = np.random.default_rng(seed)
-  return [
-      (scale * rng.normal(size=dim)).astype(np.float32) for _ in range(num)
-  ]
+  """Returns normal vectors, one per client."""
+  return list((scale * np.random.default_rng(seed).normal(size=(num, dim))).astype(np.float32))
 
 
 def run(factory, updates, value_type=VECTOR):

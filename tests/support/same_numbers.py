@@ -1,20 +1,15 @@
-"""`python -m tests.support.same_numbers BASE`: whether a commit's runs have the numbers of this tree's.
+"""`python -m tests.support.same_numbers BASE`: compares a commit's runs with this tree's.
 
 Both trees make the same tiny seeded runs. Of each run, the arrays of weights.npz and the columns of
-metrics.csv that both trees write must be equal, byte for byte. A commit that changes numbers says so
-in a line of its message, and those runs may differ:
-
-    Numbers: discrete, released: the dominating Gaussian's Renyi DP
+metrics.csv that both trees write must be equal, byte for byte.
 """
 
 import csv
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 
@@ -43,64 +38,37 @@ _RUNS = {
         '--algorithm=fedsmp_topk', '--p=0.1', '--warm_start=public', *_PAPER_MASKS, *_CLIPPED
     ),
 }
-_RESUMED = ('topk', 'discrete')
 
 
 def _make(out: pathlib.Path) -> None:
-  """Makes the runs of the tree that this process imports; ends `_RESUMED` after a round, once."""
+  """Makes the runs of the tree that this process imports."""
   from tests.support import commands
   from tests.support import small_data
 
   small_data.write_fashion_mnist(out / 'data')
   for name, flags in _RUNS.items():
     arguments = commands.tiny(out / 'data', out / name, '--seed=5', *flags)
-    if name in _RESUMED:
-      arguments.append('--rounds=40')
-      _interrupt(arguments, out / name / 'metrics.csv')
     if commands.main(arguments):
       sys.exit(f'{name}: {" ".join(arguments[1:])}: this run failed')
 
 
-def _interrupt(arguments, table):
-  with subprocess.Popen(
-      [sys.executable, '-m', 'tasks.run', *arguments[1:]],
-      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-  ) as child:
-    while child.poll() is None and not (table.exists() and table.read_bytes().count(b'\n') > 2):
-      time.sleep(0.02)
-    child.terminate()
-
-
 def _differences(base: pathlib.Path, new: pathlib.Path) -> list[str]:
-  """What differs between two directories of one run."""
-  found = []
+  """Returns the names of what differs between two directories of one run."""
+  differences = []
   with np.load(base / 'weights.npz') as before, np.load(new / 'weights.npz') as after:
     if [before[n].tobytes() for n in before] != [after[n].tobytes() for n in after]:
-      found.append('weights.npz')
+      differences.append('weights.npz')
   tables = []
   for directory in (base, new):
     with open(directory / 'metrics.csv', encoding='utf-8', newline='') as file:
       header, *rows = csv.reader(file)
     tables.append({name: column for name, *column in zip(header, *rows)})
   before, after = tables
-  return found + [name for name in before if name in after and before[name] != after[name]]
-
-
-def _changed_on_purpose(base: str) -> dict[str, str]:
-  """Maps names of runs to the reasons that commits since `base` give."""
-  log = subprocess.run(
-      ['git', 'log', '--reverse', '--format=%B', f'{base}..HEAD'],
-      check=True, capture_output=True, text=True,
-  ).stdout
-  reasons = {}
-  for names, reason in re.findall(r'^Numbers: ([\w, ]+): (.*)$', log, re.MULTILINE):
-    for name in names.split(','):
-      reasons[name.strip()] = '; '.join(filter(None, [reasons.get(name.strip()), reason]))
-  return reasons
+  return differences + [name for name in before if name in after and before[name] != after[name]]
 
 
 def compare(base: str) -> int:
-  """Compares this tree with a commit; returns how many runs differ without a stated reason."""
+  """Compares this tree with a commit; returns the number of runs that differ."""
   failures = 0
   with tempfile.TemporaryDirectory() as directory:
     place = pathlib.Path(directory)
@@ -111,13 +79,10 @@ def compare(base: str) -> int:
             [sys.executable, __file__, '--make', out], check=True, stdout=subprocess.DEVNULL,
             cwd=tree, env={**os.environ, 'PYTHONPATH': str(tree), 'TF_ENABLE_ONEDNN_OPTS': '0'},
         )
-      reasons = _changed_on_purpose(base)
       for name in _RUNS:
-        found = _differences(place / 'base' / name, place / 'new' / name)
-        allowed = found and name in reasons
-        print(f'{name:20} {", ".join(found) + " differ" if found else "equal"}'
-              f'{f" (on purpose: {reasons[name]})" if allowed else ""}')
-        failures += bool(found) and not allowed
+        differences = _differences(place / 'base' / name, place / 'new' / name)
+        print(f'{name:20} {", ".join(differences) + " differ" if differences else "equal"}')
+        failures += bool(differences)
     finally:
       subprocess.run(['git', 'worktree', 'remove', '--force', place / 'tree'], check=True)
   return failures

@@ -1,5 +1,7 @@
-"""Tests that the plug-ins of docs/extending.md run as a stranger's, outside of the repository."""
+"""Tests that the plug-ins of docs/extending.md run, outside of the repository, and parts of one's own."""
 
+import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -8,16 +10,26 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
+import fedsmp_tff
+from fedsmp_tff.mechanism import channel
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
 from tasks import report
 from tasks import run
+from tasks import sweep
+from tasks.training import finished
 from tests.support import commands
+from tests.support import linear_runs
+from tests.support import tiny_models
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _PAGE = (_ROOT / 'docs' / 'extending.md').read_text(encoding='utf-8')
+_MANAGER = tff.program.MemoryReleaseManager()
 # Follows the README's example.
 _CHECKS = '''
 tff.test.assert_not_contains_unsecure_aggregation(process.next)
@@ -27,6 +39,10 @@ for _ in range(3):
   state = process.next(state, clients).state
 print([list(map(int, turn)) for turn in turns], output.metrics['aggregator']['participants'])
 '''
+
+
+def manager():
+  return _MANAGER
 
 
 @pytest.fixture
@@ -41,17 +57,13 @@ def folder(tmp_path, monkeypatch):
 
 
 def _command(name):
-  """The flags of the page's command, with which a test's own are merged."""
+  """Returns the flags of the page's command, to which a test adds its own."""
   (line,) = re.findall(rf'^python -m tasks\.\w+ (.*\b{name}\b.*)$', _PAGE, re.M)
   return shlex.split(line)
 
 
-def test_the_page_has_all_files():
-  assert re.findall(r'^# (\w+)\.py$', _PAGE, re.M) == ['block', 'central_limit', 'rotating']
-  assert len(_PAGE.splitlines()) <= 150
-
-
 def test_a_system_trains_and_is_reported(folder, data_dir, capsys):
+  assert re.findall(r'^# (\w+)\.py$', _PAGE, re.M) == ['block', 'central_limit', 'rotating']
   small = [
       '--task=tests.support.tiny_task', f'--data_dir={data_dir}', '--batch_size=5',
       '--noise_multiplier=0.1', '--output_dir=runs/block', '--rounds=1',
@@ -60,18 +72,38 @@ def test_a_system_trains_and_is_reported(folder, data_dir, capsys):
   printed = capsys.readouterr().out
   k = round(0.05 * commands.DIM)
   assert f'k = {k} (p = {k / commands.DIM:.4g}): a block of neighbouring coordinates' in printed
-  assert 'WOULD BE VALID WITH FRESH NOISE' in printed
+  assert ': SIMULATED' in printed
   assert report.main(['report', 'runs']) == 0
   assert 'block' in (folder / 'report' / 'cells.csv').read_text()
 
 
-def test_a_task_trains_and_resumes(folder, capsys):
-  arguments = ['run', *_command('two_moons'), '--rounds=2', '--output_dir=runs/moons']
+def test_a_task_trains_resumes_sweeps_and_is_reported(folder, capsys):
+  # Without noise, it learns in few rounds.
+  arguments = [
+      'run', *_command('two_moons'), '--rounds=8', '--noise_multiplier=0', '--seed=1',
+      '--server_learning_rate=3', '--output_dir=runs/moons', f'--release_manager={__name__}:manager',
+  ]
   assert run.main(arguments) == 0
   printed = capsys.readouterr().out
   assert 'Two half circles' in printed and '400 clients' in printed and '  1 lower' in printed
+  accuracy = json.loads((folder / 'runs/moons/summary.json').read_text())['final_test_accuracy']
+  assert accuracy > 0.75
+  released = _MANAGER.values()
+  for row in commands.rows(folder / 'runs/moons/metrics.csv'):
+    values = released.pop(int(row['round']))
+    assert set(values) == set(row)
+    assert row['uplink_megabytes'] == str(values['uplink_megabytes'])
+  assert not released
   assert run.main(arguments) == 0
   assert 'already finished' in capsys.readouterr().out
+  assert finished.load_model(folder / 'runs/moons').initial_weights[0][0].shape == (2, 16)
+  assert report.main(['report', 'runs']) == 0
+  assert f'{100 * accuracy:.2f}' in (folder / 'report' / 'report.md').read_text()
+  (folder / 'own.grid').write_text('all: --task=two_moons\n--two_moons_clients={50,60}\n')
+  assert sweep.main(['sweep', '--grid=own.grid', '--seeds=1', '--print']) == 0
+  assert '--two_moons_clients=60' in capsys.readouterr().out
+  said = commands.say(capsys, '--task=two_moons', '--two_moons_clients=0')
+  assert '--two_moons_clients must be an integer >= 1; got 0.' in said
 
 
 def test_an_accountant_is_printed_and_never_quoted(folder, capsys):
@@ -100,3 +132,54 @@ def test_a_mask_in_a_tff_process(folder):
   *_, turns = done.stdout.splitlines()
   # Four of eight coordinates per round, from the first; 26 participants.
   assert turns.startswith('[[0, 1, 2, 3], ') and turns.endswith(' 26'), turns
+
+
+class _SmallestK(fedsmp_tff.SizedSparsifier):
+  """Selects the k coordinates that an update on public data moves least."""
+
+  def public_training(self, client_training):
+    return fedsmp_tff.PublicTraining(linear_runs.PUBLIC, client_training)
+
+  def choose(self, context):
+    return tf.argsort(tf.abs(context.public_update()))[: self.num_kept(context.dim)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Coarse(channel.GaussianChannel):
+  """Rounds to a coarse grid before the noise."""
+
+  def encode(self, values, seed, public_seed):
+    return super().encode(tf.round(values * 4) / 4, seed, public_seed)
+
+
+def _coarse(mechanism, num_values, scale):
+  numbers = dataclasses.asdict(mechanism.encoding(num_values, scale))
+  return _Coarse(**numbers, num_values=num_values, share_stddev=mechanism.share_stddev)
+
+
+def test_a_mask_of_public_data_and_a_channel():
+  clip = 0.01
+  factory = fedsmp_tff.FedSmpFactory(
+      _SmallestK(num=3), fedsmp_tff.Mechanism(3, clipping_norm=clip, noise_multiplier=1e-3),
+      make_channel=_coarse,
+  )
+  model = tiny_models.linear_regression()
+  process = fedsmp_tff.build_fed_smp(model, linear_runs.training(), factory)
+  tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  before = process.initialize()
+  weights = process.get_model_weights(before)
+  public_update = linear_runs.numpy_update(weights, linear_runs.PUBLIC, linear_runs.RATE)
+  mask = sorted(map(int, before.aggregator.coordinates))
+  assert mask == sorted(np.argsort(np.abs(public_update))[:3])
+  # Equal clients: their mean is in quarters of C, but for noise of C / 3000.
+  after = process.next(before, linear_runs.datasets()[:1] * 3).state
+  moved = linear_runs.flat(weights) - linear_runs.flat(process.get_model_weights(after))
+  assert sorted(np.flatnonzero(moved)) == mask
+  quarters = 4 * moved / clip
+  np.testing.assert_allclose(quarters, np.round(quarters), atol=0.02)
+  assert np.any(np.round(quarters))
+  with pytest.raises(ValueError, match='training on public data(.|\n)*fedsmp_tff.build_fed_smp'):
+    tff.learning.algorithms.build_unweighted_fed_avg(
+        model, tff.learning.optimizers.build_sgdm(0.1), model_aggregator=factory,
+        metrics_aggregator=fedsmp_tff.no_client_metrics,
+    )

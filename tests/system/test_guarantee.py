@@ -15,6 +15,7 @@ import tensorflow_privacy as tfp
 import fedsmp_tff
 from fedsmp_tff.program import loop
 from tests.support import leaks
+from tests.support import linear_runs
 from tests.support import numpy_reference
 from tests.support import processes
 from tests.support import tiny_models
@@ -30,14 +31,14 @@ _ALGORITHMS, _AGGREGATORS = tff.learning.algorithms, tff.aggregators
 _NOTHING = {'metrics_aggregator': fedsmp_tff.no_client_metrics}
 
 
-def _ours(noise_multiplier=0.0, clip=_CLIP):
+def _ours(noise_multiplier=0.0):
   return processes.factory(
-      fedsmp_tff.Dense(), _CLIENTS, clipping_norm=clip, noise_multiplier=noise_multiplier
+      fedsmp_tff.Dense(), _CLIENTS, clipping_norm=_CLIP, noise_multiplier=noise_multiplier
   )
 
 
-def _weighted(**options):
-  return _AGGREGATORS.as_weighted_aggregator(_ours(**options))
+def _weighted():
+  return _AGGREGATORS.as_weighted_aggregator(_ours())
 
 
 def _reconstruction_model():
@@ -57,47 +58,37 @@ def _rate(unused_round_num):
   return 0.05
 
 
-# Each builder with all that the table says to do; `metrics` are arguments about metrics.
-_BUILDERS = {
-    'build_unweighted_fed_avg': lambda **metrics: _ALGORITHMS.build_unweighted_fed_avg(
-        _FUNCTIONAL, _SGD, model_aggregator=_ours(), **metrics
-    ),
-    'build_weighted_fed_avg': lambda **metrics: _ALGORITHMS.build_weighted_fed_avg(
-        _FUNCTIONAL, _SGD, model_aggregator=_weighted(), **metrics
-    ),
-    'build_weighted_fed_avg_with_optimizer_schedule': lambda **metrics: (
-        _ALGORITHMS.build_weighted_fed_avg_with_optimizer_schedule(
-            lambda: tff.learning.models.model_from_functional(_FUNCTIONAL), _rate,
-            tff.learning.optimizers.build_sgdm, model_aggregator=_weighted(), **metrics,
-        )
-    ),
-    'build_unweighted_fed_prox': lambda **metrics: _ALGORITHMS.build_unweighted_fed_prox(
-        _FUNCTIONAL, 0.5, _SGD, model_aggregator=_ours(), **metrics
-    ),
-    'build_weighted_fed_prox': lambda **metrics: _ALGORITHMS.build_weighted_fed_prox(
-        _FUNCTIONAL, 0.5, _SGD, model_aggregator=_weighted(), **metrics
-    ),
-    'build_fed_sgd': lambda **metrics: _ALGORITHMS.build_fed_sgd(
-        _FUNCTIONAL, tff.learning.optimizers.build_sgdm(1.0), model_aggregator=_weighted(),
-        **metrics,
-    ),
-    'build_fed_recon': lambda **metrics: _ALGORITHMS.build_fed_recon(
-        _reconstruction_model, model_aggregator_factory=_weighted(), **_RECONSTRUCTION, **metrics
-    ),
-    'build_unweighted_mime_lite': lambda **metrics: _ALGORITHMS.build_unweighted_mime_lite(
-        _FUNCTIONAL, _SGD, model_aggregator=_ours(), full_gradient_aggregator=_ours(), **metrics
-    ),
-    'build_weighted_mime_lite': lambda **metrics: _ALGORITHMS.build_weighted_mime_lite(
-        _FUNCTIONAL, _SGD, model_aggregator=_weighted(), full_gradient_aggregator=_weighted(),
-        **metrics,
-    ),
-    'build_mime_lite_with_optimizer_schedule': lambda **metrics: (
-        _ALGORITHMS.build_mime_lite_with_optimizer_schedule(
-            _FUNCTIONAL, _rate, _SGD, model_aggregator=_weighted(),
-            full_gradient_aggregator=_weighted(), **metrics,
-        )
-    ),
+def _model_fn():
+  return tff.learning.models.model_from_functional(_FUNCTIONAL)
+
+
+_SGD_OF = tff.learning.optimizers.build_sgdm
+# The first arguments of each builder; `_build` has all that the table says to do.
+_ARGUMENTS = {
+    'build_unweighted_fed_avg': (_FUNCTIONAL, _SGD),
+    'build_weighted_fed_avg': (_FUNCTIONAL, _SGD),
+    'build_weighted_fed_avg_with_optimizer_schedule': (_model_fn, _rate, _SGD_OF),
+    'build_unweighted_fed_prox': (_FUNCTIONAL, 0.5, _SGD),
+    'build_weighted_fed_prox': (_FUNCTIONAL, 0.5, _SGD),
+    'build_fed_sgd': (_FUNCTIONAL, _SGD_OF(1.0)),
+    'build_fed_recon': (_reconstruction_model,),
+    'build_unweighted_mime_lite': (_FUNCTIONAL, _SGD),
+    'build_weighted_mime_lite': (_FUNCTIONAL, _SGD),
+    'build_mime_lite_with_optimizer_schedule': (_FUNCTIONAL, _rate, _SGD),
 }
+
+
+def _build(name, gradients=True, **metrics):
+  """Builds a process; `gradients` is whether mime's have an aggregator of their own."""
+  make = _ours if 'unweighted' in name else _weighted
+  options = {'model_aggregator': make()}
+  if name == 'build_fed_recon':
+    options = {'model_aggregator_factory': make(), **_RECONSTRUCTION}
+  if 'mime' in name and gradients:
+    options['full_gradient_aggregator'] = make()
+  return getattr(_ALGORITHMS, name)(*_ARGUMENTS[name], **options, **metrics)
+
+
 # They take no `metrics_aggregator`.
 _WITHOUT_METRICS = {
     'build_fed_kmeans': lambda: _ALGORITHMS.build_fed_kmeans(2, (3,), sum_aggregator=_ours()).next,
@@ -107,9 +98,7 @@ _WITHOUT_METRICS = {
     ).next,
     'build_personalization_eval_computation': lambda: (
         _ALGORITHMS.build_personalization_eval_computation(
-            lambda: tff.learning.models.model_from_functional(_FUNCTIONAL),
-            collections.OrderedDict(), _baseline,
-            max_num_clients=_CLIENTS,
+            _model_fn, collections.OrderedDict(), _baseline, max_num_clients=_CLIENTS
         )
     ),
 }
@@ -125,17 +114,13 @@ def _norm(value):
   return collections.OrderedDict(norm=tf.linalg.global_norm(tf.nest.flatten(value)))
 
 
-def _norm_of_mean(mean):
-  return tff.federated_map(_norm, mean)
-
-
 _WRAPPERS = {
-    'as_weighted_aggregator': lambda inner: _AGGREGATORS.as_weighted_aggregator(inner),
+    'as_weighted_aggregator': _AGGREGATORS.as_weighted_aggregator,
     'concat_factory': _AGGREGATORS.concat_factory,
     'HadamardTransformFactory': _AGGREGATORS.HadamardTransformFactory,
     'DiscreteFourierTransformFactory': _AGGREGATORS.DiscreteFourierTransformFactory,
     'add_measurements': lambda inner: _AGGREGATORS.add_measurements(
-        inner, server_measurement_fn=_norm_of_mean
+        inner, server_measurement_fn=lambda mean: tff.federated_map(_norm, mean)
     ),
     'DifferentiallyPrivateFactory': lambda inner: _AGGREGATORS.DifferentiallyPrivateFactory(
         tfp.NormalizedQuery(tfp.GaussianSumQuery(100.0, 0.0), _CLIENTS), inner
@@ -163,8 +148,8 @@ def _created(factory):
 
 
 def _computation(name):
-  if name in _BUILDERS:
-    return _BUILDERS[name](**_NOTHING).next
+  if name in _ARGUMENTS:
+    return _build(name, **_NOTHING).next
   if name in _WITHOUT_METRICS:
     return _WITHOUT_METRICS[name]()
   return _created(_WRAPPERS[name](_ours())).next
@@ -180,20 +165,20 @@ def _answer(computation):
 def _table():
   """Maps each name of the page's tables to its answer."""
   section = _PAGE.read_text(encoding='utf-8').split('\n## What keeps the guarantee\n')[1]
-  found = {}
+  answers = {}
   for row in re.findall(r'^\|(.+)\|$', section.split('\n## ')[0], re.MULTILINE):
     names, answer = row.split('|')[:2]
     for name in re.findall(r'`([A-Za-z_]+)`', names):
-      assert name not in found
-      found[name] = answer.strip()
-  return found
+      assert name not in answers
+      answers[name] = answer.strip()
+  return answers
 
 
 class TestTable:
 
   def test_it_has_all_that_tff_composes_and_the_tests_have_all_of_it(self):
     public = {name for name in dir(_ALGORITHMS) if name.startswith('build_')}
-    assert public == {*_BUILDERS, *_WITHOUT_METRICS}
+    assert public == {*_ARGUMENTS, *_WITHOUT_METRICS}
     # Types, functions of one sum, and an estimate of quantiles: no aggregators.
     no_aggregators = {
         'AggregationFactory', 'UnweightedAggregationFactory', 'WeightedAggregationFactory',
@@ -208,14 +193,14 @@ class TestTable:
     assert wrappers - no_aggregators == {*_WRAPPERS, *_TAKE_NO_AGGREGATOR}
     assert {*_table()} == public | (wrappers - no_aggregators)
 
-  @pytest.mark.parametrize('name', [*_BUILDERS, *_WITHOUT_METRICS, *_WRAPPERS])
+  @pytest.mark.parametrize('name', [*_ARGUMENTS, *_WITHOUT_METRICS, *_WRAPPERS])
   def test_what_leaves_clients_is_what_the_table_has(self, name):
     assert _answer(_computation(name)) == _table()[name]
 
-  @pytest.mark.parametrize('name', _BUILDERS)
+  @pytest.mark.parametrize('name', _ARGUMENTS)
   def test_the_default_metrics_of_no_builder_keep_it(self, name):
     with pytest.raises(AssertionError, match='unsecure'):
-      tff.test.assert_not_contains_unsecure_aggregation(_BUILDERS[name]().next)
+      tff.test.assert_not_contains_unsecure_aggregation(_build(name).next)
 
   @pytest.mark.parametrize('name', _TAKE_NO_AGGREGATOR)
   def test_these_take_no_aggregator(self, name):
@@ -226,30 +211,22 @@ class TestTable:
         if re.search('inner|record|sum_factory', parameter.name)
     ]
 
-  @pytest.mark.parametrize('build', [
-      _ALGORITHMS.build_unweighted_mime_lite,
-      lambda *arguments, model_aggregator, **options: _ALGORITHMS.build_weighted_mime_lite(
-          *arguments, model_aggregator=_AGGREGATORS.as_weighted_aggregator(model_aggregator),
-          **options,
-      ),
-  ])
-  def test_mime_adds_gradients_in_the_clear_without_an_aggregator_of_them(self, build):
-    process = build(_FUNCTIONAL, _SGD, model_aggregator=_ours(), **_NOTHING)
+  @pytest.mark.parametrize('name', ['build_unweighted_mime_lite', 'build_weighted_mime_lite'])
+  def test_mime_adds_gradients_in_the_clear_without_an_aggregator_of_them(self, name):
+    process = _build(name, gradients=False, **_NOTHING)
     sums = leaks.sums_of_clients(process.next)
     assert {(4, 2), (2,)} < {tuple(type_.shape) for type_ in sums.plain}
 
   def test_measurements_of_clients_do_not_keep_it(self):
     def norms(values):
-      return collections.OrderedDict(
-          norm=tff.federated_sum(tff.federated_map(_norm, values))
-      )
+      return collections.OrderedDict(norm=tff.federated_sum(tff.federated_map(_norm, values)))
 
     factory = _AGGREGATORS.add_measurements(_ours(), client_measurement_fn=norms)
     assert _answer(_created(factory).next) == 'no'
 
-  @pytest.mark.parametrize('wrapper', [
-      _AGGREGATORS.clipping_factory, _AGGREGATORS.zeroing_factory
-  ])
+  @pytest.mark.parametrize(
+      'wrapper', [_AGGREGATORS.clipping_factory, _AGGREGATORS.zeroing_factory]
+  )
   def test_a_secure_count_is_as_exact(self, wrapper):
     [count] = [p for p in inspect.signature(wrapper).parameters if p.endswith('count_sum_factory')]
     factory = wrapper(1.0, _ours(), **{count: _AGGREGATORS.SecureSumFactory(1, 0)})
@@ -258,7 +235,7 @@ class TestTable:
 
 
 class TestValues:
-  """What comes out, beside independent readings in NumPy."""
+  """Compares results with independent readings in NumPy."""
 
   def _mean(self, factory, values):
     process = _created(factory)
@@ -268,38 +245,31 @@ class TestValues:
     result = process.next(process.initialize(), *arguments).result
     return np.concatenate([np.ravel(part) for part in result])
 
-  def _values(self):
-    rng = np.random.default_rng(0)
-    values = [
-        (rng.normal(size=(4, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32))
-        for _ in range(_CLIENTS)
-    ]
-    flat = [np.concatenate([part.ravel() for part in value]) for value in values]
-    mean = numpy_reference.mean_without_noise(flat, np.arange(10), 1.0, _CLIP)
-    return [list(value) for value in values], flat, mean
-
-  @pytest.mark.parametrize('name', [
-      'as_weighted_aggregator', 'concat_factory', 'HadamardTransformFactory',
-      'DiscreteFourierTransformFactory', 'add_measurements',
-  ])
-  def test_wrappers_that_keep_it_give_the_mean_and_weights_count_for_nothing(self, name):
-    values, _, mean = self._values()
-    # A rotation of float32 loses some of the last bits.
-    np.testing.assert_allclose(self._mean(_WRAPPERS[name](_ours()), values), mean, atol=2e-6)
-
-  @pytest.mark.parametrize('name', ['UnweightedMeanFactory', 'DifferentiallyPrivateFactory'])
-  def test_these_divide_twice(self, name):
-    values, _, mean = self._values()
-    np.testing.assert_allclose(
-        self._mean(_WRAPPERS[name](_ours()), values), mean / _CLIENTS, atol=2e-6
-    )
-
-  def test_a_weighted_mean_divides_twice_and_clips_what_is_multiplied(self):
-    values, flat, _ = self._values()
-    weights = 10.0 ** np.arange(_CLIENTS)
+  def _values(self, weights=(1.0,) * _CLIENTS):
+    """Returns clients' values, and the mean of their clipped products with the weights."""
+    flat = np.random.default_rng(0).normal(size=(_CLIENTS, 10)).astype(np.float32)
     mean = numpy_reference.mean_without_noise(
         [w * v for w, v in zip(weights, flat)], np.arange(10), 1.0, _CLIP
     )
+    return [[v[:8].reshape(4, 2), v[8:]] for v in flat], mean
+
+  @pytest.mark.parametrize('name, divisor', [
+      ('as_weighted_aggregator', 1), ('concat_factory', 1), ('HadamardTransformFactory', 1),
+      ('DiscreteFourierTransformFactory', 1), ('add_measurements', 1),
+      ('UnweightedMeanFactory', _CLIENTS), ('DifferentiallyPrivateFactory', _CLIENTS),
+  ])
+  def test_wrappers_give_the_mean_or_divide_twice_and_weights_count_for_nothing(
+      self, name, divisor
+  ):
+    values, mean = self._values()
+    # A rotation of float32 loses some of the last bits.
+    np.testing.assert_allclose(
+        self._mean(_WRAPPERS[name](_ours()), values), mean / divisor, atol=2e-6
+    )
+
+  def test_a_weighted_mean_divides_twice_and_clips_what_is_multiplied(self):
+    weights = 10.0 ** np.arange(_CLIENTS)
+    values, mean = self._values(weights)
     np.testing.assert_allclose(
         self._mean(_AGGREGATORS.MeanFactory(_ours()), values), mean / weights.sum(), atol=2e-6
     )
@@ -309,61 +279,44 @@ class TestValues:
       'build_weighted_fed_prox', 'build_fed_sgd',
   ])
   def test_numbers_of_examples_have_no_weight(self, name):
-    process = _BUILDERS[name](**_NOTHING)
-    state = process.initialize()
-    before = process.get_model_weights(state).trainable
-    examples = [tiny_models.regression_examples(num, seed=num) for num in (1, 5, 40)]
-    output = process.next(
-        state, [tf.data.Dataset.from_tensor_slices(e).batch(len(e[0])) for e in examples]
-    )
     # One step of full-batch SGD; the gradient itself is that of rate 1.
     rate = 1.0 if name == 'build_fed_sgd' else 0.05
+    examples = [tiny_models.regression_examples(num, seed=num) for num in (1, 5, 40)]
+    before, output, moved = self._round(_build(name, **_NOTHING), [
+        tf.data.Dataset.from_tensor_slices(e).batch(len(e[0])) for e in examples
+    ])
     updates = [
-        np.concatenate([
-            part.reshape(-1)
-            for part in numpy_reference.linear_regression_update(
-                before, *e, batches=[np.arange(len(e[0]))], learning_rate=rate, momentum=0.0
-            )
-        ])
+        np.concatenate(list(map(np.ravel, numpy_reference.linear_regression_update(
+            before.trainable, *e, batches=[slice(None)], learning_rate=rate, momentum=0.0
+        ))))
         for e in examples
     ]
     expected = numpy_reference.mean_without_noise(updates, np.arange(10), 1.0, _CLIP)
-    after = process.get_model_weights(output.state).trainable
-    moved = np.concatenate([(b - a).reshape(-1) for b, a in zip(before, after)])
     np.testing.assert_allclose(moved, expected, atol=2e-6)
     assert output.metrics['aggregator']['participants'] == _CLIENTS
 
-  def test_a_round_of_reconstruction(self):
-    process = _BUILDERS['build_fed_recon'](**_NOTHING)
-    dataset = tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(8)).batch(2)
+  def _round(self, process, clients):
+    """Returns the weights before a round, its output, and how far it moved the weights."""
     state = process.initialize()
-    output = process.next(state, [dataset] * _CLIENTS)
-    moved = [
-        np.ravel(b - a) for b, a in zip(
-            process.get_model_weights(state).trainable,
-            process.get_model_weights(output.state).trainable,
-        )
-    ]
-    assert 0 < np.linalg.norm(np.concatenate(moved)) <= _CLIP + 1e-6
+    output = process.next(state, clients)
+    before, after = map(process.get_model_weights, (state, output.state))
+    return before, output, linear_runs.flat(before) - linear_runs.flat(after)
+
+  def test_a_round_of_reconstruction(self):
+    dataset = tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(8)).batch(2)
+    *_, moved = self._round(_build('build_fed_recon', **_NOTHING), [dataset] * _CLIENTS)
+    assert 0 < np.linalg.norm(moved) <= _CLIP + 1e-6
 
   def test_mime_s_two_releases_have_noise_of_their_own(self):
-    noisy = dict(noise_multiplier=1.0)
     process = _ALGORITHMS.build_unweighted_mime_lite(
-        _FUNCTIONAL, tff.learning.optimizers.build_sgdm(0.05, momentum=0.9),
-        model_aggregator=_ours(**noisy), full_gradient_aggregator=_ours(**noisy), **_NOTHING,
+        _FUNCTIONAL, _SGD_OF(0.05, momentum=0.9), model_aggregator=_ours(1.0),
+        full_gradient_aggregator=_ours(1.0), **_NOTHING,
     )
     # Clients without examples: all that is released is noise.
     dataset = tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(2))
-    state = process.initialize()
-    output = process.next(state, [dataset.batch(2).take(0)] * _CLIENTS)
-    gradient = [np.ravel(part) for part in output.state.client_work[0]['accumulator']]
-    moved = [
-        np.ravel(b - a) for b, a in zip(
-            process.get_model_weights(state).trainable,
-            process.get_model_weights(output.state).trainable,
-        )
-    ]
-    gradient, moved = np.concatenate(gradient), np.concatenate(moved)
+    _, output, moved = self._round(process, [dataset.batch(2).take(0)] * _CLIENTS)
+    accumulator = output.state.client_work[0]['accumulator']
+    gradient = np.concatenate([np.ravel(part) for part in accumulator])
     # Standard deviation C sigma / r = 0.23 each: two independent values within 1e-4 of one
     # another have a probability of 1.2e-4, ten pairs 1.2e-3; noise used twice would be within 1e-6.
     assert np.abs(gradient - moved).min() > 1e-4 and np.abs(moved).min() > 0
@@ -385,10 +338,7 @@ class TestSentences:
 
   @pytest.mark.parametrize('metrics', [_NOTHING, {}])
   def test_a_ledger_refuses_sums_in_the_clear(self, metrics):
-    options = {} if metrics else {'full_gradient_aggregator': _ours()}
-    process = _ALGORITHMS.build_unweighted_mime_lite(
-        _FUNCTIONAL, _SGD, model_aggregator=_ours(), **metrics, **options
-    )
+    process = _build('build_unweighted_mime_lite', gradients=not metrics, **metrics)
     spec = fedsmp_tff.PrivacySpec(6, _CLIENTS, 1, 1.0, _CLIP, 1e-3, sampling='fixed_size')
     with pytest.raises(ValueError, match='no_client_metrics'):
       loop.run(

@@ -5,12 +5,11 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 
+import portpicker
 import psutil
 import pytest
 
@@ -60,17 +59,12 @@ def _kill(processes):
 @pytest.mark.slow
 def test_a_killed_node_changes_nothing(data_dir, tmp_path):
   # Enough steps that a round takes seconds, all 12 clients in it.
-  longer = [
-      '--seed=1', '--clients_per_round=12', '--local_epochs=200', '--rounds=4',
-  ]
-  undisturbed = commands.tiny(data_dir, tmp_path / 'local', *longer)
+  longer = ['--seed=1', '--clients_per_round=12', '--local_epochs=200', '--rounds=4']
   # A process of its own: TensorFlow reads some of its settings once.
-  command = commands.started(undisturbed)
+  command = commands.started(commands.tiny(data_dir, tmp_path / 'local', *longer))
   _, err = command.communicate(timeout=waiting.SECONDS)
   assert command.returncode == 0, err
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    port = free.getsockname()[1]
+  port = portpicker.pick_unused_port()
   address = f'127.0.0.1:{port}'
   # A directory of their own: Ray remembers the last cluster of a machine in the
   # usual one. Not pytest's: the names of sockets are short.
@@ -90,15 +84,15 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
     command = commands.started(arguments)
     [raylet] = [p for p in other if 'raylet/raylet' in _command_line(p)]
 
-    def clients_of_the_other_node():
-      return [c for c in raylet.children() if 'Actor.run' in _command_line(c)]
+    def is_in_a_round():
+      assert command.poll() is None, command.communicate()
+      table = out / 'timings.csv'
+      return table.exists() and len(commands.rows(table)) >= 2 and any(
+          'Actor.run' in _command_line(child) for child in raylet.children()
+      )
 
     # In the middle of a round: a client runs on the node that dies.
-    while not (out / 'timings.csv').exists() or len(commands.rows(out / 'timings.csv')) < 2:
-      assert command.poll() is None, command.communicate()
-      time.sleep(0.05)
-    while not clients_of_the_other_node():
-      assert command.poll() is None
+    waiting.until(is_in_a_round)
     _kill([raylet])
     assert len(commands.rows(out / 'timings.csv')) < 5  # It is not over yet.
     printed, err = command.communicate(timeout=waiting.SECONDS)

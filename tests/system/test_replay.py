@@ -19,10 +19,11 @@ from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import round as round_lib
 from fedsmp_tff.mechanism import state as state_lib
 from tasks.models import split
+from tests.support import linear_runs
 from tests.support import processes
 from tests.support import tiny_models
 
-_DIM, _SEATS, _CLIP = 24, 5, 0.7
+_DIM, _SLOTS, _CLIP = 24, 5, 0.7
 _SPARSIFIERS = {
     'randk': fedsmp_tff.RandK(num=7),
     'topk': fedsmp_tff.TopK(num=7, public_examples=(np.zeros((1, 1)), np.zeros(1))),
@@ -36,9 +37,7 @@ def _hostile():
   normal = rng.normal(size=_DIM).astype(np.float32)
   yield from (normal, 1e-3 * normal, 1e30 * normal, np.float32(1e-42) * normal)
   for value in (np.nan, np.inf, -np.inf, 3e38):
-    one = normal.copy()
-    one[:8] = value
-    yield one
+    yield np.where(np.arange(_DIM) < 8, np.float32(value), normal)
   yield np.eye(_DIM, dtype=np.float32)[0] * 1e9
   yield -1e9 * normal
 
@@ -51,7 +50,7 @@ class TestMechanism:
   )
   def test_releases_are_within_the_sensitivity(self, name, kind, adaptive):
     factory = processes.factory(
-        _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, num_slots=_SEATS,
+        _SPARSIFIERS[name], 3, clipping_norm=_CLIP, noise_multiplier=1.3, num_slots=_SLOTS,
         noise=kind,
         adaptive_clipping=fedsmp_tff.AdaptiveClipping() if adaptive else None,
     )
@@ -59,7 +58,7 @@ class TestMechanism:
     state = mechanism.choose(
         mechanism.initial_state(seed=4), lambda seed: tf.linspace(1.0, 2.0, _DIM)
     )
-    others = np.random.default_rng(1).normal(size=(_SEATS - 1, _DIM)).astype(np.float32)
+    others = np.random.default_rng(1).normal(size=(_SLOTS - 1, _DIM)).astype(np.float32)
 
     @tf.function
     def release(update):
@@ -70,20 +69,17 @@ class TestMechanism:
       update, after, _ = mechanism.finish(mechanism.sum(reports), state)
       return update, after.clipping_norm, reports[0]['values']
 
-    zero = np.zeros(_DIM, np.float32)
-    found = [release(u) for u in [zero, *_hostile()]]
+    outcomes = [release(u) for u in [np.zeros(_DIM, np.float32), *_hostile()]]
     channel = mechanism.channel
     # What encoding adds: half a step a value and client; a rounding's longest.
     slack = math.sqrt(channel.num_integers) * channel.step
     if kind != mechanism_lib.GAUSSIAN:
       slack = math.sqrt(channel.squared_norm_bound) * channel.step - 1
-    weight = 1.0
-    if adaptive:
-      weight = fedsmp_tff.AdaptiveClipping().value_weight(1.3, 3)
+    weight = fedsmp_tff.AdaptiveClipping().value_weight(1.3, 3) if adaptive else 1.0
     reached = 0.0
-    for (one, _, mine), (other, _, yours) in itertools.combinations(found, 2):
-      moved = 3 * np.linalg.norm(one - other)
-      replaced = one is not found[0][0]
+    for (first, _, report), (second, _, other_report) in itertools.combinations(outcomes, 2):
+      moved = 3 * np.linalg.norm(first - second)
+      replaced = first is not outcomes[0][0]
       bound = _CLIP * (1 + replaced) * (1 + slack) / weight
       assert moved <= bound + 1e-6
       reached = max(reached, moved / (_CLIP * (1 + replaced)))
@@ -91,18 +87,16 @@ class TestMechanism:
         continue
       # The integers that leave the client: the same noise, so they differ by at most the
       # norms that the accountant takes.
-      apart = np.asarray(mine, np.int64) - np.asarray(yours, np.int64)
+      apart = np.asarray(report, np.int64) - np.asarray(other_report, np.int64)
       half = channel.modulus // 2
       apart = (apart + half) % channel.modulus - half
       assert np.sum(apart**2) <= (1 + replaced) ** 2 * channel.squared_norm_bound
     # Two opposite clients come close to it: the bound is not an empty one.
-    assert reached > 0.9 * (1 if not adaptive else weight)
-    if adaptive:
-      # What C becomes is a function of the noisy votes alone, which move by one at most.
-      norms = np.array([float(norm) for _, norm, _ in found])
-      assert norms.max() / norms.min() <= math.exp(0.2 * (1 / 3 + 2 * slack)) + 1e-6
-    else:
-      assert len({float(norm) for _, norm, _ in found}) == 1
+    assert reached > 0.9 * weight
+    # The next C is a function of the noisy votes alone, which move by one at most.
+    norms = np.array([float(norm) for _, norm, _ in outcomes])
+    most = math.exp(0.2 * (1 / 3 + 2 * slack)) + 1e-6 if adaptive else 1.0
+    assert norms.max() / norms.min() <= most
 
 
 class _Recording(fedsmp_tff.Sparsifier):
@@ -153,17 +147,13 @@ class TestProcess:
   ])
   def test_models_are_within_the_sensitivity_after_a_round(self, name, sampling):
     spec = fedsmp_tff.PrivacySpec(8, 3, 1, 0.8, 0.05, 1e-2, sampling)
-    public = tiny_models.regression_examples(6, seed=50)
     sparsifier = {
         'randk': fedsmp_tff.RandK(num=4),
-        'topk': fedsmp_tff.TopK(num=4, public_examples=public),
-        'dense': fedsmp_tff.Dense(),
-        'features': fedsmp_tff.Dense(),
-    }[name]
+        'topk': fedsmp_tff.TopK(num=4, public_examples=linear_runs.PUBLIC),
+    }.get(name, fedsmp_tff.Dense())
     model, body = _on_features() if name == 'features' else (tiny_models.linear_regression(), None)
     process = fedsmp_tff.build_fed_smp(
-        model,
-        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        model, fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
         fedsmp_tff.FedSmpFactory(sparsifier, spec.mechanism()), seed=5,
     )
     clients = [tiny_models.regression_examples(6, seed=i) for i in range(8)]
@@ -178,48 +168,38 @@ class TestProcess:
           x, y = x[:0], y[:0]
         if body is not None:
           x, y = body(x).numpy(), (y[:, 0] > 0).astype(np.int32)
-        data.append(fedsmp_tff.tag_client(
-            client, tf.data.Dataset.from_tensor_slices((x, y))
-        ))
-      state = process.next(process.initialize(), data).state
-      return np.concatenate(
-          [np.reshape(w, -1) for w in process.get_model_weights(state).trainable]
-      )
+        data.append(fedsmp_tff.tag_client(client, tf.data.Dataset.from_tensor_slices((x, y))))
+      return linear_runs.flat(process.next(process.initialize(), data).state.global_model_weights)
 
     x, y = clients[max(cohort)]
-    found = [
+    outcomes = [
         weights_after(mine)
         for mine in ((x[:0], y[:0]), (x, y), (x, -50 * y), (1e20 * x, y), (x * np.nan, y))
     ]
     for i, j in itertools.combinations(range(5), 2):
-      moved = np.linalg.norm(found[i] - found[j])
+      moved = np.linalg.norm(outcomes[i] - outcomes[j])
       assert moved <= 0.05 * (1 + (i > 0)) / 3 + 1e-6
-    assert np.linalg.norm(found[0] - found[1]) > 0.9 * 0.05 / 3
-    # What is not finite counts as not there.
-    np.testing.assert_allclose(found[4], found[0], atol=1e-7)
+    assert np.linalg.norm(outcomes[0] - outcomes[1]) > 0.9 * 0.05 / 3
+    # An update that is not finite counts as absent.
+    np.testing.assert_allclose(outcomes[4], outcomes[0], atol=1e-7)
+
+
+def _halved(t):
+  return 0.5 ** tf.cast(t, tf.float32)
 
 
 _CHOICES = {
     'released top-k': (fedsmp_tff.ReleasedTopK(num=4), {}),
     'hybrid top-k': (
-        fedsmp_tff.HybridTopK(
-            num=4, public_examples=tiny_models.regression_examples(6, seed=50),
-            released_weight=0.5,
-        ),
-        {},
+        fedsmp_tff.HybridTopK(num=4, public_examples=linear_runs.PUBLIC, released_weight=0.5), {}
     ),
     'a mask for two rounds': (fedsmp_tff.ReleasedTopK(num=4, mask_rounds=2), {}),
-    'clipping schedule': (
-        fedsmp_tff.RandK(num=4), {'clipping_schedule': lambda t: 0.5 ** tf.cast(t, tf.float32)}
-    ),
-    'server schedule': (
-        fedsmp_tff.RandK(num=4),
-        {
-            'server_optimizer': tff.learning.optimizers.schedule_learning_rate(
-                tff.learning.optimizers.build_sgdm(), lambda t: 0.5 ** tf.cast(t, tf.float32)
-            )
-        },
-    ),
+    'clipping schedule': (fedsmp_tff.RandK(num=4), {'clipping_schedule': _halved}),
+    'server schedule': (fedsmp_tff.RandK(num=4), {
+        'server_optimizer': tff.learning.optimizers.schedule_learning_rate(
+            tff.learning.optimizers.build_sgdm(), _halved
+        )
+    }),
 }
 
 
@@ -231,17 +211,16 @@ class TestServer:
     # nothing else of a client went in.
     sparsifier, options = _CHOICES[name]
     optimizer = options.get('server_optimizer', tff.learning.optimizers.build_sgdm(1.0))
-    model = tiny_models.linear_regression()
-    training = fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2)
+    model, training = tiny_models.linear_regression(), linear_runs.training()
     process = processes.fed_smp(
         model, training, _Recording(sparsifier), clients_per_round=3, clipping_norm=0.3,
         noise_multiplier=0.5, **options,
     )
     round_ = round_lib.FedSmpRound(sparsifier, fedsmp_tff.Mechanism(3), [(4, 2), (2,)])
+    public = sparsifier.public_training(training)
 
     def public_update(seed):
-      trainable = [tf.constant(weights[:8].reshape([4, 2])), tf.constant(weights[8:])]
-      public = sparsifier.public_training(training)
+      trainable = (tf.constant(weights[:8].reshape(4, 2)), tf.constant(weights[8:]))
       trained = public.training.train(
           model, tff.learning.models.ModelWeights(trainable, ()),
           tuple(map(tf.constant, public.examples)), state.client_work, seed,
@@ -250,14 +229,10 @@ class TestServer:
 
     state = process.initialize()
     replayed = state.aggregator._replace(memory=sparsifier.initial_memory(10))
-    weights = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
+    weights = linear_runs.flat(state.global_model_weights)
     finalizer = optimizer.initialize(tf.TensorSpec([10]))
     for round_num in range(4):
-      clients = [
-          tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(6, seed=i))
-          for i in range(3)
-      ]
-      state = process.next(state, clients).state
+      state = process.next(state, linear_runs.datasets()).state
       release = state_lib.Release(*state.aggregator.memory[1])
       np.testing.assert_array_equal(release.coordinates, replayed.coordinates)
       update = np.zeros(10)
@@ -269,32 +244,24 @@ class TestServer:
           finalizer, tf.constant(weights), tf.cast(update, tf.float32)
       )
       weights = weights.numpy()
-      on_public = sparsifier.public_training(training) is not None
-      replayed = round_.choose(replayed, public_update if on_public else None)
+      replayed = round_.choose(replayed, public and public_update)
       if 'clipping_schedule' in options:
         assert state.aggregator.clipping_norm == pytest.approx(0.3 * 0.5 ** (round_num + 1))
         assert release.stddev == pytest.approx(0.3 * 0.5**round_num * 0.5 / 3, rel=1e-6)
       np.testing.assert_array_equal(state.aggregator.coordinates, replayed.coordinates)
-      found = np.concatenate([w.ravel() for w in state.global_model_weights.trainable])
-      np.testing.assert_allclose(found, weights, atol=1e-6)
+      np.testing.assert_allclose(linear_runs.flat(state.global_model_weights), weights, atol=1e-6)
 
   def test_what_was_not_released_is_not_remembered(self):
     process = processes.fed_smp(
-        tiny_models.linear_regression(),
-        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
-        fedsmp_tff.ReleasedTopK(num=4), clients_per_round=3, min_reports=3, clipping_norm=0.3,
-        noise_multiplier=0.5,
+        tiny_models.linear_regression(), linear_runs.training(), fedsmp_tff.ReleasedTopK(num=4),
+        clients_per_round=3, min_reports=3, clipping_norm=0.3, noise_multiplier=0.5,
     )
-    clients = [
-        tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(6, seed=i))
-        for i in range(3)
-    ]
+    clients = linear_runs.datasets()
     before = process.next(process.initialize(), clients).state
     after = process.next(before, clients[:2]).state
-    for one, other in (
-        (before.aggregator.memory, after.aggregator.memory),
-        (before.global_model_weights, after.global_model_weights),
-    ):
-      for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
-        np.testing.assert_array_equal(a, b)
+    tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        (before.aggregator.memory, before.global_model_weights),
+        (after.aggregator.memory, after.global_model_weights),
+    )
     assert np.any(before.aggregator.memory.visits) and after.aggregator.round_num == 2

@@ -1,6 +1,7 @@
 """Tests that no two draws of a process share their randomness: rounds, clients, coins."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -11,41 +12,36 @@ import fedsmp_tff
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise_shares
+from tests.support import linear_runs
 from tests.support import processes
 from tests.support import tiny_models
 
 _DIM = 128
 
 
-def _nothing(features=4, outputs=2):
-  return tf.data.Dataset.from_tensor_slices(
-      (np.zeros((0, features), np.float32), np.zeros((0, outputs), np.float32))
-  )
+def _nothing(features=4):
+  return tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(0, features))
 
 
-def _process(features=4, outputs=2, r=2, sigma=1.0, **options):
+def _process(features=4, r=2, **options):
   return processes.fed_smp(
-      tiny_models.linear_regression(features, outputs),
+      tiny_models.linear_regression(features),
       fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1),
-      fedsmp_tff.Dense(), clients_per_round=r, clipping_norm=1.0, noise_multiplier=sigma,
+      fedsmp_tff.Dense(), clients_per_round=r, clipping_norm=1.0, noise_multiplier=1.0,
       **options,
   )
 
 
-def _releases(process, ids, rounds):
-  """The rounds' releases where nobody has data: their noise, float64[rounds, d]."""
-  data = _nothing()
+def _releases(process, ids, rounds, features=4):
+  """Returns the releases of rounds without data, which are noise: float32[rounds, d]."""
+  data = _nothing(features)
   clients = [data if i is None else fedsmp_tff.tag_client(i, data) for i in ids]
-  state, found = process.initialize(), []
-  weights = process.get_model_weights(state)
+  state = process.initialize()
+  weights = [linear_runs.flat(process.get_model_weights(state))]
   for _ in range(rounds):
     state = process.next(state, clients).state
-    after = process.get_model_weights(state)
-    found.append(np.concatenate([
-        np.reshape(b - a, -1) for a, b in zip(weights.trainable, after.trainable)
-    ]))
-    weights = after
-  return np.array(found)
+    weights.append(linear_runs.flat(process.get_model_weights(state)))
+  return np.diff(weights, axis=0)
 
 
 @pytest.fixture
@@ -96,20 +92,14 @@ class TestUnseeded:
     process = _process(features=63, r=1)
     state = process.initialize()
     after = process.next(state, [_nothing(features=63)]).state
-    values = [
-        np.reshape(b - a, -1)
-        for a, b in zip(
-            process.get_model_weights(state).trainable,
-            process.get_model_weights(after).trainable,
-        )
-    ]
+    weights = [linear_runs.flat(process.get_model_weights(s)) for s in (state, after)]
     # The server's seed is public, so noise derived from it could be removed.
     secret = [seed for seed in fresh if seed != tuple(state.aggregator.seed)]
     noise_seeds = [
         tuple(randomness.derive(tf.constant(seed, tf.int64), randomness.Stream.NOISE).numpy())
         for seed in secret
     ]
-    assert tuple(_seed_of(np.concatenate(values))) in noise_seeds
+    assert tuple(_seed_of(weights[1] - weights[0])) in noise_seeds
 
   def test_integer_noise_has_all_of_a_fresh_seed(self, monkeypatch):
     seeds = []
@@ -135,30 +125,24 @@ class TestSeeded:
 
   @pytest.mark.parametrize('kind', mechanism_lib.KINDS)
   def test_every_round_has_noise_of_its_own(self, kind):
-    found = _releases(_process(seed=3, noise=kind), [5, 6], rounds=4)
-    again = _releases(_process(seed=3, noise=kind), [5, 6], rounds=4)
-    np.testing.assert_array_equal(found, again)
-    # Were it a function of seed and client alone, rounds would be alike.
-    for i in range(4):
-      for j in range(i):
-        assert not np.any(np.isclose(found[i], found[j], rtol=0, atol=1e-6))
+    releases, again = (
+        _releases(_process(seed=3, noise=kind), [5, 6], rounds=4) for _ in range(2)
+    )
+    np.testing.assert_array_equal(releases, again)
+    # Noise that follows from seed and client alone would be the same in all rounds.
+    for pair in itertools.combinations(releases, 2):
+      assert not np.any(np.isclose(*pair, rtol=0, atol=1e-6))
 
   def test_every_client_has_noise_of_its_own(self):
-    one, other = (_releases(_process(seed=3), ids, rounds=1) for ids in ([5, 6], [5, 7]))
-    assert not np.any(np.isclose(one, other, rtol=0, atol=1e-6))
+    pair = [_releases(_process(seed=3), ids, rounds=1) for ids in ([5, 6], [5, 7])]
+    assert not np.any(np.isclose(*pair, rtol=0, atol=1e-6))
     # Two equal shares would be twice as wide as one; two of one round differ.
     alone = [_releases(_process(seed=3, r=1), [i], rounds=1) for i in (5, 6)]
     assert not np.any(np.isclose(*alone, rtol=0, atol=1e-6))
 
   def test_the_seed_of_a_client_s_noise_is_of_run_round_and_client(self, seeds_as_noise):
     process = _process(features=63, r=1, seed=3)
-    state = process.initialize()
-    for round_num in range(2):
-      before = process.get_model_weights(state).trainable
-      clients = [fedsmp_tff.tag_client(7, _nothing(features=63))]
-      state = process.next(state, clients).state
-      after = process.get_model_weights(state).trainable
-      values = np.concatenate([np.reshape(b - a, -1) for a, b in zip(before, after)])
+    for round_num, values in enumerate(_releases(process, [7], rounds=2, features=63)):
       client = randomness.of_client(
           randomness.of_round(randomness.of_run(3), tf.constant(round_num)), tf.constant(7)
       )
@@ -166,30 +150,20 @@ class TestSeeded:
           _seed_of(values), randomness.derive(client, randomness.Stream.NOISE)
       )
 
+
 class TestWhatEpsilonIsAbout:
 
-  def test_the_vote_of_adaptive_clipping_can_not_be_forgotten(self):
+  def test_the_vote_of_adaptive_clipping_is_a_value_of_the_accountant_s(self):
     spec = fedsmp_tff.PrivacySpec(
         100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=5
     )
-    votes = dataclasses.replace(
-        spec.mechanism(), adaptive_clipping=fedsmp_tff.AdaptiveClipping()
-    )
-    fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=5), spec.mechanism()).round([(12,)])
-    fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=4), votes).round([(12,)])
-    for num, mechanism in ((4, spec.mechanism()), (6, spec.mechanism()), (5, votes)):
+    plain = spec.mechanism()
+    votes = dataclasses.replace(plain, adaptive_clipping=fedsmp_tff.AdaptiveClipping())
+    for num, mechanism in ((5, plain), (4, votes)):
       factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
-      with pytest.raises(ValueError, match='`num_values`=5 must be the number of values that clients send'):
+      channel = factory.round([(12,)]).channel
+      assert dataclasses.asdict(channel) == dataclasses.asdict(spec.lattice)
+    for num, mechanism in ((4, plain), (6, plain), (5, votes)):
+      factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
+      with pytest.raises(ValueError, match='`num_values`=5 must be the number of values that'):
         factory.create(tff.TensorType(np.float32, [12]))
-
-  def test_a_round_s_integers_are_the_accountant_s(self):
-    spec = fedsmp_tff.PrivacySpec(
-        100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=6
-    )
-    mechanism = dataclasses.replace(
-        spec.mechanism(), adaptive_clipping=fedsmp_tff.AdaptiveClipping()
-    )
-    channel = fedsmp_tff.FedSmpFactory(
-        fedsmp_tff.RandK(num=5), mechanism
-    ).round([(12,)]).channel
-    assert dataclasses.asdict(channel) == dataclasses.asdict(spec.lattice)
