@@ -113,14 +113,14 @@ def run(
     print(f'\noutput: {out.path}\n', flush=True)
     checkpoints = stack.enter_context(resuming.begin(out, experiment, place))
     has_begun = not checkpoints.empty()
-    experiment = public_model.initialized(experiment, out, has_begun)       # theta^0.
+    experiment = public_model.initialized(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, has_begun))
     metrics = reporters.Metrics(experiment, out.tables, ledger)
     with stop.rounds(), reporters.all_of(metrics, experiment, out, manager) as every:
-      weights, stopped_by = loop.run(                                       # For t = 0 ... T - 1:
-          experiment.process(),                                             #   ClientUpdate, DP-spar,
-          experiment.client_data(),                                         #   theta^t - mean update;
-          experiment.spec.sampler(experiment.seeds.sampling),               #   r sampled clients.
+      weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
+          experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
+          experiment.client_data(),
+          experiment.spec.sampler(experiment.seeds.sampling),   #   of r sampled clients.
           s.rounds,
           evaluation.of_run(experiment),
           every,

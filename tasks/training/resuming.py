@@ -89,13 +89,14 @@ def begin(
     key = secrets.token_bytes(32)
     digest = {'key': key.hex(), 'digest': _digest(experiment.data, key)}
     out.begin(config, {_DATA_DIGEST: digest})
-  before = (out.config['versions'], out.config['runtime']['devices'])
-  if before != (versions, place.devices):
-    print(
-        f'tasks.run: the run began with {before}, and resumes with {(versions, place.devices)}; last'
-        ' bits may differ.',
-        file=sys.stderr,
-    )
+  before = {**out.config['versions'], 'devices': out.config['runtime']['devices']}
+  for name, value in {**versions, 'devices': place.devices}.items():
+    if value != before.get(name):
+      print(
+          f'tasks.run: {name} {before.get(name)} until now, {value} from here on; last bits may'
+          ' differ.',
+          file=sys.stderr,
+      )
   directory = out.path / run_directory.CHECKPOINTS
   checkpoints = checkpoints_lib.Checkpoints(directory, out.config['run_id'].encode())
   if not is_new and checkpoints.empty():  # The run ended before its first checkpoint.

@@ -112,8 +112,8 @@ class TestGoingOn:
     assert summary['epsilon'] == record.spec.epsilon(rounds=4) > record.spec.epsilon(rounds=3)
     # The plan is of three rounds: a run that resumes states what it ends at.
     assert (
-        'rounds that count though they were lost or run again: 1; with them the run ends at epsilon ='
-        f' {summary["epsilon"]:.4g}, above --epsilon=5; --epsilon_budget=5 ends it before that'
+        'rounds that count though they were lost or run again: 1; with them the run ends at epsilon'
+        f' = {summary["epsilon"]:.4g}, above --epsilon=5; --epsilon_budget=5 ends it before that'
     ) in printed
     assert (out / 'config.json').read_bytes() == before
     assert 'sampling' not in json.loads(before)['seeds']
