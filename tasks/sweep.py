@@ -27,7 +27,6 @@ from tasks.cli import command
 from tasks.cli import grids
 from tasks.cli import options as options_lib
 from tasks.training import finished
-from tasks.training import resuming
 from tasks.training import run_directory
 
 _SECONDS_PER_LOOK = 0.5
@@ -124,7 +123,7 @@ class Sweep:
     config = run_directory.read_json(self.directory(cell) / run_directory.CONFIG)
     summary = run_directory.read_json(self.directory(cell) / run_directory.SUMMARY)
     return (
-        not resuming.differing(config.get('flags', {}), full.identity)
+        not finished.differing(config.get('flags', {}), full.identity)
         and summary.get('rounds') == full.settings.rounds
     )
 

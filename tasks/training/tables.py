@@ -1,4 +1,4 @@
-"""A run's tables, metrics.csv and timings.csv: a row per round, on disk before the next round begins."""
+"""A run's tables, metrics.csv and timings.csv: a row per round, on disk before the next round."""
 
 from collections.abc import Iterator
 import contextlib
@@ -15,7 +15,6 @@ from fedsmp_tff import errors as library_errors
 from tasks import errors
 
 METRICS, TIMINGS = 'metrics.csv', 'timings.csv'
-_EVENTS = 'events.out.tfevents.*'
 
 
 class Table:
@@ -27,36 +26,23 @@ class Table:
 
   def __init__(self, path: pathlib.Path):
     self.path = path
-    self._file = None
     self._digest = hashlib.sha256()
 
-  def close(self) -> None:
-    if self._file is not None:
-      with contextlib.suppress(OSError):  # Rows were flushed, or failed to be.
-        self._file.close()
-
   def add(self, row: dict[str, Any]) -> None:
-    """Adds a row; None values are left blank.
-
-    Raises:
-      RunError: If it can't be written.
-    """
+    """Adds a row; None values are left blank. Raises `RunError` if it can't be written."""
     text = io.StringIO(newline='')
     writer = csv.DictWriter(text, list(row))
-    with writing(self.path.parent):
-      if self._file is None:
-        self._file = open(self.path, 'ab')
-      if not self._file.tell():
+    with writing(self.path.parent), open(self.path, 'ab') as file:
+      if not file.tell():
         writer.writeheader()
       writer.writerow(row)
-      content = text.getvalue().encode()
-      self._file.write(content)
-      self._file.flush()
-      os.fsync(self._file.fileno())
-    self._digest.update(content)
+      file.write(text.getvalue().encode())
+      file.flush()
+      os.fsync(file.fileno())
+    self._digest.update(text.getvalue().encode())
 
   def digest(self) -> np.ndarray:
-    """Returns a digest of all that was added, uint8[32]."""
+    """Returns a digest of all rows so far, uint8[32]."""
     return np.frombuffer(self._digest.digest(), np.uint8)
 
   def rows(self) -> Iterator[dict[str, str]]:
@@ -68,14 +54,10 @@ class Table:
     return max(self._read().count(b'\n') - 2, 0)
 
   def keep(self, rounds_done: int, digest: np.ndarray) -> None:
-    """Takes back the rows after that of `rounds_done`.
-
-    Args:
-      rounds_done: The last row that stays.
-      digest: What `digest` returned after it.
+    """Removes the rows after round `rounds_done`.
 
     Raises:
-      InputError: If the rows that stay are not those that were added.
+      InputError: If the rows that stay have another digest.
       RunError: If the file can't be written.
     """
     content = self._read()
@@ -84,8 +66,8 @@ class Table:
     if not np.array_equal(self.digest(), digest):
       raise errors.InputError(
           f'{self.path} was cut or changed: it does not begin with the rows of rounds 0 to'
-          f' {rounds_done} that the checkpoint recorded; restore it from a backup, or start over with'
-          ' --overwrite.'
+          f' {rounds_done} that the checkpoint recorded; restore it from a backup, or start over'
+          ' with --overwrite.'
       )
     if len(kept) < len(content):
       with writing(self.path.parent):
@@ -96,65 +78,36 @@ class Table:
 
 
 class Tables:
-  """The tables of one run.
+  """The tables of a run.
 
   Attributes:
-    metrics: metrics.csv: nothing in it differs between two runs of one seed.
+    metrics: metrics.csv, equal in all runs of one seed.
     timings: timings.csv.
   """
 
   def __init__(self, directory: pathlib.Path):
     self._directory = directory
     self.metrics, self.timings = Table(directory / METRICS), Table(directory / TIMINGS)
-    self._both = {METRICS: self.metrics, TIMINGS: self.timings}
-
-  def close(self) -> None:
-    """Closes the files."""
-    for table in self._both.values():
-      table.close()
+    self._both = (self.metrics, self.timings)
 
   def resume(self, rounds_done: int, digests: dict[str, np.ndarray]) -> int:
-    """Removes the rows of rounds that are run again.
+    """Removes the rows of rounds that are run again; returns the number of these rounds.
 
     Args:
-      rounds_done: The rounds that are not run again.
-      digests: What `digests` returned after them.
-
-    Returns:
-      Number of rounds whose rows were removed.
+      rounds_done: Number of rounds that are not run again.
+      digests: The result of `digests` after them.
 
     Raises:
-      InputError: If rows of rounds that are not run again are not as they were.
+      InputError: If a row that stays was changed.
     """
-    again = max(self.metrics.num_rounds() - rounds_done, 0)
-    for name, table in self._both.items():
-      table.keep(rounds_done, digests[name])
-    return again
-
-  def resume_without_checkpoint(self, checkpoints: pathlib.Path) -> None:
-    """As `resume`, for a run that ended before its first checkpoint.
-
-    Args:
-      checkpoints: The directory that has none.
-
-    Raises:
-      InputError: If there are rows of rounds, which have checkpoints.
-    """
-    if num := self.metrics.num_rounds():
-      raise errors.InputError(
-          f'{self.metrics.path} has rows of {num} rounds, but {checkpoints} has no checkpoint; restore'
-          ' them from a backup, or start over with --overwrite.'
-      )
-    with writing(self._directory):
-      self.remove()
-
-  def paths(self) -> list[pathlib.Path]:
-    """Lists the files."""
-    return [table.path for table in self._both.values()]
+    num_repeated = max(self.metrics.num_rounds() - rounds_done, 0)
+    for table in self._both:
+      table.keep(rounds_done, digests[table.path.name])
+    return num_repeated
 
   def digests(self) -> dict[str, np.ndarray]:
     """Returns a digest of each table's rows so far."""
-    return {name: table.digest() for name, table in self._both.items()}
+    return {table.path.name: table.digest() for table in self._both}
 
   def measured_round(self) -> int:
     """Returns the last round after which accuracy was measured; 0 before the first."""
@@ -162,16 +115,16 @@ class Tables:
     return max((int(row['round']) for row in rows if row['test_accuracy']), default=0)
 
   def seconds(self) -> float:
-    """Returns the time that all rounds took, those of earlier processes included."""
-    return sum(
-        float(row['round_seconds']) + float(row['evaluation_seconds'])
-        for row in self.timings.rows()
-    )
+    """Returns the duration of all rounds, including rounds of earlier processes."""
+    names = ('round_seconds', 'evaluation_seconds')
+    return sum(float(row[name]) for row in self.timings.rows() for name in names)
 
   def remove(self) -> None:
     """Removes all rows, and the TensorBoard events of the same rounds."""
-    for path in [*self.paths(), *self._directory.glob(_EVENTS)]:
-      path.unlink(missing_ok=True)
+    with writing(self._directory):
+      for pattern in (METRICS, TIMINGS, 'events.out.tfevents.*'):
+        for path in self._directory.glob(pattern):
+          path.unlink()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Checks that a run that was interrupted is as if it had not been."""
+"""Checks that an interrupted run has the files of an undisturbed run."""
 
 import glob
 import os
@@ -12,8 +12,8 @@ def files(out):
 
 
 def assert_equal(out, other):
-  ours, theirs = files(out), files(other)
-  assert [name for name in ours if ours[name] != theirs[name]] == []
+  expected, actual = files(other), files(out)
+  assert [name for name in expected if expected[name] != actual[name]] == []
 
 
 def assert_no_leftovers(out):
@@ -29,7 +29,7 @@ def lines(out):
 
 
 def wait_for_rounds(command, out, rounds):
-  """Waits until so many rounds are in the files of a running command."""
+  """Waits until the table of a running command has a number of rounds."""
   while len(lines(out)) < rounds + 2:
     assert command.poll() is None, command.communicate()
     time.sleep(0.02)

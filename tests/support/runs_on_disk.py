@@ -1,4 +1,4 @@
-"""Directories as tasks.run leaves them, with any figures, for tests of what reads them."""
+"""Writes directories as tasks.run does, with any figures, for tests of their readers."""
 
 import csv
 import json
@@ -14,9 +14,9 @@ _PAPER = pathlib.Path(settings_lib.__file__).parents[1] / 'experiments/paper/fas
 def write(
     path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, flagfile=_PAPER, **flags
 ):
-  """A run of Fashion-MNIST whose accuracy after round i is `accuracies[i]` (None: not taken).
+  """Writes a run of Fashion-MNIST with `accuracies[i]` after round i (None: not measured).
 
-  `rounds` 'all': of the paper's 180 rounds, of which the last has the last of `accuracies`;
+  `rounds` 'all': the paper's 180 rounds; the last round has the last of `accuracies`.
   """
   if rounds == 'all':
     accuracies = [*accuracies[:-1], *[None] * (181 - len(accuracies)), accuracies[-1]]
@@ -39,7 +39,7 @@ def write(
       sampled=False,
       num_kept=round(p * _DIM),
       privacy=(
-          # What an --epsilon would make of it is another's to test.
+          # The noise multiplier that follows from --epsilon is not tested here.
           {'noise_multiplier': 1.085 if settings.epsilon else settings.noise_multiplier}
           if settings.clip is not None
           else None
@@ -47,26 +47,20 @@ def write(
   )
   path.mkdir(parents=True)
   (path / 'config.json').write_text(json.dumps(config))
-  write_csv(
-      path / 'metrics.csv',
-      [
-          {
-              'round': i,
-              'test_loss': '' if accuracy is None else 1 - accuracy,
-              'test_accuracy': '' if accuracy is None else accuracy,
-              **({'epsilon': 0.1 * i, 'epsilon_paper': 0.2 * i} if config['privacy'] else {}),
-              'uplink_megabytes': 0.01 * p * i,
-          }
-          for i, accuracy in enumerate(accuracies)
-      ],
-  )
-  write_csv(
-      path / 'timings.csv',
-      [
-          {'round': i, 'round_seconds': 1.0, 'evaluation_seconds': 0.5}
-          for i in range(1, len(accuracies))
-      ],
-  )
+  write_csv(path / 'metrics.csv', [
+      {
+          'round': i,
+          'test_loss': '' if accuracy is None else 1 - accuracy,
+          'test_accuracy': '' if accuracy is None else accuracy,
+          **({'epsilon': 0.1 * i, 'epsilon_paper': 0.2 * i} if config['privacy'] else {}),
+          'uplink_megabytes': 0.01 * p * i,
+      }
+      for i, accuracy in enumerate(accuracies)
+  ])
+  write_csv(path / 'timings.csv', [
+      {'round': i, 'round_seconds': 1.0, 'evaluation_seconds': 0.5}
+      for i in range(1, len(accuracies))
+  ])
   return path
 
 

@@ -1,4 +1,4 @@
-"""Waits for events of other processes: the limit ends a test that hangs, not a slow machine's."""
+"""Waits for events of other processes; the limit ends a test that hangs, not a slow machine's."""
 
 from collections.abc import Callable, Collection
 import time
@@ -18,12 +18,12 @@ def until(happened: Callable[[], bool]):
 
 
 def until_ended(pids: Collection[int]):
-  """Waits until none of the processes runs; one that nobody has waited for runs no more."""
+  """Waits until no process runs; a zombie has ended."""
   until(lambda: not any(map(_runs, pids)))
 
 
 def until_line(stream: TextIO, beginning: str):
-  """Reads lines until one that begins so."""
+  """Reads lines until a line with this beginning."""
   assert any(line.startswith(beginning) for line in stream), beginning
 
 

@@ -11,12 +11,10 @@ import pytest
 
 import fedsmp_tff
 from fedsmp_tff.privacy import accountants
-from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
-from tasks import account
 from tasks import systems
-from tasks.training import run_directory
+from tasks.datasets import task as task_lib
 from tests.support import commands
 from tests.support import waiting
 
@@ -29,15 +27,9 @@ class TestExecution:
   )
   def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
-    status = commands.main(
-        commands.tiny(data_dir, out, f'--algorithm={algorithm}')
-        if not algorithm.endswith('topk')
-        else [
-            *commands.tiny(data_dir, out, '--algorithm=fedsmp_topk'), f'--algorithm={algorithm}'
-        ]
-    )
+    flags = [f'--algorithm={algorithm}', *(['--public_examples=8'] if 'topk' in algorithm else [])]
+    assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert status == 0
     private = systems.SYSTEMS[algorithm].private
     assert ('NO PRIVACY' in printed) == (not private)
     # Once with its assumptions, and what was spent at the end.
@@ -62,9 +54,7 @@ class TestExecution:
       assert not [name for name in rows[0] if 'epsilon' in name]
     summary = json.loads((out / 'summary.json').read_text())
     assert summary['rounds'] == 3
-    assert summary['best_test_accuracy'] == max(
-        float(row['test_accuracy']) for row in rows
-    )
+    assert summary['best_test_accuracy'] == max(float(row['test_accuracy']) for row in rows)
     assert summary['final_test_accuracy'] == float(rows[-1]['test_accuracy'])
     config = json.loads((out / 'config.json').read_text())
     assert config['dim'] == commands.DIM and config['algorithm'] == algorithm
@@ -72,14 +62,8 @@ class TestExecution:
     assert record['fedsmp_tff'] == fedsmp_tff.__version__ and record['processors'] >= 1
     assert record['command'][:3] == ['python', '-m', 'tasks.run']
     assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00', record['date'])
-    assert record['seconds'] > sum(
-        float(row['round_seconds']) for row in commands.rows(out / 'timings.csv')
-    )
     assert record['git_commit'] is None or re.fullmatch('[0-9a-f]{40}', record['git_commit'])
-    kept = commands.DIM if algorithm in ('fedavg', 'dp_fedavg') else config['num_kept']
-    assert summary['uplink_megabytes'] == pytest.approx(
-        4 * kept * 3 * 3 / 12 / 1e6
-    )
+    assert summary['uplink_megabytes'] == pytest.approx(4 * config['num_kept'] * 3 * 3 / 12 / 1e6)
     with np.load(out / 'weights.npz') as weights:
       assert sum(weights[name].size for name in weights) == commands.DIM
     assert list(out.glob('events.out.tfevents.*'))
@@ -111,9 +95,7 @@ class TestExecution:
     other = commands.story(tmp_path / 'other')
     assert stories[0][0] != other[0] and stories[0][1] != other[1]
 
-  def test_a_seeded_run_says_that_its_noise_can_be_removed(
-      self, data_dir, tmp_path, capsys
-  ):
+  def test_a_seeded_run_says_that_its_noise_can_be_removed(self, data_dir, tmp_path, capsys):
     statuses = []
     for name, arguments in (('a', ['--seed=1']), ('b', [])):
       out = tmp_path / name
@@ -122,8 +104,7 @@ class TestExecution:
       printed = ' '.join(captured.out.split())
       assert ('CAN REMOVE IT' in printed) == bool(arguments)
       # The plan and the summary, the lines of progress, and the files.
-      would = ': SIMULATED'
-      assert printed.count(would) == (2 if arguments else 0)
+      assert printed.count(': SIMULATED') == (2 if arguments else 0)
       assert printed.count(': VALID') == (0 if arguments else 2)
       assert ('simulated' in captured.err) == bool(arguments)
       statuses.append({
@@ -137,19 +118,10 @@ class TestExecution:
       assert bool(record.seed_digest) == bool(arguments)
     assert statuses == [{'simulated'}, {'valid'}]
 
-  def test_runs_of_one_seed_are_not_composed(self, data_dir, tmp_path, capsys):
-    # Other flags, the same noise.
-    commands.main(commands.tiny(data_dir, tmp_path / 'a', '--seed=1', '--rounds=1'))
-    commands.main(commands.tiny(data_dir, tmp_path / 'b', '--seed=1', '--rounds=2', '--clip=0.3'))
-    capsys.readouterr()
-    paths = [f'--ledger={tmp_path / "a"}', str(tmp_path / 'b')]
-    status, out, err = commands.of_module(capsys, account, *paths)
-    assert status == 1 and 'with the same seed' in err and 'epsilon =' not in out
-
   @pytest.mark.slow  # Privacy loss distributions at small sigma.
   def test_an_epsilon_above_10_warns_once(self, data_dir, tmp_path, capsys):
     for arguments, sentence in (
-        (['--epsilon=12'], '--epsilon=12 is above 10, which promises little.'),
+        (['--epsilon=12'], 'the run will spend epsilon = 12 on'),
         (['--noise_multiplier=0.2', '--dry_run'], 'the run will spend epsilon = '),
         (['--epsilon=5', '--dry_run'], None),
     ):
@@ -163,7 +135,9 @@ class TestExecution:
       if sentence:
         assert sentence in captured.err
 
-  def test_a_spent_budget_ends_the_run_before_the_round(self, data_dir, tmp_path, capsys):
+  def test_a_spent_budget_ends_the_run_before_the_round(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
     out = tmp_path / 'a'
     spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
     arguments = [f'--epsilon_budget={spec.epsilon(rounds=2) + 0.01}']
@@ -174,7 +148,7 @@ class TestExecution:
     assert 'above the budget' in said and '2 of 3 rounds done' in captured.out
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1]
     assert (out / 'weights.npz').exists() and (out / 'checkpoints' / 'round_2').exists()
-    # Again: nothing more is spent. With a larger budget the run resumes.
+    # The same command spends nothing more. With a larger budget the run resumes.
     assert commands.main(commands.tiny(data_dir, out, *arguments)) == 1
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1]
     assert commands.main(commands.tiny(data_dir, out, '--epsilon_budget=1000')) == 0
@@ -184,17 +158,13 @@ class TestExecution:
     capsys.readouterr()
     assert 'they have other clients (' in commands.say(capsys, *given[1:])
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1, 2]
-    # What an overwritten run of the same clients has spent counts.
-    path, former = out / 'privacy_ledger.jsonl', out / 'privacy_ledger.1.jsonl'
-    path.rename(former)
-    with run_directory.RunDirectory(str(out), overwrite=False) as again:
-      again.check_clients(ledger_lib.read(former).data)
-      ledger = again.ledger(
-          spec, 'another', None, 'a name', 'random', began=False,
-          epsilon_budget=spec.epsilon(rounds=2),
-      )
-      with ledger, pytest.raises(budget_lib.BudgetSpentError):
-        ledger.begin(0)
+    # The rounds of an overwritten run of the same clients count.
+    former = ledger_lib.read(out / 'privacy_ledger.jsonl')
+    digest = former.data.removeprefix('tests.support.tiny_task divided as ')
+    monkeypatch.setattr(task_lib, 'digest_of_split', lambda *parts: digest)
+    assert commands.main([*given, f'--epsilon_budget={spec.epsilon(rounds=3) + 0.01}']) == 1
+    assert 'Round 1 does not begin' in capsys.readouterr().err
+    assert (out / 'privacy_ledger.1.jsonl').exists()
 
   def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
     arguments = [
@@ -251,28 +221,18 @@ class TestExecution:
     spec = spec_lib.PrivacySpec(12, 3, 8, 1.4, 1.0, 12**-1.1)
     assert float(rows[-1]['epsilon']) == pytest.approx(spec.epsilon())
 
-  @pytest.mark.parametrize(
-      'runtime, children', [('local', 0), ('ray', 3)]
-  )
-  def test_the_command_leaves_no_process_behind(
-      self, data_dir, tmp_path, runtime, children
-  ):
+  @pytest.mark.parametrize('runtime, children', [('local', 0), ('ray', 3)])
+  def test_the_command_leaves_no_process_behind(self, data_dir, tmp_path, runtime, children):
     command = commands.command(commands.tiny(data_dir, tmp_path / 'a', f'--runtime={runtime}'))
     seen = set()
     while command.poll() is None:
       with contextlib.suppress(psutil.NoSuchProcess):
         seen |= {c.pid for c in psutil.Process(command.pid).children(recursive=True)}
       time.sleep(0.05)
-    # Its output ends with it: nobody else holds it open.
+    # No other process holds its output open.
     out, err = command.communicate(timeout=waiting.SECONDS)
     assert command.returncode == 0
     assert '3 of 3 rounds done' in out and 'round 3/3' in err
     assert 'Traceback' not in err
     assert len(seen) >= children
     waiting.until_ended(seen)
-
-  def test_a_failed_start_says_one_sentence_and_no_traceback(self):
-    command = commands.started(['run', '--task=fashion_mnist', '--p=0'])
-    out, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 2 and out == ''
-    assert err == 'tasks.run: --p must be a number > 0 and <= 1; got 0.0.\n'

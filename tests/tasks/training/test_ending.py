@@ -2,7 +2,6 @@
 
 import glob
 import json
-import os
 import random
 import re
 import resource
@@ -21,10 +20,18 @@ from tests.support import waiting
 _FEW_AND_MANY_KILLS = pytest.mark.parametrize(
     'num_kills', [2, pytest.param(20, marks=pytest.mark.slow)]
 )
+_EACH_ROUND = commands.CHECKPOINT_EACH_ROUND
+
+
+def _end(command, status):
+  """Waits for the end of a command with a status; returns its stdout and stderr."""
+  printed, err = command.communicate(timeout=waiting.SECONDS)
+  assert command.returncode == status and 'Traceback' not in err, err
+  return printed, err
 
 
 def _wait_for_the_first_round(command, out):
-  """Until it has begun: its entry in the ledger comes just before."""
+  """Waits for the round's entry in the ledger, which comes just before it begins."""
   ledger = out / 'privacy_ledger.jsonl'
   while not ledger.exists() or len(ledger.read_bytes().splitlines()) < 2:
     assert command.poll() is None, command.communicate()
@@ -32,29 +39,23 @@ def _wait_for_the_first_round(command, out):
   time.sleep(0.5)
 
 
-class TestFullDisk:
-
-  def test_the_last_checkpoint_stays(self, data_dir, tmp_path):
-    """No file may grow beyond a size: a real error of the operating system."""
-    out, whole = tmp_path / 'a', tmp_path / 'b'
-    flags = ['--seed=1', '--rounds=6']
-    assert commands.main(commands.tiny(data_dir, whole, *flags)) == 0
-    # Room for the rows of some rounds, not for all.
-    size = (whole / 'metrics.csv').stat().st_size * 2 // 3
-    arguments = commands.tiny(data_dir, out, *flags)
-    command = commands.command(arguments, commands.CHECKPOINT_EACH_ROUND)
-    interrupted.wait_for_rounds(command, out, 1)
-    resource.prlimit(command.pid, resource.RLIMIT_FSIZE, (size, -1))
-    _, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 1, err
-    assert "can't be written" in err and 'Traceback' not in err
-    command = commands.command(arguments, commands.CHECKPOINT_EACH_ROUND)
-    printed, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 0, err
-    assert 'resuming after round' in printed
-    # The other ran in this process, whose floats may have other last bits.
-    assert len(commands.rows(out / 'metrics.csv')) == 7
-    interrupted.assert_no_leftovers(out)
+def test_a_full_disk_leaves_the_last_checkpoint(data_dir, tmp_path):
+  """No file may grow beyond a size: a real error of the operating system."""
+  out, whole = tmp_path / 'a', tmp_path / 'b'
+  flags = ['--seed=1', '--rounds=6']
+  assert commands.main(commands.tiny(data_dir, whole, *flags)) == 0
+  # Room for the rows of some rounds, not for all.
+  size = (whole / 'metrics.csv').stat().st_size * 2 // 3
+  arguments = commands.tiny(data_dir, out, *flags)
+  command = commands.command(arguments, _EACH_ROUND)
+  interrupted.wait_for_rounds(command, out, 1)
+  resource.prlimit(command.pid, resource.RLIMIT_FSIZE, (size, -1))
+  assert "can't be written" in _end(command, 1)[1]
+  printed, _ = _end(commands.command(arguments, _EACH_ROUND), 0)
+  assert 'resuming after round' in printed
+  # The first run was in this process, whose floats may have other last bits.
+  assert len(commands.rows(out / 'metrics.csv')) == 7
+  interrupted.assert_no_leftovers(out)
 
 
 class TestSignals:
@@ -71,8 +72,7 @@ class TestSignals:
     })
     interrupted.wait_for_rounds(command, out, 3)
     command.send_signal(number)
-    printed, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == status and 'Traceback' not in err
+    printed, err = _end(command, status)
     assert f'{signal.Signals(number).name}: the round in flight has 100000 s' in err
     assert 'resumes it' in err
     summary = json.loads((out / 'summary.json').read_text())
@@ -94,9 +94,9 @@ class TestSignals:
     command = commands.command(arguments, {'tasks.cli.interruption._GRACE_SECONDS': 0.5})
     _wait_for_the_first_round(command, out)
     command.send_signal(signal.SIGTERM)
-    # Nobody waits for a client, which takes minutes.
-    printed, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 143 and 'abandoned' in err, err
+    # The command does not wait for its clients, which take minutes.
+    printed, err = _end(command, 143)
+    assert 'abandoned' in err
     assert '0 of 3 rounds done' in printed
     assert (out / 'checkpoints' / 'round_0').exists()
     assert not list(temporary.glob('__autograph_generated_file*'))
@@ -115,129 +115,110 @@ class TestSignals:
     command.send_signal(signal.SIGTERM)
     waiting.until_line(command.stderr, 'tasks.run: SIGTERM: the round in flight has 100000 s')
     command.send_signal(signal.SIGINT)
-    _, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 130
+    assert 'again: ended' in _end(command, 130)[1]
     waiting.until_ended([process.pid for process in others])
-    assert 'again: ended' in err and 'Traceback' not in err
 
   @pytest.mark.parametrize('delay', [2, 5])
-  def test_before_the_rounds_it_ends_with_one_line_at_most(
-      self, data_dir, tmp_path, delay
-  ):
+  def test_before_the_rounds_it_ends_without_a_traceback(self, data_dir, tmp_path, delay):
     command = commands.started(commands.tiny(data_dir, tmp_path / 'a', '--rounds=1000000'))
     time.sleep(delay)
     command.send_signal(signal.SIGINT)
     _, err = command.communicate(timeout=waiting.SECONDS)
-    # By its own death before the packages are there.
+    # The signal kills the process before the packages are imported.
     assert command.returncode in (130, -signal.SIGINT), err
     assert 'Traceback' not in err
 
 
 @pytest.mark.slow
-class TestLongRun:
-
-  def test_memory_stays_and_nothing_is_leaked(self, data_dir, tmp_path):
-    out = tmp_path / 'a'
-    command = commands.command(
-        commands.tiny(
-            data_dir, out, '--rounds=101',
-            # Distributions of losses take more memory the more rounds they add up.
-            '--rounds_per_evaluation=1000',
-        ),
-        commands.CHECKPOINT_EACH_ROUND,
-    )
-    process = psutil.Process(command.pid)
-    found = {20: [], 80: []}
-    for begin, samples in found.items():
-      for rounds in range(begin, begin + 20):
-        interrupted.wait_for_rounds(command, out, rounds)
-        samples.append(
-            (process.memory_info().rss, process.num_threads(), process.num_fds())
-        )
-    _, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 0, err
-    # The memory goes up and down by 30 of 850 MB from round to round; its least over 20 rounds grew
-    # by 2 % in 240 rounds.
-    (memory, threads, files), (memory_later, threads_later, files_later) = (
-        map(min, zip(*samples)) for samples in found.values()
-    )
-    assert memory_later < 1.05 * memory
-    # TensorFlow starts a thread when more work than ever is under way: 21 became 26 at most
-    # in runs of 240 and 1,000 rounds. Over 60 rounds a leak of one in ten rounds is more.
-    assert threads_later <= threads + 5 and files_later <= files
+def test_memory_threads_and_files_of_a_long_run_stay(data_dir, tmp_path):
+  out = tmp_path / 'a'
+  # Distributions of losses take more memory the more rounds they add up.
+  command = commands.command(
+      commands.tiny(data_dir, out, '--rounds=101', '--rounds_per_evaluation=1000'), _EACH_ROUND
+  )
+  process = psutil.Process(command.pid)
+  samples = {20: [], 80: []}
+  for first, measured in samples.items():
+    for rounds in range(first, first + 20):
+      interrupted.wait_for_rounds(command, out, rounds)
+      measured.append((process.memory_info().rss, process.num_threads(), process.num_fds()))
+  _end(command, 0)
+  # The memory goes up and down by 30 of 850 MB from round to round; its least over 20 rounds grew
+  # by 2 % in 240 rounds.
+  (memory, threads, files), (memory_later, threads_later, files_later) = (
+      map(min, zip(*measured)) for measured in samples.values()
+  )
+  assert memory_later < 1.05 * memory
+  # TensorFlow starts a thread when more work than ever is under way: 21 became 26 at most
+  # in runs of 240 and 1,000 rounds. Over 60 rounds a leak of one in ten rounds is more.
+  assert threads_later <= threads + 5 and files_later <= files
 
 
 @_FEW_AND_MANY_KILLS
-class TestChaos:
-
-  def test_killed_at_random_a_run_is_as_if_undisturbed(self, data_dir, tmp_path, num_kills):
-    rng = random.Random(7)
-    flags = ['--seed=1', f'--rounds={max(6, num_kills * 3 // 2)}', '--local_epochs=100']
-    whole, out = tmp_path / 'whole', tmp_path / 'killed'
-    each_round = commands.CHECKPOINT_EACH_ROUND
-    command = commands.command(commands.tiny(data_dir, whole, *flags), each_round)
-    assert command.wait(waiting.SECONDS) == 0
-    kills = []
-    while len(kills) < num_kills:
-      left_behind = set(glob.glob(f'{out}/checkpoints/*_temp*'))
-      rows = len(interrupted.lines(out))
-      command = commands.command(commands.tiny(data_dir, out, *flags), each_round)
-      moment = rng.choice(['checkpoint', 'checkpoint', 'round', 'round', 'start'])
-      if moment == 'start':
-        time.sleep(rng.uniform(0, 3))
-      else:
-        rows += rng.choice([0, 1, 2, 3])
-        while command.poll() is None and len(interrupted.lines(out)) < rows:
-          time.sleep(0.002)
-        if moment == 'round':
-          time.sleep(rng.uniform(0, 0.5))
-      if moment == 'checkpoint':
-        # The writer works under this name until the checkpoint is whole.
-        while command.poll() is None and not (
-            set(glob.glob(f'{out}/checkpoints/*_temp*')) - left_behind
-        ):
-          time.sleep(0.0005)
-        time.sleep(rng.uniform(0, 0.03))
-      command.kill()
-      _, err = command.communicate()
-      assert 'Traceback' not in err
-      if command.returncode == 0:  # It ended before a busy machine let this process kill it.
-        break
-      assert command.returncode == -signal.SIGKILL, (kills, err)
-      left = os.listdir(out / 'checkpoints') if (out / 'checkpoints').exists() else []
-      kills.append((moment, len(interrupted.lines(out)) - 2, sorted(left)))
-      print('killed:', *kills[-1])
-    assert kills
-    command = commands.command(commands.tiny(data_dir, out, *flags), each_round)
-    printed, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 0, err
-    interrupted.assert_equal(out, whole)
-    interrupted.assert_no_leftovers(out)
-
-  def test_killed_at_random_the_ledger_never_counts_too_few(self, data_dir, tmp_path, num_kills):
-    rng = random.Random(3)
-    out = tmp_path / 'a'
-    # A checkpoint every few rounds.
-    arguments = commands.tiny(data_dir, out, '--rounds=100000')
-    released = before = 0
-    for kill in range(num_kills):
-      command = commands.command(arguments)
-      start = max(before, 0)
-      while command.poll() is None and len(interrupted.lines(out)) - 2 <= start:
+def test_killed_at_random_a_run_is_as_if_undisturbed(data_dir, tmp_path, num_kills):
+  rng = random.Random(7)
+  flags = ['--seed=1', f'--rounds={max(6, num_kills * 3 // 2)}', '--local_epochs=100']
+  whole, out = tmp_path / 'whole', tmp_path / 'killed'
+  arguments = commands.tiny(data_dir, out, *flags)
+  _end(commands.command(commands.tiny(data_dir, whole, *flags), _EACH_ROUND), 0)
+  kills = []
+  while len(kills) < num_kills:
+    left_behind = set(glob.glob(f'{out}/checkpoints/*_temp*'))
+    rows = len(interrupted.lines(out))
+    command = commands.command(arguments, _EACH_ROUND)
+    moment = rng.choice(['checkpoint', 'checkpoint', 'round', 'round', 'start'])
+    if moment == 'start':
+      time.sleep(rng.uniform(0, 3))
+    else:
+      rows += rng.choice([0, 1, 2, 3])
+      while command.poll() is None and len(interrupted.lines(out)) < rows:
         time.sleep(0.002)
-      time.sleep(rng.uniform(0, 1.0))
-      command.kill()
-      printed, err = command.communicate()
-      assert command.returncode == -signal.SIGKILL, err
-      # Rounds whose row is there were released; those that an earlier process had
-      # released after its last checkpoint were released too.
-      rows = len(interrupted.lines(out)) - 2
-      went_on = re.search(r'resuming after round (\d+) of', printed)
-      released += rows - (int(went_on[1]) if went_on else 0)
-      record = ledger_lib.read(out / 'privacy_ledger.jsonl')
-      print(f'kill {kill}: rows {rows}, released {released}, counted {record.rounds_charged}')
-      assert released <= record.rounds_charged <= released + kill + 1
-      charged = int(commands.rows(out / 'metrics.csv')[rows]['rounds_charged'])
-      assert released <= charged <= record.rounds_charged
-      before = rows
-    assert account.main(['account', f'--ledger={out}']) == 0
+      if moment == 'round':
+        time.sleep(rng.uniform(0, 0.5))
+    if moment == 'checkpoint':
+      # The writer works under this name until the checkpoint is whole.
+      while command.poll() is None and not (
+          set(glob.glob(f'{out}/checkpoints/*_temp*')) - left_behind
+      ):
+        time.sleep(0.0005)
+      time.sleep(rng.uniform(0, 0.03))
+    command.kill()
+    _, err = command.communicate()
+    assert 'Traceback' not in err
+    if command.returncode == 0:  # It ended before a busy machine let this process kill it.
+      break
+    assert command.returncode == -signal.SIGKILL, (kills, err)
+    kills.append((moment, len(interrupted.lines(out)) - 2))
+    print('killed:', *kills[-1])
+  assert kills
+  _end(commands.command(arguments, _EACH_ROUND), 0)
+  interrupted.assert_equal(out, whole)
+  interrupted.assert_no_leftovers(out)
+
+
+@_FEW_AND_MANY_KILLS
+def test_killed_at_random_the_ledger_never_counts_too_few(data_dir, tmp_path, num_kills):
+  rng = random.Random(3)
+  out = tmp_path / 'a'
+  # A checkpoint every few rounds.
+  arguments = commands.tiny(data_dir, out, '--rounds=100000')
+  released = before = 0
+  for kill in range(num_kills):
+    command = commands.command(arguments)
+    while command.poll() is None and len(interrupted.lines(out)) - 2 <= before:
+      time.sleep(0.002)
+    time.sleep(rng.uniform(0, 1.0))
+    command.kill()
+    printed, err = command.communicate()
+    assert command.returncode == -signal.SIGKILL, err
+    # A round whose row is there was released, also if an earlier process released it after its
+    # last checkpoint.
+    rows = len(interrupted.lines(out)) - 2
+    resumed = re.search(r'resuming after round (\d+) of', printed)
+    released += rows - (int(resumed[1]) if resumed else 0)
+    record = ledger_lib.read(out / 'privacy_ledger.jsonl')
+    print(f'kill {kill}: rows {rows}, released {released}, counted {record.rounds_charged}')
+    charged = int(commands.rows(out / 'metrics.csv')[rows]['rounds_charged'])
+    assert released <= charged <= record.rounds_charged <= released + kill + 1
+    before = rows
+  assert account.main(['account', f'--ledger={out}']) == 0

@@ -1,25 +1,86 @@
-"""Tests of finished runs whose checkpoints are removed."""
+"""Tests of finished runs: their flags, their size without checkpoints, and their models."""
 
+import json
+import pathlib
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import errors
 from tasks.training import finished
 from tests.support import commands
 from tests.support import runs_on_disk
+from tests.support import small_data
+
+_COMPOSING = pathlib.Path(__file__).parents[3] / 'docs' / 'composing.md'
 
 
-def test_a_cleaned_run_is_smaller_and_finished(data_dir, tmp_path, capsys):
-  done, cut = tmp_path / 'done', tmp_path / 'cut'
-  arguments = commands.tiny(data_dir, done, '--seed=1', '--algorithm=dp_fedavg', '--eval_examples=5')
-  assert commands.main(arguments) == 0
-  runs_on_disk.write(cut, [0.1], rounds=9)
-  (cut / 'checkpoints' / 'round_0').mkdir(parents=True)
-  before = commands.story(done)
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  path = tmp_path_factory.mktemp('run')
+  small_data.write_fashion_mnist(path / 'data')
+  assert commands.main(_command(path, path / 'run')) == 0
+  return path / 'run'
+
+
+def _command(path, out):
+  return commands.tiny(
+      path / 'data', out, '--algorithm=fedavg', '--rounds=1', '--seed=1', '--eval_examples=5'
+  )
+
+
+def test_the_flags_that_differ_are_named():
+  now = {'task': 'svhn', 'noise': 'gaussian', 'clip_quantile': None}
+  assert finished.differing(now, now) == []
+  # A flag that an earlier version had, or lacked, makes another run if it is on.
+  assert finished.differing({'task': 'svhn', 'dropout': 0.1}, now) == ['dropout', 'noise']
+
+
+def test_a_cleaned_run_is_smaller_and_finished(run, tmp_path, capsys):
+  done, unfinished = tmp_path / 'done', tmp_path / 'unfinished'
+  shutil.copytree(run, done)
+  runs_on_disk.write(unfinished, [0.1], rounds=9)
+  (unfinished / 'checkpoints' / 'round_0').mkdir(parents=True)
   assert list(done.glob('checkpoints/round_*'))
-  assert finished.clean(done) and not finished.clean(cut)
+  before = commands.story(done)
+  assert finished.clean(done) and not finished.clean(unfinished)
   assert [path.name for path in (done / 'checkpoints').iterdir()] == ['cleaned']
-  assert (cut / 'checkpoints' / 'round_0').exists()
-  # The same command again: the run is there, and unchanged.
+  assert (unfinished / 'checkpoints' / 'round_0').exists()
   capsys.readouterr()
-  assert commands.main(arguments) == 0
-  # Accuracies are of samples but for the last: there is no best one.
-  assert '3 rounds, final accuracy' in capsys.readouterr().out and commands.story(done) == before
-  # A second time there is nothing to do.
+  assert commands.main(_command(run.parent, done)) == 0
+  # Measurements on samples have no best accuracy.
+  assert '1 rounds, final accuracy' in capsys.readouterr().out and commands.story(done) == before
   assert not finished.clean(done)
+
+
+def test_a_loaded_model_has_the_accuracy_of_its_run(run, tmp_path):
+  model = finished.load_model(run)
+  images, y = small_data.write_fashion_mnist(tmp_path)['t10k']
+  logits = model.predict_on_batch(model.initial_weights, images[..., np.newaxis], training=False)
+  expected = json.loads((run / 'summary.json').read_text())['final_test_accuracy']
+  assert np.mean(logits.numpy().argmax(-1) == y) == expected
+
+
+def test_the_documents_saved_model_has_the_same_logits(run, tmp_path):
+  (snippet,) = re.findall(
+      r'```python\n(def save\(.*?)```', _COMPOSING.read_text(encoding='utf-8'), re.DOTALL
+  )
+  names = {'tf': tf}
+  exec(snippet, names)
+  model = finished.load_model(run)
+  names['save'](model, str(tmp_path / 'model'))
+  x = tf.constant(np.random.default_rng(1).integers(0, 256, [2, 28, 28, 1], np.uint8))
+  expected = model.predict_on_batch(model.initial_weights, x, training=False)
+  loaded = tf.saved_model.load(str(tmp_path / 'model'))
+  np.testing.assert_allclose(loaded.logits(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_unfinished_runs_have_no_model(run, tmp_path):
+  with pytest.raises(errors.InputError, match='none has no finished run; name the --output_dir'):
+    finished.load_model(tmp_path / 'none')
+  (tmp_path / 'config.json').write_bytes((run / 'config.json').read_bytes())
+  with pytest.raises(errors.InputError, match='has no finished run'):
+    finished.load_model(tmp_path)

@@ -38,114 +38,95 @@ def _json(path):
   return json.loads(path.read_text())
 
 
-class TestExecution:
+def test_public_only_has_no_rounds_and_no_clients(public, data_dir, capsys):
+  summary = _json(public / 'summary.json')
+  assert summary['rounds'] == 0 and 'epsilon' not in summary
+  assert summary['uplink_megabytes'] == 0
+  (row,) = commands.rows(public / 'metrics.csv')
+  assert float(row['test_accuracy']) == summary['final_test_accuracy']
+  # Again: nothing to do.
+  assert _public_only(data_dir, public, '--public_examples=20') == 0
+  assert 'already finished' in capsys.readouterr().out
 
-  def test_public_only_has_no_rounds_and_no_clients(self, public, data_dir, capsys):
-    summary = _json(public / 'summary.json')
-    assert summary['rounds'] == 0 and 'epsilon' not in summary
-    assert summary['uplink_megabytes'] == 0
-    (row,) = commands.rows(public / 'metrics.csv')
-    assert float(row['test_accuracy']) == summary['final_test_accuracy']
-    # Again: nothing to do.
-    assert _public_only(data_dir, public, '--public_examples=20') == 0
-    assert 'already finished' in capsys.readouterr().out
 
-  def test_rounds_start_from_the_weights_of_public_only(self, public, data_dir, tmp_path, capsys):
-    out = tmp_path / 'run'
-    arguments = ('--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public')
-    capsys.readouterr()
-    assert _run(data_dir, out, *arguments) == 0
-    printed = capsys.readouterr()
-    assert 'epsilon unchanged' in ' '.join(printed.out.split())
-    epochs = fashion_mnist.TASK.pretraining.epochs
-    assert [line.split(',')[0] for line in printed.err.splitlines() if 'pre-training' in line] == [
-        f'pre-training: epoch {epoch}/{epochs}' for epoch in range(1, epochs + 1)
-    ]
-    # The first row is of the initial weights.
-    first = commands.rows(out / 'metrics.csv')[0]
-    assert float(first['test_accuracy']) == _json(public / 'summary.json')['final_test_accuracy']
-    assert _json(out / 'summary.json')['guarantee_status'] == 'simulated'
+def test_rounds_start_from_the_weights_of_public_only(public, data_dir, tmp_path, capsys):
+  out = tmp_path / 'run'
+  arguments = ('--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public')
+  capsys.readouterr()
+  assert _run(data_dir, out, *arguments) == 0
+  printed = capsys.readouterr()
+  assert 'epsilon unchanged' in ' '.join(printed.out.split())
+  epochs = fashion_mnist.TASK.pretraining.epochs
+  assert [line.split(',')[0] for line in printed.err.splitlines() if 'pre-training' in line] == [
+      f'pre-training: epoch {epoch}/{epochs}' for epoch in range(1, epochs + 1)
+  ]
+  # The first row is about the initial weights.
+  first = commands.rows(out / 'metrics.csv')[0]
+  assert float(first['test_accuracy']) == _json(public / 'summary.json')['final_test_accuracy']
+  # A run that resumes does not train again.
+  (out / 'summary.json').unlink()
+  assert _run(data_dir, out, *arguments) == 0
+  assert 'pre-training:' not in capsys.readouterr().err
 
-  def test_weights_of_other_runs_are_no_start(self, public, data_dir, capsys):
-    said = commands.say(
-        capsys, '--task=fashion_mnist', '--algorithm=public_only',
-        f'--data_dir={data_dir}', f'--warm_start={public}/weights.npz',
-    )
-    assert 'warm_start' in said and 'public' in said
 
-  @pytest.mark.parametrize('flags', [
-      ('--algorithm=dp_fedavg',), ('--algorithm=fedavg',), ('--algorithm=fedsmp_topk', '--p=0.4'),
-  ])
-  def test_rounds_train_the_last_layer_of_the_public_model(self, flags, public, data_dir, tmp_path):
-    out = tmp_path / 'run'
-    assert _run(data_dir, out, *flags, *_HEAD) == 0
-    with np.load(public / 'weights.npz') as file:
-      before = dict(file)
-    with np.load(out / 'weights.npz') as file:
-      after = dict(file)
-    # Those of the task's own model.
-    assert {n: w.shape for n, w in after.items()} == {n: w.shape for n, w in before.items()}
-    *body, kernel, bias = sorted(after)
-    assert all(np.array_equal(before[n], after[n]) for n in body)
-    assert not np.allclose(before[kernel], after[kernel], atol=1e-3)
-    assert not np.allclose(before[bias], after[bias], atol=1e-6)
-    # The task's model with these weights is the function that the run measured.
-    model = finished.load_model(out)
-    images, y = small_data.write_fashion_mnist(tmp_path / 'again')['t10k']
-    logits = model.predict_on_batch(
-        model.initial_weights, tf.constant(images[..., np.newaxis]), training=False
-    ).numpy()
-    assert _json(out / 'summary.json')['final_test_accuracy'] == np.mean(logits.argmax(1) == y)
-    config = _json(out / 'config.json')
-    assert config['dim'] == 4 * 10 + 10
-    assert config['num_kept'] == (20 if '--p=0.4' in flags else 50)
+@pytest.mark.parametrize('flags', [
+    ('--algorithm=dp_fedavg',), ('--algorithm=fedavg',), ('--algorithm=fedsmp_topk', '--p=0.4'),
+])
+def test_rounds_train_the_last_layer_of_the_public_model(flags, public, data_dir, tmp_path):
+  out = tmp_path / 'run'
+  assert _run(data_dir, out, *flags, *_HEAD) == 0
+  with np.load(public / 'weights.npz') as file:
+    before = dict(file)
+  with np.load(out / 'weights.npz') as file:
+    after = dict(file)
+  # The file has the weights of the task's own model.
+  assert {n: w.shape for n, w in after.items()} == {n: w.shape for n, w in before.items()}
+  *body, kernel, bias = sorted(after)
+  assert all(np.array_equal(before[n], after[n]) for n in body)
+  assert not np.allclose(before[kernel], after[kernel], atol=1e-3)
+  assert not np.allclose(before[bias], after[bias], atol=1e-6)
+  # The task's model with these weights is the function that the run measured.
+  model = finished.load_model(out)
+  images, y = small_data.write_fashion_mnist(tmp_path / 'again')['t10k']
+  logits = model.predict_on_batch(
+      model.initial_weights, tf.constant(images[..., np.newaxis]), training=False
+  ).numpy()
+  assert _json(out / 'summary.json')['final_test_accuracy'] == np.mean(logits.argmax(1) == y)
+  config = _json(out / 'config.json')
+  assert config['dim'] == 4 * 10 + 10
+  assert config['num_kept'] == (20 if '--p=0.4' in flags else 50)
 
-  def test_the_body_follows_from_public_examples(self, data_dir, tmp_path, monkeypatch):
-    seen, split = [], features.split
 
-    def noted(model, weights, examples, is_scored):
-      seen.append((examples, split(model, weights, examples, is_scored)))
-      return seen[-1][1]
+def test_the_body_follows_from_public_examples(data_dir, tmp_path, monkeypatch):
+  seen, split = [], features.split
 
-    monkeypatch.setattr(features, 'split', noted)
-    assert _run(data_dir, tmp_path / 'run', '--algorithm=dp_fedavg', *_HEAD, '--rounds=1') == 0
-    (((x, _), (body, _)),) = seen
-    assert len(x) == 20 and np.abs(body.mean).max() > 0
+  def noted(model, weights, examples, is_scored):
+    seen.append((examples, split(model, weights, examples, is_scored)))
+    return seen[-1][1]
 
-  @pytest.mark.parametrize('flags', [('--algorithm=dp_fedavg',), ('--algorithm=fedsmp_released', '--p=0.5')])
-  def test_a_run_on_features_resumes_with_its_body(self, flags, data_dir, tmp_path, capsys):
-    whole, parts = tmp_path / 'whole', tmp_path / 'parts'
-    assert _run(data_dir, whole, *flags, *_HEAD) == 0
-    budget = (_epsilon_after(whole, 2) + _epsilon_after(whole, 3)) / 2
-    assert _run(data_dir, parts, *flags, *_HEAD, f'--epsilon_budget={budget}') == 1
-    assert len(commands.rows(parts / 'metrics.csv')) == 3
-    body = parts / 'checkpoints' / 'body.npz'
-    content = body.read_bytes()
-    for damaged in (b'', content[:-40]):
-      body.write_bytes(damaged)
-      assert _run(data_dir, parts, *flags, *_HEAD) == 2
-      said = capsys.readouterr().err
-      assert 'body.npz can\'t be read' in said and '--overwrite' in said
-    body.write_bytes(content)
-    assert _run(data_dir, parts, *flags, *_HEAD) == 0
-    assert 'pre-training:' not in capsys.readouterr().err
-    assert commands.story(parts) == commands.story(whole)
+  monkeypatch.setattr(features, 'split', noted)
+  assert _run(data_dir, tmp_path / 'run', '--algorithm=dp_fedavg', *_HEAD, '--rounds=1') == 0
+  (((x, _), (body, _)),) = seen
+  assert len(x) == 20 and np.abs(body.mean).max() > 0
 
-  def test_a_run_that_resumes_does_not_train_again(self, public, data_dir, tmp_path, capsys):
-    out = tmp_path / 'run'
-    arguments = ('--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public')
-    assert _run(data_dir, out, *arguments) == 0
-    capsys.readouterr()
-    (out / 'summary.json').unlink()
-    assert _run(data_dir, out, *arguments) == 0
-    assert 'pre-training:' not in capsys.readouterr().err
 
-  @pytest.mark.parametrize('flag', ['--rounds=3', '--momentum=0.5', '--clients_per_round=2'])
-  def test_public_only_refuses_what_has_no_effect(self, flag, data_dir, tmp_path, capsys):
-    said = commands.say(
-        capsys, '--task=fashion_mnist', '--algorithm=public_only',
-        f'--data_dir={data_dir}', flag,
-    )
-    name = flag.split('=')[0]
-    assert said.startswith(f'tasks.run: {name} has no effect unless --algorithm=fedsmp_topk, ')
-    assert 'public_only' not in said
+@pytest.mark.parametrize(
+    'flags', [('--algorithm=dp_fedavg',), ('--algorithm=fedsmp_released', '--p=0.5')]
+)
+def test_a_run_on_features_resumes_with_its_body(flags, data_dir, tmp_path, capsys):
+  whole, parts = tmp_path / 'whole', tmp_path / 'parts'
+  assert _run(data_dir, whole, *flags, *_HEAD) == 0
+  budget = (_epsilon_after(whole, 2) + _epsilon_after(whole, 3)) / 2
+  assert _run(data_dir, parts, *flags, *_HEAD, f'--epsilon_budget={budget}') == 1
+  assert len(commands.rows(parts / 'metrics.csv')) == 3
+  body = parts / 'checkpoints' / 'body.npz'
+  content = body.read_bytes()
+  for damaged in (b'', content[:-40]):
+    body.write_bytes(damaged)
+    assert _run(data_dir, parts, *flags, *_HEAD) == 2
+    said = capsys.readouterr().err
+    assert 'body.npz can\'t be read' in said and '--overwrite' in said
+  body.write_bytes(content)
+  assert _run(data_dir, parts, *flags, *_HEAD) == 0
+  assert 'pre-training:' not in capsys.readouterr().err
+  assert commands.story(parts) == commands.story(whole)
