@@ -234,8 +234,8 @@ class FedSmpRound:
     slots = f'{num_slots} clients, one for each of its slots (`clients_per_round`, or `num_slots`)'
     if least is None:
       message = (
-          f'The round must have exactly {slots}: the noise shares and the encoding are made for that'
-          ' number. Run it with that many, or set `min_reports`.'
+          f'The round must have exactly {slots}: the noise shares and the encoding are made for'
+          ' that number. Run it with that many, or set `min_reports`.'
       )
       return tf.constant(True), tf.debugging.assert_equal(participants, num_slots, message)
     message = f'The round must have at most {slots}: the encoding is made for that number.'
