@@ -3,32 +3,28 @@
 Algorithm 1 of Hu, Guo, Gong, "Federated Learning with Sparsified Model
 Perturbation" (d weights, k selected coordinates, r clients per round):
 
-  1. the server chooses ONE set of k coordinates for the round, at random (RandK)
-     or the top k of an update on public data (TopK);
-  2. it broadcasts the weights and the coordinates to r clients;
+  1. the server chooses ONE mask of k coordinates for the round: at random (RandK), or the top k of
+     an update on public data (TopK);
+  2. it broadcasts the weights and the mask to r clients;
   3. each client trains tau steps and takes old minus new weights;
-  4. takes the k coordinates, times d/k under RandK;
+  4. selects the k coordinates, times d/k with RandK;
   5. clips them to L2 norm C;
   6. adds N(0, C^2 sigma^2 / r) to each of them;
-  7. encodes them as integers, and one secure sum adds those of all clients;
+  7. encodes them as integers, and one secure sum adds the integers of all clients;
   8. the server decodes, divides by r, and subtracts the mean from the weights;
   9. epsilon follows from sigma, the sampling of clients and the number of rounds;
-  10. k does not enter it: fewer coordinates, less noise, the same guarantee.
+  10. epsilon does not depend on k: the release of fewer coordinates has less noise in all.
 
-Beyond it: what the server makes of past releases, public data and the schedule costs no
-epsilon: masks without public data (`ReleasedTopK`) or by both (`HybridTopK`), and any other
-`Sparsifier` that remembers releases.
+Masks from past releases (`ReleasedTopK`, `HybridTopK`, or your own `Sparsifier`) cost no epsilon.
 
-Start at `build_fed_smp` for a whole learning process, at `FedSmpFactory` to compose
-the aggregator into another learning process (with `no_client_metrics`: those of TFF release
-exact metrics of clients by default).
+Start at `build_fed_smp` for a learning process, or at `FedSmpFactory` for an aggregator in another
+process (with `no_client_metrics`: TFF's default releases exact client metrics).
 
 The public API is `__all__`: the names below, and the modules of the packages `privacy`, `program`,
 `runtime` and `theory`. Every other module is internal and may change.
 
-Importing this package imports neither TensorFlow nor TFF. `PrivacySpec`, `privacy` and
-the theorems of `theory` work on any platform; a name that needs TFF is imported when it is
-first used.
+This package imports TensorFlow and TFF when a name that needs them is first used. `PrivacySpec`,
+`privacy` and the theorems of `theory` work on any platform.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The masked private sum, as one flat TFF aggregator."""
+"""The masked private sum as a TFF aggregator."""
 
 from typing import Optional
 
@@ -13,34 +13,32 @@ from fedsmp_tff.mechanism import round as round_lib
 
 
 class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
-  """Private mean of client updates on k shared coordinates (Fed-SMP, Algorithm 1 of the paper).
+  """Computes the private mean of client updates on k shared coordinates (Fed-SMP, Algorithm 1).
 
-  The created process runs `mechanism.round.FedSmpRound` on values of any structure of
-  float32/float64 tensors with d elements in all:
+  The created process runs `mechanism.round.FedSmpRound` on values of any structure of float32 and
+  float64 tensors with d elements in all:
 
   * at CLIENTS: takes the k coordinates of the flat value, times d/k (`RandK` only), or zeros if
     they are not finite; clips them to L2 norm C; adds N(0, C^2 sigma^2 / r) to each, from a fresh
     seed, and encodes them as integers (`GaussianChannel`), or rounds them first and adds integer
     noise (`LatticeChannel`);
   * between: ONE secure sum of int[k] and the number of participants;
-  * at SERVER: decodes, divides by r, puts the k values at their coordinates in
-    the structure (zero elsewhere), and chooses the next round's coordinates.
+  * at SERVER: decodes, divides by r, puts the k values at their coordinates in the structure (zero
+    elsewhere), and chooses the next round's coordinates.
 
-  Per round, the release is the Gaussian mechanism with noise
-  multiplier sigma for adding or removing one client (sensitivity C), and sigma/2
-  for replacing one (sensitivity 2 C); see `fedsmp_tff.PrivacySpec`, whose
-  `mechanism()` makes the mechanism of this factory. With Gaussian noise it is a guarantee in
-  real arithmetic: rounding of floats and of the encoding (at most `step`/2 a value)
-  is not part of the proof. With integer noise it is one of the integers that are sent.
+  The release of a round is the Gaussian mechanism with noise multiplier sigma for adding or
+  removing one client (sensitivity C), and sigma/2 for replacing one (sensitivity 2 C); for epsilon
+  see `fedsmp_tff.PrivacySpec`. With Gaussian noise the guarantee holds in real arithmetic: the
+  proof does not cover rounding of floats and of the encoding (at most `step`/2 per value). With
+  integer noise it covers the integers of the reports.
 
-  Without DP (`clipping_norm` None) clients neither clip nor add noise; values are
-  encoded in [-`value_bound`, `value_bound`].
+  Without DP (`clipping_norm` None) clients neither clip nor add noise; values are encoded in
+  [-`value_bound`, `value_bound`].
 
-  Exactly `num_slots` participants must take part, of whom those without data send zero
-  with their noise (`sampling.PoissonSampler`): with fewer, the noise shares would add up
-  to less than the mechanism's noise, so the round fails instead. With `min_reports`
-  each share is larger, so that this many shares suffice; with fewer participants nothing is
-  released: the mean is zero and C stays.
+  A round fails unless exactly `num_slots` participants report, including dummy participants
+  without data (`sampling.PoissonSampler`): fewer noise shares would add up to less than the
+  mechanism's noise. With `min_reports` each share is larger, so that this many shares suffice;
+  with fewer participants nothing is released: the mean is zero and C stays.
 
   One round of three clients with six coordinates, of which a mask selects two:
 
@@ -60,9 +58,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   >>> int(output.measurements['participants']), int(output.state.round_num)
   (3, 1)
 
-  The process's state is `FedSmpState`. Its measurements: `participants` and `released`, 1 or 0,
-  which are exact, and private only if dropping out does not depend on data; `clipping_norm`, C of
-  the round, and `signal_to_noise`, estimated from the release, are public.
+  The state is a `FedSmpState`. The measurements are `participants` and `released` (1 or 0), which
+  are exact, and private only if dropout does not depend on data; `clipping_norm`, C of the round;
+  and `signal_to_noise`, an estimate from the release.
   """
 
   def __init__(
@@ -76,22 +74,18 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      sparsifier: Chooses the coordinates: `RandK`, `ReleasedTopK` or `Dense` (`TopK` and
-        `HybridTopK`, which need the model, only in `fedsmp_tff.build_fed_smp`).
-      mechanism: The options of the private sum: clip, noise and number of participants.
-        `PrivacySpec.mechanism()` makes it together with its epsilon.
-      seed: Seed of the masks, which are public; None: a fresh one at `initialize`.
-        Noise never depends on it here.
-      make_channel: Makes the channel of a mechanism. `PrivacySpec` accounts for the default
-        alone: with your own, the guarantee is yours to prove.
+      sparsifier: Chooses the coordinates: `RandK`, `ReleasedTopK` or `Dense`. `TopK` and
+        `HybridTopK` need the model: use them in `fedsmp_tff.build_fed_smp`.
+      mechanism: Options of the private sum, usually from `PrivacySpec.mechanism()`.
+      seed: Seed of the masks, which are public; None: a fresh seed at `initialize`. The noise
+        does not depend on it.
+      make_channel: Makes the channel of a mechanism; see `Channel` for your own.
 
     Raises:
       TypeError: If an argument is of the wrong kind.
     """
     if not isinstance(sparsifier, sparsifiers.Sparsifier):
-      raise TypeError(
-          f'`sparsifier` must be a Sparsifier. Found {type(sparsifier)}.'
-      )
+      raise TypeError(f'`sparsifier` must be a Sparsifier. Found {type(sparsifier)}.')
     if not isinstance(mechanism, mechanism_lib.Mechanism):
       raise TypeError(
           '`mechanism` must be a Mechanism, such as `PrivacySpec.mechanism()`. Found'
@@ -103,7 +97,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     self._make_channel = make_channel
 
   def round(self, shapes: flattening.Shapes) -> round_lib.FedSmpRound:
-    """Returns the steps of a round for a model of tensors of these shapes."""
+    """Returns the steps of a round for tensors of these shapes."""
     return round_lib.FedSmpRound(self.sparsifier, self.mechanism, shapes, self._make_channel)
 
   def create(
@@ -113,14 +107,13 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Args:
       value_type: The type of a client's value.
-      weight_type: Refused: it is here for builders that do not check that their aggregator is
-        a weighted one, such as `tff.learning.algorithms.build_fed_sgd`.
+      weight_type: Refused. Builders that do not check for a weighted aggregator pass it, such as
+        `tff.learning.algorithms.build_fed_sgd`.
 
     Raises:
-      TypeError: If `value_type` is not a structure of float32 and float64 tensors
-        of known shapes, or there are weights.
-      ValueError: If the sparsifier needs the model's weights (`TopK`), or can't
-        keep as many coordinates as it was asked to.
+      TypeError: If `value_type` is not a structure of float32 and float64 tensors of known shapes,
+        or there are weights.
+      ValueError: If the sparsifier needs the model's weights (`TopK`), or k exceeds d.
     """
     if weight_type is not None:
       raise TypeError(
@@ -155,8 +148,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       return round_.choose(state), flattener.unflatten(update), measurements
 
     @tff.federated_computation(
-        tff.FederatedType(state_type, tff.SERVER),
-        tff.FederatedType(value_type, tff.CLIENTS),
+        tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(value_type, tff.CLIENTS)
     )
     def next_fn(state, value):
       message = tff.federated_broadcast(tff.federated_map(message_to_clients, state))

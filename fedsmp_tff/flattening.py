@@ -1,4 +1,4 @@
-"""Between a structure of float tensors and one vector of its d elements."""
+"""Converts between a structure of float tensors and one vector of its d elements."""
 
 from collections.abc import Sequence
 import math
@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-# The shapes of a model's tensors, in order; they have d elements in all.
+# Shapes of a model's tensors, in order; d elements in all.
 Shapes = Sequence[Sequence[int]]
 
 
@@ -25,7 +25,7 @@ class Flattener:
   [[1.0, 2.0], 3.0]
 
   Attributes:
-    shapes: The shapes of the tensors, in order.
+    shapes: Shapes of the tensors, in order.
     dim: d, the number of elements of all tensors.
   """
 
@@ -33,11 +33,10 @@ class Flattener:
     """Initializes from a type.
 
     Args:
-      value_type: A tensor or a structure of tensors, float32 or float64, of known
-        shapes.
+      value_type: A tensor or a structure of tensors, float32 or float64, of known shapes.
 
     Raises:
-      TypeError: If it is something else.
+      TypeError: If `value_type` is of another kind, or d is not from 1 to 2^31 - 1.
     """
     allowed = (np.float32, np.float64)
     if not tff.types.is_structure_of_floats(value_type) or not all(
@@ -45,8 +44,8 @@ class Flattener:
         for leaf in leaf_types(value_type)
     ):
       raise TypeError(
-          '`value_type` must be a structure of float32 or float64 tensors of'
-          f' known shapes. Found {value_type}.'
+          '`value_type` must be a structure of float32 or float64 tensors of known shapes. Found'
+          f' {value_type}.'
       )
     self._type = value_type
     self._leaves = leaf_types(value_type)
@@ -58,24 +57,16 @@ class Flattener:
           '`value_type` must have from 1 to 2^31 - 1 elements in all, which int32'
           f' coordinates can name. Found {self.dim}.'
       )
-    self._dtype = (
-        tf.float64
-        if any(leaf.dtype.type is np.float64 for leaf in self._leaves)
-        else tf.float32
-    )
+    is_double = any(leaf.dtype.type is np.float64 for leaf in self._leaves)
+    self._dtype = tf.float64 if is_double else tf.float32
 
   def flatten(self, value: Any) -> tf.Tensor:
-    """The vector [d], float64 if any tensor is, else float32."""
-    return tf.concat(
-        [
-            tf.reshape(tf.cast(leaf, self._dtype), [-1])
-            for leaf in _leaf_values(value, self._type)
-        ],
-        axis=0,
-    )
+    """Returns the vector [d], float64 if any tensor is, else float32."""
+    leaves = _leaf_values(value, self._type)
+    return tf.concat([tf.reshape(tf.cast(leaf, self._dtype), [-1]) for leaf in leaves], axis=0)
 
   def unflatten(self, vector: tf.Tensor) -> Any:
-    """The structure whose tensors, of their types, make up `vector` [d]."""
+    """Returns the structure whose tensors, cast to their types, make up `vector` [d]."""
     parts = tf.split(vector, self._sizes)
     leaves = iter([
         tf.cast(tf.reshape(part, leaf.shape), leaf.dtype)
@@ -85,7 +76,7 @@ class Flattener:
 
 
 def leaf_types(value_type: tff.Type) -> list[tff.TensorType]:
-  """The types of the tensors that make up a structure, in its order."""
+  """Returns the types of a structure's tensors, in order."""
   if isinstance(value_type, tff.TensorType):
     return [value_type]
   return [
@@ -103,8 +94,7 @@ def _leaf_values(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
   return [
       leaf
       for (_, child), (_, element) in zip(
-          tff.structure.iter_elements(value),
-          tff.structure.iter_elements(value_type),
+          tff.structure.iter_elements(value), tff.structure.iter_elements(value_type)
       )
       for leaf in _leaf_values(child, element)
   ]
@@ -114,17 +104,16 @@ def _pack(leaves, value_type: tff.Type) -> Any:
   if isinstance(value_type, tff.TensorType):
     return next(leaves)
   struct = tff.structure.Struct([
-      (name, _pack(leaves, element))
-      for name, element in tff.structure.iter_elements(value_type)
+      (name, _pack(leaves, element)) for name, element in tff.structure.iter_elements(value_type)
   ])
   return tff.types.type_to_py_container(struct, value_type)
 
 
 def sizes(shapes: Shapes) -> list[int]:
-  """Elements of each of the model's tensors; they sum up to d."""
+  """Returns the number of elements of each tensor; they sum up to d."""
   return list(map(math.prod, shapes))
 
 
 def dim(shapes: Shapes) -> int:
-  """d, the number of the model's coordinates."""
+  """Returns d, the number of elements of all tensors."""
   return sum(sizes(shapes))

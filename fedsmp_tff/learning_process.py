@@ -16,11 +16,7 @@ from fedsmp_tff.mechanism import state as state_lib
 
 
 class FedSmpProcess(tff.learning.templates.LearningProcess):
-  """A learning process whose mechanism is known: `program.loop.run` compares it with the ledger's.
-
-  Attributes:
-    mechanism: The options of the private sum.
-  """
+  """A learning process with its mechanism, which `program.loop.run` checks by the ledger."""
 
   def __init__(self, *arguments: Any, mechanism: mechanism_lib.Mechanism, **options: Any):
     super().__init__(*arguments, **options)
@@ -30,21 +26,14 @@ class FedSmpProcess(tff.learning.templates.LearningProcess):
 def tag_client(
     client_id: int, dataset: tf.data.Dataset
 ) -> collections.OrderedDict[str, tf.data.Dataset]:
-  """One client's data for a seeded process, which derives its randomness from the id.
+  """Returns one client's data for a process with `seed`, which derives randomness from the id.
 
   Args:
     client_id: A number that no other client has.
     dataset: The client's examples.
-
-  Returns:
-    What a process built with `seed` takes as one client's data.
   """
-  return collections.OrderedDict(
-      client_id=tf.data.Dataset.from_tensors(
-          tf.constant(client_id, tf.int64)
-      ),
-      examples=dataset,
-  )
+  ids = tf.data.Dataset.from_tensors(tf.constant(client_id, tf.int64))
+  return collections.OrderedDict(client_id=ids, examples=dataset)
 
 
 def build_fed_smp(
@@ -57,13 +46,12 @@ def build_fed_smp(
 ) -> tff.learning.templates.LearningProcess:
   """Builds Algorithm 1 (Fed-SMP) as a learning process.
 
-  A round: the server broadcasts weights and this round's coordinates; each of
-  the round's participants trains, and in the same `tff.tensorflow.computation` masks,
-  clips, noises and encodes its update, so that only integers leave it; one secure sum; the
-  server applies the mean to the weights and chooses the next round's coordinates from the
-  new weights, at the next round's learning rate. `initialize` chooses the first ones. See
-  `FedSmpFactory` for the mechanism, its guarantee and its measurements, which are the
-  process's metrics under `aggregator`.
+  In a round the server broadcasts weights and coordinates; each participant trains, and in the
+  same `tff.tensorflow.computation` masks, clips, noises and encodes its update, so that only
+  integers leave it; one secure sum adds them; the server applies the mean to the weights and
+  chooses the next round's coordinates from the new weights, at the next round's learning rate.
+  `initialize` chooses the first coordinates. For the mechanism, its guarantee and its
+  measurements, which are the process's metrics under `aggregator`, see `FedSmpFactory`.
 
   >>> import fedsmp_tff
   >>> layers = [tf.keras.layers.InputLayer([3]), tf.keras.layers.Dense(2)]
@@ -88,35 +76,33 @@ def build_fed_smp(
   >>> len(output.state.aggregator.coordinates)  # k, for d = 3 * 2 + 2.
   4
 
-  The state is a `tff.learning.templates.LearningAlgorithmState`: `client_work`
-  is the client optimizer's hyperparameters of the round to come, `aggregator`
-  a `FedSmpState`, `finalizer` the server optimizer's state. `get_hparams` and
-  `set_hparams` give and take `client_work` and `finalizer` hyperparameters; a
-  learning rate that is set so stays until the schedule, if there is one, sets the next.
+  The state is a `tff.learning.templates.LearningAlgorithmState`: `client_work` has the client
+  optimizer's hyperparameters of the next round, `aggregator` is a `FedSmpState`, `finalizer` is the
+  server optimizer's state. `get_hparams` and `set_hparams` give and take the hyperparameters of
+  `client_work` and `finalizer`; a learning rate stays until the schedule, if any, sets the next.
 
   Args:
-    model: Its trainable weights are float32 or float64; the non-trainable ones
-      stay as they are. For a Keras model:
-      `tff.learning.models.functional_model_from_keras`.
-    training: The local training of a client.
-    aggregator: The masked private sum, as a stock process takes it; here its sparsifier may
-      train on public data too (`TopK`, `HybridTopK`). `next` takes exactly
-      `aggregator.mechanism.num_slots` clients; a client without examples sends its noise alone.
-    server_optimizer: Applies the mean update, as a gradient, to the weights;
-      None: SGD at learning rate 1, as in the paper.
-    seed: For simulation only: makes masks, the order of examples and the NOISE
-      reproducible, the latter two from (seed, round, client id). `next` then takes
-      `tag_client(id, dataset)` for each client. Who knows the seed can remove the
-      noise. None: all of it is fresh, but for the masks if `aggregator.seed` is set.
+    model: A model with trainable weights in float32 or float64; its non-trainable weights stay
+      constant. `tff.learning.models.functional_model_from_keras` converts a Keras model.
+    training: Local training of a client.
+    aggregator: The masked private sum; here its sparsifier may also train on public data (`TopK`,
+      `HybridTopK`). `next` takes exactly `aggregator.mechanism.num_slots` clients; a client
+      without examples sends its noise alone.
+    server_optimizer: Applies the mean update, as a gradient, to the weights; None: SGD at learning
+      rate 1, as in the paper.
+    seed: For simulation only: makes masks, the order of examples and the NOISE reproducible, order
+      and noise from (seed, round, client id). `next` then takes `tag_client(id, dataset)` per
+      client. Whoever knows the seed can remove the noise. None: all randomness is fresh, except
+      masks if `aggregator.seed` is set.
 
   Returns:
-    The process. `next` takes a list of datasets of single (not batched)
-    examples `(x, y)`, as `model.input_spec` describes less its first dimension.
+    The process. `next` takes a list of datasets of single (not batched) examples `(x, y)`, as
+    `model.input_spec` describes without its first dimension.
 
   Raises:
     TypeError: If an argument is of the wrong kind.
-    ValueError: If a number is out of its range, the schedule and the optimizer don't fit,
-      or the sparsifier asks for a public update and has no public data.
+    ValueError: If a number is out of its range, the schedule and the optimizer do not fit, or the
+      sparsifier asks for a public update and has no public data.
   """
   if server_optimizer is None:
     server_optimizer = tff.learning.optimizers.build_sgdm(1.0)
@@ -147,8 +133,7 @@ def build_fed_smp(
     return tff.federated_eval(initial_state, tff.SERVER)
 
   @tff.federated_computation(
-      tff.FederatedType(state_type, tff.SERVER),
-      tff.FederatedType(steps.data_type, tff.CLIENTS),
+      tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(steps.data_type, tff.CLIENTS)
   )
   def next_fn(state, client_data):
     message = tff.federated_broadcast(tff.federated_map(message_to_clients, state))
@@ -172,13 +157,7 @@ def build_fed_smp(
 
 
 class _Algorithm1:
-  """The steps of the learning process, as TensorFlow functions.
-
-  Attributes:
-    round: The steps of the masked private sum.
-    weights_type: The TFF type of the model's weights.
-    data_type: The TFF type of a client's data.
-  """
+  """The steps of the learning process, as TensorFlow functions."""
 
   def __init__(self, model, training, aggregator, server_optimizer, seed):
     self._model = model
@@ -208,9 +187,7 @@ class _Algorithm1:
         global_model_weights=weights,
         distributor=(),
         client_work=hparams,
-        aggregator=self._choose(
-            self.round.initial_state(self._mask_seed), weights, hparams
-        ),
+        aggregator=self._choose(self.round.initial_state(self._mask_seed), weights, hparams),
         finalizer=self._server_optimizer.initialize(specs),
     )
 
@@ -218,7 +195,7 @@ class _Algorithm1:
     return state.global_model_weights, state.client_work, state.aggregator.message()
 
   def client_report(self, data, message) -> collections.OrderedDict[str, tf.Tensor]:
-    """ClientUpdate and DP-spar: trains, then makes the report."""
+    """Trains (ClientUpdate), then makes the report (DP-spar)."""
     weights, hparams, state = message
     client_seed, examples = self._seed_and_examples(data, state)
     update = self._train(
@@ -236,27 +213,23 @@ class _Algorithm1:
   def finish_round(self, state, total) -> tuple[
       tff.learning.templates.LearningAlgorithmState, collections.OrderedDict[str, Any]
   ]:
-    """Applies the mean to the weights, and chooses for the next round."""
+    """Applies the mean to the weights, and chooses the next round's coordinates."""
     update, aggregation, measurements = self.round.finish(total, state.aggregator)
     finalizer, trainable = self._server_optimizer.next(
         state.finalizer,
         state.global_model_weights.trainable,
         self._flattener.unflatten(update),
     )
-    weights = tff.learning.models.ModelWeights(
-        trainable, state.global_model_weights.non_trainable
-    )
+    non_trainable = state.global_model_weights.non_trainable
+    weights = tff.learning.models.ModelWeights(trainable, non_trainable)
     hparams = self._training.hparams_of_round(state.client_work, aggregation.round_num)
-    return (
-        tff.learning.templates.LearningAlgorithmState(
-            global_model_weights=weights,
-            distributor=(),
-            client_work=hparams,
-            aggregator=self._choose(aggregation, weights, hparams),
-            finalizer=finalizer,
-        ),
-        collections.OrderedDict(aggregator=measurements),
+    next_state = state._replace(
+        global_model_weights=weights,
+        client_work=hparams,
+        aggregator=self._choose(aggregation, weights, hparams),
+        finalizer=finalizer,
     )
+    return next_state, collections.OrderedDict(aggregator=measurements)
 
   def get_model_weights(self, state) -> tff.learning.models.ModelWeights:
     return state.global_model_weights
@@ -264,7 +237,7 @@ class _Algorithm1:
   def set_model_weights(self, state, weights) -> tff.learning.templates.LearningAlgorithmState:
     return state._replace(
         global_model_weights=weights,
-        # Top-k coordinates are a function of the weights.
+        # Top-k coordinates depend on the weights.
         aggregator=self._choose(state.aggregator, weights, state.client_work, anew=True),
     )
 
@@ -288,7 +261,7 @@ class _Algorithm1:
   def _seed_and_examples(
       self, data: Any, state: state_lib.FedSmpState
   ) -> tuple[tf.Tensor, tf.data.Dataset]:
-    """Returns a client's seed in a round, int64[2], fresh in an unseeded process, and its examples."""
+    """Returns a client's seed in a round, int64[2], fresh without `seed`, and its examples."""
     if self._seed is None:
       return randomness.fresh_seed(), data
     round_seed = randomness.of_round(state.seed, state.round_num)
@@ -310,10 +283,8 @@ class _Algorithm1:
 
 
 def _data_type_of(model: tff.learning.models.FunctionalModel, tagged: bool) -> tff.Type:
-  """Returns the type of a client's examples; `tagged`: as `tag_client` makes them."""
-  examples = tff.SequenceType(
-      tff.types.tensorflow_to_type(local_training.element_spec(model))
-  )
+  """Returns the TFF type of a client's data; `tagged`: from `tag_client`."""
+  examples = tff.SequenceType(tff.types.tensorflow_to_type(local_training.element_spec(model)))
   if not tagged:
     return examples
   return tff.StructWithPythonType(

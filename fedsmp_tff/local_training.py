@@ -1,7 +1,4 @@
-"""Local training: tau steps of an optimizer, on a client's data or on public data.
-
-ClientUpdate of Algorithm 1, and the update on public data by which SelectTopk ranks coordinates.
-"""
+"""Local training: ClientUpdate of Algorithm 1, and the update on public data of SelectTopk."""
 
 from collections.abc import Callable
 import dataclasses
@@ -14,25 +11,28 @@ from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
-# `Dataset.batch` reserves at most 2^16 elements at once, whatever this is.
+# `Dataset.batch` reserves at most 2^16 elements at once, whatever the batch size.
 _ALL_EXAMPLES = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
-  """The training of one client, or of the server on public data, from given weights.
+  """Describes training from given weights, on a client's data or on public data.
 
-  Each pass visits the examples in a new random order, in batches of
-  `batch_size` (the last one may be smaller). The optimizer's state, momentum
-  included, is zero at the start of every call: section 5 of the paper.
+  Each epoch visits the examples in a new random order, in minibatches. The optimizer's state,
+  momentum included, is zero at the start of every call: section 5 of the paper.
 
   Attributes:
-    optimizer: The optimizer of the steps.
-    batch_size: Number of examples in a step.
-    epochs: Passes over the data. Exactly one of `epochs` and `steps` is set.
-    steps: Number of steps (the paper's tau), over as many passes as they need.
-    learning_rate_fn: Maps the round's number (an int32 scalar tensor, from 0)
-      to the learning rate of that round; None keeps the optimizer's own.
+    optimizer: Optimizer of the steps.
+    batch_size: Number of examples per step; the last minibatch of an epoch may be smaller.
+    epochs: Number of epochs. Exactly one of `epochs` and `steps` is set.
+    steps: Number of steps, the paper's tau, over as many epochs as they need.
+    learning_rate_fn: Maps a round's number (int32 scalar tensor, from 0) to the learning rate of
+      the round; None: the optimizer's own.
+
+  Raises:
+    TypeError: If `optimizer` is not a TFF optimizer.
+    ValueError: If a number is out of its range, or not exactly one of `epochs` and `steps` is set.
   """
 
   optimizer: tff.learning.optimizers.Optimizer
@@ -44,13 +44,13 @@ class LocalTraining:
   def __post_init__(self):
     if not isinstance(self.optimizer, tff.learning.optimizers.Optimizer):
       raise TypeError(
-          '`optimizer` must be a `tff.learning.optimizers.Optimizer`. Found '
-          f'{type(self.optimizer)}.'
+          '`optimizer` must be a `tff.learning.optimizers.Optimizer`. Found'
+          f' {type(self.optimizer)}.'
       )
     if (self.epochs is None) == (self.steps is None):
       raise ValueError(
-          'Exactly one of `epochs` and `steps` must be set. Found epochs='
-          f'{self.epochs}, steps={self.steps}.'
+          f'Exactly one of `epochs` and `steps` must be set. Found epochs={self.epochs},'
+          f' steps={self.steps}.'
       )
     for name in ('batch_size', 'epochs', 'steps'):
       value = getattr(self, name)
@@ -58,13 +58,10 @@ class LocalTraining:
         raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
 
   def initial_hparams(self, weights: Any) -> Any:
-    """Returns the optimizer's hyperparameters in round 0, as `hparams` of `train`.
+    """Returns the optimizer's hyperparameters in round 0, an ordered dictionary of scalars.
 
     Args:
       weights: The trainable weights, or their `tf.TensorSpec`s.
-
-    Returns:
-      An ordered dictionary of scalars.
 
     Raises:
       ValueError: If a schedule is set and the optimizer has no learning rate.
@@ -73,23 +70,20 @@ class LocalTraining:
     key = tff.learning.optimizers.LEARNING_RATE_KEY
     if self.learning_rate_fn is not None and key not in hparams:
       raise ValueError(
-          f'`learning_rate_fn` needs an optimizer with a {key!r}'
-          f' hyperparameter. Found {list(hparams)}.'
+          f'`learning_rate_fn` needs an optimizer with a {key!r} hyperparameter. Found'
+          f' {list(hparams)}.'
       )
     hparams = type(hparams)(
-        (name, tf.convert_to_tensor(value, tf.float32))
-        for name, value in hparams.items()
+        (name, tf.convert_to_tensor(value, tf.float32)) for name, value in hparams.items()
     )
     return self.hparams_of_round(hparams, tf.constant(0))
 
   def hparams_of_round(self, hparams: Any, round_num: tf.Tensor) -> Any:
-    """Returns `hparams` with the learning rate that the schedule sets for a round."""
+    """Returns `hparams` with the schedule's learning rate of a round."""
     if self.learning_rate_fn is None:
       return hparams
     rate = tf.cast(self.learning_rate_fn(round_num), tf.float32)
-    return type(hparams)(
-        hparams, **{tff.learning.optimizers.LEARNING_RATE_KEY: rate}
-    )
+    return type(hparams)(hparams, **{tff.learning.optimizers.LEARNING_RATE_KEY: rate})
 
   def train(
       self,
@@ -101,17 +95,16 @@ class LocalTraining:
   ) -> Any:
     """Trains from `weights` and returns old minus new trainable weights.
 
-    One `tf.while_loop` over steps on tensors: no dataset iterator, no Keras, in
-    the loop. The measurement behind this shape: TFF's own client work, which
-    reduces a batched dataset with a Keras model, takes about 2.5 times as long.
+    The steps are one `tf.while_loop` on tensors, without dataset iterator or Keras: TFF's own
+    client work, which reduces a batched dataset with a Keras model, takes about 2.5 times as long.
 
     Args:
       model: The model.
-      weights: Where training starts.
-      examples: A structure `(x, y)` of tensors whose first dimension counts the
-        examples; it may be 0, and the update is then zero.
-      hparams: The optimizer's hyperparameters this round.
-      seed: int64[2], for the order of the examples.
+      weights: Initial weights.
+      examples: A structure `(x, y)` of tensors whose first dimension counts the examples; without
+        examples the update is zero.
+      hparams: Hyperparameters of the optimizer in the round.
+      seed: int64[2], seed of the order of the examples.
 
     Returns:
       The update, a structure as `weights.trainable`.
@@ -122,15 +115,9 @@ class LocalTraining:
       num_steps = self.epochs * per_epoch
     else:
       num_steps = tf.where(tf.greater(num_examples, 0), self.steps, 0)
-    state = self.optimizer.initialize(
-        tf.nest.map_structure(
-            lambda w: tf.TensorSpec(w.shape, w.dtype), weights.trainable
-        )
-    )
-    state = tf.nest.map_structure(
-        tf.convert_to_tensor, self.optimizer.set_hparams(state, hparams)
-    )
-
+    specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights.trainable)
+    state = self.optimizer.set_hparams(self.optimizer.initialize(specs), hparams)
+    state = tf.nest.map_structure(tf.convert_to_tensor, state)
     unshuffled = tf.range(num_examples)
 
     def body(step, order, trainable, state):
@@ -138,8 +125,7 @@ class LocalTraining:
       order = tf.cond(
           tf.equal(position, 0),
           lambda: tf.random.experimental.stateless_shuffle(
-              unshuffled,
-              randomness.fold_in(seed, step // per_epoch),
+              unshuffled, randomness.fold_in(seed, step // per_epoch)
           ),
           lambda: order,
       )
@@ -148,9 +134,7 @@ class LocalTraining:
       x, y = tf.nest.map_structure(lambda t: tf.gather(t, rows), examples)
       with tf.GradientTape() as tape:
         tape.watch(trainable)
-        output = model.predict_on_batch(
-            (trainable, weights.non_trainable), x, training=True
-        )
+        output = model.predict_on_batch((trainable, weights.non_trainable), x, training=True)
         loss = model.loss(output, y)
       gradient = tape.gradient(loss, trainable)
       state, trainable = self.optimizer.next(state, trainable, gradient)
@@ -166,10 +150,7 @@ class LocalTraining:
 
 
 class TracedTraining:
-  """`LocalTraining.train`, traced once for all graphs that call it.
-
-  Clients and the server's pseudo-clients call it. Tracing the paper's RNN takes 1.5 s.
-  """
+  """`LocalTraining.train`, traced once for all graphs: tracing the paper's RNN takes 1.5 s."""
 
   def __init__(
       self,
@@ -177,24 +158,18 @@ class TracedTraining:
       model: tff.learning.models.FunctionalModel,
       weights_type: tff.Type,
   ):
-    """Initializes.
-
-    Args:
-      training: The training.
-      model: The model.
-      weights_type: The TFF type of its `ModelWeights`.
-    """
+    """Initializes; `weights_type` is the TFF type of the model's `ModelWeights`."""
     self._training = training
     self._model = model
     self._weights_type = weights_type
     self._traces = {}
 
   def __call__(self, weights: Any, examples: Any, hparams: Any, seed: tf.Tensor) -> Any:
-    """As `LocalTraining.train`."""
+    """See `LocalTraining.train`."""
     specs = self._specs(examples)
-    # Public examples may have other dtypes than clients', such as labels int64 for int32.
+    # Public examples may have other dtypes than clients' examples, such as int64 labels.
     kind = tuple(tf.nest.flatten(specs[1]))
-    # TFF takes Keras models within a computation of its own alone: not before the first call.
+    # TFF can trace Keras models only in a `tff.tensorflow.computation`, so not before a call.
     if kind not in self._traces:
       self._traces[kind] = tf.function(
           lambda *tensors: self._training.train(
@@ -205,7 +180,7 @@ class TracedTraining:
     return self._traces[kind](*tf.nest.flatten((weights, examples, hparams, seed)))
 
   def _specs(self, examples: Any) -> tuple[Any, ...]:
-    """Returns the `tf.TensorSpec`s of weights, any number of examples, hyperparameters and seed."""
+    """Returns the specs of weights, any number of examples, hyperparameters and seed."""
     weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
     hparams = tf.nest.map_structure(
         lambda h: tf.TensorSpec(h.shape, h.dtype),
@@ -220,8 +195,8 @@ class TracedTraining:
 class PublicUpdate:
   """The update on public data by which a sparsifier ranks coordinates (SelectTopk).
 
-  One training from given weights, or the mean of pseudo-clients. They run where the server does, in
-  parallel: TensorFlow runs at the same time what does not wait for anything else.
+  It is the update of one training, or the mean over pseudo-clients, which run in parallel on the
+  server: TensorFlow runs independent operations at the same time.
   """
 
   def __init__(
@@ -230,13 +205,7 @@ class PublicUpdate:
       public: sparsifiers.PublicTraining,
       flattener: flattening.Flattener,
   ):
-    """Initializes.
-
-    Args:
-      train: The training.
-      public: The examples and the number of pseudo-clients.
-      flattener: The flattener of the trainable weights.
-    """
+    """Initializes; `flattener` is for the trainable weights."""
     self._train = train
     self._public = public
     self._flattener = flattener
@@ -244,21 +213,21 @@ class PublicUpdate:
   def __call__(
       self, weights: Any, hparams: Any, clipping_norm: tf.Tensor, seed: tf.Tensor
   ) -> tf.Tensor:
-    """Returns the update, float32[d]: old minus new weights, of each training clipped.
+    """Returns the mean of the trainings' clipped updates (old minus new weights), float32[d].
 
     Args:
       weights: The `ModelWeights` to start from.
-      hparams: The hyperparameters of the trainings.
-      clipping_norm: float64, the C that clients have in the round; infinite without clipping.
-      seed: int64[2], the public seed of the round.
+      hparams: Hyperparameters of the trainings.
+      clipping_norm: float64, C of the round; infinite without clipping.
+      seed: int64[2], public seed of the round.
     """
     examples = tf.nest.map_structure(tf.convert_to_tensor, self._public.examples)
     updates = []
     for rows, own_seed in self._parts(seed):
       own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
       update = self._flattener.flatten(self._train(weights, own, hparams, own_seed))
-      # A mean of updates as they are is the largest's: of ten pseudo-clients of Shakespeare's
-      # first round it has 6 % of the energy of the clients' mean, of clipped ones 83 %.
+      # The largest update dominates an unclipped mean: of ten pseudo-clients in Shakespeare's first
+      # round it has 6 % of the energy of the clients' mean, the clipped mean 83 %.
       norm = tf.norm(tf.cast(update, tf.float64))
       factor = tf.where(norm > clipping_norm, clipping_norm / norm, 1.0)
       updates.append(update * tf.cast(factor, update.dtype))
@@ -283,16 +252,12 @@ def examples_of(dataset: tf.data.Dataset) -> Any:
   nothing = tf.nest.map_structure(
       lambda s: tf.zeros([0] + s.shape.as_list(), s.dtype), dataset.element_spec
   )
-  # One batch of all elements, or else the empty one. Getting a single element costs
-  # 0.3 ms; `reduce`, which would take an empty dataset too, 15 ms.
-  batches = dataset.batch(_ALL_EXAMPLES).concatenate(
-      tf.data.Dataset.from_tensors(nothing)
-  )
+  # The first batch has all elements, or is the empty one. `get_single_element` takes 0.3 ms;
+  # `reduce`, which also works on an empty dataset, takes 15 ms.
+  batches = dataset.batch(_ALL_EXAMPLES).concatenate(tf.data.Dataset.from_tensors(nothing))
   return batches.take(1).get_single_element()
 
 
 def element_spec(model: tff.learning.models.FunctionalModel) -> Any:
   """Returns the `tf.TensorSpec`s of one example, from the model's batched input."""
-  return tf.nest.map_structure(
-      lambda s: tf.TensorSpec(s.shape[1:], s.dtype), model.input_spec
-  )
+  return tf.nest.map_structure(lambda s: tf.TensorSpec(s.shape[1:], s.dtype), model.input_spec)

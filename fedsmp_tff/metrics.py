@@ -1,9 +1,8 @@
-"""`no_client_metrics`: the metrics aggregator with which a stock process releases nothing else.
+"""`no_client_metrics`: a metrics aggregator that releases nothing, for stock TFF processes.
 
-Without one, the processes of `tff.learning.algorithms` add each client's training loss, number
-of examples and number of batches in an unsecure sum, without noise: exact functions of clients'
-data and the number of clients that have any, which no epsilon covers. TFF's
-`secure_sum_then_finalize` hides who sent what; its sums are as exact, and as uncovered.
+By default the processes of `tff.learning.algorithms` add each client's training loss and numbers of
+examples and batches in an unsecure sum without noise: exact functions of clients' data, which no
+epsilon covers. The sums of TFF's `secure_sum_then_finalize` are as exact, and as uncovered.
 """
 
 import collections
@@ -48,7 +47,7 @@ def no_client_metrics(
 
   @tff.federated_computation
   def aggregate(client_metrics):
-    del client_metrics  # It never leaves the clients.
+    del client_metrics  # They never leave the clients.
     return tff.federated_value(collections.OrderedDict(), tff.SERVER)
 
   return aggregate

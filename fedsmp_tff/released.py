@@ -1,4 +1,4 @@
-"""Top k by past releases: without public data (ReleasedTopK), or beside them (HybridTopK).
+"""Top k by past releases: without public data (ReleasedTopK) or with them (HybridTopK).
 
 Both estimate each coordinate's energy, the mean square of its values, at no cost in epsilon.
 """
@@ -15,32 +15,32 @@ from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
 
 _FITS = 3
-# No group of coordinates is given up for what may be noise alone.
+# Least factor of a group of coordinates, whose low estimate may be noise.
 _LEAST = 1 / 50
-# The least part of the exploration that all tensors get in equal parts.
+# Fraction of the exploration that is shared equally by all tensors.
 _EQUAL_FRACTION = 0.5
-# Coordinates that no round selected may have the same estimate: chance orders them.
+# Orders coordinates of equal estimates, such as never selected coordinates, at random.
 _JITTER = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class ReleasedTopK(sparsifiers.SizedSparsifier):
-  """The k coordinates of the largest energies by past releases; not scaled.
+  """Selects the k coordinates of largest energy by past releases; values are not scaled.
 
-  A fraction of the k explores: it is drawn at random, half of it from all tensors of the
-  model equally, half in proportion to their energies; the others are the largest of
-  `Energies.estimate`. In the first round all of the k explore.
+  A fraction of the k coordinates explores: these are drawn at random, half of them from all tensors
+  equally, half in proportion to their energies. The others are the largest of `Energies.estimate`.
+  In the first round all k coordinates explore.
 
-  It needs nothing but the aggregator's own state, so that it works in any process that
-  takes an aggregator. Compare TP-TopK (arXiv 2606.04375), for record-level privacy: it chooses
-  one support after a warm-up, and keeps it.
+  `ReleasedTopK` needs only the aggregator's own state, so it works in any process that takes an
+  aggregator. Compare TP-TopK (arXiv 2606.04375), for record-level privacy, which chooses one mask
+  after a warm-up and keeps it.
 
-  Privacy: the coordinates are a function of past releases and of public randomness, so
-  they are public before the round begins (`FedSmpRound`).
+  Privacy: the mask is a function of past releases and of public randomness, so it is public before
+  the round (`FedSmpRound`).
 
   Attributes:
-    decay: Decay per round of the weight of past releases, in (0, 1].
-    random_fraction: The fraction of k that explores, in [0, 1].
+    decay: Factor per round on the weight of past releases, in (0, 1].
+    random_fraction: Fraction of k that explores, in [0, 1].
   """
 
   decay: float = 0.95
@@ -65,8 +65,7 @@ class ReleasedTopK(sparsifiers.SizedSparsifier):
     estimate = context.memory.estimate(context.shapes)
     equal = tf.repeat(tf.constant([1 / (size * len(sizes)) for size in sizes]), sizes)
     weights = _EQUAL_FRACTION * equal + (1 - _EQUAL_FRACTION) * _fractions(estimate)
-    # The largest of log(weight) + Gumbel noise are a sample without replacement in
-    # proportion to the weights.
+    # The largest of log(weight) + Gumbel noise are a weighted sample without replacement.
     keys = tf.math.log(weights) - tf.math.log(-tf.math.log(chance[0]))
     seen = tf.reduce_any(context.memory.visits > 0)
     ranks = tf.where(seen, estimate * (1 + _JITTER * chance[1]), keys)
@@ -80,15 +79,15 @@ class ReleasedTopK(sparsifiers.SizedSparsifier):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HybridTopK(sparsifiers.TopK):
-  """The top k by an update on public data and by past releases together; not scaled.
+  """Selects the top k by an update on public data and past releases; values are not scaled.
 
-  A coordinate's score is the weighted mean of its fraction of the public update's energy and
-  its fraction of the energy that is estimated from releases. Public data rank coordinates that
-  were never selected; releases reflect the clients' data, from which public data may differ. The
-  public update is one sample of one path of training: its energies are smoothed by the product
-  of their rows and columns, as those of releases are (`Energies.estimate`).
+  A coordinate's score is the weighted mean of two fractions of energy: of the public update, and
+  of the estimate from releases. Public data rank coordinates that were never selected; releases
+  reflect the clients' data, from which public data may differ. The public update is a noisy
+  sample, so its energies are smoothed by the product of their rows and columns, as estimates from
+  releases are (`Energies.estimate`).
 
-  Privacy: a function of past releases and of public data (`FedSmpRound`).
+  Privacy: the mask is a function of past releases and of public data (`FedSmpRound`).
 
   Attributes:
     released_weight: Weight of the releases in the score, in [0, 1].
@@ -124,9 +123,9 @@ class Energies(NamedTuple):
   """Memory of each coordinate's energy, the mean square of its values without noise.
 
   Attributes:
-    total: float32[d], the decayed sum of the estimates from single releases.
-    visits: float32[d], the number of releases with the coordinate, decayed likewise.
-    noise: float32, the sum over all visits of the noise's variance, decayed likewise.
+    total: float32[d], decayed sum of the estimates from single releases.
+    visits: float32[d], decayed number of releases with the coordinate.
+    noise: float32, decayed sum of the noise's variance over all visits.
   """
 
   total: Any
@@ -139,10 +138,10 @@ class Energies(NamedTuple):
     return cls(tf.zeros([dim]), tf.zeros([dim]), tf.constant(0.0))
 
   def after(self, release: state_lib.Release, decay: float) -> 'Energies':
-    """Returns the memory with one more release, the older ones multiplied by `decay`.
+    """Returns the memory after one more release; older releases decay.
 
-    A released value's square less the noise's variance is an unbiased estimate of the
-    square of the value without noise; it may be negative.
+    A released value's square less the noise's variance is an unbiased estimate of the square of
+    the value without noise; it may be negative.
     """
     squares = tf.cast(release.values**2 - release.stddev**2, tf.float32)
     where = release.coordinates[:, tf.newaxis]
@@ -153,24 +152,24 @@ class Energies(NamedTuple):
     )
 
   def estimate(self, shapes: flattening.Shapes) -> tf.Tensor:
-    """Returns the energy of each coordinate, float32[d]; it may be negative.
+    """Returns the estimated energy of each coordinate, float32[d]; it may be negative.
 
-    One coordinate's releases are mostly noise, and most coordinates were never selected. So
-    each estimate is shrunk towards a product of one factor for its row and one for its column:
-    in a layer's weights energy is close to such a product of inputs and outputs (Adafactor
-    uses it too, arXiv 1804.04235), and there are few of these factors. Empirical Bayes
-    with the known noise sets the amount of shrinkage: little where the data are clear, all the
-    way where they are not. Likewise, tensors' levels are shrunk to their mean, and factors to 1.
+    A coordinate's releases are mostly noise, and most coordinates were never selected. So each
+    estimate is shrunk towards a product of a row factor and a column factor: energy in a layer's
+    weights is close to such a product of inputs and outputs (Adafactor uses it too, arXiv
+    1804.04235), and these factors are few. Empirical Bayes with the known noise sets the amount of
+    shrinkage: little for clear data, complete for noise. Likewise, tensors' levels are shrunk to
+    their mean, and factors to 1.
 
     Args:
       shapes: The shapes of the model's tensors, in order.
     """
     visits = tf.reduce_sum(self.visits)
     variance = tf.math.divide_no_nan(self.noise, visits)
-    # Where all is noise, as much as it could hide.
+    # If the releases are noise, the most energy that they could hide.
     hidden = variance * tf.sqrt(tf.math.divide_no_nan(2.0, visits))
     mean = tf.maximum(tf.math.divide_no_nan(tf.reduce_sum(self.total), visits), hidden)
-    # All further numbers are relative to the mean of all.
+    # All further numbers are relative to the mean.
     fit = _Fit(tf.math.divide_no_nan(variance, mean))
     relative = tf.math.divide_no_nan(self.total, mean)
     sizes = flattening.sizes(shapes)
@@ -187,7 +186,7 @@ class Energies(NamedTuple):
 
 
 class _Fit:
-  """Estimates of energies relative to their mean, from what noise of a variance has blurred."""
+  """Estimates energies, relative to their mean, from releases with noise of known variance."""
 
   def __init__(self, variance: tf.Tensor):
     self._variance = variance
@@ -208,16 +207,14 @@ class _Fit:
   def _factors(self, total, visits, others, level):
     """Returns a factor for each row, of mean 1, given the factors of the columns."""
     expected = level * tf.linalg.matvec(visits, others)
-    factors = self._factor(
-        tf.reduce_sum(total, 1), expected, tf.reduce_sum(visits, 1), level
-    )
+    factors = self._factor(tf.reduce_sum(total, 1), expected, tf.reduce_sum(visits, 1), level)
     return factors / tf.reduce_mean(factors)
 
   def _factor(self, total, expected, visits, level):
-    """Returns a group's energy relative to the expected one, shrunk towards 1.
+    """Returns a group's energy over the expected energy, shrunk towards 1.
 
-    The prior of a factor has a standard deviation equal to its mean. The error of its
-    estimate comes from the noise and from differences between energies within the group.
+    The prior of a factor has a standard deviation equal to its mean. The error of its estimate
+    comes from the noise and from differences between energies within the group.
     """
     # The variance of (x + noise)^2 is 2 v^2 + 4 v x^2, that of x^2 about its mean 2 mean^2.
     v = self._variance
@@ -226,36 +223,29 @@ class _Fit:
     exceeds = tf.math.divide_no_nan(total, expected) - 1
     return tf.maximum(1 + weight * exceeds, _LEAST)
 
-  def coordinates(
-      self, total: tf.Tensor, visits: tf.Tensor, prior: tf.Tensor
-  ) -> tf.Tensor:
+  def coordinates(self, total: tf.Tensor, visits: tf.Tensor, prior: tf.Tensor) -> tf.Tensor:
     """Returns each coordinate's estimate [d], for normal values of variance `prior`."""
     signal = visits * prior**2
-    weight = tf.math.divide_no_nan(
-        signal, signal + self._variance * (self._variance + 2 * prior)
-    )
+    noise = self._variance * (self._variance + 2 * prior)
+    weight = tf.math.divide_no_nan(signal, signal + noise)
     return prior + weight * (tf.math.divide_no_nan(total, visits) - prior)
 
 
 def _rank_one(energies: tf.Tensor, shapes: flattening.Shapes) -> tf.Tensor:
-  """Returns each tensor's energies as the product of its row sums and its column sums, [d].
-
-  The last axis is the columns'; a vector stays as it is.
-  """
+  """Returns each tensor's energies as products of row and column sums, [d]; vectors unchanged."""
   parts = []
   for part, shape in zip(tf.split(energies, flattening.sizes(shapes)), shapes):
     if len(shape) >= 2:
       part = tf.reshape(part, [-1, shape[-1]])
       rows, columns = tf.reduce_sum(part, 1), tf.reduce_sum(part, 0)
-      part = tf.reshape(
-          tf.math.divide_no_nan(rows, tf.reduce_sum(rows))[:, tf.newaxis] * columns, [-1]
-      )
+      rows = tf.math.divide_no_nan(rows, tf.reduce_sum(rows))
+      part = tf.reshape(rows[:, tf.newaxis] * columns, [-1])
     parts.append(part)
   return tf.concat(parts, 0)
 
 
 def _fractions(energies: tf.Tensor) -> tf.Tensor:
-  """Returns each energy's fraction of the sum of those that are positive and finite."""
+  """Returns each energy's fraction of the sum of positive finite energies."""
   energies = tf.where(tf.math.is_finite(energies), tf.maximum(energies, 0.0), 0.0)
   return tf.math.divide_no_nan(energies, tf.reduce_sum(energies))
 

@@ -1,8 +1,8 @@
-"""Sparsifiers choose the k of d coordinates that a round updates: RandK, TopK, Dense.
+"""Sparsifiers: choose the k of d coordinates that a round updates.
 
-The coordinates are one choice of the SERVER's for all clients of a round, from
-public randomness or public data, never from client data; so they cost no privacy,
-and k values of every client add up in one secure sum.
+The SERVER chooses once per round, for all clients, from public randomness, public data or past
+releases, never from clients' data. So the choice costs no privacy, and the k values of all clients
+add up in one secure sum.
 """
 
 import abc
@@ -18,16 +18,16 @@ from fedsmp_tff.mechanism import state as state_lib
 
 
 class PublicContext(NamedTuple):
-  """The public information by which the server chooses; it contains no client's data.
+  """The public information from which a sparsifier chooses coordinates.
 
   Attributes:
-    shapes: The shapes of the model's tensors.
-    dim: d, the number of their elements.
-    seed: int64[2], the public seed of the round.
-    round_num: int32, the number of the round, from 0.
-    memory: The result of `Sparsifier.remember`; () without one.
-    public_update: Makes the update [d] on the sparsifier's `public_training` from the
-      round's weights; raises `ValueError` where there is none.
+    shapes: Shapes of the model's tensors.
+    dim: d, the number of elements of all tensors.
+    seed: int64[2], public seed of the round.
+    round_num: int32, number of the round, from 0.
+    memory: The sparsifier's memory of past releases; () without a memory.
+    public_update: Returns the update [d] on the sparsifier's `public_training` from the round's
+      weights; raises `ValueError` without public data or without the weights.
   """
 
   shapes: flattening.Shapes
@@ -39,14 +39,14 @@ class PublicContext(NamedTuple):
 
 
 class PublicTraining(NamedTuple):
-  """A training on public data from the round's weights: one, or the mean of several.
+  """Training on public data from the round's weights, by one or several pseudo-clients.
 
   Attributes:
     examples: A structure `(x, y)` of arrays whose first dimension counts the examples.
     training: A `LocalTraining`.
-    clients: The number of pseudo-clients that train in parallel, each on its own part of the
-      examples, drawn anew each time; the mean of their clipped updates is the public update. None:
-      training on all examples, as in the paper.
+    clients: Number of pseudo-clients, each with an equal part of the examples, drawn anew each
+      time; the public update is the mean of their clipped updates. None: one training on all
+      examples, as in the paper.
   """
 
   examples: Any
@@ -55,11 +55,11 @@ class PublicTraining(NamedTuple):
 
 
 class Sparsifier(abc.ABC):
-  """Chooses k of d coordinates: the interface of every way to choose them.
+  """Interface: chooses k of d coordinates.
 
   Attributes:
-    mask_rounds: H: coordinates are chosen before rounds 0, H, 2 H... and held in between.
-      They are public from their choice on, so that holding them costs no privacy.
+    mask_rounds: H; a mask is chosen before rounds 0, H, 2 H... and held in between, which costs no
+      privacy, since it is public.
     keeps_all: Whether k = d: no coordinates are chosen, stored or sent.
   """
 
@@ -68,11 +68,7 @@ class Sparsifier(abc.ABC):
 
   @abc.abstractmethod
   def num_kept(self, dim: int) -> int:
-    """Returns k for a vector of `dim` coordinates.
-
-    Raises:
-      ValueError: If this sparsifier can't keep that many of `dim`.
-    """
+    """Returns k for `dim` coordinates; raises ValueError if k would exceed `dim`."""
 
   @abc.abstractmethod
   def choose(self, context: PublicContext) -> tf.Tensor:
@@ -94,7 +90,7 @@ class Sparsifier(abc.ABC):
     return memory
 
   def public_training(self, client_training: Any) -> Optional[PublicTraining]:
-    """Returns the training of `PublicContext.public_update`; None: no public data.
+    """Returns the training of `PublicContext.public_update`, or None without public data.
 
     Args:
       client_training: The clients' `LocalTraining`.
@@ -105,12 +101,12 @@ class Sparsifier(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class SizedSparsifier(Sparsifier):
-  """A sparsifier with k as an option: a fraction of d, or a number.
+  """A sparsifier with an option for k: a fraction of d, or a number.
 
   Attributes:
     compression_ratio: p in (0, 1]; k = max(1, round(p d)).
     num: k itself, instead of `compression_ratio`.
-    mask_rounds: See `Sparsifier`; 1 is the paper's.
+    mask_rounds: See `Sparsifier`; the paper has 1.
   """
 
   compression_ratio: Optional[float] = None
@@ -121,14 +117,12 @@ class SizedSparsifier(Sparsifier):
     ratio, num = self.compression_ratio, self.num
     if (ratio is None) == (num is None):
       raise ValueError(
-          'Exactly one of `compression_ratio` and `num` must be set. Found '
-          f'compression_ratio={ratio}, num={num}.'
+          'Exactly one of `compression_ratio` and `num` must be set. Found'
+          f' compression_ratio={ratio}, num={num}.'
       )
     # `not (a < x)` rather than `x <= a`: NaN compares false.
     if ratio is not None and not 0 < ratio <= 1:
-      raise ValueError(
-          f'`compression_ratio` must be in (0, 1]. Found {ratio}.'
-      )
+      raise ValueError(f'`compression_ratio` must be in (0, 1]. Found {ratio}.')
     if num is not None:
       _check_positive('num', num)
     _check_positive('mask_rounds', self.mask_rounds)
@@ -145,10 +139,10 @@ class SizedSparsifier(Sparsifier):
 
 @dataclasses.dataclass(frozen=True)
 class RandK(SizedSparsifier):
-  """k coordinates uniformly at random; masked values are scaled by d/k.
+  """Selects k coordinates uniformly at random; masked values are scaled by d/k.
 
-  Definition 6 and SelectRandk of Algorithm 1. The scale makes the sparsified
-  update an unbiased estimate of the update (before clipping).
+  Implements Definition 6 and SelectRandk of Algorithm 1. The scale makes the masked update an
+  unbiased estimate of the update (before clipping).
 
   >>> randk = RandK(compression_ratio=0.25)
   >>> randk.num_kept(dim=12), randk.scale(dim=12)
@@ -165,44 +159,40 @@ class RandK(SizedSparsifier):
     return self.select(context.dim, context.seed)
 
   def select(self, dim: int, seed: tf.Tensor) -> tf.Tensor:
-    """Returns k distinct coordinates int32[k] from `seed` int64[2].
+    """Returns k distinct coordinates, int32[k], from `seed`, int64[2].
 
-    The k largest of d independent 64-bit keys: every k-subset is equally likely,
-    but for equal keys, whose probability is under d^2 / 2^65.
+    They have the k largest of d independent 64-bit keys: every k-subset is equally likely, but for
+    equal keys, whose probability is under d^2 / 2^65.
     """
-    keys = tf.random.stateless_uniform(
-        [dim], seed, minval=None, maxval=None, dtype=tf.int64
-    )
+    keys = tf.random.stateless_uniform([dim], seed, minval=None, maxval=None, dtype=tf.int64)
     return tf.math.top_k(keys, self.num_kept(dim)).indices
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TopK(SizedSparsifier):
-  """The k coordinates with the largest update on public data; values are not scaled.
+  """Selects the k coordinates with the largest update on public data; values are not scaled.
 
-  SelectTopk of Algorithm 1. The server trains on the public data from the round's weights, as
-  clients do or by `training`. It needs those weights, so it works in
-  `fedsmp_tff.build_fed_smp`, which has them, and not as a stock process's aggregator.
+  Implements SelectTopk of Algorithm 1. The server trains on the public data from the round's
+  weights. This requires the weights, so `TopK` works in `fedsmp_tff.build_fed_smp`, but not as the
+  aggregator of a stock TFF process.
 
-  A mask should predict the mean of many short trainings. With `public_clients` the public
-  update is such a mean: pseudo-clients, each with an equal part of the public examples, train
-  in parallel, and their updates are clipped to the clients' C.
+  With `public_clients` the public update is the mean over pseudo-clients, each trained on an equal
+  part of the public examples and clipped to C, as clients are.
 
-  Privacy: a function of public data and of the round's weights, which are past releases. So the
-  coordinates are public before the round begins, whatever the options.
+  Privacy: the mask is a function of public data and of released weights, so it is public before the
+  round.
 
   >>> topk = TopK(num=2, public_examples=(np.zeros([8, 3]), np.zeros(8)))
   >>> topk.select(tf.constant([0.1, -3.0, 0.2, 2.0])).numpy().tolist()
   [1, 3]
 
   Attributes:
-    public_examples: A structure `(x, y)` of arrays whose first dimension counts
-      the examples; `fedsmp_tff.examples_of(dataset)` makes it from a dataset.
-      The guarantee does not cover these examples.
-    training: A `LocalTraining` on the public data, with a learning rate of its own; None: the
-      clients', at their learning rate of the round.
-    public_clients: The number of pseudo-clients; None: one training on all public examples,
-      as in the paper. Each draws its examples without replacement, anew each time.
+    public_examples: A structure `(x, y)` of arrays whose first dimension counts the examples, such
+      as `fedsmp_tff.examples_of(dataset)`. The guarantee does not cover these examples.
+    training: A `LocalTraining` on the public data, with its own learning rate; None: the clients'
+      training, at their learning rate of the round.
+    public_clients: Number of pseudo-clients, whose examples are drawn without replacement, anew
+      each time; None: one training on all public examples, as in the paper.
   """
 
   public_examples: Any = None
@@ -217,8 +207,8 @@ class TopK(SizedSparsifier):
     lengths = {len(array) for array in tf.nest.flatten(examples)}
     if len(lengths) != 1 or 0 in lengths:
       raise ValueError(
-          '`public_examples` must be arrays of the same positive length. Found '
-          f'lengths {sorted(lengths)}.'
+          '`public_examples` must be arrays of the same positive length. Found lengths'
+          f' {sorted(lengths)}.'
       )
     object.__setattr__(self, 'public_examples', examples)
     if self.public_clients is not None:
@@ -237,20 +227,18 @@ class TopK(SizedSparsifier):
     return self.select(context.public_update())
 
   def select(self, public_update: tf.Tensor) -> tf.Tensor:
-    """Returns the coordinates int32[k] of the largest |values| of a vector [d].
+    """Returns the coordinates, int32[k], of the largest magnitudes of a vector [d].
 
-    Of equal magnitudes the lower coordinate is taken, on every device; NaN counts as zero.
+    The lower of equal magnitudes is selected first, on every device; NaN counts as zero.
     """
     magnitude = tf.abs(public_update)
-    magnitude = tf.where(
-        tf.math.is_nan(magnitude), tf.zeros_like(magnitude), magnitude
-    )
+    magnitude = tf.where(tf.math.is_nan(magnitude), tf.zeros_like(magnitude), magnitude)
     return tf.math.top_k(magnitude, self.num_kept(magnitude.shape[0])).indices
 
 
 @dataclasses.dataclass(frozen=True)
 class Dense(Sparsifier):
-  """Keeps all d coordinates: FedAvg and DP-FedAvg."""
+  """Selects all d coordinates: FedAvg and DP-FedAvg."""
 
   keeps_all = True
 

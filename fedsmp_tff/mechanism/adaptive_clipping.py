@@ -4,9 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
-# Of the noise on the votes, relative to the clients of a round (Andrew et al. 2021).
+# Standard deviation of the noise on the sum of votes, over r (Andrew et al. 2021).
 _VOTES_STDDEV = 1 / 20
-# At most this part of a vector's length is the vote.
 _MOST_WEIGHT = 0.5
 
 
@@ -14,13 +13,11 @@ _MOST_WEIGHT = 0.5
 class AdaptiveClipping:
   """Moves C towards a quantile of the norms, as in Andrew et al. 2021, Algorithm 1.
 
-  A client votes +1/2 if its norm was at most C, -1/2 if it was clipped, and 0 if it
-  sent zero, as noise-only participants do. The vote is one more value of the client's
-  private vector: it gets noise, goes through the same secure sum, and epsilon includes its
-  cost. The values and the weighted vote together have norm at most 1 in units of C, and noise
-  sigma. So the noise on the values is sigma / `value_weight`.
-
-  C of the next round is a function of the noisy sum of votes, so it is public.
+  A client votes +1/2 if its norm was at most C, -1/2 if it was clipped, and 0 if it sent zero, as
+  dummy participants do. The vote is one more value of the client's private vector: it gets noise
+  and is part of the secure sum, and epsilon includes its cost. Values and weighted vote together
+  have norm at most 1 in units of C, so that the noise on the values is sigma / `value_weight`.
+  The next C is a function of the noisy sum of votes, so it is public.
 
   >>> import math
   >>> adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2)
@@ -30,8 +27,8 @@ class AdaptiveClipping:
   1.105
 
   Attributes:
-    quantile: The quantile of the clients' norms that C follows, in (0, 1).
-    learning_rate: The step of the logarithm of C in a round.
+    quantile: Quantile of the clients' norms that C follows, in (0, 1).
+    learning_rate: Step of the logarithm of C per round.
   """
 
   quantile: float = 0.5
@@ -44,16 +41,15 @@ class AdaptiveClipping:
         raise ValueError(f'`{name}` must be in (0, {most:g}). Found {value}.')
 
   def vote_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
-    """The factor on a vote, with which the noise of the sum of votes is at most r / 20."""
+    """Returns the vote weight that keeps the noise stddev of the vote sum at most r / 20."""
     weight = noise_multiplier / (_VOTES_STDDEV * clients_per_round)
     return min(weight, _MOST_WEIGHT) if weight else _MOST_WEIGHT
 
   def value_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
-    """The factor on a clipped vector, whose norm is at most 1."""
+    """Returns the factor on a clipped vector of norm at most 1 that leaves room for the vote."""
     vote = self.vote_weight(noise_multiplier, clients_per_round) / 2
     return math.sqrt(1 - vote**2)
 
   def log_factor(self, mean_vote: Any) -> Any:
-    """Returns the logarithm of the next C over this one, from the noisy mean of the votes."""
-    below = mean_vote + 0.5
-    return -self.learning_rate * (below - self.quantile)
+    """Returns the logarithm of next C over C, from the noisy mean of the votes."""
+    return -self.learning_rate * (mean_vote + 0.5 - self.quantile)

@@ -1,11 +1,10 @@
-"""ChaCha20 as TensorFlow operations: random bits of a key that the bits don't give away.
+"""ChaCha20 as TensorFlow operations: random bits that do not reveal their key.
 
-Noise is only as secret as the generator that draws it. TensorFlow's own, Philox, is no
-cryptographic cipher. The cipher of the `cryptography` package would be a `tf.py_function`: a
-graph sent to another process does not carry the Python function that it names. So the cipher is
-here, 30 operations in a loop of ten. Its stream is the standard's, and it takes (two busy cores)
-2.9 ms for the bits of 8,317 values of Gaussian noise and 190 ms for those of 1.66 million,
-where Philox takes 0.7 and 56.
+Noise is only as secret as its generator, and Philox, TensorFlow's own, is no cryptographic cipher.
+The cipher of the `cryptography` package would be a `tf.py_function`, which a graph cannot carry to
+another process. So the cipher is here, 30 operations in a loop of ten. It takes (two busy cores)
+2.9 ms for the bits of 8,317 values of Gaussian noise and 190 ms for those of 1.66 million; Philox
+takes 0.7 and 56.
 
 Source: Nir, Langley, "ChaCha20 and Poly1305 for IETF Protocols" (RFC 8439).
 """
@@ -19,12 +18,12 @@ _WORDS_A_BLOCK = 8
 
 
 def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
-  """The key stream of ChaCha20 as little-endian words of 64 bits, from its beginning.
+  """Returns the start of ChaCha20's key stream as little-endian words of 64 bits.
 
   Args:
-    seed: int64[2], half of the key; the other half is the same, as for all keys of 128 bits in
-      the cipher's first description. The nonce is zero: a seed is for one stream.
-    num: How many words, at most 2^34.
+    seed: int64[2], both halves of the key, as the cipher's first description has it for keys of
+      128 bits. The nonce is zero: a seed is for one stream.
+    num: Number of words, at most 2^34.
 
   Returns:
     int64[num].
@@ -51,7 +50,7 @@ def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
 
 
 def _double_round(a, b, c, d):
-  """A round of the columns and one of the diagonals; the rows are uint32[4, blocks]."""
+  """Runs a round of columns and one of diagonals; the rows are uint32[4, blocks]."""
   a, b, c, d = _quarter_round(a, b, c, d)
   a, b, c, d = _quarter_round(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
   return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)

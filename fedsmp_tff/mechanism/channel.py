@@ -1,7 +1,7 @@
-"""Channels: how a client's vector becomes noisy integers, and their sum a vector again.
+"""Channels: turn a client's vector into noisy integers, and the sum of these into a vector.
 
-Their numbers (bits, ranges, steps) are in `mechanism.FixedPoint` and `integer_noise.Lattice`, which
-accountants and plans take without TensorFlow.
+Bits, ranges and steps come from `mechanism.FixedPoint` and `integer_noise.Lattice`, which work
+without TensorFlow.
 """
 
 import abc
@@ -19,27 +19,27 @@ from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise_shares
 
-# The integers of a client: `values`, [num_integers], and `participants`, 1.
+# A client's integers: `values`, [num_integers], and `participants`, 1.
 Report = collections.OrderedDict
 _MOST_TRIES = 1000
 
 
 class Channel(abc.ABC):
-  """Adds a client's noise share, encodes, sums securely, decodes.
+  """Adds a client's noise share, encodes, sums securely, and decodes.
 
-  `FedSmpRound` gives it the vector that the guarantee is about: of norm at most 1, in
-  units of C (as it is without clipping). To use another channel, pass a function that makes
-  it to `FedSmpFactory` as `make_channel`. `PrivacySpec` accounts for `GaussianChannel` and
-  `LatticeChannel` alone; whoever writes another channel must prove its guarantee.
+  `FedSmpRound` passes the vector that the guarantee is about: of norm at most 1, in units of C
+  (as it is without clipping). To use a channel of your own, pass a function that makes it to
+  `FedSmpFactory` as `make_channel`. `PrivacySpec` accounts for `GaussianChannel` and
+  `LatticeChannel` alone: the guarantee of another channel is yours to prove.
 
   Attributes:
     num_values: Length of a client's vector.
-    num_integers: Number of integers that a client sends.
-    bits: Bits of one client's value.
-    wire_bits: Bits that an integer takes on the wire.
-    step: The distance between neighbouring values that are represented.
-    value_bound: The largest magnitude of a value that is represented.
-    dtype: The type of the integers.
+    num_integers: Number of integers in a report.
+    bits: Bits per value.
+    wire_bits: Bits per integer on the wire.
+    step: Distance between neighbouring representable values.
+    value_bound: Largest magnitude that is represented.
+    dtype: Type of the integers.
   """
 
   num_values: int
@@ -51,15 +51,13 @@ class Channel(abc.ABC):
   dtype: tf.DType
 
   @abc.abstractmethod
-  def encode(
-      self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
-  ) -> tf.Tensor:
-    """Adds a client's share of the noise and encodes.
+  def encode(self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor) -> tf.Tensor:
+    """Adds a client's noise share and encodes.
 
     Args:
       values: float64[num_values], finite.
       seed: int64[2], a secret seed, different for each client and round.
-      public_seed: int64[2], a public seed of the round, the same for all clients.
+      public_seed: int64[2], the round's public seed for all clients.
 
     Returns:
       The integers, `dtype`[num_integers].
@@ -72,7 +70,7 @@ class Channel(abc.ABC):
     """Decodes the sum of clients' integers to the sum of their noisy values.
 
     Args:
-      total: The sum of `encode`'s integers over clients, [num_integers].
+      total: `dtype`[num_integers], the sum of the integers from `encode`.
       num_clients: Number of clients in the sum, an integer scalar.
       public_seed: The public seed that `encode` got.
 
@@ -82,14 +80,7 @@ class Channel(abc.ABC):
 
   @abc.abstractmethod
   def secure_sum(self, reports: tff.Value) -> tff.Value:
-    """Sums reports securely, within a `tff.federated_computation`.
-
-    Args:
-      reports: At clients.
-
-    Returns:
-      At the server, a structure as a report.
-    """
+    """Sums reports securely, from clients to server, in a `tff.federated_computation`."""
 
   @abc.abstractmethod
   def sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -105,8 +96,8 @@ class GaussianChannel(mechanism_lib.FixedPoint, Channel):
   """Gaussian noise in real arithmetic, then fixed point, for an ordinary secure sum.
 
   Attributes:
-    num_values: Length of a vector.
-    share_stddev: Standard deviation of one client's noise; 0: no noise.
+    num_values: Length of a client's vector.
+    share_stddev: Standard deviation of one noise share; 0: no noise.
   """
 
   num_values: int = 0
@@ -120,10 +111,8 @@ class GaussianChannel(mechanism_lib.FixedPoint, Channel):
   def dtype(self) -> tf.DType:
     return tf.int32 if self.wire_bits == 32 else tf.int64
 
-  def encode(
-      self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
-  ) -> tf.Tensor:
-    del public_seed  # Nothing is rotated.
+  def encode(self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor) -> tf.Tensor:
+    del public_seed
     if self.share_stddev:
       values += noise_shares.gaussian_share(self.num_values, self.share_stddev, seed)
     inside = tf.clip_by_value(values, -self.value_bound, self.value_bound)
@@ -146,9 +135,8 @@ class GaussianChannel(mechanism_lib.FixedPoint, Channel):
 
   def describe(self, unit: str) -> str:
     return (
-        f'{self.bits} bits a value in [{-self.value_bound:.4g},'
-        f' {self.value_bound:.4g}]{unit}, step {self.step:.2g}{unit}; sums in'
-        f' {self.dtype.name}'
+        f'{self.bits} bits a value in [{-self.value_bound:.4g}, {self.value_bound:.4g}]{unit},'
+        f' step {self.step:.2g}{unit}; sums in {self.dtype.name}'
     )
 
 
@@ -164,9 +152,7 @@ class LatticeChannel(integer_noise.Lattice, Channel):
   def wire_bits(self) -> int:
     return self.bits
 
-  def encode(
-      self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor
-  ) -> tf.Tensor:
+  def encode(self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor) -> tf.Tensor:
     integers = self._rounded(
         self._rotated(values, public_seed) * self.scale,
         randomness.derive(seed, randomness.Stream.ROUNDING),
@@ -181,16 +167,14 @@ class LatticeChannel(integer_noise.Lattice, Channel):
   def decode_sum(
       self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
   ) -> tf.Tensor:
-    del num_clients  # Zero is zero.
+    del num_clients  # There is no offset to remove.
     half = self.modulus // 2
     centered = tf.math.floormod(tf.cast(total, tf.int64) + half, self.modulus) - half
     return self._rotated_back(tf.cast(centered, tf.float64) * self.step, public_seed)
 
   def secure_sum(self, reports: tff.Value) -> tff.Value:
     return tff.federated_zip(collections.OrderedDict(
-        values=tff.backends.mapreduce.federated_secure_modular_sum(
-            reports['values'], self.modulus
-        ),
+        values=tff.backends.mapreduce.federated_secure_modular_sum(reports['values'], self.modulus),
         participants=tff.federated_secure_sum(reports['participants'], 1),
     ))
 
@@ -215,14 +199,13 @@ class LatticeChannel(integer_noise.Lattice, Channel):
     def too_long(integers):
       return tf.reduce_sum(integers**2) > self.squared_norm_bound
 
-    tries, integers = tf.while_loop(
+    _, integers = tf.while_loop(
         lambda tries, integers: too_long(integers) & (tries < _MOST_TRIES),
         lambda tries, _: (tries + 1, rounding(tries)),
         (tf.constant(1), rounding(0)),
         parallel_iterations=1,
     )
-    del tries
-    # Whatever happened, nothing longer than the bound gets noise.
+    # A vector above the bound is never sent, even after all tries.
     return tf.where(too_long(integers), tf.zeros_like(integers), integers)
 
   def _rotated(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -245,15 +228,12 @@ class LatticeChannel(integer_noise.Lattice, Channel):
     return tf.complex(tf.cos(angles), tf.sin(angles))
 
 
-# Makes the channel of a mechanism for vectors of `num_values` values, which were
-# multiplied by `scale`: (mechanism, num_values, scale).
+# Maps a mechanism, the length of a client's vector and the scale of its values to a channel.
 MakeChannel = Callable[[mechanism_lib.Mechanism, int, float], Channel]
 
 
-def make_channel(
-    mechanism: mechanism_lib.Mechanism, num_values: int, scale: float
-) -> Channel:
-  """Makes the channel that `Mechanism.noise` names."""
+def make_channel(mechanism: mechanism_lib.Mechanism, num_values: int, scale: float) -> Channel:
+  """Makes the channel for `Mechanism.noise`; for the arguments see `Mechanism.encoding`."""
   encoding = mechanism.encoding(num_values, scale)
   if isinstance(encoding, integer_noise.Lattice):
     return LatticeChannel(**dataclasses.asdict(encoding))

@@ -1,9 +1,8 @@
 """Noise in a finite field: vectors rounded to integers, integer noise, sums modulo 2^b.
 
-The integers that leave a client carry the guarantee themselves: rounding comes before the
-noise, the noise is of integers, and what is left to do, wrapping around, the secure sum and
-all that the server does, is post-processing. Nothing rests on floating point but the
-choice of the integers, whose norm is checked.
+The integers that leave a client carry the guarantee: a client rounds before it adds the noise, and
+noise is in integers. Wrapping around, the secure sum and the server's work are post-processing.
+Floating point only chooses the integers, whose norm is checked.
 
 Source: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning
 with Secure Aggregation" (2021).
@@ -20,23 +19,25 @@ import numpy as np
 # Standard deviations of a sum's values inside the field. A value leaves it with probability 2e-9,
 # and is then wrong by the whole range.
 _RANGE = 6.0
-# A rounding is taken with probability 1 - beta at least.
+# A random rounding is accepted with probability 1 - beta at least.
 _BETA = math.exp(-0.5)
 _MIN_BITS, _MAX_BITS = 8, 30
 _DEFAULT_BITS = 16
-# Of a share, in squared steps: from here on a Gaussian dominates (`privacy.discrete_gaussian`).
+# Least variance of a share, in squared steps, that a Gaussian dominates
+# (`privacy.discrete_gaussian`).
 LEAST_SHARE_VARIANCE = 8.0
 # Decimal digits of the probabilities of a table.
 _DIGITS = 60
-# What lies beyond the ends of a table, on each side, is below this.
+# Most probability beyond each end of a table.
 _TAIL = decimal.Decimal(2) ** -80
 _MOST_ENTRIES = 2**18
 
 
 def default_bits(
-    num_values: int, noise_multiplier: float, clients_per_round: int, num_slots: int, min_reports: int
+    num_values: int, noise_multiplier: float, clients_per_round: int, num_slots: int,
+    min_reports: int,
 ) -> int:
-  """Returns 16, or the least above it with which a noise share is wide enough; see `Lattice`."""
+  """Returns 16, or the least bits above 16 that `Lattice` accepts for these numbers."""
   bits = _DEFAULT_BITS
   while bits < _MAX_BITS and noise_multiplier:
     try:
@@ -49,13 +50,12 @@ def default_bits(
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
-  """Vectors of norm at most 1 as integers modulo 2^bits, and their sums back.
+  """Describes the encoding of vectors of norm at most 1 as integers modulo 2^bits.
 
-  At a client, a vector is rotated at random (the same rotation for all), scaled, rounded at
-  random to integers whose norm is at most the root of `squared_norm_bound`, given its share of
-  discrete Gaussian noise and reduced modulo 2^bits. At the server, the sum modulo 2^bits is taken
-  for a number around zero, scaled and rotated back. A sum too large for that wraps around: the
-  value is then wrong by a multiple of the range, which costs accuracy, never privacy.
+  A client rotates its vector at random (all clients alike), scales it, rounds it at random to
+  integers of squared norm at most `squared_norm_bound`, adds its share of discrete Gaussian noise
+  and reduces modulo 2^bits. The server takes the sum modulo 2^bits as a number around zero, scales
+  it and rotates it back. A sum out of range wraps around, which costs accuracy, never privacy.
 
   >>> lattice = Lattice(
   ...     bits=16, num_values=1000, noise_multiplier=1.0, clients_per_round=100, num_slots=150,
@@ -64,16 +64,16 @@ class Lattice:
   (65536, 19.9, 1647)
 
   Attributes:
-    bits: Bits of each integer, of a client's and of the sum.
-    num_values: Length of a vector.
-    noise_multiplier: The least standard deviation of the noise of a released sum.
-    clients_per_round: r: the range fits r vectors of norm 1.
-    num_slots: The most shares that a sum has.
-    min_reports: The fewest shares that a released sum has.
+    bits: Bits of each integer, in a report and in the sum.
+    num_values: Length of a client's vector.
+    noise_multiplier: Least standard deviation of the noise of a released sum.
+    clients_per_round: r; the range fits r vectors of norm 1.
+    num_slots: Most shares in a sum.
+    min_reports: Fewest shares in a released sum.
 
   Raises:
     ValueError: If `bits` is out of its range, or so small that a noise share has a variance under
-      8 steps: no Gaussian would dominate it.
+      8 squared steps: no Gaussian would dominate it.
   """
 
   bits: int
@@ -86,19 +86,19 @@ class Lattice:
   def __post_init__(self):
     if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= _MAX_BITS:
       raise ValueError(
-          f'`bits` must be an integer from {_MIN_BITS} to {_MAX_BITS} with integer'
-          f' noise. Found {self.bits}.'
+          f'`bits` must be an integer from {_MIN_BITS} to {_MAX_BITS} with integer noise. Found'
+          f' {self.bits}.'
       )
     if self.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
       raise ValueError(
           '`bits` must be so large that a noise share has a variance of'
-          f' {LEAST_SHARE_VARIANCE:g} squared steps, which the guarantee takes. Found {self.bits} with'
-          f' {self.share_variance:.3g}; raise `bits`.'
+          f' {LEAST_SHARE_VARIANCE:g} squared steps, which the guarantee takes. Found {self.bits}'
+          f' with {self.share_variance:.3g}; raise `bits`.'
       )
 
   @property
   def num_integers(self) -> int:
-    """The number of integers that a client sends: even, for the rotation."""
+    """Number of integers in a report: even, for the rotation."""
     return self.num_values + self.num_values % 2
 
   @property
@@ -107,15 +107,13 @@ class Lattice:
 
   @property
   def value_bound(self) -> float:
-    """The largest value of a sum that does not wrap around."""
+    """Largest value of a sum that does not wrap around."""
     noise_stddev = self.noise_multiplier * math.sqrt(self.num_slots / self.min_reports)
-    return _RANGE * math.hypot(
-        self.clients_per_round / math.sqrt(self.num_integers), noise_stddev
-    )
+    return _RANGE * math.hypot(self.clients_per_round / math.sqrt(self.num_integers), noise_stddev)
 
   @property
   def scale(self) -> float:
-    """The norm, in integer steps, of an encoded vector of norm 1."""
+    """Norm, in steps, of an encoded vector of norm 1."""
     return (self.modulus // 2 - 1) / self.value_bound
 
   @property
@@ -124,47 +122,38 @@ class Lattice:
 
   @property
   def squared_norm_bound(self) -> int:
-    """The largest squared L2 norm of a client's integers, before noise.
+    """Largest squared L2 norm of a client's integers, before noise.
 
-    Kairouz, Liu, Steinke 2021, conditional rounding: a rounding at random is within it
-    with probability 1 - beta at least, and is done again where it is not.
+    Kairouz, Liu, Steinke 2021, conditional rounding: a random rounding is within it with
+    probability 1 - beta at least, and a client repeats it otherwise.
     """
     root = math.sqrt(self.num_integers)
+    spread = math.sqrt(2 * math.log(1 / _BETA)) * (self.scale + root / 2)
     return math.floor(
-        min(
-            (self.scale + root) ** 2,
-            self.scale**2
-            + root**2 / 4
-            + math.sqrt(2 * math.log(1 / _BETA)) * (self.scale + root / 2),
-        )
+        min((self.scale + root) ** 2, self.scale**2 + root**2 / 4 + spread)
     )
 
   @property
   def share_variance(self) -> float:
-    """The variance of one client's noise, in squared integer steps."""
+    """Variance of one noise share, in squared steps."""
     return (self.noise_multiplier * self.scale) ** 2 / self.min_reports
 
   @property
   def statistical_distance(self) -> float:
-    """Bounds the total variation distance between a release and one with exact noise.
-
-    See `integer_table`.
-    """
+    """Bound on the total variation distance of a release from one with exact noise."""
     if not self.noise_multiplier:
       return 0.0
-    table = integer_table(self.share_variance)
-    return self.num_slots * self.num_integers * table.distance
+    return self.num_slots * self.num_integers * integer_table(self.share_variance).distance
 
 
 class IntegerTable(NamedTuple):
-  """Cumulative probabilities of a distribution of integers, 128 bits each.
+  """Cumulative probabilities of a distribution of integers, of 128 bits each.
 
   Attributes:
-    lowest: The smallest integer.
-    high: The upper 64 bits, less 2^63, int64[num - 1], ascending.
-    low: The lower 64 bits, less 2^63, int64[num - 1].
-    distance: An upper bound of the total variation distance between a draw and the
-      distribution, given random bits.
+    lowest: Smallest integer.
+    high: int64[num - 1], ascending: the upper 64 bits, less 2^63.
+    low: int64[num - 1]: the lower 64 bits, less 2^63.
+    distance: Upper bound on the total variation distance of a draw from the distribution.
   """
 
   lowest: int
@@ -175,7 +164,7 @@ class IntegerTable(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def integer_table(variance: float) -> IntegerTable:
-  """The table of discrete Gaussian noise from which `noise_shares.integer_share` draws.
+  """Returns the table of discrete Gaussian noise for `noise_shares.integer_share`.
 
   Args:
     variance: Positive; probabilities are proportional to exp(-x^2 / (2 variance)).
@@ -183,7 +172,7 @@ def integer_table(variance: float) -> IntegerTable:
   Raises:
     ValueError: If the table would have over 2^18 integers.
   """
-  entries = 2 * _tail_start(math.sqrt(variance))
+  entries = 2 * (math.ceil(12 * math.sqrt(variance)) + 40)  # Negligible probability beyond.
   if entries > _MOST_ENTRIES:
     raise ValueError(
         f'Integer noise of standard deviation {math.sqrt(variance):.4g} a client is too'
@@ -203,20 +192,14 @@ def integer_table(variance: float) -> IntegerTable:
   high = np.array([(t >> 64) - 2**63 for t in thresholds], np.int64)
   low = np.array([(t & (2**64 - 1)) - 2**63 for t in thresholds], np.int64)
   _, times = np.unique(high, return_counts=True)
-  # Of the thresholds that share their upper half, only the first is distinguished from it.
-  distance = (
-      float(tail / total) + np.count_nonzero(times > 1) * 2.0**-64 + len(high) * 2.0**-128
-  )
+  # A draw compares lower halves only with the first of the thresholds that share an upper half.
+  ties = np.count_nonzero(times > 1)
+  distance = float(tail / total) + ties * 2.0**-64 + len(high) * 2.0**-128
   return IntegerTable(1 - len(weights), high, low, distance)
 
 
-def _tail_start(stddev: float) -> int:
-  """Returns an integer beyond which the probability is negligible."""
-  return math.ceil(12 * stddev) + 40
-
-
 def _weights(variance, num):
-  """exp(-x^2 / (2 variance)) at x = 0 ... num."""
+  """Returns exp(-x^2 / (2 variance)) at x = 0 ... num."""
   ratio = (-1 / (2 * variance)).exp()
   step = (-1 / variance).exp()
   weights = [decimal.Decimal(1)]

@@ -1,7 +1,4 @@
-"""The options of the private sum as one object, checked once; and the numbers of fixed point.
-
-Accountants, and the help of commands, take it without TensorFlow.
-"""
+"""The options of the private sum as one object, checked once; works without TensorFlow."""
 
 from collections.abc import Callable
 import dataclasses
@@ -15,27 +12,25 @@ GAUSSIAN = 'gaussian'
 DISCRETE_GAUSSIAN = 'discrete_gaussian'
 KINDS = (GAUSSIAN, DISCRETE_GAUSSIAN)
 
-# Without clipping nothing bounds a value. Updates of networks stay far below
-# this; the values that reach it are cut.
+# Largest magnitude that is encoded without clipping, far above values of networks' updates.
 _DEFAULT_VALUE_BOUND = 16.0
-# Standard deviations of a noise share inside the encoded range. A share that leaves it is cut:
-# of the share that is post-processing, of the sum, which epsilon is about, it is not, and so it
-# would have to be part of delta. One value of one share leaves it with probability 3.6e-33: one
-# of 10^6 values of 10^5 clients in 10^6 rounds with 3.6e-16, less than PLD cuts off itself.
+# Standard deviations of a noise share inside the encoded range. A share beyond it is cut before the
+# sum, which is no post-processing of the sum and would have to be part of delta. Its probability
+# is 3.6e-33 per value, and 3.6e-16 over 10^6 values, 10^5 clients and 10^6 rounds: less than the
+# PLD accountant cuts off itself.
 _NOISE_TAIL = 12.0
-# Of fixed point.
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _MIN_BITS = 8
-# float64, in which values are rounded, has 53 bits.
+# Values are rounded in float64, which has 53 bits.
 _MAX_BITS = 50
 
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-  """The options of the private sum: clip, noise, encoding, and number of participants.
+  """Holds the options of the private sum: clip, noise, encoding and number of participants.
 
-  `PrivacySpec.mechanism()` makes the mechanism for which its epsilon is valid. Without a
+  `PrivacySpec.mechanism()` returns the mechanism for which its epsilon is valid. Without a
   `clipping_norm` there is no differential privacy: clients neither clip nor add noise.
 
   >>> mechanism = Mechanism(clients_per_round=100, clipping_norm=1.0, noise_multiplier=1.4)
@@ -47,27 +42,24 @@ class Mechanism:
   ValueError: `noise_multiplier`=1.4 needs a `clipping_norm`, which bounds ...
 
   Attributes:
-    clients_per_round: r, by which sums are divided: clients in every round, or
-      expected, with Poisson sampling.
-    clipping_norm: C, the L2 norm to which a client's k values are clipped; None
-      for no differential privacy.
-    noise_multiplier: sigma; the sum's noise has standard deviation C sigma at least.
+    clients_per_round: r, the divisor of sums: the number of sampled clients, with Poisson
+      sampling the expected one.
+    clipping_norm: C, the L2 norm to which a client's k values are clipped; None: no privacy.
+    noise_multiplier: sigma; the noise of a released sum has at least stddev C sigma.
     num_slots: Number of participants of a round, at least r; None: r.
-    min_reports: The fewest participants whose sum is released; their noise shares alone
-      add up to sigma. None: exactly `num_slots` report, or the round fails.
-    noise: `gaussian`, or `discrete_gaussian` for integers.
-    bits: Bits of each integer that a client sends; None: the most for which a sum over all
-      slots fits in int32; with integer noise 16, or the least above it that has a dominating
-      Gaussian (`integer_noise.default_bits`).
-    num_values: With integer noise: how many values of a client epsilon is about, the vote of
-      `adaptive_clipping` among them; a round of another number is refused. None: any.
-    value_bound: Without clipping: largest magnitude of an encoded value; None: 16
-      (times d/k for `RandK`).
-    adaptive_clipping: The rule by which C changes from `clipping_norm` on; None: C is
-      constant.
-    clipping_schedule: Maps a round's number (int32 scalar tensor, from 0) to a positive
-      factor on `clipping_norm` in that round; None: 1. Noise is scaled to the round's C, so
-      that epsilon is the same. Not with `adaptive_clipping`.
+    min_reports: Least number of participants whose sum is released; their noise shares alone
+      add up to sigma. None: a round with other than `num_slots` participants fails.
+    noise: `gaussian`, or `discrete_gaussian` for noise in integers.
+    bits: Bits of each integer in a report. None: the most with which a sum over all slots fits
+      in int32; for `discrete_gaussian` see `integer_noise.default_bits`.
+    num_values: Length of the vector that epsilon of `discrete_gaussian` noise is about: k, and one
+      more for the vote of `adaptive_clipping`; None: any.
+    value_bound: Largest magnitude that is encoded without clipping; None: 16 (times d/k for
+      `RandK`).
+    adaptive_clipping: Rule by which C changes, from `clipping_norm` on; None: C is constant.
+    clipping_schedule: Maps a round's number (int32 scalar tensor, from 0) to a positive factor on
+      `clipping_norm` in that round; None: 1. Noise is scaled to the round's C, so that epsilon
+      is the same. Excludes `adaptive_clipping`.
 
   Raises:
     ValueError: If a number is out of its range, or two options exclude each other.
@@ -87,17 +79,16 @@ class Mechanism:
 
   def __post_init__(self):
     # Each check is of the form `not (good)`: NaN compares false.
-    r, num_slots = self.clients_per_round, self.num_slots
+    r = self.clients_per_round
     if not isinstance(r, int) or r < 1:
       raise ValueError(f'`clients_per_round` must be a positive integer. Found {r}.')
-    if num_slots is None:
-      num_slots = r
-      object.__setattr__(self, 'num_slots', num_slots)
+    if self.num_slots is None:
+      object.__setattr__(self, 'num_slots', r)
+    num_slots, least = self.num_slots, self.min_reports
     if not isinstance(num_slots, int) or num_slots < r:
       raise ValueError(
           f'`num_slots` must be an integer at least `clients_per_round`={r}. Found {num_slots}.'
       )
-    least = self.min_reports
     if least is not None and not 1 <= least <= num_slots:
       raise ValueError(f'`min_reports` must be from 1 to `num_slots`={num_slots}. Found {least}.')
     if self.private and not 0 < self.clipping_norm < math.inf:
@@ -108,40 +99,27 @@ class Mechanism:
       raise ValueError(
           f'`noise_multiplier` must be non-negative and finite. Found {self.noise_multiplier}.'
       )
-    for name in ('noise_multiplier', 'adaptive_clipping', 'clipping_schedule'):
-      if getattr(self, name) and not self.private:
+    if self.noise not in KINDS:
+      raise ValueError(f'`noise` must be one of {KINDS}. Found {self.noise!r}.')
+    if self.value_bound is not None and self.private:
+      raise ValueError(
+          f'`value_bound`={self.value_bound} needs `clipping_norm=None`: a norm bounds values'
+          f' by itself. Found {self.clipping_norm}.'
+      )
+    for name in ('noise_multiplier', 'noise', 'adaptive_clipping', 'clipping_schedule'):
+      value = getattr(self, name)
+      if value and value != GAUSSIAN and not self.private:
         raise ValueError(
-            f'`{name}`={getattr(self, name)} needs a `clipping_norm`, which bounds what a'
-            ' client sends. Found None.'
+            f'`{name}`={value!r} needs a `clipping_norm`, which bounds what a client sends.'
+            ' Found None.'
         )
     if self.adaptive_clipping and self.clipping_schedule:
       raise ValueError(
           '`clipping_schedule` and `adaptive_clipping` both set C; set one of them. Found'
           f' {self.clipping_schedule} and {self.adaptive_clipping}.'
       )
-    if self.noise not in KINDS:
-      raise ValueError(f'`noise` must be one of {KINDS}. Found {self.noise!r}.')
-    if self.noise != GAUSSIAN and not self.private:
-      raise ValueError(
-          f'`noise`={self.noise!r} needs a `clipping_norm`, which bounds what a client sends.'
-          ' Found None.'
-      )
-    if self.value_bound is not None and self.private:
-      raise ValueError(
-          f'`value_bound`={self.value_bound} needs `clipping_norm=None`: a norm bounds values'
-          f' by itself. Found {self.clipping_norm}.'
-      )
     if self.bits is not None or self.value_bound is not None:
       self.encoding(self.num_values or 1)  # Checks them.
-
-  def check_num_values(self, num_values: int):
-    """Raises ValueError if epsilon is about another number of values than `num_values`."""
-    if self.num_values not in (None, num_values):
-      raise ValueError(
-          f'`num_values`={self.num_values} must be the number of values that clients send,'
-          f' {num_values} (k, and one more for the vote of `adaptive_clipping`): epsilon of integer'
-          ' noise depends on it. Set `num_values` of `PrivacySpec` to that.'
-      )
 
   @property
   def private(self) -> bool:
@@ -150,45 +128,46 @@ class Mechanism:
 
   @property
   def noise_shares(self) -> int:
-    """The fewest noise shares in a released sum."""
+    """Least number of noise shares in a released sum."""
     return self.min_reports or self.num_slots
 
   @property
   def share_stddev(self) -> float:
-    """Standard deviation of a client's noise, in units of C: sigma / sqrt(shares)."""
+    """Standard deviation of one noise share, in units of C."""
     return share_stddev(self.noise_multiplier, self.noise_shares)
 
   @property
   def vote_weight(self) -> float:
-    """The factor on a client's vote on C; 0 if C does not adapt."""
+    """Factor on a client's vote on C; 0 if C does not adapt."""
     if self.adaptive_clipping is None:
       return 0.0
     return self.adaptive_clipping.vote_weight(self.noise_multiplier, self.clients_per_round)
 
   @property
   def value_weight(self) -> float:
-    """The factor on the clipped values, which leaves room for the vote."""
+    """Factor on the clipped values, which leaves room for the vote."""
     if self.adaptive_clipping is None:
       return 1.0
     return self.adaptive_clipping.value_weight(self.noise_multiplier, self.clients_per_round)
 
   @property
   def values_noise_multiplier(self) -> float:
-    """sigma of the k values alone: more than sigma if C adapts, since votes take a part."""
+    """Noise multiplier of the k values alone: above sigma if C adapts."""
     return self.noise_multiplier / self.value_weight
 
   def encoding(
       self, num_values: int, scale: float = 1.0
   ) -> Union['FixedPoint', integer_noise.Lattice]:
-    """Returns the numbers of the encoding of `num_values` values.
+    """Returns the encoding of `num_values` values.
 
     Args:
       num_values: Length of a client's vector.
-      scale: d/k where values are scaled by it before the clip (`RandK`), else 1.
+      scale: Factor on values before the clip: d/k for `RandK`, else 1.
     """
-    if self.private and self.noise != GAUSSIAN:
+    if self.noise != GAUSSIAN:
       numbers = (
-          num_values, self.noise_multiplier, self.clients_per_round, self.num_slots, self.noise_shares
+          num_values, self.noise_multiplier, self.clients_per_round, self.num_slots,
+          self.noise_shares,
       )
       bits = integer_noise.default_bits(*numbers) if self.bits is None else self.bits
       return integer_noise.Lattice(bits, *numbers)
@@ -201,52 +180,39 @@ class Mechanism:
 
 
 def share_stddev(noise_stddev: float, num_shares: int) -> float:
-  """Returns the standard deviation of one client's noise on one masked value: C sigma / sqrt(r).
+  """Returns the stddev of one client's noise share, `noise_stddev / sqrt(num_shares)`.
 
-  Algorithm 1, last line of DP-spar: N(0, C^2 sigma^2 / r) a coordinate. The sum
-  of r such shares is N(0, C^2 sigma^2): the Gaussian mechanism of Lemma 3 for a
-  sum of sensitivity C.
-
-  >>> round(share_stddev(noise_stddev=1.4, num_shares=100), 3)
-  0.14
-
-  Args:
-    noise_stddev: Standard deviation of the noise of the sum: C sigma.
-    num_shares: The fewest shares that a released sum has: r, where all report.
+  Algorithm 1, last line of DP-spar: N(0, C^2 sigma^2 / r) per coordinate. The sum of r shares is
+  N(0, C^2 sigma^2), the Gaussian mechanism of Lemma 3 for a sum of sensitivity C.
   """
   return noise_stddev / math.sqrt(num_shares)
 
 
 def default_bits(num_summands: int) -> int:
-  """Returns the most bits a client value may have for the sum to fit in int32."""
+  """Returns the most bits per value with which a sum fits in int32."""
   return 31 - (num_summands - 1).bit_length()
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedPoint:
-  """Fixed point with `bits` bits a client value, for a sum over clients.
+  """Describes the fixed-point encoding of values, for a sum over clients.
 
   A value x in [-B, B] becomes the integer round(x / step) + L in [0, 2 L], with
-  L = 2^(bits - 1) - 1 and step = B / L; values outside are put to -B or B. A sum of at most
+  L = 2^(bits - 1) - 1 and step = B / L; values outside are cut to -B or B. A sum of at most
   `num_summands` values stays below 2^31 (32 bits on the wire) or 2^63 (64): it can neither
-  overflow nor wrap, whatever clients send.
+  overflow nor wrap, whatever clients send. The decoded mean of values in range is within step / 2
+  of their mean, besides float64's relative error of 2^-52.
 
-  Rounding moves a value by at most step / 2, so a decoded mean over clients is
-  within step / 2 of the mean of the values (those in range; beside the error of
-  float64, of relative size 2^-52).
-
-  >>> default_bits(num_summands=100)
-  24
-  >>> encoding = FixedPoint(bits=24, value_bound=1.0, num_summands=100)
-  >>> encoding.wire_bits, encoding.levels
-  (32, 8388607)
+  >>> encoding = FixedPoint(default_bits(num_summands=100), value_bound=1.0, num_summands=100)
+  >>> encoding.bits, encoding.wire_bits, encoding.levels
+  (24, 32, 8388607)
   >>> 100 * encoding.max_input < 2**31
   True
 
   Attributes:
-    bits: Bits of one client's value.
+    bits: Bits per value.
     value_bound: B, the largest magnitude that is represented.
-    num_summands: The most clients that a sum adds: the slots of a round.
+    num_summands: Most clients in a sum: the slots of a round.
 
   Raises:
     ValueError: If `bits` or `value_bound` is out of its range.
@@ -257,34 +223,31 @@ class FixedPoint:
   num_summands: int
 
   def __post_init__(self):
-    most = (_INT64_MAX // self.num_summands).bit_length() - 1
-    most = min(most, _MAX_BITS)
+    most = min((_INT64_MAX // self.num_summands).bit_length() - 1, _MAX_BITS)
     if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= most:
       raise ValueError(
           f'`bits` must be an integer from {_MIN_BITS} to {most} for sums over'
           f' {self.num_summands} slots. Found {self.bits}; lower `bits` or `num_slots`.'
       )
-    if not 0 < self.value_bound < float('inf'):
-      raise ValueError(
-          f'`value_bound` must be positive and finite. Found {self.value_bound}.'
-      )
+    if not 0 < self.value_bound < math.inf:
+      raise ValueError(f'`value_bound` must be positive and finite. Found {self.value_bound}.')
 
   @property
   def levels(self) -> int:
-    """L: integers from -L to L stand for values from -B to B."""
+    """L, the number of steps from 0 to B."""
     return 2 ** (self.bits - 1) - 1
 
   @property
   def step(self) -> float:
-    """The distance between neighbouring representable values."""
+    """Distance between neighbouring representable values."""
     return self.value_bound / self.levels
 
   @property
   def max_input(self) -> int:
-    """The largest integer that a client sends; the smallest is 0."""
+    """Largest integer in a report; the smallest is 0."""
     return 2 * self.levels
 
   @property
   def wire_bits(self) -> int:
-    """Bits of an integer that a client sends: 32 where the whole sum fits, else 64."""
+    """Bits of an integer in a report: 32 if the sum fits, else 64."""
     return 32 if self.num_summands * self.max_input <= _INT32_MAX else 64

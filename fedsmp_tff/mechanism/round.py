@@ -1,11 +1,11 @@
-"""One round of Algorithm 1 as TensorFlow functions, in the order in which they run.
+"""One round of Algorithm 1 as TensorFlow functions, in order of execution.
 
-  server  choose      the round's coordinates
+  server  choose      chooses the round's coordinates
   client  report      masks, clips, adds noise, encodes
           secure_sum  adds the integers of all participants
   server  finish      decodes, makes an update of the release, and remembers it
 
-`FedSmpFactory.create`, `build_fed_smp`, the audit and the tests all run these.
+`FedSmpFactory.create`, `build_fed_smp`, the audit and the tests run these functions.
 """
 
 import collections
@@ -24,24 +24,25 @@ from fedsmp_tff.mechanism import channel as channel_lib
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
 
-# Maps a round's public seed, int64[2], to an update [d] on public data.
+# Maps a round's public seed, int64[2], to an update on public data, [d].
 PublicUpdate = Callable[[tf.Tensor], tf.Tensor]
 Measurements = collections.OrderedDict[str, tf.Tensor]
 
 
 class FedSmpRound:
-  """The masked private sum, with the server's choice of coordinates before it.
+  """Chooses coordinates, sums clients' masked values privately, and makes an update of the sum.
 
-  The choice sees releases, public data and public randomness, and nothing of a client. It costs no
-  epsilon: a function of differentially private outputs is as private as they are (post-processing;
-  Dwork and Roth, 2014, Proposition 2.1), and composition is adaptive, so that a round's mechanism
-  may depend on all earlier releases. Its sensitivity is C whatever was chosen: the clip comes last.
+  The choice depends on releases, public data and public randomness, never on clients' data. It
+  costs no epsilon: a function of differentially private outputs is as private as they are
+  (post-processing; Dwork and Roth, 2014, Proposition 2.1), and composition is adaptive, so that a
+  round's mechanism may depend on all earlier releases. The sensitivity is C for any choice, since
+  clients clip the masked values.
 
   Attributes:
     dim: d.
     num_kept: k.
-    mechanism: The options of the private sum.
-    channel: Adds the noise to a client's private vector and encodes it as integers.
+    mechanism: Options of the private sum.
+    channel: Adds noise to a client's private vector and encodes it as integers.
   """
 
   def __init__(
@@ -51,13 +52,7 @@ class FedSmpRound:
       shapes: flattening.Shapes,
       make_channel: channel_lib.MakeChannel = channel_lib.make_channel,
   ):
-    """Initializes.
-
-    Args:
-      sparsifier: Chooses the coordinates.
-      mechanism: The options of the private sum.
-      shapes: The shapes of the model's tensors.
-      make_channel: Makes the channel.
+    """Initializes the round; `shapes` are those of the model's tensors, in order.
 
     Raises:
       ValueError: If `mechanism.num_values` is not the length of a client's vector.
@@ -69,12 +64,17 @@ class FedSmpRound:
     self._shapes = list(shapes)
     self._scale = sparsifier.scale(self.dim)
     num_values = self.num_kept + (mechanism.adaptive_clipping is not None)
-    mechanism.check_num_values(num_values)
+    if mechanism.num_values not in (None, num_values):
+      raise ValueError(
+          f'`num_values`={mechanism.num_values} must be the number of values that clients send,'
+          f' {num_values} (k, and one more for the vote of `adaptive_clipping`): epsilon of integer'
+          ' noise depends on it. Set `num_values` of `PrivacySpec` to that.'
+      )
     self.channel = make_channel(mechanism, num_values, self._scale)
 
   @property
   def measurements(self) -> list[str]:
-    """The names of the measurements of `finish`, in its order."""
+    """Names of the measurements that `finish` returns, in order."""
     names = ['participants', 'released']
     if self.mechanism.private:
       names.append('clipping_norm')
@@ -83,10 +83,10 @@ class FedSmpRound:
     return names
 
   def initial_state(self, seed: Optional[int]) -> state_lib.FedSmpState:
-    """Returns the state before round 0, with no coordinates chosen yet (zeros).
+    """Returns the state before round 0, its coordinates zeros until `choose`.
 
     Args:
-      seed: Seed of the masks, which are public; None: a fresh one.
+      seed: Seed of the masks, which are public; None: a fresh seed.
     """
     state_seed = randomness.fresh_seed() if seed is None else randomness.of_run(seed)
     num_listed = 0 if self._sparsifier.keeps_all else self.num_kept
@@ -104,13 +104,13 @@ class FedSmpRound:
       public_update: Optional[PublicUpdate] = None,
       anew: bool = False,
   ) -> state_lib.FedSmpState:
-    """Returns `state` with its round's coordinates.
+    """Returns the state with the coordinates of its round.
 
     Args:
       state: The state at the start of a round.
-      public_update: Makes the update on the sparsifier's public data from the round's weights; None
-        where there is none. It is not called in rounds that hold an earlier mask.
-      anew: Whether to choose in the middle of the rounds that hold a mask, too.
+      public_update: Makes the update on the sparsifier's public data from the round's weights;
+        not called in rounds that hold an earlier mask. None: there are no public data.
+      anew: Whether to choose also in rounds that hold an earlier mask.
 
     Raises:
       ValueError: If the sparsifier asks for a public update and there is none.
@@ -140,19 +140,19 @@ class FedSmpRound:
   def report(
       self, update: tf.Tensor, state: state_lib.FedSmpState, noise_seed: tf.Tensor
   ) -> channel_lib.Report:
-    """Makes a client's report: mask, scale, clip, add its noise share, encode.
+    """Returns a client's report: masks, scales, clips, adds a noise share, encodes.
 
-    A non-finite update counts as zero (its noise share is added all the same):
-    the sum's noise stays right and no client can spoil it.
+    A non-finite update counts as zero and gets its noise share all the same: the sum's noise is
+    right, and no client can spoil the sum.
 
     Args:
-      update: [d], float32 or float64.
+      update: float32[d] or float64[d].
       state: The state of the round.
       noise_seed: int64[2], a secret seed, different for each client and round.
 
     Returns:
-      The report: the integers `values`, [channel.num_integers], and `participants`, 1. Nothing
-      else leaves a client.
+      The integers `values`, [channel.num_integers], and `participants`, 1. Nothing else leaves a
+      client.
     """
     kept = update if self._sparsifier.keeps_all else tf.gather(update, state.coordinates)
     kept = tf.cast(kept, tf.float64) * self._scale
@@ -166,7 +166,7 @@ class FedSmpRound:
     return collections.OrderedDict(values=values, participants=tf.constant(1))
 
   def secure_sum(self, reports: tff.Value) -> tff.Value:
-    """Sums reports securely, within a `tff.federated_computation`."""
+    """Sums reports securely, in a `tff.federated_computation`."""
     return self.channel.secure_sum(reports)
 
   def sum(self, reports: list[channel_lib.Report]) -> channel_lib.Report:
@@ -179,15 +179,11 @@ class FedSmpRound:
   def finish(
       self, total: channel_lib.Report, state: state_lib.FedSmpState
   ) -> tuple[tf.Tensor, state_lib.FedSmpState, Measurements]:
-    """Makes the update of a round.
-
-    Args:
-      total: The secure sum of the reports.
-      state: The state of the round.
+    """Decodes the secure sum `total` of the reports.
 
     Returns:
-      The update, float64[d], zero if the release is not valid; the state of the next round, whose
-      coordinates are not yet chosen; and the measurements (`FedSmpFactory` lists them).
+      The update, float64[d], zero without a valid release; the state of the next round, its
+      coordinates not yet chosen; and the measurements (see `FedSmpFactory`).
     """
     release, mean_vote = self._release(total, state)
     memory = tf.nest.map_structure(
@@ -216,7 +212,7 @@ class FedSmpRound:
     )
 
   def _release(self, total, state) -> tuple[state_lib.Release, Optional[tf.Tensor]]:
-    """Decodes a sum to the mean over the fixed r of clients; also the mean vote on C."""
+    """Decodes a sum to the mean over r clients; also returns the mean vote on C."""
     participants = total['participants']
     valid, check = self._enough(participants)
     # In TensorFlow functions the check runs by itself and `check` is None.
@@ -229,36 +225,25 @@ class FedSmpRound:
     mean = values / self.mechanism.clients_per_round
     stddev = self._noise_stddev(participants, state.clipping_norm)
     coordinates = tf.range(self.dim) if self._sparsifier.keeps_all else state.coordinates
-    return (
-        state_lib.Release(coordinates, mean, tf.fill([self.num_kept], stddev), valid), mean_vote
-    )
+    stddevs = tf.fill([self.num_kept], stddev)
+    return state_lib.Release(coordinates, mean, stddevs, valid), mean_vote
 
   def _enough(self, participants) -> tuple[tf.Tensor, Optional[tf.Operation]]:
     """Returns whether enough reported for a release, and a check that not too many did."""
     num_slots, least = self.mechanism.num_slots, self.mechanism.min_reports
+    slots = f'{num_slots} clients, one for each of its slots (`clients_per_round`, or `num_slots`)'
     if least is None:
-      check = tf.debugging.assert_equal(
-          participants,
-          num_slots,
-          message=(
-              f'The round must have exactly {num_slots} clients, one for each of its slots'
-              ' (`clients_per_round`, or `num_slots`): the noise shares and the encoding are made'
-              ' for that number. Run it with that many, or set `min_reports`.'
-          ),
+      message = (
+          f'The round must have exactly {slots}: the noise shares and the encoding are made for'
+          ' that number. Run it with that many, or set `min_reports`.'
       )
-      return tf.constant(True), check
-    check = tf.debugging.assert_less_equal(
-        participants,
-        num_slots,
-        message=(
-            f'The round must have at most {num_slots} clients, one for each of its slots'
-            ' (`clients_per_round`, or `num_slots`): the encoding is made for that number.'
-        ),
-    )
+      return tf.constant(True), tf.debugging.assert_equal(participants, num_slots, message)
+    message = f'The round must have at most {slots}: the encoding is made for that number.'
+    check = tf.debugging.assert_less_equal(participants, num_slots, message)
     return participants >= least, check
 
   def _noise_stddev(self, participants, clipping_norm) -> tf.Tensor:
-    """Returns the standard deviation of the noise in each of the mean's clipped values."""
+    """Returns the standard deviation of the noise in each value of the mean."""
     mechanism = self.mechanism
     if not mechanism.noise_multiplier:
       return tf.constant(0.0, tf.float64)
@@ -273,7 +258,7 @@ class FedSmpRound:
     if self.mechanism.private:
       measured['clipping_norm'] = state.clipping_norm
     if self.mechanism.noise_multiplier:
-      # The released mean's energy over that of its noise, less 1: all of it public.
+      # Energy of the released mean over the noise's, less 1: a function of public numbers.
       energy = self.num_kept * release.stddev[0] ** 2
       measured['signal_to_noise'] = tf.maximum(tf.reduce_sum(release.values**2) / energy - 1, 0.0)
     return measured
@@ -281,7 +266,7 @@ class FedSmpRound:
   # C: constant, scheduled, or moved by the clients' votes (`AdaptiveClipping`).
 
   def _scheduled_clipping_norm(self, round_num) -> tf.Tensor:
-    """Returns C of a round, float64, where it does not adapt; infinite without clipping."""
+    """Returns the C of a round that is constant or scheduled; infinite without clipping."""
     mechanism = self.mechanism
     norm = tf.constant(mechanism.clipping_norm if mechanism.private else math.inf, tf.float64)
     if mechanism.clipping_schedule is not None:
@@ -297,7 +282,7 @@ class FedSmpRound:
     return tf.concat([self.mechanism.value_weight * kept, vote[tf.newaxis]], 0)
 
   def _without_vote(self, values) -> tuple[tf.Tensor, Optional[tf.Tensor]]:
-    """Splits the sum of `_with_vote`'s vectors into that of the values and the mean vote."""
+    """Splits the sum of the vectors of `_with_vote` into the sum of values and the mean vote."""
     mechanism = self.mechanism
     if mechanism.adaptive_clipping is None:
       return values, None
@@ -312,8 +297,8 @@ class FedSmpRound:
 
 
 def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Clips to norm C and divides by it; also whether the norm was more, and whether zero."""
-  # Scaled by the largest value first, so that no square overflows.
+  """Clips to norm C, divides by C; also returns whether the norm exceeded C, and was zero."""
+  # Dividing by the largest value first keeps squares from overflowing.
   largest = tf.reduce_max(tf.abs(kept))
   direction = tf.math.divide_no_nan(kept, largest)
   length = tf.norm(direction)
@@ -323,6 +308,6 @@ def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _public_seed(state: state_lib.FedSmpState) -> tf.Tensor:
-  """Returns the seed of what a round's clients and server have in common beside the mask."""
+  """Returns the public seed of a round's rotation."""
   round_seed = randomness.of_round(state.seed, state.round_num)
   return randomness.derive(round_seed, randomness.Stream.ROTATION)

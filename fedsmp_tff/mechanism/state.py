@@ -4,14 +4,14 @@ from typing import Any, NamedTuple
 
 
 class FedSmpState(NamedTuple):
-  """Server state of the aggregation; all of it is public.
+  """Server state of the aggregation, all of it public.
 
   Attributes:
     round_num: int32, number of rounds that ended.
-    seed: int64[2], from which every round's public random choices derive.
-    clipping_norm: float64, this round's C; infinite without clipping.
-    coordinates: int32[k], the round's coordinates, ascending; int32[0] if all are kept (`Dense`).
-    memory: What the sparsifier remembers of past releases; not sent to clients.
+    seed: int64[2], the seed of every round's public random choices.
+    clipping_norm: float64, C of the round; infinite without clipping.
+    coordinates: int32[k], the round's mask, ascending; int32[0] for `Dense`, which selects all.
+    memory: The sparsifier's memory of past releases; not sent to clients.
   """
 
   round_num: Any
@@ -21,7 +21,7 @@ class FedSmpState(NamedTuple):
   memory: Any
 
   def message(self) -> 'FedSmpState':
-    """Returns what clients need of it: all but the memory."""
+    """Returns the state without the memory, for clients."""
     return self._replace(memory=())
 
 
@@ -29,11 +29,12 @@ class Release(NamedTuple):
   """The public result of a round, noise included.
 
   Attributes:
-    coordinates: int32[k], ascending; the selected coordinates.
-    values: float64[k], mean client value at each of them (sum / r); zeros if not `valid`.
-    stddev: float64[k], the standard deviation of the noise in `values`: public, as C, sigma and
-      r are. Zero without privacy.
-    valid: bool, whether the round was released: whether enough participants reported.
+    coordinates: int32[k], the selected coordinates, ascending.
+    values: float64[k], mean client value at each selected coordinate (sum / r); zeros if not
+      `valid`.
+    stddev: float64[k], standard deviation of the noise in `values`, which is public; zero without
+      privacy.
+    valid: bool, whether enough participants reported for a release.
   """
 
   coordinates: Any

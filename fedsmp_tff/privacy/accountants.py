@@ -1,11 +1,11 @@
-"""Accountants: each computes epsilon of rounds, under its own assumption.
+"""Accountants: each computes epsilon of rounds for one way to sample clients.
 
-Every round releases a sum over sampled clients of vectors clipped to C, plus noise of
-standard deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. It depends on
-how clients are sampled and on the adjacency: with Poisson sampling one client is added or removed,
-which moves the sum by up to C; with a fixed number one is replaced, which moves it by up to 2 C.
+Every round releases a sum over sampled clients of vectors clipped to C, plus noise of standard
+deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. With Poisson sampling
+neighbours differ by one client added or removed, which moves the sum by up to C; with a fixed
+number of clients by one replaced client, which moves it by up to 2 C.
 
-An accountant of your own derives from `Accountant`; `claim` looks at those of this file alone.
+An accountant of your own derives from `Accountant`; `claim` considers `ACCOUNTANTS` alone.
 """
 
 import abc
@@ -27,7 +27,7 @@ _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 # The orders of Opacus 0.x, which the paper used.
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))
 _MAX_STEPS_TO_DELTA = 100
-# Grid step for many deltas at once; as all upper bounds, they are no less for it.
+# Least grid step of `deltas`; a coarser grid gives larger upper bounds.
 _COARSE_STEP = 1e-3
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
@@ -37,15 +37,16 @@ _FIXED = 'exactly r of n clients a round, without replacement'
 
 
 class Round(NamedTuple):
-  """The parameters of a round's guarantee: a Gaussian sum, and the release's distance from it.
+  """Parameters of a round's guarantee: a Gaussian sum, and the release's distance from it.
 
   Attributes:
     sampling: `sampling.POISSON` or `sampling.FIXED`.
-    population: n, that of the larger of two neighbouring populations.
+    population: n, of the larger of two neighbouring populations.
     clients_per_round: r.
-    num_slots: The maximum number of clients that take part.
-    noise_multiplier: sigma, of noise in reals or of the Gaussian that dominates integer noise.
-    distance: Total variation between a release and post-processing of that Gaussian's; 0 in reals.
+    num_slots: Most clients that take part.
+    noise_multiplier: sigma of the Gaussian noise, or of the Gaussian that dominates integer noise.
+    distance: Total variation of a release from post-processing of the Gaussian sum; 0 for Gaussian
+      noise.
   """
 
   sampling: str
@@ -60,37 +61,38 @@ class Round(NamedTuple):
     return self.clients_per_round / self.population
 
   def with_sampling(self, sampling: str) -> 'Round':
-    """Returns the round with another sampling of as many clients, without truncation."""
+    """Returns the round with r clients of another sampling, without truncation."""
     if sampling == self.sampling:
       return self
     num_slots = self.population if sampling == sampling_lib.POISSON else self.clients_per_round
     return self._replace(sampling=sampling, num_slots=num_slots)
 
   def without_truncation(self) -> 'Round':
-    """Returns the round with slots for all clients, at the distance that this takes."""
+    """Returns the round with slots for all clients; truncation becomes part of the distance."""
     if self.sampling == sampling_lib.FIXED or self.num_slots == self.population:
       return self
     overflow = _probability_of_more(self.num_slots, self.population, self.sampling_rate)
     return self._replace(num_slots=self.population, distance=self.distance + overflow)
 
 
-# Rounds on the same clients, each with the number of times that it was released, or begun.
+# Rounds on the same clients, each with the number of times that it was started.
 Rounds = Sequence[tuple[Round, int]]
 
 
 class Accountant(abc.ABC):
   """Computes epsilon of rounds on the same clients.
 
-  The epsilon after t rounds is a guarantee only if t, or a budget that ends the run, was fixed in
+  Epsilon after t rounds is a guarantee only if t, or a budget that ends the run, was fixed in
   advance.
 
   Attributes:
-    name: A short name.
-    title: The method and the sampling.
-    assumption: The adjacency and the sensitivity.
-    sampling: The sampling that it assumes: `sampling.POISSON` or `sampling.FIXED`.
-    guarantees: Whether its epsilon is an upper bound, not an estimate.
-    faster: An accountant of the same sampling by which a search for sigma begins; None: it is fast.
+    name: Short name.
+    title: Method and sampling.
+    assumption: Adjacency and sensitivity.
+    sampling: Assumed sampling: `sampling.POISSON` or `sampling.FIXED`.
+    guarantees: Whether epsilon is an upper bound, not an estimate.
+    faster: Accountant of the same sampling that narrows the search for sigma; None if this
+      accountant is fast.
   """
 
   name: str
@@ -101,36 +103,34 @@ class Accountant(abc.ABC):
   faster: Optional['Accountant'] = None
 
   def covers(self, round_params: Round) -> bool:
-    """Whether it accounts for all that happens in such a round."""
+    """Returns whether the accountant covers all that happens in such a round."""
     return round_params.sampling == self.sampling
 
   @abc.abstractmethod
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
     """Returns the function from delta to epsilon of all rounds together, in any order.
 
-    They are of this accountant's `sampling`, at least one, with noise and without `distance`.
+    Args:
+      rounds: At least one round, of this accountant's `sampling`, with noise, without `distance`.
     """
 
   def models(self, rounds: Rounds) -> Sequence[Rounds]:
-    """Returns the rounds that these may be taken for; the least epsilon counts."""
+    """Returns equivalent descriptions of the rounds; the least epsilon counts."""
     return [rounds]
 
   def is_sound(self, round_params: Round) -> bool:
-    """Whether its epsilon is a guarantee for such a round."""
+    """Returns whether epsilon is a guarantee for such a round."""
     return self.guarantees and self.covers(round_params)
 
   @final
   def epsilon(self, rounds: Rounds, delta: float) -> float:
-    """Returns epsilon of all rounds together.
+    """Returns epsilon of all rounds together; 0 without rounds, infinite without a proof.
 
-    Rounds of another sampling count as if as many clients were sampled in this accountant's way.
+    Rounds of another sampling count as if r clients were sampled in this accountant's way.
 
     Args:
       rounds: Rounds on the same clients.
       delta: delta of all rounds together, in (0, 1).
-
-    Returns:
-      epsilon; 0 without rounds, infinite if no finite one can be shown.
     """
     rounds = [(params.with_sampling(self.sampling), num) for params, num in rounds if num]
     if not rounds:
@@ -142,7 +142,7 @@ class Accountant(abc.ABC):
   def _at_distance(self, rounds: Rounds, delta: float) -> float:
     """Returns epsilon of rounds with distances, which are charged to delta.
 
-    (epsilon, delta) for Gaussian rounds makes (epsilon, delta + (1 + e^epsilon) distance) for them.
+    (epsilon, delta) for Gaussian rounds gives (epsilon, delta + (1 + e^epsilon) distance) here.
     """
     distance = sum(params.distance * num for params, num in rounds)
     of_delta = self.of_delta([(params._replace(distance=0.0), num) for params, num in rounds])
@@ -159,15 +159,15 @@ class Accountant(abc.ABC):
 
 
 class _Rdp(Accountant):
-  """Renyi DP with the conversion of Canonne, Kamath, Steinke (2020)."""
+  """Rényi DP with the conversion of Canonne, Kamath, Steinke (2020)."""
 
   def __init__(self, upper_bound: float = math.inf):
-    """Initializes; orders that can't give less than a known upper bound take no time."""
+    """Initializes; skips orders that cannot give less than a known upper bound."""
     self._upper_bound = upper_bound
 
   @abc.abstractmethod
   def _divergence(self, round_params: Round, order: float) -> float:
-    """Returns the Renyi divergence of one round at the order."""
+    """Returns the Rényi divergence of one round at the order."""
 
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
     def epsilon(delta):
@@ -189,21 +189,21 @@ class _Rdp(Accountant):
 
 
 class _PoissonRdp(_Rdp):
-  """Renyi DP of Poisson sampling: dp-accounting's, and so TensorFlow Privacy's since 0.9."""
+  """Rényi DP of Poisson sampling, by dp-accounting."""
 
   name, title = 'poisson_rdp', f'RDP, {_POISSON}'
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
 
   def models(self, rounds: Rounds) -> Sequence[Rounds]:
-    # A limit of slots is part of the divergences, or a failure; both are valid.
+    # Truncation is part of the divergences, or a failure in delta; both are sound.
     return [rounds, [(params.without_truncation(), num) for params, num in rounds]]
 
   def _divergence(self, round_params: Round, order: float) -> float:
-    """Returns that of one round with its slots.
+    """Returns the Rényi divergence of one round with its slots.
 
-    Whether the others fill the slots does not depend on the client in question. If not, the round
-    is as with slots for all. If so, the client, sampled with probability q, takes the place of
-    another with probability `num_slots` / (others + 1), which moves the sum by 2 C. The
+    Whether the other clients fill the slots does not depend on the client in question. If they do
+    not, the round is as with slots for all. If they do, the client, sampled with probability q,
+    replaces another with probability `num_slots` / (others + 1), which moves the sum by 2 C. The
     exponential of (alpha - 1) times the divergence is jointly convex.
     """
     _, n, _, num_slots, sigma, _ = round_params
@@ -213,22 +213,19 @@ class _PoissonRdp(_Rdp):
     if not full:
       return plain
     replaced = _poisson_divergence(order, rate * num_slots / (num_slots + 1), sigma / 2)
-    return np.logaddexp(
-        math.log1p(-full) + power * plain, math.log(full) + power * replaced
-    ) / power
+    summands = math.log1p(-full) + power * plain, math.log(full) + power * replaced
+    return np.logaddexp(*summands) / power
 
 
 class _FixedRdp(_Rdp):
-  """Renyi DP of a fixed number of clients: Wang, Balle, Kasiviswanathan (2019), Theorem 9.
-
-  dp-accounting takes the noise multiplier relative to the sensitivity, which is 2 C: sigma / 2.
-  """
+  """Rényi DP of a fixed number of clients: Wang, Balle, Kasiviswanathan (2019), Theorem 9."""
 
   name, title = 'fixed_rdp', f'RDP, {_FIXED}'
   assumption, sampling = _REPLACE, sampling_lib.FIXED
 
   def _divergence(self, round_params: Round, order: float) -> float:
     _, n, r, _, sigma, _ = round_params
+    # dp-accounting takes the noise multiplier relative to the sensitivity, 2 C.
     event = dp_accounting.GaussianDpEvent(sigma / 2)
     if r < n:
       event = dp_accounting.SampledWithoutReplacementDpEvent(n, r, event)
@@ -239,23 +236,23 @@ POISSON_RDP, FIXED_RDP = _PoissonRdp(), _FixedRdp()
 
 
 class _Pld(Accountant):
-  """Privacy loss distributions; Renyi DP where that gives less, since both are upper bounds."""
+  """Privacy loss distributions, or Rényi DP if its upper bound is less."""
 
   sensitivity: int  # In units of C.
   faster: _Rdp
 
   @abc.abstractmethod
   def loss(self, round_params: Round, step: float) -> pld.Loss:
-    """Returns the privacy loss of one round on a grid of this step."""
+    """Returns the privacy loss of one round on a grid of the step."""
 
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
     step = self.step(rounds)
     by_loss = pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds])
-    by_renyi = type(self.faster)
-    return lambda delta: by_renyi(upper_bound=by_loss(delta)).epsilon(rounds, delta)
+    by_rdp = type(self.faster)
+    return lambda delta: by_rdp(upper_bound=by_loss(delta)).epsilon(rounds, delta)
 
   def step(self, rounds: Rounds) -> float:
-    """Returns the step of the one grid on which the losses of all rounds add up."""
+    """Returns the step of the common grid of all rounds' losses."""
     return pld.step_of([
         (params.noise_multiplier / self.sensitivity, params.sampling_rate, num)
         for params, num in rounds
@@ -305,13 +302,13 @@ class _Paper(Accountant):
 
 
 POISSON_PLD, FIXED_PLD, PAPER = _PoissonPld(), _FixedPld(), _Paper()
-# Of two that are sound for the same rounds the first has the smaller epsilon: PLD takes that of
-# Renyi DP where it is smaller, and the paper's conversion adds more at each order, at fewer orders.
+# Of two accountants that are sound for the same rounds the first has the smaller epsilon: PLD uses
+# Rényi DP if that gives less, and the paper's conversion adds more at each order, at fewer orders.
 ACCOUNTANTS = (POISSON_PLD, FIXED_PLD, POISSON_RDP, FIXED_RDP, PAPER)
 
 
 def claim(rounds: Rounds) -> Accountant:
-  """Returns the accountant with the least epsilon among ours that are sound for all rounds.
+  """Returns the accountant of least epsilon among `ACCOUNTANTS` that are sound for all rounds.
 
   Raises:
     ValueError: If the rounds are not of one sampling.
@@ -326,7 +323,7 @@ def claim(rounds: Rounds) -> Accountant:
 
 
 def deltas(round_params: Round, num: int, epsilons: Sequence[float]) -> np.ndarray:
-  """Returns delta of `num` rounds at each epsilon, at least 0, by PLD, without truncation."""
+  """Returns delta of `num` rounds at each epsilon, at least 0, by PLD without truncation."""
   accountant = POISSON_PLD if POISSON_PLD.covers(round_params) else FIXED_PLD
   step = max(accountant.step([(round_params, num)]), _COARSE_STEP)
   return pld.deltas(accountant.loss(round_params.without_truncation(), step), num, list(epsilons))
@@ -339,7 +336,6 @@ def _poisson_divergence(order: float, sampling_rate: float, noise_multiplier: fl
 
 @functools.lru_cache(2**15)
 def _divergence_of(order: float, event: dp_accounting.DpEvent, *relation) -> float:
-  """Returns the Renyi divergence of an event at the order."""
   (divergence,) = rdp.RdpAccountant([order], *relation).compose(event).rdp
   return divergence
 

@@ -7,13 +7,13 @@ from typing import Any
 import dp_accounting
 
 MOST_ROUNDS = 10**6
-# In place of infinity, which a root finder can't use.
+# Replaces infinity, which a root finder cannot use.
 _LARGE_EPSILON = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class _Parameter(dp_accounting.DpEvent):
-  """An event that is known by a parameter alone."""
+  """An event with a parameter and nothing else."""
 
   value: float
 
@@ -36,7 +36,7 @@ class _Accountant(dp_accounting.PrivacyAccountant):
 def calibrate(
     epsilon_fn: Callable[[float], float], epsilon: float, low: float, high: float, **options: Any
 ) -> float:
-  """Finds the parameter whose epsilon is nearest to a target, and not above it.
+  """Returns the parameter whose epsilon is nearest to a target, and not above it.
 
   >>> round(calibrate(lambda sigma: 1 / sigma, 4.0, 0.1, 1.0), 4)
   0.25
@@ -44,7 +44,7 @@ def calibrate(
   Args:
     epsilon_fn: Maps a parameter to epsilon; monotone.
     epsilon: The target.
-    low: A parameter on one side of the target.
+    low: A parameter on one side of the result.
     high: A parameter on the other side.
     **options: `tol` or `discrete` of `dp_accounting.calibrate_dp_mechanism`.
   """

@@ -1,8 +1,8 @@
-"""Gaussian noise in reals that dominates sums of discrete Gaussian noise.
+"""The continuous Gaussian that dominates sums of discrete Gaussian noise.
 
-In many dimensions, and for integer vectors that differ in any direction, the worst pair of
-releases is not known. It need not be: but for a negligible distance, the integers are
-post-processing of a release with Gaussian noise in reals of a variance that is less by t^2.
+In many dimensions, for integer vectors that differ in any direction, the worst pair of releases is
+not known. It need not be: but for a negligible distance, the integers are post-processing of a
+release with continuous Gaussian noise of a variance that is less by t^2.
 
 Write eta(v) = 2 sum_(m >= 1) exp(-2 pi^2 v m^2), D(v) for the discrete Gaussian with
 probabilities proportional to exp(-y^2 / (2 v)). For any c, the sum of exp(-(y - c)^2 / (2 v)) over
@@ -30,11 +30,11 @@ _ROUNDING_VARIANCE = 3.0
 
 
 class DominatingGaussian(NamedTuple):
-  """A Gaussian mechanism of which releases are post-processing, nearly.
+  """A Gaussian mechanism and the distance of releases from its post-processing.
 
   Attributes:
-    noise_multiplier: Standard deviation over the norm that a client's vector has at most.
-    distance: Total variation between releases and such post-processing.
+    noise_multiplier: Standard deviation over the largest norm of a client's vector.
+    distance: Total variation distance of releases from post-processing.
   """
 
   noise_multiplier: float
@@ -44,12 +44,11 @@ class DominatingGaussian(NamedTuple):
 def dominating_gaussian(
     lattice: integer_noise.Lattice, shares: Optional[int] = None
 ) -> DominatingGaussian:
-  """Returns the Gaussian mechanism for one client added or removed.
+  """Returns the dominating Gaussian mechanism for one client added or removed.
 
   Args:
-    lattice: The integers that leave clients. From `integer_noise.LEAST_SHARE_VARIANCE` on sums of shares
-      are as good as discrete Gaussians.
-    shares: How many noise shares the sum has; None: the fewest of a released sum.
+    lattice: The encoding of reports.
+    shares: Number of noise shares in the sum; None: the fewest in a released sum.
   """
   share, num = lattice.share_variance, lattice.min_reports if shares is None else shares
   if not num:
@@ -64,7 +63,7 @@ def dominating_gaussian(
 
 
 def _ratio(variance: float) -> float:
-  """eta / (1 - eta), or more."""
+  """Returns an upper bound on eta / (1 - eta)."""
   first = math.exp(-2 * math.pi**2 * variance)
   eta = 2 * first / (1 - first**3)
   return eta / (1 - eta)

@@ -1,8 +1,8 @@
-"""The privacy loss of one round of Gaussian noise, on a grid: dp-accounting's, made 30 times faster.
+"""The privacy loss of one round of Gaussian noise, on a grid, 30 times as fast as dp-accounting.
 
-dp-accounting inverts the loss at each of up to a million points of the grid by itself, in Python:
-5 s for the paper's Shakespeare, of the time from a command to its plan. These are the same formulas
-on arrays; all else, as the tails and how the distribution is made of them, is dp-accounting's.
+dp-accounting inverts the loss in Python at each of up to a million grid points: 5 s for the paper's
+Shakespeare. This module has the same formulas on arrays; tails and the construction of the
+distribution are dp-accounting's.
 """
 
 import math
@@ -24,7 +24,7 @@ def distribution(
     sampling_rate: q in (0, 1].
     adjacency: ADD or REMOVE: the pair N(0, sigma^2) and (1 - q) N(0, sigma^2) + q N(1, sigma^2),
       in either order; REPLACE: those mixtures with means 1 and -1.
-    step: The step of the grid.
+    step: Step of the grid.
   """
   loss = _GaussianLoss(noise_multiplier, sampling_rate, adjacency)
   bounds = loss.connect_dots_bounds()
@@ -35,20 +35,18 @@ def distribution(
 
 
 class _GaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
-  """dp-accounting's, with `get_delta_for_epsilon` of an array as operations on arrays."""
+  """dp-accounting's loss, with `get_delta_for_epsilon` as operations on arrays."""
 
   def __init__(self, noise_multiplier: float, sampling_rate: float, adjacency: Adjacency):
-    super().__init__(
-        noise_multiplier, sampling_prob=sampling_rate, adjacency_type=adjacency
-    )
+    super().__init__(noise_multiplier, sampling_prob=sampling_rate, adjacency_type=adjacency)
     self._variance = noise_multiplier**2
 
   def get_delta_for_epsilon(self, epsilon: np.ndarray) -> np.ndarray:
-    """delta, the hockey-stick divergence, at each epsilon, float64[N]."""
+    """Returns delta, the hockey-stick divergence, at each epsilon, float64[N]."""
     q = self.sampling_prob
     deltas = np.zeros_like(epsilon)
     inside = np.full_like(epsilon, True, dtype=bool)
-    # Beyond the loss that a client who is not sampled bounds.
+    # A client who is not sampled bounds the loss.
     if q < 1 and self.adjacency_type == Adjacency.ADD:
       inside = epsilon < -math.log1p(-q)
     elif q < 1 and self.adjacency_type == Adjacency.REMOVE:
@@ -59,7 +57,7 @@ class _GaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
     return np.clip(deltas, 0, 1)
 
   def _where_loss_is(self, epsilon: np.ndarray) -> np.ndarray:
-    """The largest x at which the loss is epsilon; see `inverse_privacy_loss`."""
+    """Returns the largest x at which the loss is epsilon; see `inverse_privacy_loss`."""
     q, variance = self.sampling_prob, self._variance
     if self.adjacency_type == Adjacency.REPLACE:
       if q == 1:
@@ -78,6 +76,6 @@ class _GaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):
 
 
 def _log(x: np.ndarray) -> np.ndarray:
-  """The logarithm, -inf where rounding leaves nothing."""
+  """Returns the logarithm, -inf where rounding leaves nothing."""
   with np.errstate(divide='ignore'):
     return np.log(np.maximum(x, 0))

@@ -1,25 +1,24 @@
 """Epsilon by privacy loss distributions (PLD), composed numerically over the rounds.
 
-Tighter than Renyi DP: the distribution of the privacy loss of one round is put on a
-grid, rounded up and convolved with itself. The grid and the
-composition are dp-accounting's (Koskela, Jaelkoe, Honkela 2020; Doroshenko et al. 2022,
-"Connect the Dots"). This module chooses the pair of distributions that stands for a round.
+Tighter than Rényi DP: the distribution of the privacy loss of one round is put on a grid, rounded
+up and convolved with itself. Grid and composition are dp-accounting's (Koskela, Jälkö, Honkela
+2020; Doroshenko et al. 2022, "Connect the Dots"). This module chooses the pair of distributions
+that stands for a round.
 
 With noise C sigma on the sum, in units of C sigma:
 
 * Poisson sampling, one client added or removed: N(0, 1) against
-  (1 - q) N(0, 1) + q N(1 / sigma, 1), in both directions, which dominates (Zhu, Dong,
-  Wang 2022, Theorem 11). Where more clients may be sampled than there are slots, the
-  mixture of that with a replaced client (arXiv 2508.15089), as in dp-accounting.
-* Exactly r of n clients, one replaced. Couple the samples (Balle, Barthe, Gaboardi
-  2018): with probability 1 - q = 1 - r / n the sum is of clients that did not change;
-  else one of these is exchanged for the client in question, as it was or as it is
-  instead, which moves the sum by up to 2 C either way. By joint convexity of the hockey-
-  stick divergence a round is dominated by (1 - q) N(0, 1) + q N(+2 / sigma, 1) against
-  (1 - q) N(0, 1) + q N(-2 / sigma, 1).
+  (1 - q) N(0, 1) + q N(1 / sigma, 1), in both directions, which dominates (Zhu, Dong, Wang 2022,
+  Theorem 11). Where more clients may be sampled than there are slots, the mixture of that pair with
+  a replaced client (arXiv 2508.15089), as in dp-accounting.
+* Exactly r of n clients, one replaced. Couple the samples (Balle, Barthe, Gaboardi 2018): with
+  probability 1 - q = 1 - r / n the sum is of clients that did not change; else the client in
+  question, before or after the change, takes the place of one of them, which moves the sum by up to
+  2 C either way. By joint convexity of the hockey-stick divergence a round is dominated by
+  (1 - q) N(0, 1) + q N(+2 / sigma, 1) against (1 - q) N(0, 1) + q N(-2 / sigma, 1).
 
-FFTs round, so that a composed delta may come out too small. That is charged to delta, and epsilon
-stays an upper bound where delta is tiny or rounds are many.
+Rounding in FFTs may make a composed delta too small. It is charged to delta, so that epsilon stays
+an upper bound for tiny deltas and many rounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,28 +34,28 @@ from fedsmp_tff.privacy import gaussian_loss
 _ADDED, _REMOVED, _REPLACED = (
     gaussian_loss.Adjacency.ADD, gaussian_loss.Adjacency.REMOVE, gaussian_loss.Adjacency.REPLACE
 )
-# Connect the Dots keeps a loss's mean and adds to its variance: at most the square of half a
-# step. With steps of a tenth of the standard deviation that is a quarter of a percent.
+# Connect the Dots keeps a loss's mean and adds at most the square of half a step to its variance:
+# a quarter of a percent with steps of a tenth of the standard deviation.
 _STEPS_A_STDDEV = 10
 _MOST_STEP = 1e-4
-# With little noise losses are large, and so may steps be.
+# Bounds the grid with little noise, where losses are large.
 _MAX_STEPS = 200_000
 _ROUNDS_KEPT = 16
-# Charged to delta per round for the rounding of FFTs. Compared with long doubles it took away at
-# most 0.9 times as much, in 2,000 random settings (rates from 1e-4 to 1, up to 10^6 rounds); and
-# most where nearly all of a round's probability is at one loss, so that no frequency vanishes.
+# Charged to delta per round for rounding in FFTs. Compared with long doubles it took away at most
+# 0.9 times as much in 2,000 random settings (rates from 1e-4 to 1, up to 10^6 rounds), most with
+# nearly all probability at one loss, so that no frequency vanishes.
 _ROUNDING = np.finfo(float).eps
 
-# The distribution of a round, on a grid as fine as its noise needs or coarser.
+# Distribution of the privacy loss of a round, on a grid.
 Loss = pld.PrivacyLossDistribution
 
 
 def step_of(rounds: Sequence[tuple[float, float, int]]) -> float:
-  """Returns the step of the grid on which the losses of all rounds add up.
+  """Returns the step of the common grid of the losses of all rounds.
 
   Args:
-    rounds: Each a noise multiplier, positive and relative to the sensitivity (sigma; sigma / 2
-      for a replaced client); a sampling rate; and how many there are of it, at least one.
+    rounds: Tuples of a positive noise multiplier, relative to the sensitivity (sigma; sigma / 2
+      for a replaced client), a sampling rate, and a number of rounds, at least one.
   """
   variance = sum(num * _loss_variance(sigma, rate) for sigma, rate, num in rounds)
   stddev = math.sqrt(variance / sum(num for *_, num in rounds))
@@ -65,19 +64,19 @@ def step_of(rounds: Sequence[tuple[float, float, int]]) -> float:
 
 
 def _loss_variance(noise_multiplier: float, sampling_rate: float) -> float:
-  """About that of a round's loss: the logarithm of 1 + the chi-squared divergence."""
+  """Returns about the variance of a round's loss: log(1 + chi-squared divergence)."""
   exponent = 1 / noise_multiplier**2
   return float(np.logaddexp(0, 2 * math.log(sampling_rate) + exponent + _log1mexp(exponent)))
 
 
 def _largest_loss(noise_multiplier: float, sampling_rate: float) -> float:
-  """About that of a round's loss, ten standard deviations of noise away."""
+  """Returns about the loss of a round ten standard deviations of noise away."""
   unsampled = 1 / (2 * noise_multiplier**2) + 10 / noise_multiplier
   return float(np.logaddexp(0, math.log(sampling_rate) + unsampled + _log1mexp(unsampled)))
 
 
 def _log1mexp(x: float) -> float:
-  """log(1 - exp(-x))."""
+  """Returns log(1 - exp(-x))."""
   return math.log(-math.expm1(-x))
 
 
@@ -85,18 +84,18 @@ def _log1mexp(x: float) -> float:
 def poisson(
     noise_multiplier: float, population: int, clients_per_round: int, num_slots: int, step: float
 ) -> Loss:
-  """Returns a round with Poisson sampling, one client added or removed: an upper bound.
+  """Returns an upper bound of the loss of a Poisson-sampled round, one client added or removed.
 
   Args:
     noise_multiplier: sigma, positive.
     population: n.
     clients_per_round: r; clients are sampled with probability r / n.
-    num_slots: The most of them that take part.
-    step: The step of the grid; see `step_of`.
+    num_slots: Most clients that take part.
+    step: Step of the grid; see `step_of`.
   """
   rate = clients_per_round / population
   plain = _one_more(noise_multiplier, rate, step)
-  # Whether the others fill the slots; and then, whether the client is one who takes part.
+  # Probability that the others fill the slots; then, that the client takes part.
   full = stats.binom.sf(num_slots - 1, population - 1, rate)
   if not full:
     return plain
@@ -106,11 +105,9 @@ def poisson(
 
 
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
-def fixed(
-    noise_multiplier: float, population: int, clients_per_round: int, step: float
-) -> Loss:
-  """Returns a round with exactly r of n clients, one replaced: an upper bound; see `poisson`."""
-  # Where all take part nobody is exchanged, and the sum moves by 2 C at most.
+def fixed(noise_multiplier: float, population: int, clients_per_round: int, step: float) -> Loss:
+  """Returns an upper bound of the loss of a round of exactly r of n clients, one replaced."""
+  # If all take part no other client is exchanged, and the sum moves by 2 C at most.
   if clients_per_round == population:
     return _one_more(noise_multiplier / 2, 1.0, step)
   rate = clients_per_round / population
@@ -118,7 +115,7 @@ def fixed(
 
 
 def _one_more(noise_multiplier: float, rate: float, step: float) -> Loss:
-  """Returns a round with a client more or less, sampled at this rate."""
+  """Returns the loss of a round with a client added or removed."""
   removed = gaussian_loss.distribution(noise_multiplier, rate, _REMOVED, step)
   if rate == 1:
     return Loss(removed)
@@ -126,13 +123,13 @@ def _one_more(noise_multiplier: float, rate: float, step: float) -> Loss:
 
 
 def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
-  """Composes rounds of one grid and adjacency, each as many times as its number.
+  """Returns the function from delta in (0, 1) to epsilon of composed rounds.
 
   Args:
-    rounds: At least one, each at least once.
+    rounds: Losses on one grid, of one adjacency, each with a number of rounds, at least one.
 
   Returns:
-    Maps delta in (0, 1) to epsilon, infinite if the numbers allow for no other.
+    The function; epsilon is infinite for delta within the charge for rounding.
   """
   composed = functools.reduce(
       lambda a, b: a.compose(b), [loss.self_compose(num) for loss, num in rounds]
@@ -148,7 +145,7 @@ def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
 
 
 def deltas(loss: Loss, num: int, epsilons: Sequence[float]) -> np.ndarray:
-  """Returns delta at each epsilon, at least 0, of a round that takes place `num` times."""
+  """Returns delta of `num` rounds at each epsilon, at least 0."""
   composed = loss.self_compose(num)
   return np.maximum(composed.get_delta_for_epsilon(epsilons), 0) + _rounding([(loss, num)])
 

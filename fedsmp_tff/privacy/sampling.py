@@ -14,15 +14,14 @@ _SPREAD = 5
 class Sampler(abc.ABC):
   """Fills the slots of a round with clients.
 
-  With a seed, a draw is a function of the seed and the draw's number. Without one, each draw takes
-  fresh entropy from the operating system: no draw is ever repeated, and no file has what it
-  followed from.
+  With a seed, a draw is a function of the seed and the draw's number. Without a seed, each draw
+  takes fresh entropy from the operating system: no draw repeats, and no file stores its entropy.
 
   Attributes:
     population: n.
     clients_per_round: r.
     num_slots: Number of participants of every round.
-    seeded: Whether its draws follow from a seed.
+    seeded: Whether draws follow from a seed.
   """
 
   population: int
@@ -30,16 +29,14 @@ class Sampler(abc.ABC):
   num_slots: int
   seeded: bool
 
-  def __init__(
-      self, population: int, clients_per_round: int, seed: Optional[int] = None
-  ):
+  def __init__(self, population: int, clients_per_round: int, seed: Optional[int] = None):
     """Initializes the sampler.
 
     Args:
       population: n.
       clients_per_round: r, from 1 to n.
-      seed: Not negative, for simulation only: whoever knows it knows who takes part. None: each
-        draw is fresh.
+      seed: Not negative, for simulation only: whoever knows it knows who takes part. None: draws
+        are fresh.
 
     Raises:
       ValueError: If r is not from 1 to n, or `seed` is negative.
@@ -57,7 +54,7 @@ class Sampler(abc.ABC):
     self._seed = seed
 
   def sample(self, draw: int) -> np.ndarray:
-    """The participants of a round: distinct numbers, int64[num_slots].
+    """Returns the participants of a round, int64[num_slots], all distinct.
 
     Args:
       draw: Number of the draw, from 0; no effect without a seed. A round that is run again with
@@ -65,8 +62,8 @@ class Sampler(abc.ABC):
         independent rounds.
 
     Returns:
-      Clients are numbers from 0 to n - 1; negative ones are noise-only participants,
-      who have no data and send a zero update with their share of the noise.
+      Clients, from 0 to n - 1, and dummy participants, negative, who have no data and send zero
+      plus their noise share.
     """
     return self._sample(np.random.default_rng([self._seed, draw] if self.seeded else None))
 
@@ -76,15 +73,13 @@ class Sampler(abc.ABC):
 
 
 class FixedSampler(Sampler):
-  """Exactly r of n clients, without replacement: line 1 of Algorithm 1.
+  """Samples exactly r of n clients, without replacement: line 1 of Algorithm 1.
 
   >>> len(set(FixedSampler(population=1000, clients_per_round=4).sample(draw=0)))
   4
   """
 
-  def __init__(
-      self, population: int, clients_per_round: int, seed: Optional[int] = None
-  ):
+  def __init__(self, population: int, clients_per_round: int, seed: Optional[int] = None):
     """See `Sampler`."""
     super().__init__(population, clients_per_round, seed)
     self.num_slots = clients_per_round
@@ -94,16 +89,16 @@ class FixedSampler(Sampler):
 
 
 class PoissonSampler(Sampler):
-  """Each client with probability r/n, independently; empty slots get noise-only participants.
+  """Samples each client with probability r/n, independently; dummies fill empty slots.
 
-  The number of participants is constant, so that their noise shares add up to the
-  mechanism's noise however many clients were sampled, and nobody learns how many. If
-  more were sampled than there are slots, a random subset of them takes part
-  ("truncated Poisson sampling", arXiv 2508.15089), for which the accounting charges.
+  The number of participants is constant, so that their noise shares add up to the mechanism's noise
+  and the number of sampled clients stays hidden. If more clients were sampled than there are slots,
+  a random subset of them takes part ("truncated Poisson sampling", arXiv 2508.15089), for which
+  accountants charge.
 
   >>> sampler = PoissonSampler(population=1000, clients_per_round=4, num_slots=8, seed=1)
   >>> participants = sampler.sample(draw=0)
-  >>> len(participants), int(sum(participants < 0))  # Those below 0 send noise alone.
+  >>> len(participants), int(sum(participants < 0))  # Dummies.
   (8, 4)
   >>> bool((sampler.sample(draw=0) == participants).all())
   True
@@ -121,7 +116,7 @@ class PoissonSampler(Sampler):
     Args:
       population: n.
       clients_per_round: r, the expected number of clients, from 1 to n.
-      num_slots: From r to n; None: five standard deviations above r, if n is no less.
+      num_slots: From r to n; None: five standard deviations above r, at most n.
       seed: See `Sampler`.
 
     Raises:
@@ -139,7 +134,7 @@ class PoissonSampler(Sampler):
     self.num_slots = num_slots
 
   def _sample(self, rng: np.random.Generator) -> np.ndarray:
-    # So many of n at random is the same as each of n with its own coin.
+    # A binomial number of random clients is distributed as a coin per client.
     num = rng.binomial(self.population, self.clients_per_round / self.population)
     clients = rng.choice(self.population, min(num, self.num_slots), replace=False)
     return np.concatenate([clients, -1 - np.arange(self.num_slots - len(clients))])

@@ -1,7 +1,7 @@
-"""`PrivacySpec`: one object that makes sampler, noise and epsilon, so that they can't drift apart.
+"""`PrivacySpec`: makes sampler, noise and epsilon from one object, so that they cannot drift apart.
 
-Algorithm 1 samples exactly r of n clients and accounts as if it were Poisson sampling. Here
-the sampler is a choice, and the accountant follows from it.
+Algorithm 1 samples exactly r of n clients and accounts for Poisson sampling. Here the sampler is
+an option, and the accountant follows from it.
 
 >>> from fedsmp_tff.privacy import accountants
 >>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, num_slots=6000)
@@ -27,7 +27,7 @@ _SIGMA_RANGE = (1e-2, 1e4)
 
 @dataclasses.dataclass(frozen=True)
 class PrivacySpec:
-  """The privacy of a run: makes its sampler, its mechanism and its epsilon.
+  """Specifies the privacy of a run; makes its sampler, its mechanism and its epsilon.
 
   >>> spec = PrivacySpec(
   ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
@@ -35,33 +35,35 @@ class PrivacySpec:
   >>> spec.accountant.name, spec.sampler(seed=1).num_slots, spec.mechanism().num_slots
   ('poisson_pld', 150, 150)
 
-  The unit of privacy is a client with all of its data. With `POISSON` sampling neighbours
-  differ by one client added or removed, with `FIXED` by one client replaced. The guarantee treats
-  this specification, the masks and every round's release, and so every model, as public. It
-  protects who took part, how many were sampled, and what a client computed.
+  The unit of privacy is a client with all of its data. Neighbouring populations differ by one
+  client added or removed with `POISSON` sampling, by one client replaced with `FIXED`. The
+  guarantee protects who took part, how many clients were sampled, and what a client computed. This
+  specification, the masks, every round's release, and so every model are public.
 
   Attributes:
-    population: n, the number of clients from which each round samples; of two neighbouring
-      populations, that of the larger.
-    clients_per_round: r, the number of sampled clients (expected, with `POISSON`); sums are
-      divided by it.
+    population: n, the number of clients to sample from; of two neighbouring populations, the
+      larger.
+    clients_per_round: r, the number of sampled clients (expected, with `POISSON`), and the divisor
+      of sums.
     rounds: T, the number of rounds.
-    noise_multiplier: sigma: the noise of a released sum has standard deviation C sigma
-      at least; 0 gives an infinite epsilon.
-    clipping_norm: C, the L2 norm to which a client's vector is clipped; infinite (no
-      clipping) only without noise.
+    noise_multiplier: sigma; the noise of a released sum has at least stddev C sigma. 0 gives an
+      infinite epsilon.
+    clipping_norm: C, the L2 norm to which a client's vector is clipped; infinite (no clipping) only
+      without noise.
     delta: delta of the run, in (0, 1).
     sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
-    num_slots: Participants of a round, each with a share of the noise. `POISSON`: as many as
-      five standard deviations above r need (150 for r = 100); empty slots go to noise-only
-      participants. `FIXED`: r.
-    min_reports: The fewest participants whose sum is released; noise shares are sized
-      for it. None: all slots.
-    noise: A kind of `noise.KINDS`.
-    num_values: With integer noise: how many values a client sends: k, and one more for the
-      vote of adaptive clipping. A round of `mechanism()` with another number is refused.
-    bits: With integer noise: bits of a value; None: 16, or the least above it that will do
-      (`lattice.default_bits`).
+    num_slots: Number of participants of a round, each with a noise share. None: with `POISSON` five
+      standard deviations above r (150 for r = 100), with empty slots for dummy participants; with
+      `FIXED` r.
+    min_reports: Least number of participants whose sum is released, for which noise shares are
+      sized; None: all slots.
+    noise: See `Mechanism`.
+    num_values: With integer noise: length of a client's vector, k, and one more for the vote of
+      adaptive clipping. A round of `mechanism()` with another length is refused.
+    bits: With integer noise: see `Mechanism`.
+
+  Raises:
+    ValueError: If a number is out of its range, or two options exclude each other.
   """
 
   population: int
@@ -81,15 +83,16 @@ class PrivacySpec:
     kinds = (sampling_lib.POISSON, sampling_lib.FIXED)
     if self.sampling not in kinds:
       raise ValueError(f'`sampling` must be one of {kinds}. Found {self.sampling!r}.')
-    num_slots = self.sampler().num_slots  # It checks `population`, `clients_per_round` and `num_slots`.
+    num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
     if self.num_slots not in (None, num_slots):
       raise ValueError(
-          f'`num_slots` must be `clients_per_round`={num_slots} with fixed sampling. Found {self.num_slots}.'
+          f'`num_slots` must be `clients_per_round`={num_slots} with fixed sampling. Found'
+          f' {self.num_slots}.'
       )
     object.__setattr__(self, 'num_slots', num_slots)
     if self.min_reports is None:
       object.__setattr__(self, 'min_reports', num_slots)
-    self.mechanism()  # It checks its own options.
+    self.mechanism()  # Checks its own options.
     if self.rounds < 1:
       raise ValueError(f'`rounds` must be positive. Found {self.rounds}.')
     if not 0 < self.delta < 1:  # NaN compares false.
@@ -102,7 +105,9 @@ class PrivacySpec:
     """Returns the sampler for which epsilon is valid; `seed`: see `sampling.Sampler`."""
     if self.sampling == sampling_lib.FIXED:
       return sampling_lib.FixedSampler(self.population, self.clients_per_round, seed)
-    return sampling_lib.PoissonSampler(self.population, self.clients_per_round, self.num_slots, seed)
+    return sampling_lib.PoissonSampler(
+        self.population, self.clients_per_round, self.num_slots, seed
+    )
 
   def mechanism(self) -> mechanism_lib.Mechanism:
     """Returns the mechanism for which epsilon is valid."""
@@ -111,7 +116,7 @@ class PrivacySpec:
         clipping_norm=None if self.clipping_norm == math.inf else self.clipping_norm,
         noise_multiplier=self.noise_multiplier,
         num_slots=self.num_slots,
-        # Where all are to report, another number of participants is an error.
+        # Without a minimum, another number of participants is an error.
         min_reports=None if self.min_reports == self.num_slots else self.min_reports,
         noise=self.noise,
         bits=self.bits,
@@ -120,25 +125,24 @@ class PrivacySpec:
 
   @property
   def lattice(self) -> Optional[integer_noise.Lattice]:
-    """The encoding of a client's integers; None with noise in reals."""
+    """Encoding of a client's integers; None with Gaussian noise."""
     if self.noise == mechanism_lib.GAUSSIAN:
       return None
     return self.mechanism().encoding(self.num_values)
 
   @property
   def round(self) -> accountants.Round:
-    """The parameters of a round's guarantee."""
+    """Parameters of a round's guarantee."""
     return self.round_with_colluders(0.0)
 
   def round_with_colluders(self, fraction: float) -> accountants.Round:
     """Returns the round if a fraction of the participants, in [0, 1), leaves out its noise.
 
-    Variances of noise shares add up, of the `1 - fraction` that are left. Integer noise comes in
-    whole shares, which stay as they are, as the encoding does.
+    The variance of the noise falls to a fraction `1 - fraction`; integer noise loses whole shares.
     """
     sigma, distance = self.noise_multiplier * math.sqrt(1 - fraction), 0.0
     if self.noise != mechanism_lib.GAUSSIAN and self.noise_multiplier:
-      # A fraction of 0.1 of 150 is 15: not one more for the rounding of floats.
+      # 0.1 of 150 shares is 15 shares, in spite of the rounding of floats.
       left = math.floor(self.min_reports * (1 - fraction) + 1e-9)
       sigma, distance = discrete_gaussian.dominating_gaussian(self.lattice, left)
     return accountants.Round(
@@ -147,30 +151,27 @@ class PrivacySpec:
 
   @property
   def accountant(self) -> accountants.Accountant:
-    """The tightest accountant that is sound for these rounds."""
+    """Accountant of least epsilon that is sound for these rounds."""
     return accountants.claim([(self.round, self.rounds)])
 
   def epsilon(
       self, accountant: Optional[accountants.Accountant] = None, rounds: Optional[int] = None
   ) -> float:
-    """Returns epsilon at `delta`; infinite if no finite one can be shown.
+    """Returns epsilon at `delta`; 0 before the first round, infinite without a proof.
 
-    The number of rounds, or a budget, must be fixed in advance: epsilon does not cover a number
-    that was chosen by what earlier rounds released.
+    The number of rounds, or a budget, must be fixed in advance: epsilon does not cover a choice of
+    this number by earlier releases.
 
     Args:
-      accountant: The accountant; None: `self.accountant`. One for another sampling gives the
-        epsilon of that sampling, with the same r and n.
-      rounds: Number of rounds that were released, or begun; None: all.
-
-    Returns:
-      epsilon; 0 before the first round.
+      accountant: The accountant; None: `self.accountant`. An accountant for another sampling
+        gives the epsilon of that sampling, with the same r and n.
+      rounds: Number of rounds that were started; None: all.
     """
     num = self.rounds if rounds is None else rounds
     return _epsilon(self.round, num, accountant or self.accountant, self.delta)
 
   def without_truncation(self) -> 'PrivacySpec':
-    """Returns the specification with slots for all clients that may be sampled."""
+    """Returns the specification with slots for all clients."""
     if self.sampling == sampling_lib.FIXED or self.num_slots == self.population:
       return self
     return dataclasses.replace(self, num_slots=self.population, min_reports=None)
@@ -190,10 +191,10 @@ class PrivacySpec:
 
     Args:
       epsilon: The target for all rounds, positive.
-      accountant: The accountant; None: that of the result.
+      accountant: The accountant; None: the result's own.
 
     Raises:
-      ValueError: If a number is out of its range, or no sigma up to 10^4 will do.
+      ValueError: If `epsilon` is not positive and finite, or no sigma up to 10^4 reaches it.
     """
     _check_target(epsilon)
     accountant = accountant or self.accountant
@@ -210,7 +211,7 @@ class PrivacySpec:
     if epsilon_fn(low) <= epsilon:
       return self.with_noise_multiplier(_SIGMA_RANGE[0])
     sigma = math.exp(calibration.calibrate(epsilon_fn, epsilon, low, high, tol=1e-7))
-    # Rounded up: never less noise than the target asks for.
+    # Rounding up never gives less noise than the target needs.
     digits = 6 - math.ceil(math.log10(sigma))
     sigma = math.ceil(sigma * 10**digits) / 10**digits
     while epsilon_fn(math.log(sigma)) > epsilon:
@@ -218,18 +219,15 @@ class PrivacySpec:
     return self.with_noise_multiplier(sigma)
 
   def _bracket(
-      self,
-      epsilon: float,
-      accountant: accountants.Accountant,
-      epsilon_fn: Callable[[float], float],
+      self, epsilon: float, accountant: accountants.Accountant, epsilon_fn: Callable[[float], float]
   ) -> tuple[float, float]:
-    """Returns logarithms of sigma on either side of a target, near it if search takes time."""
+    """Returns logarithms of sigma on either side of a target, close if `accountant` is slow."""
     low, high = map(math.log, _SIGMA_RANGE)
     if accountant.faster is None:
       return low, high
-    # Far from its sigma a grid of losses is huge.
+    # The grid of losses is huge far from the target's sigma.
     near, by, factor = self, accountant.faster, 1.25
-    # Without truncation a lattice has a share for each of n clients, which is no run.
+    # A lattice without truncation would have a noise share for each of n clients.
     if self.noise == mechanism_lib.GAUSSIAN and self != self.without_truncation():
       near, by, factor = self.without_truncation(), accountant, 1.0001
     high = math.log(near.calibrated(epsilon, by).noise_multiplier)
@@ -246,10 +244,6 @@ class PrivacySpec:
       self, epsilon: float, accountant: Optional[accountants.Accountant] = None
   ) -> int:
     """Returns the largest number of rounds, up to a million, within `epsilon`.
-
-    Args:
-      epsilon: The target, positive.
-      accountant: The accountant; None: `self.accountant`.
 
     Raises:
       ValueError: If `epsilon` is not positive and finite.
@@ -271,5 +265,5 @@ def _epsilon(
 
 
 def default_delta(population: int) -> float:
-  """Returns n^-1.1, as in section 5 of the paper; 1/2 keeps n = 1 in the range of delta."""
+  """Returns n^-1.1, as in section 5 of the paper, and at most 1/2, for n = 1."""
   return min(population**-1.1, 0.5)

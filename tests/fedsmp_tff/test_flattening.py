@@ -12,9 +12,7 @@ from fedsmp_tff import flattening
 _VALUE = collections.OrderedDict(
     b=np.arange(4, dtype=np.float32).reshape(2, 2), a=np.arange(4, 7, dtype=np.float32)
 )
-_TYPE = tff.to_type(
-    collections.OrderedDict(b=(np.float32, [2, 2]), a=(np.float32, [3]))
-)
+_TYPE = tff.to_type(collections.OrderedDict(b=(np.float32, [2, 2]), a=(np.float32, [3])))
 
 
 class TestFlattener:
@@ -40,6 +38,7 @@ class TestFlattener:
 
   @pytest.mark.parametrize('value_type', [
       np.int32, (np.float32, [None]), (np.float16, [3]), (np.float32, [0]), (np.float32, [2**31]),
+      tff.SequenceType(np.float32), tff.StructType([]),
   ])
   def test_refuses_types(self, value_type):
     with pytest.raises(TypeError, match='`value_type` must .*Found'):

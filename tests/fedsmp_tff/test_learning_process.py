@@ -68,8 +68,7 @@ class TestComputation:
         seeded,
         tff.FederatedType(
             collections.OrderedDict(
-                client_id=tff.SequenceType(np.int64),
-                examples=tff.SequenceType(example),
+                client_id=tff.SequenceType(np.int64), examples=tff.SequenceType(example)
             ),
             tff.CLIENTS,
         ),
@@ -94,16 +93,13 @@ class TestComputation:
 
   def test_refuses_a_schedule_without_a_learning_rate(self):
     class NoRate(tff.learning.optimizers.Optimizer):
-
       def initialize(self, specs):
         return collections.OrderedDict()
 
       def next(self, state, weights, gradients):
         return state, weights
 
-    training = fedsmp_tff.LocalTraining(
-        NoRate(), 2, epochs=1, learning_rate_fn=_decayed
-    )
+    training = fedsmp_tff.LocalTraining(NoRate(), 2, epochs=1, learning_rate_fn=_decayed)
     with pytest.raises(ValueError, match='learning_rate_fn'):
       _build(sparsifiers.Dense(), training=training)
 
@@ -116,21 +112,6 @@ class TestExecution:
     linear_runs.check_two_rounds(
         build(), scale, clip, topk=name.endswith('topk'), fixed=_FIXED.get(name)
     )
-
-  def test_topk_looks_from_the_new_weights_at_the_next_learning_rate(self):
-    process = _build(_topk(), training=linear_runs.training(learning_rate_fn=_decayed))
-    state = process.initialize()
-    for round_num in range(3):
-      rate = linear_runs.RATE * 0.5**round_num
-      assert process.get_hparams(state)['client_work'][
-          'learning_rate'
-      ] == pytest.approx(rate)
-      public = linear_runs.numpy_update(process.get_model_weights(state), linear_runs.PUBLIC, rate)
-      np.testing.assert_array_equal(
-          state.aggregator.coordinates, numpy_reference.top_coordinates(public, 4)
-      )
-      assert state.aggregator.round_num == round_num
-      state = process.next(state, linear_runs.datasets()).state
 
   def test_topk_s_own_training_has_its_own_learning_rate(self):
     own = linear_runs.training(
@@ -145,9 +126,7 @@ class TestExecution:
           numpy_reference.top_coordinates(
               linear_runs.numpy_update(weights, linear_runs.PUBLIC, rate), 4
           )
-          for rate in (
-              8 * linear_runs.RATE / (1 + round_num), linear_runs.RATE * 0.5**round_num
-          )
+          for rate in (8 * linear_runs.RATE / (1 + round_num), linear_runs.RATE * 0.5**round_num)
       )
       np.testing.assert_array_equal(state.aggregator.coordinates, public)
       other += not np.array_equal(public, by_clients)
@@ -157,12 +136,13 @@ class TestExecution:
   @pytest.mark.parametrize('held', [1, 2])
   def test_a_mask_is_held(self, held):
     process = _build(
-        _topk(mask_rounds=held),
-        training=linear_runs.training(learning_rate_fn=_decayed),
+        _topk(mask_rounds=held), training=linear_runs.training(learning_rate_fn=_decayed)
     )
     state = process.initialize()
     weights, masks = [], []
     for _ in range(5):
+      rate = process.get_hparams(state)['client_work']['learning_rate']
+      assert rate == pytest.approx(linear_runs.RATE * 0.5 ** len(masks))
       weights.append(process.get_model_weights(state))
       masks.append(np.asarray(state.aggregator.coordinates))
       state = process.next(state, linear_runs.datasets()).state
@@ -182,9 +162,7 @@ class TestExecution:
     if held > 1:  # In the middle of the rounds that keep a mask.
       state = process.next(state, linear_runs.datasets()).state
     weights = process.get_model_weights(state)
-    other = tff.learning.models.ModelWeights(
-        tuple(10 - 3 * w for w in weights.trainable), ()
-    )
+    other = tff.learning.models.ModelWeights(tuple(10 - 3 * w for w in weights.trainable), ())
     state = process.set_model_weights(state, other)
     np.testing.assert_array_equal(
         linear_runs.flat(process.get_model_weights(state)), linear_runs.flat(other)
@@ -207,20 +185,14 @@ class TestExecution:
         linear_runs.flat(process.get_model_weights(state)),
     )
 
-  @pytest.mark.parametrize(
-      'optimizer',
-      [
-          tff.learning.optimizers.build_sgdm(0.5),
-          tff.learning.optimizers.build_adam(0.01),
-      ],
-  )
+  @pytest.mark.parametrize('optimizer', [
+      tff.learning.optimizers.build_sgdm(0.5), tff.learning.optimizers.build_adam(0.01)
+  ])
   def test_any_server_optimizer(self, optimizer):
     options = dict(clip=None, sigma=None)
     state, moved = [], []
     for server_optimizer in (None, optimizer):
-      process = _build(
-          sparsifiers.Dense(), server_optimizer=server_optimizer, **options
-      )
+      process = _build(sparsifiers.Dense(), server_optimizer=server_optimizer, **options)
       state = process.initialize()
       after = process.next(state, linear_runs.datasets()).state
       moved.append(
@@ -243,13 +215,6 @@ class TestExecution:
       np.testing.assert_array_equal(one, again)
     assert not np.array_equal(story(5)[0], story(6)[0])
 
-  def test_without_a_seed_no_two_rounds_are_alike(self):
-    process = _build(sparsifiers.Dense(), sigma=1.0)
-    state = process.initialize()
-    after = [process.next(state, linear_runs.datasets()).state for _ in range(2)]
-    one, other = (linear_runs.flat(process.get_model_weights(end)) for end in after)
-    assert np.all(one != other)
-
   @pytest.mark.parametrize('seed', [None, 3])
   def test_released_noise_has_its_scale(self, seed):
     model = tiny_models.linear_regression(features=1500, outputs=2)
@@ -259,9 +224,7 @@ class TestExecution:
         clients_per_round=linear_runs.CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
         seed=seed,
     )
-    empty = tf.data.Dataset.from_tensor_slices(
-        tiny_models.regression_examples(0, features=1500)
-    )
+    empty = tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(0, features=1500))
     datasets = [empty] * linear_runs.CLIENTS
     if seed is not None:
       datasets = [fedsmp_tff.tag_client(i, empty) for i in range(linear_runs.CLIENTS)]
@@ -274,9 +237,7 @@ class TestExecution:
     released = moved[state.aggregator.coordinates]
 
     def p_value(scale):
-      return stats.kstest(
-          released, 'norm', (0, scale * clip * sigma / linear_runs.CLIENTS)
-      ).pvalue
+      return stats.kstest(released, 'norm', (0, scale * clip * sigma / linear_runs.CLIENTS)).pvalue
 
     # Fresh noise crosses 1e-6 by chance with that probability; at 2/3 and 3/2 of
     # the scale 2000 values give p-values under 1e-12. Three clients that share
@@ -287,41 +248,17 @@ class TestExecution:
     off = np.setdiff1d(np.arange(model_dim(model)), state.aggregator.coordinates)
     assert not np.any(moved[off])
 
-  @pytest.mark.parametrize('dense, sparse', [
-      (sparsifiers.Dense(), sparsifiers.RandK(1.0)),
-      (sparsifiers.Dense(), sparsifiers.TopK(1.0, public_examples=linear_runs.PUBLIC)),
+  @pytest.mark.parametrize('sparse', [
+      sparsifiers.RandK(1.0), sparsifiers.TopK(1.0, public_examples=linear_runs.PUBLIC)
   ])
   @pytest.mark.parametrize('clip, sigma', [(0.5, 1.0), (None, None)])
-  def test_at_p_1_all_is_dense(self, dense, sparse, clip, sigma):
+  def test_at_p_1_all_is_dense(self, sparse, clip, sigma):
     ends = []
-    for sparsifier in (dense, sparse):
+    for sparsifier in (sparsifiers.Dense(), sparse):
       process = _build(sparsifier, clip=clip, sigma=sigma, seed=2)
       state = process.next(process.initialize(), linear_runs.datasets(tagged=True)).state
       ends.append(linear_runs.flat(process.get_model_weights(state)))
     np.testing.assert_array_equal(*ends)
-
-  def test_a_converted_keras_model(self):
-    keras_model = tf.keras.Sequential([
-        tf.keras.layers.InputLayer([4]), tf.keras.layers.Dense(2)
-    ])
-    model = tff.learning.models.functional_model_from_keras(
-        keras_model,
-        tf.keras.losses.MeanSquaredError(),
-        (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2])),
-    )
-    process = fedsmp_tff.build_fed_smp(
-        model, linear_runs.training(),
-        fedsmp_tff.FedSmpFactory(sparsifiers.Dense(), fedsmp_tff.Mechanism(linear_runs.CLIENTS)),
-    )
-    state = process.initialize()
-    before = process.get_model_weights(state)
-    after = process.get_model_weights(process.next(state, linear_runs.datasets()).state)
-    expected = np.mean(
-        [linear_runs.numpy_update(before, e, linear_runs.RATE) for e in linear_runs.examples()],
-        axis=0,
-    )
-    moved = linear_runs.flat(before) - linear_runs.flat(after)
-    np.testing.assert_allclose(moved, expected, atol=1e-5)
 
 
 def model_dim(model):

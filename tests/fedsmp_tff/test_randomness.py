@@ -1,6 +1,5 @@
 """Tests of seeds."""
 
-import itertools
 
 import numpy as np
 import pytest
@@ -11,16 +10,11 @@ from fedsmp_tff import randomness
 
 class TestExecution:
 
-  def test_fresh_seeds_differ_at_each_run_of_one_graph(self):
-    draw = tf.function(randomness.fresh_seed)
-    seeds = {tuple(draw().numpy()) for _ in range(1000)}
-    # 126 random bits each: two of 1000 are equal with probability 1e-32.
-    assert len(seeds) == 1000
-
   def test_every_bit_of_a_fresh_seed_is_random(self):
     draw = tf.function(randomness.fresh_seed)
     num = 2000
     seeds = np.array([draw().numpy() for _ in range(num)])
+    assert len(np.unique(seeds, axis=0)) == num
     bits = (seeds[:, :, None] >> np.arange(63)) & 1
     assert np.all(seeds >= 0)
     # A fair bit's mean has standard deviation 1 / (2 sqrt(n)); that one of 126
@@ -31,19 +25,6 @@ class TestExecution:
     # deviations off has a probability of 7e-7.
     signs = 2 * bits.reshape(num, 126) - 1
     assert np.max(np.abs(np.triu(signs.T @ signs, 1))) < 6.5 * np.sqrt(num)
-
-  def test_folded_seeds_repeat_and_differ(self):
-    seed = tf.constant([3, 4], tf.int64)
-    fold = tf.function(randomness.fold_in)
-    seeds = [tuple(fold(seed, tf.constant(i)).numpy()) for i in range(1000)]
-    again = [tuple(fold(seed, tf.constant(i)).numpy()) for i in range(1000)]
-    assert seeds == again
-    assert len(set(seeds)) == 1000
-
-  def test_seed_and_data_both_matter(self):
-    one = randomness.fold_in(tf.constant([1, 2], tf.int64), 5).numpy()
-    other = randomness.fold_in(tf.constant([2, 2], tf.int64), 5).numpy()
-    assert not np.array_equal(one, other)
 
   def test_no_two_of_many_fresh_seeds_are_alike(self):
     @tf.function
@@ -109,22 +90,8 @@ class TestFoldIn:
     # And the words change in ways of their own.
     assert not np.any(np.array(changed)[:, 0] == np.array(changed)[:, 1])
 
-  def test_two_seeds_that_share_a_word_give_other_streams(self):
-    # Two folds on, as the noise of integers is from the client's seed.
-    seeds = [[1, 2], [1, 3], [2, 2], [3, 1], [2, 1]]
-    draws = []
-    for seed in seeds:
-      noise = randomness.derive(tf.constant(seed, tf.int64), randomness.Stream.NOISE)
-      draws.append(randomness.derive(noise, randomness.Stream.INTEGER_NOISE).numpy())
-    for one, other in itertools.combinations(draws, 2):
-      assert not np.any(one == other)
-
   def test_folds_are_no_part_of_the_seed_s_own_stream(self):
     seed = tf.constant([5, 6], tf.int64)
     drawn = tf.random.stateless_uniform([2000], seed, None, None, tf.int64).numpy()
     folded = np.array([randomness.fold_in(seed, i) for i in range(50)])
     assert not set(drawn.tolist()) & set(folded.ravel().tolist())
-
-  def test_streams_of_one_parent_have_numbers_of_their_own(self):
-    numbers = [stream.value for stream in randomness.Stream]
-    assert len(set(numbers)) == len(randomness.Stream.__members__)

@@ -31,9 +31,7 @@ def _seed(*numbers):
 
 
 def _encoder(lattice):
-  return tf.function(
-      lambda values, seed: lattice.encode(values, seed, _seed(9, 9))
-  )
+  return tf.function(lambda values, seed: lattice.encode(values, seed, _seed(9, 9)))
 
 
 def _centered(integers, lattice):
@@ -46,33 +44,11 @@ def _unit(num, seed=0):
   return vector / np.linalg.norm(vector)
 
 
-def _round_trip(fixed_point, values_of_clients):
-  encoded = [fixed_point.encode(tf.constant(v), None, None) for v in values_of_clients]
-  total = sum(integers.numpy().astype(object) for integers in encoded)
-  assert all(total < 2 ** (8 * fixed_point.dtype.size - 1))
-  return fixed_point.decode_sum(
-      tf.constant(total.astype(fixed_point.dtype.as_numpy_dtype)),
-      tf.constant(len(values_of_clients)),
-      None,
-  ).numpy()
-
-
 class TestGaussian:
-
-  @pytest.mark.parametrize('bits, clients', [(8, 7), (24, 100), (27, 10), (40, 9)])
-  def test_sum_is_within_half_a_step_a_client(self, bits, clients):
-    fixed_point = channel.GaussianChannel(bits, 2.5, clients)
-    values = np.random.default_rng(0).uniform(-2.5, 2.5, (clients, 200))
-    decoded = _round_trip(fixed_point, values)
-    # 1e-9 of a step for float64's own rounding.
-    bound = clients * fixed_point.step * (0.5 + 1e-9)
-    assert np.max(np.abs(decoded - values.sum(axis=0))) <= bound
 
   @pytest.mark.parametrize('clients', [1, 100, 128, 100_000])
   def test_extremes_neither_overflow_nor_wrap(self, clients):
-    fixed_point = channel.GaussianChannel(
-        mechanism.default_bits(clients), 3.0, clients
-    )
+    fixed_point = channel.GaussianChannel(mechanism.default_bits(clients), 3.0, clients)
     values = tf.constant([3.0, -3.0, 1e300, -1e300], tf.float64)
     integers = fixed_point.encode(values, None, None)
     assert np.max(integers) == fixed_point.max_input and np.min(integers) == 0
@@ -82,13 +58,7 @@ class TestGaussian:
     decoded = fixed_point.decode_sum(
         tf.constant(total.astype(np.int32)), tf.constant(clients), None
     )
-    np.testing.assert_allclose(
-        decoded, clients * np.array([3.0, -3.0, 3.0, -3.0]), rtol=1e-12
-    )
-
-  def test_zero_is_exact(self):
-    decoded = _round_trip(channel.GaussianChannel(24, 2.12, 100), np.zeros((100, 3)))
-    np.testing.assert_array_equal(decoded, np.zeros(3))
+    np.testing.assert_allclose(decoded, clients * np.array([3.0, -3.0, 3.0, -3.0]), rtol=1e-12)
 
 
 class TestLattice:
@@ -146,14 +116,10 @@ class TestLattice:
 
   def test_noise_has_its_scale_on_every_value(self):
     sigma, num_slots = 1.4, 8
-    lattice = _lattice(
-        num_values=3000, sigma=sigma, num_slots=num_slots, min_reports=6
-    )
+    lattice = _lattice(num_values=3000, sigma=sigma, num_slots=num_slots, min_reports=6)
     encode = _encoder(lattice)
-    total = sum(
-        encode(tf.zeros([3000], tf.float64), _seed(3, i)).numpy().astype(np.int64)
-        for i in range(num_slots)
-    ) % lattice.modulus
+    shares = [encode(tf.zeros([3000], tf.float64), _seed(3, i)) for i in range(num_slots)]
+    total = sum(share.numpy().astype(np.int64) for share in shares) % lattice.modulus
     decoded = lattice.decode_sum(tf.constant(total, tf.int32), num_slots, _seed(9, 9)).numpy()
     # All eight report where six would make sigma.
     expected = sigma * math.sqrt(8 / 6)
@@ -190,8 +156,3 @@ class TestLattice:
     decoded = lattice.decode_sum(total, 4, _seed(9, 9)).numpy()
     steps = np.array([0, 1, -1, half - 1, -half, 1 - half])
     np.testing.assert_array_equal(decoded, steps * lattice.step)
-
-  def test_zeros_without_noise_are_zero(self):
-    lattice = _lattice(num_values=64)
-    report = _encoder(lattice)(tf.zeros([64], tf.float64), _seed(1))
-    assert not np.any(lattice.decode_sum(report, 1, _seed(9, 9)))

@@ -1,6 +1,5 @@
 """Tests of the draws of a client's share of the noise."""
 
-import math
 
 import numpy as np
 import pytest
@@ -39,43 +38,24 @@ class TestGaussian:
     assert p_value(2 / 3) < 1e-20
     assert p_value(3 / 2) < 1e-20
 
-  def test_another_seed_gives_an_independent_share(self):
-    one, other = (
-        noise_shares.gaussian_share(_VALUES, 1.0, tf.constant(s, tf.int64)).numpy()
-        for s in ([1, 2], [1, 3])
-    )
-    # A correlation of 4000 independent pairs has standard deviation 1/sqrt(4000).
-    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(_VALUES)
-
 
 class TestIntegers:
 
   def test_draws_follow_it_and_no_other_scale(self):
     variance, num = 2.0, 20_000
-    drawn = noise_shares.integer_share(
-        num, variance, tf.constant([5, 6], tf.int64)
-    ).numpy()
+    drawn = noise_shares.integer_share(num, variance, tf.constant([5, 6], tf.int64)).numpy()
     x = np.arange(-60, 61)
 
     def chi_squared(scale):
       expected = num * numpy_reference.discrete_gaussian(scale**2 * variance, x)
       middle = np.abs(x) <= 4
       classes = np.append(expected[middle], expected[~middle].sum())
-      counts = np.append(
-          [np.sum(drawn == value) for value in x[middle]], np.sum(np.abs(drawn) > 4)
-      )
+      counts = np.append([np.sum(drawn == value) for value in x[middle]], np.sum(np.abs(drawn) > 4))
       return np.sum((counts - classes) ** 2 / classes)
 
     # Nine degrees of freedom exceed 34 with probability 1e-4 (seeded).
     assert chi_squared(1) < 34
     assert chi_squared(2 / 3) > 500 and chi_squared(3 / 2) > 500
-
-  def test_other_seeds_give_independent_shares(self):
-    one, other = (
-        noise_shares.integer_share(_VALUES, 50.0, tf.constant(s, tf.int64)).numpy()
-        for s in ([1, 2], [1, 3])
-    )
-    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(_VALUES)
 
 
 def _bits(magnitude, between, negative):
@@ -93,35 +73,14 @@ class TestTails:
     between = 0 if exponent <= 64 else 2**127 >> exponent
     if exponent == 1:
       steps, between = 2**63 - 1, 2**63 - 1
-    got = noise_shares.normal_of_bits(tf.constant(
-        np.array([_bits(steps, between, negative)]).T
-    )).numpy()[0]
+    got = noise_shares.normal_of_bits(
+        tf.constant(np.array([_bits(steps, between, negative)]).T)
+    ).numpy()[0]
     probability = (steps + (between + 0.5) * 2.0**-63) * 2.0**-64
     assert probability == pytest.approx(2.0**-exponent, rel=0.51)
     expected = -special.ndtri(probability)
     assert got == pytest.approx(-expected if negative else expected, rel=1e-14, abs=1e-15)
     assert (got < 0) == negative or exponent == 1
-
-  def test_the_ends_are_13_standard_deviations_away(self):
-    ends = noise_shares.normal_of_bits(tf.constant(np.array(
-        [_bits(0, 0, False), _bits(0, 0, True)]
-    ).T)).numpy()
-    np.testing.assert_allclose(ends, [13.056, -13.056], atol=1e-3)
-
-  def test_what_lies_beyond_is_as_likely_as_it_should_be(self):
-    # A million values of the lower quantiles of a probability of 2^-24: 5.4 standard
-    # deviations. Given that, a value is beyond z with the probability that a normal one is.
-    rng = np.random.default_rng(8)
-    num = 1_000_000
-    words = rng.integers(-(2**63), 2**63, size=(2, num))
-    words[0] = np.bitwise_and(words[0], -(2**63) + 2**40 - 1)
-    drawn = noise_shares.normal_of_bits(tf.constant(words)).numpy()
-    for z in (5.5, 5.68, 5.7, 6.0, 6.5):
-      for tail in (drawn > z, drawn < -z):
-        expected = stats.norm.sf(z) * 2.0**24 * num / 2
-        # Counts of Poisson's size: within 5 standard deviations, ten times (seeded).
-        assert abs(tail.sum() - expected) < 5 * math.sqrt(expected)
-        assert expected > 100
 
   def test_a_share_is_the_normal_value_of_the_cipher_s_bits(self):
     seed = tf.constant([8, -9], tf.int64)

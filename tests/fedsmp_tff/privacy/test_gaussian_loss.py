@@ -35,7 +35,7 @@ def test_delta_at_each_point_of_the_grid(adjacency, sigma, rate):
   )
 
 
-@pytest.mark.parametrize('population, clients, slots', [
+@pytest.mark.parametrize('population, clients, num_slots', [
     (1180, 10, 26), (1180, 10, 12), (1180, 10, 1180), (50, 50, 50), (200, 100, 110),
 ])
 def test_a_round_with_slots(population, clients, num_slots):

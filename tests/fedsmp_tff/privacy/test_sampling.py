@@ -90,9 +90,7 @@ class TestPoissonSampler:
     # figures, which fails by chance with probability 6e-4.
     both = taken.T.astype(float) @ taken / draws
     q = r / n
-    bound = np.where(
-        np.eye(n), np.sqrt(q * (1 - q) / draws), np.sqrt(q**2 * (1 - q**2) / draws)
-    )
+    bound = np.where(np.eye(n), np.sqrt(q * (1 - q) / draws), np.sqrt(q**2 * (1 - q**2) / draws))
     assert np.all(np.abs(both - np.where(np.eye(n), q, q**2)) < 4.5 * bound)
 
   def test_beyond_the_slots_all_are_as_likely(self):
