@@ -116,7 +116,6 @@ def run(
     experiment = public_model.initialized(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, has_begun))
     metrics = reporters.Metrics(experiment, out.tables, ledger)
-    every = reporters.all_of(metrics, experiment, out, manager)
     with stop.rounds():
       weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
           experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
@@ -124,7 +123,7 @@ def run(
           experiment.spec.sampler(experiment.seeds.sampling),   #   of r sampled clients.
           s.rounds,
           evaluation.of_run(experiment),
-          every,
+          reporters.all_of(metrics, experiment, out, manager),
           checkpoints=checkpoints, ledger=ledger, between_rounds=stop.check,
       )
     weights = experiment.task_weights(weights)

@@ -230,22 +230,28 @@ class RunSettings:
 _TABLES = (RunSettings, place_lib.PlaceSettings, place_lib.OutputSettings)
 
 
-def _plugin_tables() -> list[tuple[str, str, type]]:
-  """Returns the options of tasks and systems: condition, prefix of the flags, dataclass."""
-  tables = [(f'--task={t.name}', _prefix(t), t.options) for t in datasets.TASKS.values()]
-  for table in dict.fromkeys(system.options for system in systems.SYSTEMS.values()):
-    names = [system.name for system in systems.SYSTEMS.values() if system.options is table]
+def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
+  """Returns the options of tasks and systems: condition, prefix of the flags, dataclass.
+
+  Modules that are not `chosen` are left out: two may have options of one name.
+  """
+  tasks, known_systems = (
+      [plugin for name, plugin in registry.items() if name in (*registry.names, *chosen)]
+      for registry in (datasets.TASKS, systems.SYSTEMS)
+  )
+  tables = [(f'--task={task.name}', _prefix(task), task.options) for task in tasks]
+  for table in dict.fromkeys(system.options for system in known_systems):
+    names = [system.name for system in known_systems if system.options is table]
     tables.append((options.when('algorithm', *names).text, '', table))
   return [entry for entry in tables if entry[-1] is not None]
 
 
-def _prefix(task: Any) -> str:
-  return f'{task.name}_'
+_prefix = '{0.name}_'.format
 
 
-def _new_flags(*tables: type) -> flags.FlagValues:
+def _new_flags(*tables: type, chosen: Collection[str] = ()) -> flags.FlagValues:
   flag_values = options.new_flags(*_TABLES, *tables)
-  for _, prefix, table in _plugin_tables():
+  for _, prefix, table in _plugin_tables(chosen):
     options.define(flag_values, table, prefix)
   return flag_values
 
@@ -280,8 +286,7 @@ def parse(
   Raises:
     InputError: If a flag is unknown, missing, out of range or without effect.
   """
-  _import_plugins(arguments)
-  parsed = _new_flags(*tables)
+  parsed = _new_flags(*tables, chosen=_import_plugins(arguments))
   command.refuse(command.read(parsed, arguments, program), program)
   explicit = {a.lstrip('-').partition('=')[0] for a in arguments if a.startswith('-')}
   presets = {name for name in parsed if explicit.isdisjoint([name, f'no{name}'])}
@@ -307,11 +312,10 @@ def _run_settings(parsed: flags.FlagValues, presets: Collection[str]) -> RunSett
   if parsed['task'].value is None:
     names = ', '.join(datasets.TASKS.names)
     raise errors.InputError(f'--task is not set. Set it to one of {names}, or to a module.')
-  # Its own options need the task and the system, and so are made after the others.
   own = {'task_options': None, 'system_options': None}
   settings = options.make(RunSettings, parsed, presets, **own)
   task, system = datasets.TASKS[settings.task], settings.system
-  for condition, prefix, table in _plugin_tables():
+  for condition, prefix, table in _plugin_tables((settings.task, settings.algorithm)):
     if (prefix, table) == (_prefix(task), task.options):
       own['task_options'] = options.make(table, parsed, presets, prefix)
     elif (prefix, table) == ('', system.options):
@@ -326,7 +330,6 @@ def _run_settings(parsed: flags.FlagValues, presets: Collection[str]) -> RunSett
         f' --trainable={ALL}.'
     )
   if not system.federated:
-    # Flags of rounds have no effect: the task's defaults take their place.
     for name, opt in options.options_of(RunSettings).items():
       if opt.requires is _FEDERATED:
         own[name] = getattr(task.defaults, name)
@@ -334,12 +337,14 @@ def _run_settings(parsed: flags.FlagValues, presets: Collection[str]) -> RunSett
   return dataclasses.replace(settings, **own)
 
 
-def _import_plugins(arguments: Sequence[str]) -> None:
-  """Imports the modules that --task and --algorithm name, so that their flags are defined."""
-  flag_values = options.new_flags(RunSettings)
+def _import_plugins(arguments: Sequence[str]) -> list[str]:
+  """Imports the modules that --task and --algorithm name; returns the two flags' values."""
+  flag_values, chosen = options.new_flags(RunSettings), []
   # `parse` reports the errors.
   with contextlib.suppress(flags.Error, ValueError):
     flag_values(['', *arguments], known_only=True)
     for registry, name in ((datasets.TASKS, 'task'), (systems.SYSTEMS, 'algorithm')):
       if (value := flag_values[name].value) is not None:
         registry[value]  # pylint: disable=pointless-statement
+        chosen.append(value)
+  return chosen

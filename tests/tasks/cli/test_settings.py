@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import sys
+import types
 
 import pytest
 
@@ -41,6 +43,14 @@ class TestParse:
     # They protect the clients in the data.
     assert found.sampling == 'poisson' and found.epsilon <= 8 and found.noise_multiplier is None
     assert where == place.PlaceSettings() and output == place.OutputSettings()
+
+  def test_two_modules_may_have_options_of_one_name(self, monkeypatch):
+    for name in ('first', 'second'):
+      own = dataclasses.make_dataclass('Own', [('size', int, options.option(1, 'Size.'))])
+      module = types.ModuleType(name)
+      module.TASK = dataclasses.replace(datasets.TASKS['fashion_mnist'], name='own', options=own)
+      monkeypatch.setitem(sys.modules, name, module)
+      assert _settings(f'--task={name}', '--own_size=2').task_options == own(size=2)
 
   def test_what_the_system_does_not_have_is_none(self):
     found = _settings('--algorithm=fedavg')
