@@ -45,7 +45,7 @@ def _tables():
       linked = re.findall(r'\(([^()]*cells\.csv)\)', part) or linked
       lines = [line.strip('|').split('|') for line in part.split('\n') if line.startswith('|')]
       header, _, *rows = [[text.strip() for text in line] for line in lines] or [[], []]
-      if any('final' in name or name == 'held out' for name in header) and linked:
+      if any('final' in name or name == 'validation set' for name in header) and linked:
         cells = list(itertools.chain(*(_cells(document.parent / path) for path in linked)))
         yield pytest.param(header, rows, cells, id=f'{document.parent.name}: {header[0]}')
 
