@@ -56,7 +56,7 @@ def _epsilon(sigma, q, rounds, delta, means, up):
 
 
 # In units of the sensitivity C: the pairs that the module's docstring names.
-_PAIRS = {'poisson': [(1.0, None), (None, 1.0)], 'fixed_size': [(2.0, -2.0)]}
+_PAIRS = {'poisson': [(1.0, None), (None, 1.0)], 'fixed': [(2.0, -2.0)]}
 
 
 def _library(name, sigma, q, rounds, delta):
@@ -93,7 +93,7 @@ class TestExecution:
           -mu / 2 - epsilon / mu
       )
 
-    for name, sensitivity in (('poisson', 1), ('fixed_size', 2)):
+    for name, sensitivity in (('poisson', 1), ('fixed', 2)):
       epsilon = _library(name, sigma, 1.0, rounds, delta)
       mu = sensitivity * math.sqrt(rounds) / sigma
       assert delta_of(epsilon, mu) == pytest.approx(delta, rel=1e-2)
