@@ -17,7 +17,7 @@ def data_dir(tmp_path):
 @pytest.fixture
 def checkpoint_each_round(monkeypatch):
   """Runs in this process write a checkpoint after each round, however long that takes."""
-  monkeypatch.setattr(checkpoints, '_SHARE_OF_TIME', 1e9)
+  monkeypatch.setattr(checkpoints, '_MAX_FRACTION_OF_TIME', 1e9)
 
 
 @pytest.fixture

@@ -154,7 +154,8 @@ class Ledger(contextlib.AbstractContextManager):
 
   def close(self) -> None:
     """Closes the file."""
-    self._file.close()
+    with contextlib.suppress(OSError):  # An entry that could not be written: its round did not begin.
+      self._file.close()
 
   def begin(self, round_num: int) -> int:
     """Records that a round begins; the record is on disk on return.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
 import typing
 from typing import Any, Optional
 
+from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import datasets
 from tasks import errors
 from tasks.cli import options
@@ -64,7 +66,7 @@ def text(
     return None
   check_flags(path, config, settings)
   # The command resumes a damaged run, and so names the damage.
-  if not is_whole(path, settings.rounds):
+  if not is_whole(path, settings.rounds) or not _ledger_agrees(path, summary):
     return None
   lines = [
       f'This run is already finished: {path}, {settings.rounds} rounds, final accuracy'
@@ -97,6 +99,16 @@ def is_whole(path: pathlib.Path, rounds: int) -> bool:
   end = summary.stat().st_mtime_ns
   # Without checkpoints a copy, whose times differ, is finished too.
   return is_cleaned or all(part.stat().st_mtime_ns <= end for part in parts)
+
+
+def _ledger_agrees(path: pathlib.Path, summary: dict[str, Any]) -> bool:
+  """Whether the ledger is undamaged, with the rounds that the summary counts as charged."""
+  if 'rounds_charged' not in summary:
+    return True
+  with contextlib.suppress(OSError, ledger_lib.LedgerError):
+    record = ledger_lib.read(path / run_directory.LEDGER)
+    return record.rounds_charged == summary['rounds_charged']
+  return False
 
 
 def clean(path: pathlib.Path) -> bool:

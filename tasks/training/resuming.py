@@ -89,8 +89,9 @@ def begin(
     key = secrets.token_bytes(32)
     digest = {'key': key.hex(), 'digest': _digest(experiment.data, key)}
     out.begin(config, {_DATA_DIGEST: digest})
-  before = {**out.config['versions'], 'devices': out.config['runtime']['devices']}
-  for name, value in {**versions, 'devices': place.devices}.items():
+  before = {**out.config['versions'], **out.config['runtime']}
+  now = {**versions, 'runtime': place.runtime, 'devices': place.devices}
+  for name, value in now.items():
     if value != before.get(name):
       print(
           f'tasks.run: {name} {before.get(name)} until now, {value} from here on; last bits may'

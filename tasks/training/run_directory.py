@@ -56,7 +56,7 @@ class RunDirectory(contextlib.AbstractContextManager):
     try:
       self._take_lock()
       self.config = None if overwrite else self._read_config()
-    except errors.InputError:
+    except BaseException:
       self._lock.close()
       raise
 
@@ -86,7 +86,7 @@ class RunDirectory(contextlib.AbstractContextManager):
           shutil.rmtree(self.path / CHECKPOINTS)
         # Releases can't be taken back.
         if (self.path / LEDGER).exists():
-          number = max(_former_ledgers(self.path), default=0) + 1
+          number = max(map(_number, _former_ledgers(self.path)), default=0) + 1
           os.replace(self.path / LEDGER, self.path / f'privacy_ledger.{number}.jsonl')
     for name, content in files.items():
       self.write_json(name, content)
@@ -192,13 +192,17 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
   """Returns the privacy ledgers of a run's directory: of overwritten runs, then its own."""
   own = pathlib.Path(run_dir) / LEDGER
-  return [*_former_ledgers(own.parent).values(), *([own] if own.exists() else [])]
+  return [*_former_ledgers(own.parent), *([own] if own.exists() else [])]
 
 
-def _former_ledgers(run_dir: pathlib.Path) -> dict[int, pathlib.Path]:
-  """Returns the ledgers of overwritten runs, by number, in order."""
-  paths = {path.suffixes[0][1:]: path for path in run_dir.glob('privacy_ledger.*.jsonl')}
-  return {int(number): paths[number] for number in sorted(filter(str.isdigit, paths), key=int)}
+def _former_ledgers(run_dir: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the ledgers of overwritten runs, in order."""
+  paths = run_dir.glob('privacy_ledger.*.jsonl')
+  return sorted((path for path in paths if path.suffixes[0][1:].isdigit()), key=_number)
+
+
+def _number(path: pathlib.Path) -> int:
+  return int(path.suffixes[0][1:])
 
 
 def rounds_charged(run_dir: os.PathLike[str]) -> int:

@@ -1,5 +1,6 @@
 """Tests of epsilon: pinned figures, an independent reading, and what must be monotone."""
 
+import dataclasses
 import math
 
 import dp_accounting
@@ -244,3 +245,11 @@ class TestRuns:
       )
     actual = accountants.FIXED_RDP.epsilon(releases, _DELTA)
     assert actual == pytest.approx(accountant.get_epsilon(_DELTA), rel=0.02)
+
+
+def test_integer_noise_for_a_replaced_client_has_sensitivity_2c():
+  # 16 bits are nearly reals: only rounding differs.
+  spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, sampling='fixed_size')
+  integers = dataclasses.replace(spec, noise='discrete_gaussian', num_values=100)
+  for accountant in (accountants.FIXED_RDP, accountants.FIXED_PLD):
+    assert integers.epsilon(accountant) == pytest.approx(spec.epsilon(accountant), rel=0.02)

@@ -68,7 +68,7 @@ class TestSignals:
         data_dir, out, '--rounds=100000', '--rounds_per_evaluation=100000'
     )
     command = commands.command(arguments, {
-        'fedsmp_tff.program.checkpoints._SHARE_OF_TIME': 0.0, **commands.LONG_GRACE
+        'fedsmp_tff.program.checkpoints._MAX_FRACTION_OF_TIME': 0.0, **commands.LONG_GRACE
     })
     interrupted.wait_for_rounds(command, out, 3)
     command.send_signal(number)

@@ -12,6 +12,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints
 from tasks.cli import interruption
+from tasks.training import finished as finished_lib
 from tasks.training import run_directory
 from tests.support import commands
 from tests.support import interrupted
@@ -25,7 +26,7 @@ def finished_once(tmp_path_factory):
   path = tmp_path_factory.mktemp('finished')
   small_data.write_fashion_mnist(path / 'data')
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(checkpoints, '_SHARE_OF_TIME', 1e9)  # A checkpoint after each round.
+    patch.setattr(checkpoints, '_MAX_FRACTION_OF_TIME', 1e9)  # A checkpoint after each round.
     assert commands.main(commands.tiny(path / 'data', path / 'a', *_SEEDED)) == 0
   return path / 'a'
 
@@ -134,6 +135,14 @@ class TestGoingOn:
     assert '3 of 3 rounds done' in capsys.readouterr().out
     assert interrupted.files(out) == before
 
+  def test_a_cleaned_run_whose_ledger_was_cut_is_not_finished(self, finished, capsys):
+    out, arguments = finished
+    assert finished_lib.clean(out)
+    ledger = out / 'privacy_ledger.jsonl'
+    ledger.write_bytes(b''.join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
+    assert commands.main(arguments) != 0
+    assert 'already finished' not in capsys.readouterr().out
+
   def test_other_flags_are_refused_by_name(self, finished, capsys):
     out, arguments = finished
     before = interrupted.files(out)
@@ -169,7 +178,7 @@ class TestGoingOn:
     out, arguments = finished
     (out / 'mine.txt').write_text('kept')
     # Ten and more, some of them moved away: their number is a name that is taken.
-    for number in (2, 10):
+    for number in ('2', '10', '10.backup'):
       (out / f'privacy_ledger.{number}.jsonl').write_text(f'former {number}')
     changed = [*arguments, '--rounds=1']
     assert commands.main([*changed, '--overwrite']) == 0
@@ -178,11 +187,12 @@ class TestGoingOn:
     assert {step for step, *_ in commands.events(out)} == {0, 1}
     assert (out / 'mine.txt').read_text() == 'kept'
     paths = run_directory.ledgers(out)
-    assert [path.name for path in paths] == [
-        f'privacy_ledger{number}.jsonl' for number in ('.2', '.10', '.11', '')
-    ]
-    assert [path.read_text() for path in paths[:2]] == ['former 2', 'former 10']
-    assert [len(ledger_lib.read(path).rounds) for path in paths[2:]] == [3, 1]
+    # A copy is in the list, so that `check_independent` can refuse it.
+    assert {path.name for path in paths} == {
+        f'privacy_ledger{number}.jsonl' for number in ('.2', '.10', '.10.backup', '.11', '')
+    }
+    assert paths[0].read_text() == 'former 2'
+    assert [len(ledger_lib.read(path).rounds) for path in paths[3:]] == [3, 1]
     assert commands.main(changed) == 0  # As the run that it is now.
 
   def test_overwrite_removes_nothing_before_the_input_is_right(self, finished, capsys):
