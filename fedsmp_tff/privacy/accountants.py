@@ -29,6 +29,7 @@ _PAPER_ORDERS = (*_TENTHS, *range(12, 64))
 _MAX_STEPS_TO_DELTA = 100
 # Least grid step of `deltas`; a coarser grid gives larger upper bounds.
 _COARSE_STEP = 1e-3
+_COARSENESS = 16  # Of the grid on which a search for sigma begins.
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
 _REPLACE = 'replace-one adjacency, sensitivity 2C'
@@ -91,8 +92,7 @@ class Accountant(abc.ABC):
     assumption: Adjacency and sensitivity.
     sampling: Assumed sampling: `sampling.POISSON` or `sampling.FIXED`.
     guarantees: Whether epsilon is an upper bound, not an estimate.
-    faster: Accountant of the same sampling that narrows the search for sigma; None if this
-      accountant is fast.
+    faster: Accountant by which a search for sigma begins; None if this accountant is fast.
   """
 
   name: str
@@ -239,7 +239,12 @@ class _Pld(Accountant):
   """Privacy loss distributions, or Rényi DP if its upper bound is less."""
 
   sensitivity: int  # In units of C.
-  faster: _Rdp
+  rdp: type[_Rdp]
+
+  def __init__(self, coarseness: int = 1):
+    """Initializes; a grid with `coarseness` times the step takes less time, for a larger epsilon."""
+    self._coarseness = coarseness
+    self.faster = type(self)(_COARSENESS) if coarseness == 1 else None
 
   @abc.abstractmethod
   def loss(self, round_params: Round, step: float) -> pld.Loss:
@@ -248,12 +253,11 @@ class _Pld(Accountant):
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
     step = self.step(rounds)
     by_loss = pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds])
-    by_rdp = type(self.faster)
-    return lambda delta: by_rdp(upper_bound=by_loss(delta)).epsilon(rounds, delta)
+    return lambda delta: self.rdp(upper_bound=by_loss(delta)).epsilon(rounds, delta)
 
   def step(self, rounds: Rounds) -> float:
     """Returns the step of the common grid of all rounds' losses."""
-    return pld.step_of([
+    return self._coarseness * pld.step_of([
         (params.noise_multiplier / self.sensitivity, params.sampling_rate, num)
         for params, num in rounds
     ])
@@ -262,7 +266,7 @@ class _Pld(Accountant):
 class _PoissonPld(_Pld):
   name, title = 'poisson_pld', f'PLD (RDP if smaller), {_POISSON}'
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
-  sensitivity, faster = 1, POISSON_RDP
+  sensitivity, rdp = 1, _PoissonRdp
 
   def loss(self, round_params: Round, step: float) -> pld.Loss:
     _, n, r, num_slots, sigma, _ = round_params
@@ -272,7 +276,7 @@ class _PoissonPld(_Pld):
 class _FixedPld(_Pld):
   name, title = 'fixed_pld', f'PLD (RDP if smaller), {_FIXED}'
   assumption, sampling = _REPLACE, sampling_lib.FIXED
-  sensitivity, faster = 2, FIXED_RDP
+  sensitivity, rdp = 2, _FixedRdp
 
   def loss(self, round_params: Round, step: float) -> pld.Loss:
     _, n, r, _, sigma, _ = round_params

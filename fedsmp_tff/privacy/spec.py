@@ -9,7 +9,6 @@ an option, and the accountant follows from it.
 {'poisson_pld': 0.63, 'fixed_pld': 3.743, 'poisson_rdp': 0.744, 'fixed_rdp': 5.352, 'paper': 1.008}
 """
 
-from collections.abc import Callable
 import dataclasses
 import functools
 import math
@@ -23,6 +22,7 @@ from fedsmp_tff.privacy import discrete_gaussian
 from fedsmp_tff.privacy import sampling as sampling_lib
 
 _SIGMA_RANGE = (1e-2, 1e4)
+_FIRST_SIGMA = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,46 +199,26 @@ class PrivacySpec:
     _check_target(epsilon)
     accountant = accountant or self.accountant
 
-    def epsilon_fn(log_sigma):
-      return self.with_noise_multiplier(math.exp(log_sigma)).epsilon(accountant)
+    def epsilon_fn(sigma, accountant=accountant):
+      return self.with_noise_multiplier(sigma).epsilon(accountant)
 
-    low, high = self._bracket(epsilon, accountant, epsilon_fn)
-    if epsilon_fn(high) > epsilon:
+    fast_fn = functools.partial(epsilon_fn, accountant=accountant.faster or accountant)
+    sigma = calibration.find_sigma(fast_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
+    if fast_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon='
           f'{epsilon}; raise epsilon or delta, or run fewer rounds.'
       )
-    if epsilon_fn(low) <= epsilon:
-      return self.with_noise_multiplier(_SIGMA_RANGE[0])
-    sigma = math.exp(calibration.calibrate(epsilon_fn, epsilon, low, high, tol=1e-7))
+    if sigma == _SIGMA_RANGE[0]:
+      return self.with_noise_multiplier(sigma)
+    if accountant.faster is not None:
+      sigma = calibration.refine_sigma(epsilon_fn, fast_fn, epsilon, sigma)
     # Rounding up never gives less noise than the target needs.
     digits = 6 - math.ceil(math.log10(sigma))
     sigma = math.ceil(sigma * 10**digits) / 10**digits
-    while epsilon_fn(math.log(sigma)) > epsilon:
+    while epsilon_fn(sigma) > epsilon:
       sigma *= 1 + 1e-6
     return self.with_noise_multiplier(sigma)
-
-  def _bracket(
-      self, epsilon: float, accountant: accountants.Accountant, epsilon_fn: Callable[[float], float]
-  ) -> tuple[float, float]:
-    """Returns logarithms of sigma on either side of a target, close if `accountant` is slow."""
-    low, high = map(math.log, _SIGMA_RANGE)
-    if accountant.faster is None:
-      return low, high
-    # The grid of losses is huge far from the target's sigma.
-    near, by, factor = self, accountant.faster, 1.25
-    # A lattice without truncation would have a noise share for each of n clients.
-    if self.noise == mechanism_lib.GAUSSIAN and self != self.without_truncation():
-      near, by, factor = self.without_truncation(), accountant, 1.0001
-    high = math.log(near.calibrated(epsilon, by).noise_multiplier)
-    while epsilon_fn(high) > epsilon and high < math.log(_SIGMA_RANGE[1]):
-      high += math.log(factor)
-      factor **= 2
-    low = high - math.log(factor)
-    while epsilon_fn(low) <= epsilon:
-      low -= math.log(factor)
-      factor **= 2
-    return low, high
 
   def most_rounds(
       self, epsilon: float, accountant: Optional[accountants.Accountant] = None

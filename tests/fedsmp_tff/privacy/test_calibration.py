@@ -1,4 +1,4 @@
-"""Tests of the search for a parameter that reaches an epsilon."""
+"""Tests of the search for the noise, or the rounds, that reach an epsilon."""
 
 import math
 
@@ -7,23 +7,37 @@ import pytest
 from fedsmp_tff.privacy import calibration
 
 
-class TestCalibrate:
+class TestFindSigma:
 
   @pytest.mark.parametrize('epsilon', [0.3, 1.0, 7.0])
-  def test_it_is_near_the_target_and_never_above_it(self, epsilon):
+  @pytest.mark.parametrize('start', [1e-2, 1.0, 1e2])
+  def test_it_reaches_the_target_from_any_start(self, epsilon, start):
+    sigma = calibration.find_sigma(lambda sigma: 2 / sigma**2, epsilon, start, 1e-2, 1e2)
+    assert sigma == pytest.approx(math.sqrt(2 / epsilon), rel=1e-7)
+
+  def test_infinite_and_zero_values_are_no_obstacle(self):
     def epsilon_fn(sigma):
-      return 2 / sigma**2
+      return math.inf if sigma < 0.5 else 0.0 if sigma > 2 else 1 / sigma
 
-    sigma = calibration.calibrate(epsilon_fn, epsilon, 1e-2, 1e2, tol=1e-9)
-    assert epsilon_fn(sigma) <= epsilon
-    assert sigma == pytest.approx(math.sqrt(2 / epsilon), abs=2e-9)
+    assert calibration.find_sigma(epsilon_fn, 1.0, 0.1, 1e-2, 1e4) == pytest.approx(1.0, rel=1e-7)
 
-  @pytest.mark.parametrize('each, most', [(2.0, 0), (0.1, 12), (1.25, 1), (0.0, 10**6)])
-  def test_the_most_rounds_are_all_that_fit(self, each, most):
-    assert calibration.most_rounds(lambda rounds: each * rounds, 1.25) == most
+  def test_it_stays_in_the_range(self):
+    assert calibration.find_sigma(lambda sigma: 1 / sigma, 1e-9, 1.0, 0.5, 9.0) == pytest.approx(9)
+    assert calibration.find_sigma(lambda sigma: 1 / sigma, 1e9, 1.0, 0.5, 9.0) == pytest.approx(0.5)
 
-  def test_infinite_values_are_no_obstacle(self):
-    def epsilon_fn(sigma):
-      return math.inf if sigma < 0.5 else 1 / sigma
 
-    assert calibration.calibrate(epsilon_fn, 1.0, 0.1, 10.0) == pytest.approx(1.0, abs=1e-5)
+def test_a_fast_function_saves_evaluations_of_the_slow_one():
+  sigmas = []
+
+  def epsilon_fn(sigma):
+    sigmas.append(sigma)
+    return 2 / sigma**1.7
+
+  start = (1.98 / 0.5) ** (1 / 1.7)  # The fast function is 1 % below it.
+  sigma = calibration.refine_sigma(epsilon_fn, lambda s: 1.98 / s**1.7, 0.5, start)
+  assert sigma == pytest.approx((2 / 0.5) ** (1 / 1.7), rel=1e-7) and len(sigmas) <= 3
+
+
+@pytest.mark.parametrize('each, most', [(2.0, 0), (0.1, 12), (1.25, 1), (0.0, 10**6)])
+def test_the_most_rounds_are_all_that_fit(each, most):
+  assert calibration.most_rounds(lambda rounds: each * rounds, 1.25) == most

@@ -164,3 +164,13 @@ class TestSmallLosses:
 
     step = pld.step_of(both)
     assert epsilon(step) <= 1.005 * epsilon(step / 4)
+
+
+@pytest.mark.parametrize('delta', [1e-12, 1e-6, 1e-2, 0.5, 0.999])
+@pytest.mark.parametrize('sigma', [0.05, 0.7, 30.0])
+def test_epsilon_is_that_of_dp_accounting(sigma, delta):
+  # The same sums, in the same order; with so little noise that losses of 700 have mass, too.
+  for loss in (pld.poisson(sigma, 50, 20, 30, 2e-3), pld.fixed(sigma, 50, 20, 2e-3)):
+    composed = loss.self_compose(3)
+    actual = max(pld._epsilon(pmf, delta) for pmf in pld._pmfs(composed))
+    assert actual == pytest.approx(composed.get_epsilon_for_delta(delta), rel=1e-9, abs=1e-12)
