@@ -2,9 +2,9 @@
 
 Noise is only as secret as its generator, and Philox, TensorFlow's own, is no cryptographic cipher.
 The cipher of the `cryptography` package would be a `tf.py_function`, which a graph cannot carry to
-another process. So the cipher is here, 30 operations in a loop of ten. It takes (two busy cores)
-2.9 ms for the bits of 8,317 values of Gaussian noise and 190 ms for those of 1.66 million; Philox
-takes 0.7 and 56.
+another process. So the cipher is here, 30 operations in a loop of ten, compiled by XLA. One busy
+core takes 0.4 ms for the bits of 8,317 values of Gaussian noise and 41 ms for those of 1.66 million;
+without XLA it takes 1.1 and 116.
 
 Source: Nir, Langley, "ChaCha20 and Poly1305 for IETF Protocols" (RFC 8439).
 """
@@ -17,6 +17,7 @@ _DOUBLE_ROUNDS = 10
 _WORDS_A_BLOCK = 8
 
 
+@tf.function(autograph=False, jit_compile=True)
 def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
   """Returns the start of ChaCha20's key stream as little-endian words of 64 bits.
 
