@@ -10,11 +10,11 @@ ARGS ?=
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --algorithm=dp_fedavg $(ARGS)
 
-# Everything that matters for privacy: at most eight minutes.
+# Everything that matters for privacy: about ten minutes.
 test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m 'not slow' $(ARGS)
 
-# The rest, at most 35 minutes: real data, many kills, planted faults, notebooks, the wheel.
+# The rest, about 15 minutes: real data, many kills, planted faults, notebooks, the wheel.
 test-slow: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
 

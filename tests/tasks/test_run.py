@@ -221,7 +221,9 @@ class TestExecution:
     spec = spec_lib.PrivacySpec(12, 3, 8, 1.4, 1.0, 12**-1.1)
     assert float(rows[-1]['epsilon']) == pytest.approx(spec.epsilon())
 
-  @pytest.mark.parametrize('runtime, children', [('local', 0), ('ray', 3)])
+  @pytest.mark.parametrize(
+      'runtime, children', [('local', 0), pytest.param('ray', 3, marks=pytest.mark.slow)]
+  )
   def test_the_command_leaves_no_process_behind(self, data_dir, tmp_path, runtime, children):
     command = commands.command(commands.tiny(data_dir, tmp_path / 'a', f'--runtime={runtime}'))
     seen = set()

@@ -160,6 +160,7 @@ class TestExecution:
       assert [total(data), total(data)] == [19, 19]
     assert len([sent for sent in put if isinstance(sent, bytes)]) == num_put
 
+  @pytest.mark.slow
   def test_a_hanging_worker_is_given_up(self, monkeypatch):
     timeout, late = 100000.0, []
     clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + sum(late))
@@ -187,6 +188,7 @@ class TestExecution:
     finally:
       signal.signal(signal.SIGTERM, before)
 
+  @pytest.mark.slow
   def test_a_client_that_ends_every_worker_ends_the_round(self):
     with runtime.ray_context(workers=2):
       with _meanwhile(lambda actor: actor.kill()) as killed:
@@ -202,6 +204,7 @@ class TestExecution:
           ('os.kill(os.getpid(), signal.SIGINT)', -signal.SIGINT),
       ],
   )
+  @pytest.mark.slow
   def test_no_process_is_left_behind(self, ending, status):
     code = f"""
 import os, signal

@@ -101,7 +101,7 @@ class TestSignals:
     assert (out / 'checkpoints' / 'round_0').exists()
     assert not list(temporary.glob('__autograph_generated_file*'))
 
-  @pytest.mark.parametrize('runtime', ['local', 'ray'])
+  @pytest.mark.parametrize('runtime', ['local', pytest.param('ray', marks=pytest.mark.slow)])
   def test_a_second_signal_ends_at_once(self, data_dir, tmp_path, runtime):
     out = tmp_path / 'a'
     arguments = commands.tiny(

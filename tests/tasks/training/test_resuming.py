@@ -201,6 +201,7 @@ class TestGoingOn:
     commands.say(capsys, *arguments[1:], '--overwrite', '--data_dir=/none')
     assert interrupted.files(out) == before
 
+  @pytest.mark.slow
   def test_a_directory_in_use_is_refused(self, data_dir, tmp_path, capsys):
     out = tmp_path / 'a'
     arguments = commands.tiny(data_dir, out, '--rounds=100000')
