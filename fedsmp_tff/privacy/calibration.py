@@ -54,24 +54,30 @@ def refine_sigma(
     fast_epsilon_fn: Callable[[float], float],
     epsilon: float,
     start: float,
+    low: float,
+    high: float,
 ) -> float:
   """Returns the noise multiplier whose epsilon is nearest to a target, in few evaluations.
+
+  By steps with the slope of a fast function; by `find_sigma` if they do not converge.
 
   Args:
     epsilon_fn: Maps a noise multiplier to epsilon, slowly.
     fast_epsilon_fn: Nearly the same function, evaluated faster; its slope is used.
     epsilon: The target.
     start: A noise multiplier at which `fast_epsilon_fn` is near the target.
+    low: See `find_sigma`.
+    high: See `find_sigma`.
   """
   excess, fast_excess = _excess(epsilon_fn, epsilon), _excess(fast_epsilon_fn, epsilon)
   x = math.log(start)
   slope = (fast_excess(x + _LAST_STEP) - fast_excess(x)) / _LAST_STEP
-  for _ in range(_MOST_STEPS):
-    step = excess(x) / slope
+  for _ in range(_MOST_STEPS if slope < 0 else 0):
+    step = max(-1.0, min(1.0, excess(x) / slope))
     x -= step
     if abs(step) < _LAST_STEP:
-      break
-  return math.exp(x)
+      return math.exp(x)
+  return find_sigma(epsilon_fn, epsilon, start, low, high)
 
 
 def most_rounds(epsilon_fn: Callable[[int], float], epsilon: float) -> int:

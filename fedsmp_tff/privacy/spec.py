@@ -212,7 +212,7 @@ class PrivacySpec:
     if sigma == _SIGMA_RANGE[0]:
       return self.with_noise_multiplier(sigma)
     if accountant.faster is not None:
-      sigma = calibration.refine_sigma(epsilon_fn, fast_fn, epsilon, sigma)
+      sigma = calibration.refine_sigma(epsilon_fn, fast_fn, epsilon, sigma, *_SIGMA_RANGE)
     # Rounding up never gives less noise than the target needs.
     digits = 6 - math.ceil(math.log10(sigma))
     sigma = math.ceil(sigma * 10**digits) / 10**digits

@@ -34,8 +34,14 @@ def test_a_fast_function_saves_evaluations_of_the_slow_one():
     return 2 / sigma**1.7
 
   start = (1.98 / 0.5) ** (1 / 1.7)  # The fast function is 1 % below it.
-  sigma = calibration.refine_sigma(epsilon_fn, lambda s: 1.98 / s**1.7, 0.5, start)
+  sigma = calibration.refine_sigma(epsilon_fn, lambda s: 1.98 / s**1.7, 0.5, start, 0.01, 100)
   assert sigma == pytest.approx((2 / 0.5) ** (1 / 1.7), rel=1e-7) and len(sigmas) <= 3
+
+
+@pytest.mark.parametrize('fast_epsilon_fn', [lambda sigma: 1.0, lambda sigma: 9 / sigma**0.01])
+def test_a_fast_function_of_no_use_does_no_harm(fast_epsilon_fn):
+  sigma = calibration.refine_sigma(lambda s: 2 / s**2, fast_epsilon_fn, 0.5, 1.0, 1e-2, 1e4)
+  assert sigma == pytest.approx(2.0, rel=1e-7)
 
 
 @pytest.mark.parametrize('each, most', [(2.0, 0), (0.1, 12), (1.25, 1), (0.0, 10**6)])
