@@ -84,8 +84,8 @@ FAULTS = (
     # The draw of the noise.
     Fault(_SHARES, 'deep = tf.reduce_any(tf.bitwise.bitwise_and(first, tf.int64.max) < _DEEP)',
           'deep = tf.constant(False)', f'{_LIB}/mechanism/test_noise_shares.py'),
-    Fault(_SHARES, 'tf.where(bits[0] < 0, below_zero, -below_zero)',
-          'tf.where(bits[0] < 0, below_zero, below_zero)', f'{_LIB}/mechanism/test_noise_shares.py'),
+    Fault(_SHARES, 'tf.where(bits[0] < 0, -value, value)',
+          'tf.where(bits[0] < 0, value, value)', f'{_LIB}/mechanism/test_noise_shares.py'),
     Fault(_CHANNEL, 'self.num_values, self.share_stddev, seed)',
           'self.num_values, self.share_stddev, public_seed)', 'tests/system/test_secrets.py'),
     Fault(_CHANNEL, 'randomness.derive(seed, randomness.Stream.INTEGER_NOISE)',

@@ -3,7 +3,7 @@
 Noise is only as secret as its generator, and Philox, TensorFlow's own, is no cryptographic cipher.
 The cipher of the `cryptography` package would be a `tf.py_function`, which a graph cannot carry to
 another process. So the cipher is here, 30 operations in a loop of ten, compiled by XLA. One busy
-core takes 0.4 ms for the bits of 8,317 values of Gaussian noise and 41 ms for those of 1.66 million;
+core takes 0.3 ms for the bits of 8,317 values of Gaussian noise and 15 ms for those of 1.66 million;
 without XLA it takes 1.1 and 116.
 
 Source: Nir, Langley, "ChaCha20 and Poly1305 for IETF Protocols" (RFC 8439).
@@ -15,6 +15,8 @@ import tensorflow as tf
 _CONSTANTS = np.frombuffer(b'expand 32-byte k', np.uint32)
 _DOUBLE_ROUNDS = 10
 _WORDS_A_BLOCK = 8
+# Blocks at a time: their 16 KiB of state stay in a core's cache. All at once take 2.5 times as long.
+_TILE = 256
 
 
 @tf.function(autograph=False, jit_compile=True)
@@ -30,14 +32,27 @@ def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
     int64[num].
   """
   blocks = -(-num // _WORDS_A_BLOCK)
+  size = min(_TILE, blocks)
+  num_tiles = -(-blocks // size)
   half = tf.reshape(tf.bitcast(tf.cast(seed, tf.int64), tf.uint32), [4, 1])
-  same = tf.ones([4, blocks], tf.uint32)
-  counter = tf.cast(tf.range(blocks, dtype=tf.int64), tf.uint32)[tf.newaxis]
+  _, tiles = tf.while_loop(
+      lambda i, _: i < num_tiles,
+      lambda i, tiles: (i + 1, tiles.write(i, _tile(half, i * size, size))),
+      (0, tf.TensorArray(tf.int64, num_tiles, element_shape=[size, _WORDS_A_BLOCK])),
+      parallel_iterations=1,
+  )
+  return tf.reshape(tiles.stack(), [-1])[:num]
+
+
+def _tile(half: tf.Tensor, first: tf.Tensor, size: int) -> tf.Tensor:
+  """Returns the words int64[size, 8] of the blocks from number `first` on."""
+  same = tf.ones([4, size], tf.uint32)
+  counter = tf.cast(first + tf.range(size), tf.uint32)[tf.newaxis]
   start = [
       tf.constant(_CONSTANTS)[:, tf.newaxis] * same,
       half * same,
       half * same,
-      tf.concat([counter, tf.zeros([3, blocks], tf.uint32)], 0),
+      tf.concat([counter, tf.zeros([3, size], tf.uint32)], 0),
   ]
   _, *rows = tf.while_loop(
       lambda i, *_: i < _DOUBLE_ROUNDS,
@@ -45,9 +60,9 @@ def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
       (0, *start),
       parallel_iterations=1,
   )
-  state = tf.concat([row + first for row, first in zip(rows, start)], 0)
-  words = tf.bitcast(tf.reshape(tf.transpose(state), [-1, 2]), tf.int64)
-  return words[:num]
+  state = tf.cast(tf.concat([row + begin for row, begin in zip(rows, start)], 0), tf.uint64)
+  high = tf.bitwise.left_shift(state[1::2], tf.constant(32, tf.uint64))
+  return tf.bitcast(tf.transpose(tf.bitwise.bitwise_or(state[::2], high)), tf.int64)
 
 
 def _double_round(a, b, c, d):
