@@ -26,6 +26,9 @@ from tasks.training import experiment as experiment_lib
 from tasks.training import features
 from tasks.training import run_directory
 
+# A constant, so that the weights do not depend on the number of processors.
+_HALVES = 2
+
 
 def train(
     model: tff.learning.models.FunctionalModel, schedule: task_lib.Pretraining,
@@ -35,7 +38,8 @@ def train(
   """Returns weights pre-trained on public examples by a fixed schedule.
 
   Adam (Kingma and Ba 2015) on gradients clipped to norm 1; the learning rate decays linearly to
-  zero. The result is the moving average of the weights, with the last layer divided by the
+  zero. A gradient is the mean over two halves of a minibatch, which two processors compute at the
+  same time. The result is the moving average of the weights, with the last layer divided by the
   schedule's temperature: a model of few examples is overconfident, and private rounds would first
   spend their signal on that.
 
@@ -61,26 +65,32 @@ def train(
       global_clipnorm=1.0,
   )
 
-  @tf.function(reduce_retracing=True)
-  def step(rows):
-    values = [variable.value() for variable in variables]
+  def loss_and_gradient(values, rows):
     with tf.GradientTape() as tape:
       tape.watch(values)
       weights = (tf.nest.pack_sequence_as(trainable, values), non_trainable)
       output = model.predict_on_batch(weights, tf.gather(x, rows), training=True)
       loss = model.loss(output, tf.gather(y, rows))
-    adam.apply_gradients(zip(tape.gradient(loss, values), variables))
+    return loss, *tape.gradient(loss, values)
+
+  @tf.function(reduce_retracing=True)
+  def step(*halves):
+    values = [variable.value() for variable in variables]
+    parts = [loss_and_gradient(values, rows) for rows in halves]
+    loss, *gradient = (tf.add_n(part) / len(parts) for part in zip(*parts))
+    adam.apply_gradients(zip(gradient, variables))
     for average, variable in zip(averages, variables):
       average.assign_add((1 - schedule.average_decay) * (variable - average))
     return loss
 
   rng = np.random.default_rng(seed)
   for epoch in range(1, schedule.epochs + 1):
-    order = rng.permutation(num)
-    loss = float(np.mean([
-        step(tf.constant(order[start : start + schedule.batch_size]))
-        for start in range(0, num, schedule.batch_size)
-    ]))
+    order, losses = rng.permutation(num), []
+    for start in range(0, num, schedule.batch_size):
+      rows = order[start : start + schedule.batch_size]
+      halves = np.array_split(rows, min(_HALVES, len(rows)))
+      losses.append(step(*map(tf.constant, halves)))
+    loss = float(np.mean(losses))
     if not np.isfinite(loss):
       raise errors.RunError(
           f'the loss on the public examples is {loss} in epoch {epoch} of pre-training; look at'

@@ -36,7 +36,8 @@ def _split(data):
 
 class TestExecution:
 
-  def test_clients_are_computed_when_they_are_first_sampled(self):
+  @pytest.mark.parametrize('at_once, used', [(False, [10, 7]), (True, [7, 10, 1])])
+  def test_clients_are_computed_once(self, at_once, used):
     data, sizes = _data(), []
     body, _ = _split(data)
 
@@ -45,14 +46,14 @@ class TestExecution:
       return body(x)
 
     on_features = features.of_data(data, noted, _model().input_spec[0])
-    assert sizes == [250, 50, 40]  # Test and public set.
-    client_data = features.ClientData(on_features, tagged=False)
+    assert sorted(sizes) == [40, 50, 250]  # Test and public set.
+    client_data = features.ClientData(on_features, tagged=False, at_once=at_once)
     for client in (1, 1, 0):
       x, y = next(iter(client_data(client).batch(20)))
       np.testing.assert_array_equal(x, body(tf.constant(data.clients[client][0])))
       np.testing.assert_array_equal(y, data.clients[client][1])
       assert x.dtype == tf.float16
-    assert sizes == [250, 50, 40, 10, 7] and len(on_features.clients) == 3
+    assert sorted(sizes) == sorted([40, 50, 250, *used]) and len(on_features.clients) == 3
     for name, num in (('test', 300), ('public', 40)):
       x, y = getattr(on_features, name)
       assert x.shape == (num, 6) and y is getattr(data, name)[1]
