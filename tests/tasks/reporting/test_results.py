@@ -18,20 +18,15 @@ class TestExecution:
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, None, 0.6, 0.4])
     run = results.read(path)
     assert run.columns['round'].tolist() == [0, 2, 3]
-    assert run.values['best'] == 60 and run.values['final'] == 40 and run.complete
+    assert run.values['best'] == 60 and run.values['final'] == 40 and run.rounds_done == 3
     assert run.values['epsilon'] == pytest.approx(0.3) and math.isnan(run.values['masked'])
     assert run.seconds == pytest.approx(3 * 1.5)
-    cut = results.read(path, rounds=2)
-    assert (cut.rounds, cut.values['final'], cut.complete) == (2, 60, True)
-    assert cut.values['epsilon'] == pytest.approx(0.2)
-    assert results.read(path, rounds=9).rounds == 3
-
-  def test_the_best_of_samples_is_no_result(self, tmp_path):
-    path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6, 0.5])
+    # The best of samples is no result.
     config = json.loads((path / 'config.json').read_text())
     (path / 'config.json').write_text(json.dumps(config | {'sampled': True}))
     values = results.read(path).values
-    assert math.isnan(values['best']) and values['final'] == 50
+    assert math.isnan(values['best']) and values['final'] == 40
+    assert results.read(runs_on_disk.write(tmp_path / 'b', accuracies=[])) is None
 
   def test_interrupted_between_measurements(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, None, None], rounds=5)
@@ -41,20 +36,14 @@ class TestExecution:
     runs_on_disk.write_csv(path / 'metrics.csv', rows)
     run = results.read(path)
     # The privacy loss since the evaluation is in no row, so that epsilon is unknown.
-    assert (run.rounds_done, run.complete, run.values['final']) == (2, False, 10)
+    assert (run.rounds_done, run.values['final']) == (2, 10)
     assert math.isnan(run.values['epsilon'])
     assert run.values['uplink_megabytes'] == float(rows[-1]['uplink_megabytes'])
     summary = {'rounds': 2, 'epsilon': 48.27, 'epsilon_paper': 50.0}
     (path / 'summary.json').write_text(json.dumps(summary))
     assert results.read(path).values['epsilon'] == 48.27
-    # The summary is of a later round.
-    assert math.isnan(results.read(path, rounds=1).values['epsilon'])
-
-  def test_unfinished(self, tmp_path):
-    path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6], rounds=5)
-    assert not results.read(path).complete and results.read(path, rounds=1).complete
-    path = runs_on_disk.write(tmp_path / 'b', accuracies=[])
-    assert results.read(path) is None
+    (path / 'summary.json').write_text(json.dumps(summary | {'rounds': 1}))
+    assert math.isnan(results.read(path).values['epsilon'])  # The summary is of another round.
 
   def test_groups_are_of_all_flags_but_the_seed(self, tmp_path):
     runs = [
@@ -69,10 +58,10 @@ class TestExecution:
     mean, std = groups[0].mean_and_std('best')
     assert mean == pytest.approx(55) and std == pytest.approx(np.std([50, 60], ddof=1))
     assert groups[1].mean_and_std('final') == (pytest.approx(70), None)
-    assert groups[2].complete is None and groups[0].complete.runs == groups[0].runs
+    assert [group.complete for group in groups] == [True, True, False]
     rounds, accuracy, spread = groups[0].curve('test_accuracy')
-    assert rounds.tolist() == [0, 1] and accuracy == pytest.approx([0.1, 0.55])
-    assert spread == pytest.approx([0, std / 100])
+    assert rounds.tolist() == [0, 1] and accuracy == pytest.approx([10, 55])
+    assert spread == pytest.approx([0, std])
 
   def test_finds_runs_below_a_directory(self, tmp_path):
     b, a = (runs_on_disk.write(tmp_path / 'x' / name, accuracies=[0.1]) for name in 'ba')
