@@ -36,8 +36,8 @@ def of_task(groups: Sequence[results.Group]) -> dict[str, mpl_figure.Figure]:
     groups: One or more groups of runs of one task.
 
   Returns:
-    The ablation, if rows of the grid ablation/TASK were run; Figure 2; Figure 3, if a system has
-    complete runs at three p with the other flags of the grid paper/TASK.
+    The ablation, if three steps of the grid ablation/TASK were run; Figure 2; Figure 3, if a system
+    has complete runs at three p with the other flags of the grid paper/TASK.
   """
   task = groups[0].config['task']
   complete = [group for group in groups if group.complete]
@@ -69,7 +69,7 @@ def _ablation(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure
   seeds = [{run.config['seed'] for run in group.runs} for group in rows]
   if not rows or len(paragraphs[0]) < _MIN_POINTS or not (shared := set.intersection(*seeds)):
     return None
-  figure = _new_figure()
+  figure = _new_figure(task, 'ablation, one component more per row')
   axes, ticks, used = figure.subplots(), [], []
   for paragraph in paragraphs:
     part = [
@@ -83,7 +83,7 @@ def _ablation(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure
     used += part
   axes.set_yticks(-np.arange(len(ticks)), ticks)
   axes.set_xlabel('final accuracy (%)')
-  return _finish(figure, task, 'ablation, one component more per row', used)
+  return _finish(figure, used)
 
 
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figure]:
@@ -96,7 +96,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
   drawn = sorted(best.values(), key=lambda group: order.index(group.config['algorithm']))
   if not any(group.rounds_done for group in drawn):
     return None
-  figure = _new_figure()
+  figure = _new_figure(task, 'accuracy over rounds and uplink')
   by_round, by_uplink = figure.subplots(1, 2, sharey=True)
   for color, group in zip(itertools.cycle(_COLORS), drawn):
     rounds, accuracy, spread = group.curve('test_accuracy')
@@ -119,8 +119,8 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
       xlabel='round', ylabel='accuracy (%)', ylim=(max(0, lowest, by_round.get_ylim()[0]), None)
   )
   by_uplink.set(xlabel='uplink per client (MB)', xscale='log')
-  note = f'{len(drawn)} of {len(groups)} settings, the most accurate of each kind; '
-  return _finish(figure, task, 'accuracy over rounds and uplink', drawn, note)
+  note = f'{len(drawn)} of {len(groups)} settings, the best of each kind; '
+  return _finish(figure, drawn, note)
 
 
 def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figure]:
@@ -129,7 +129,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
     return None
   identities = {cell.settings.algorithm: cell.identity for cell in cells}
   paper = paper_tables.settings_of(task)
-  figure, used = _new_figure(), []
+  figure, used = _new_figure(task, 'loss and accuracy over p'), []
   loss_axes, accuracy_axes = figure.subplots(1, 2)
   for color, algorithms in zip(_COLORS, _OVER_P):
     masked, dense = (systems.SYSTEMS[algorithm] for algorithm in algorithms)
@@ -156,7 +156,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
     used += drawn
   loss_axes.set(xlabel='compression ratio p', ylabel='last test loss', xscale='log')
   accuracy_axes.set(xlabel='compression ratio p', ylabel='best accuracy (%)', xscale='log')
-  return _finish(figure, task, 'loss and accuracy over p', used) if used else None
+  return _finish(figure, used) if used else None
 
 
 def _paper_points(
@@ -179,15 +179,17 @@ def _means_and_stds(
   return np.array([mean for mean, _ in pairs]), np.array([std or 0.0 for _, std in pairs])
 
 
-def _new_figure() -> mpl_figure.Figure:
-  return mpl_figure.Figure(figsize=(_WIDTH, _HEIGHT), dpi=160, layout='constrained')
+def _new_figure(task: str, title: str) -> mpl_figure.Figure:
+  figure = mpl_figure.Figure(figsize=(_WIDTH, _HEIGHT), dpi=160, layout='constrained')
+  title = f'{datasets.TASKS[task].title}: {title}'
+  figure.suptitle(title, fontsize='medium', fontweight='bold')
+  return figure
 
 
 def _finish(
-    figure: mpl_figure.Figure, task: str, title: str, groups: Sequence[results.Group],
-    note: str = '',
+    figure: mpl_figure.Figure, groups: Sequence[results.Group], note: str = ''
 ) -> mpl_figure.Figure:
-  """Adds title, legend and a note on rounds, seeds, epsilon and spread; returns the figure."""
+  """Adds a legend and a note on rounds, seeds, epsilon and spread; returns the figure."""
   note += f'rounds: {_range([n for group in groups if (n := group.rounds_done)])}'
   note += f'; seeds per setting: {_range([len(group.runs) for group in groups])}'
   private = [group for group in groups if group.noise_multiplier]
@@ -206,9 +208,6 @@ def _finish(
   )
   lines = len(handles) / 2 + note.count('\n') + 2
   figure.set_figheight(_HEIGHT + _HEIGHT_PER_LINE * lines)
-  figure.suptitle(
-      f'{datasets.TASKS[task].title}: {title}', fontsize='medium', fontweight='bold'
-  )
   return figure
 
 

@@ -20,9 +20,9 @@ _ABOUT = (
     ' examples. Final: after the last round. Mean ± standard deviation over seeds. "epsilon,'
     ' valid": by an accountant that is sound for the sampling of the run. "Paper\'s accounting":'
     ' Rényi DP of Poisson sampling, whatever the run did. A private run with a seed is simulated:'
-    f' its epsilon is what fresh noise would give. Accuracies with {_OUTSIDE} are exact functions of'
-    ' clients\' own examples, OUTSIDE (epsilon, delta). Losses are of the test set, where the'
-    ' paper\'s Figure 3 has training losses.'
+    ' its epsilon is what fresh noise would give.'
+    f' Accuracies with {_OUTSIDE} are exact functions of clients\' own examples, OUTSIDE (epsilon,'
+    ' delta). Losses are of the test set, where the paper\'s Figure 3 has training losses.'
 )
 
 

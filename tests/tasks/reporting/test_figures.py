@@ -1,5 +1,7 @@
 """Tests of the curves in the figures."""
 
+import itertools
+
 from matplotlib import image
 import numpy as np
 import pytest
@@ -14,13 +16,11 @@ from tests.support import runs_on_disk
 @pytest.fixture
 def make(tmp_path):
   """Returns the figures of runs by name."""
+  numbers = itertools.count()
 
   def make(*runs):
-    runs = [
-        results.read(runs_on_disk.write(tmp_path / str(i), **options))
-        for i, options in enumerate(runs)
-    ]
-    drawn = figures.of_task(results.group(runs))
+    paths = [runs_on_disk.write(tmp_path / str(next(numbers)), **options) for options in runs]
+    drawn = figures.of_task(results.group([*map(results.read, paths)]))
     return {name.removeprefix('fashion_mnist_'): figure for name, figure in drawn.items()}
 
   return make
@@ -29,9 +29,8 @@ def make(tmp_path):
 def _run_of(cell, accuracy, seed=1):
   """Options of a run of a grid's cell."""
   flags = dict(flag.lstrip('-').split('=') for flag in cell.flags)
-  return dict(
-      flags, accuracies=[None] * cell.settings.rounds + [accuracy], p=cell.settings.p or 1, seed=seed
-  )
+  accuracies = [None] * cell.settings.rounds + [accuracy]
+  return dict(flags, accuracies=accuracies, p=cell.settings.p or 1, seed=seed)
 
 
 def _legend(figure):
@@ -49,10 +48,6 @@ def _curves(axes):
 
 class TestComputation:
 
-  def test_every_system_has_a_name(self):
-    titles = {systems.SYSTEMS[name].title for name in systems.SYSTEMS.names}
-    assert len(titles) == len(systems.SYSTEMS.names)
-
   def test_accuracy_over_rounds_and_uplink(self, make):
     drawn = make(
         dict(accuracies=[0.1, 0.6], seed=1), dict(accuracies=[0.1, 0.8], seed=2),
@@ -67,8 +62,8 @@ class TestComputation:
     ]
     assert figure.get_suptitle() == 'Fashion-MNIST images, CNN: accuracy over rounds and uplink'
     assert _note(figure) == (
-        '3 of 3 settings, the most accurate of each kind; rounds: 1 to 2; seeds per setting: 1 to 2;'
-        ' epsilon (simulated): 0.1; bands and bars: one standard deviation'
+        '3 of 3 settings, the best of each kind; rounds: 1 to 2; seeds per setting: 1 to 2; epsilon'
+        ' (simulated): 0.1; bands and bars: one standard deviation'
     )
     by_round, by_uplink = figure.axes
     topk, fedavg, level = _curves(by_round)
@@ -82,46 +77,43 @@ class TestComputation:
     assert _curves(by_uplink)[1][0] == pytest.approx([np.nan, 0.01, 0.02], nan_ok=True)
     assert by_round.get_ylim()[0] == pytest.approx(15)  # 25 points below the lowest final accuracy.
 
-  def test_the_most_accurate_of_a_label_or_of_a_system(self, make):
-    head = dict(flagfile='/dev/null', task='fashion_mnist', algorithm='dp_fedavg')
+  def test_the_most_accurate_of_a_label_or_of_many_of_a_system(self, make, tmp_path):
     runs = [dict(accuracies=[0.1, a], algorithm='dp_fedavg', clip=1 + a) for a in (0.3, 0.5, 0.4)]
+    names = systems.SYSTEMS.names
+    assert len({systems.SYSTEMS[name].title for name in names}) == len(names)  # Labels differ.
+    runs.append(runs[0] | dict(flagfile='/dev/null', task='fashion_mnist'))
     runs += [dict(accuracies=[0.1, p], p=p) for p in (0.1, 0.2, 0.4)]
-    figure = make(dict(accuracies=[0.1, 0.6], **head), *runs)['rounds']
+    figure = make(*runs)['rounds']
     assert [label.rsplit(', sigma')[0] for label in _legend(figure)] == [
         'Fed-SMP top-k, p = 0.1', 'Fed-SMP top-k, p = 0.2', 'Fed-SMP top-k, p = 0.4',
         'DP-FedAvg', 'DP-FedAvg, last layer',
     ]
     assert _legend(figure)[3].endswith(': 50.0 %') and _note(figure).startswith('5 of 7 settings')
-
-  def test_with_many_labels_one_curve_per_system(self, make):
-    runs = [dict(accuracies=[0.1, p], p=p) for p in np.arange(1, 10) / 10]
-    runs += [dict(accuracies=[0.1, 0.5 - p], p=p, algorithm='fedsmp_randk') for p in (0.1, 0.4)]
-    figure = make(*runs)['rounds']
-    assert [label.split(', sigma')[0] for label in _legend(figure)] == [
-        'Fed-SMP top-k, p = 0.9', 'Fed-SMP rand-k, p = 0.1'
+    more = [dict(accuracies=[0.1, p], p=p, algorithm='fedavg_randk') for p in np.arange(1, 9) / 10]
+    assert [label.rsplit(', p')[0] for label in _legend(make(*runs, *more)['rounds'])] == [
+        'Fed-SMP top-k', 'DP-FedAvg, sigma = 1.4: 50.0 %',
+        'DP-FedAvg, last layer, sigma = 1.08: 30.0 %', 'FedAvg rand-k',
     ]
+    figure.savefig(tmp_path / 'a.png')
+    pixels = image.imread(tmp_path / 'a.png')
+    assert pixels.min() == 0  # There is ink, but not at the edges.
+    assert pixels[:, 0].min() == pixels[:, -1].min() == pixels[-1].min() == 1
 
   def test_an_ablation_has_its_steps_in_order_and_baselines_apart(self, make):
     steps, baselines = grids.read('ablation/fashion_mnist')
     titles = [cell.title for cell in (*steps, *baselines)]
     assert all(titles) and len({*titles}) == len(titles)
-    figure = make(*[
-        # The accuracy depends on the seed, and all rows share one seed alone.
-        _run_of(cell, accuracy - 0.2 * (seed - 1), seed)
-        for cell, accuracy, num_seeds in (
-            (steps[3], 0.75, 1), (steps[0], 0.8, 1), (baselines[0], 0.1, 3), (steps[1], 0.7, 2),
-        )
-        for seed in range(1, num_seeds + 1)
-    ])['ablation']
+    figure = make(
+        _run_of(steps[3], 0.75), _run_of(steps[0], 0.8), _run_of(steps[1], 0.7),
+        _run_of(baselines[0], 0.1),
+        # All rows share the first seed alone.
+        _run_of(steps[1], 0.3, seed=2), _run_of(baselines[0], 0.3, seed=2),
+    )['ablation']
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.get_yticklabels()] == [
-        f'{cell.title}: {accuracy} %' for cell, accuracy in (
-            (steps[0], '80.0'), (steps[1], '70.0'), (steps[3], '75.0'), (baselines[0], '10.0')
-        )
+        f'{titles[i]}: {x} %' for i, x in ((0, 80.0), (1, 70.0), (3, 75.0), (len(steps), 10.0))
     ]
-    (joined,) = _curves(axes)
-    assert joined == pytest.approx(np.array([[80, 70, 75], [0, -1, -2]]))
-    assert figure.get_suptitle().endswith(': ablation, one component more per row')
+    assert _curves(axes) == [pytest.approx(np.array([[80, 70, 75], [0, -1, -2]]))]
 
   def test_over_p_with_and_without_noise(self, make):
     figure = make(
@@ -129,7 +121,8 @@ class TestComputation:
         dict(accuracies=[0.1, 0.8], p=0.1, seed=2),
         dict(accuracies=[0.1, 0.7, 0.65], algorithm='dp_fedavg'),
         *[dict(accuracies=[0.1, p], p=p, algorithm='fedavg_randk') for p in (0.1, 0.2, 0.4)],
-        # Other settings than the paper's, and too few points.
+        # An unfinished run, other settings than the paper's, and too few points.
+        dict(accuracies=[0.1, 0.9], p=0.4, rounds=5),
         dict(accuracies=[0.1, 0.3], p=0.005, noise_multiplier=2.5),
         dict(accuracies=[0.1, 0.8], algorithm='dp_fedavg', clip=0.4),
         dict(accuracies=[0.1, 0.2], p=0.1, algorithm='fedavg_topk'),
@@ -140,31 +133,11 @@ class TestComputation:
     assert noiseless[1] == pytest.approx([0.9, 0.8, 0.6])
     noisy, paper, noiseless, dense = _curves(accuracy)
     assert noisy[1] == pytest.approx([50, 70, 70])  # The best over rounds.
-    assert accuracy.collections[0].get_segments()[1][:, 1] == pytest.approx(
-        [70 - 200**0.5, 70 + 200**0.5]
-    )
+    bar = accuracy.collections[0].get_segments()[1]
+    assert bar[:, 1] == pytest.approx([70 - 200**0.5, 70 + 200**0.5])
     assert paper[0].tolist() == [0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8, 1]
     # At 0.8 Table 5 has another figure than Table 1, which goes first.
     assert paper[1, 1] == 80.76 and paper[1, -2:].tolist() == [79.77, 72.72]
     assert dense.tolist() == [[1], [86.98]]
     assert 'FedAvg rand-k: the paper, 180 rounds' in _legend(figure)
-    assert '; rounds: 1 to 2; ' in f'; {_note(figure)}'
-
-  def test_unfinished_runs_are_no_points_over_p(self, make):
-    drawn = make(
-        dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.5], p=0.2),
-        dict(accuracies=[0.1, 0.6], p=0.1, rounds=5),
-    )
-    assert list(drawn) == ['rounds']
-
-
-class TestExecution:
-
-  def test_no_label_or_title_is_cut(self, make, tmp_path):
-    make(*[
-        dict(accuracies=[0.1, p], p=p, algorithm=algorithm)
-        for algorithm in ('fedsmp_topk', 'fedsmp_randk', 'fedsmp_released') for p in (0.005, 0.1, 0.4)
-    ])['rounds'].savefig(tmp_path / 'a.png')
-    pixels = image.imread(tmp_path / 'a.png')
-    assert pixels.min() == 0  # There is ink, but not at the edges.
-    assert pixels[:, 0].min() == pixels[:, -1].min() == pixels[-1].min() == 1
+    assert _note(figure).startswith('rounds: 1 to 2; ')
