@@ -11,15 +11,11 @@ import dataclasses
 import itertools
 import pathlib
 import sys
-from typing import Optional
-
-import tqdm
 
 from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
-from tasks.reporting import drawing
-from tasks.reporting import figures
+from tasks.reporting import figures as figures_lib
 from tasks.reporting import results
 from tasks.reporting import tables as tables_lib
 
@@ -33,9 +29,6 @@ class Options:
   output: str = options_lib.option(
       'report', f'Directory for {_MARKDOWN}, a PNG per figure, and all tables as {_CSV}.'
   )
-  rounds: Optional[int] = options_lib.option(
-      None, 'Round at which to cut longer runs, to compare runs of different lengths.', at_least=1
-  )
 
 
 _COMMAND = command.Command(
@@ -44,8 +37,8 @@ _COMMAND = command.Command(
         'usage: python -m tasks.report RUNS... [--output=DIRECTORY]',
         '',
         'RUNS are directories of runs (--output_dir of tasks.run), or of many (--sweep_dir of',
-        'tasks.sweep). Writes every number of the paper next to that of these runs, the flags in',
-        'which they differ from the paper, the cells that were not run, and a list of the runs.',
+        'tasks.sweep). Writes the numbers of the paper that these runs reproduce next to theirs,',
+        'the flags in which they differ from the paper, all other runs, and a list of the runs.',
     ),
     (Options,),
     parse=command.parse_with_arguments,
@@ -60,22 +53,21 @@ def main(argv: list[str]) -> int:
 def _main(options: Options, run_dirs: list[str]) -> None:
   if not run_dirs:
     raise errors.InputError('no run directory is named; name one or more.')
-  directories = tqdm.tqdm(results.find(run_dirs), unit='run', disable=None)
-  runs = [results.read(directory, options.rounds) for directory in directories]
+  runs = [results.read(directory) for directory in results.find(run_dirs)]
   groups = results.group([run for run in runs if run is not None])
-  tables, drawn = tables_lib.all_tables(groups), []
+  tables, figures = tables_lib.all_tables(groups), {}
   for _, of_task in itertools.groupby(groups, lambda group: group.config['task']):
-    drawn += figures.of_task([*of_task])
+    figures |= figures_lib.of_task([*of_task])
   output = pathlib.Path(options.output)
   with errors.writing_to('output', output):
     output.mkdir(parents=True, exist_ok=True)
-    for figure in drawn:
-      drawing.save_png(figure, output / f'{figure.name}.png')
-    (output / _MARKDOWN).write_text(tables_lib.markdown(tables, drawn), encoding='utf-8')
+    for name, figure in figures.items():
+      figure.savefig(output / f'{name}.png')
+    (output / _MARKDOWN).write_text(tables_lib.markdown(tables, figures), encoding='utf-8')
     with open(output / _CSV, 'w', encoding='utf-8', newline='') as file:
       writer = csv.writer(file)
       for table in tables:
-        writer.writerow(['table', *(table.rows[0] if table.rows else ())])
+        writer.writerow(['table', *table.rows[0]])
         writer.writerows([table.title, *row.values()] for row in table.rows)
   print(f'wrote {output / _MARKDOWN}, {output / _CSV} and the figures')
 

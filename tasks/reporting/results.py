@@ -1,6 +1,6 @@
 """Reads runs from disk for reports, and groups them over seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 import dataclasses
 import functools
 import json
@@ -24,48 +24,39 @@ NOT_COMPARED = tuple(
     if not option.in_comparisons
 )
 _COLUMNS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
-# Names of final values by column; only a task with padding has the last two.
-_PERCENTAGES = {
-    'final': 'test_accuracy', 'masked': 'test_accuracy_masked', 'counted': 'test_accuracy_counted',
-}
 # Columns that grow between evaluations too.
 _CUMULATIVE = ('epsilon', 'epsilon_paper', 'uplink_megabytes')
+_CONFIG_KEYS = (
+    'rounds', 'flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm', 'sampled',
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """One run, up to some round.
+  """One run.
 
   Attributes:
     path: Its directory.
     config: The contents of its config.json.
-    columns: Columns of metrics.csv, float[rows], in the rows with an accuracy.
+    columns: Columns of metrics.csv, float[rows], in the rows with an accuracy; accuracy in percent.
     rounds_done: Number of rounds done, evaluated or not.
-    rounds: Its length, or the round at which the report cuts it.
-    values: Values after the last round by name, NaN where unknown: best, final, masked (without
-      padding) and counted (with padding) accuracy in percent, loss, epsilon, epsilon_paper,
-      uplink_megabytes. `best` is NaN if evaluations sampled the test set: the maximum of noisy
-      evaluations overestimates accuracy.
-    seconds: Time of the rounds with their evaluations; None if unknown.
+    values: Values after the last round by name, NaN where unknown: best, final and masked (without
+      padding) accuracy in percent, loss, epsilon, epsilon_paper, uplink_megabytes. `best` is NaN if
+      evaluations sampled the test set: the maximum of noisy evaluations overestimates accuracy.
+    seconds: Time of the rounds with their evaluations.
   """
 
   path: pathlib.Path
   config: dict[str, Any]
   columns: dict[str, np.ndarray]
   rounds_done: int
-  rounds: int
   values: dict[str, float]
-  seconds: Optional[float]
-
-  @property
-  def complete(self) -> bool:
-    """Whether all rounds are done."""
-    return self.rounds_done >= self.rounds
+  seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """One or more runs that differ only in their seed, in the order of their seeds."""
+  """One or more runs of one configuration and of as many rounds, in the order of their seeds."""
 
   runs: tuple[Run, ...]
 
@@ -73,6 +64,32 @@ class Group:
   def config(self) -> dict[str, Any]:
     """The shared configuration."""
     return self.runs[0].config
+
+  @property
+  def rounds_done(self) -> int:
+    """Number of rounds done."""
+    return self.runs[0].rounds_done
+
+  @property
+  def complete(self) -> bool:
+    """Whether all rounds are done."""
+    return self.rounds_done >= self.config['rounds']
+
+  @property
+  def system(self) -> str:
+    """The system, and whether it trains the last layer alone, in a few words."""
+    is_head = self.config['flags'].get('trainable') == settings.HEAD
+    return systems.SYSTEMS[self.config['algorithm']].title + (', last layer' if is_head else '')
+
+  @property
+  def label(self) -> str:
+    """The system, p and sigma."""
+    text = self.system
+    if self.p < 1:
+      text += f', p = {self.p:.3g}'
+    if self.noise_multiplier is not None:
+      text += f', sigma = {self.noise_multiplier:.3g}'
+    return text
 
   @property
   def p(self) -> float:
@@ -92,11 +109,15 @@ class Group:
     claims = bool(self.config['privacy']) or not systems.SYSTEMS[self.config['algorithm']].federated
     return of_clients and claims
 
-  @functools.cached_property
-  def complete(self) -> Optional['Group']:
-    """The complete runs; None if there are none."""
-    runs = tuple(run for run in self.runs if run.complete)
-    return Group(runs) if runs else None
+  def differences(
+      self, identity: dict[str, Any], ignored: Collection[str] = NOT_COMPARED
+  ) -> list[str]:
+    """Returns 'FLAG = VALUE' for each flag in which the runs differ from a run's identity."""
+    flags = self.config['flags']
+    return [
+        f'{name} = {_text(flags.get(name))}' for name, value in identity.items()
+        if name not in ignored and flags.get(name) != value
+    ]
 
   def mean_and_std(self, name: str) -> tuple[float, Optional[float]]:
     """Returns mean and sample standard deviation (None for one run) of one of `Run.values`."""
@@ -137,61 +158,49 @@ def find(paths: Iterable[str]) -> list[pathlib.Path]:
   return list(dict.fromkeys(directories))
 
 
-def read(directory: pathlib.Path, rounds: Optional[int] = None) -> Optional[Run]:
-  """Reads a run.
-
-  Args:
-    directory: Its --output_dir.
-    rounds: The round at which to cut a longer run.
-
-  Returns:
-    The run; None if it has no evaluation yet.
+def read(directory: pathlib.Path) -> Optional[Run]:
+  """Reads the run of a directory; None if it has no evaluation yet.
 
   Raises:
     InputError: If the directory can't be read as a run.
   """
   try:
     config = json.loads((directory / run_directory.CONFIG).read_text(encoding='utf-8'))
-    length = min(config['rounds'], rounds or config['rounds'])
-    for name in ('flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm', 'sampled'):
+    for name in _CONFIG_KEYS:
       config[name]
-    rows, timings = (
-        [row for row in tables.Table(directory / name).rows() if int(row['round']) <= length]
-        for name in (tables.METRICS, tables.TIMINGS)
-    )
+    run_tables = tables.Tables(directory)
+    rows = [*run_tables.metrics.rows()]
     evaluated = [row for row in rows if row['test_accuracy']]
     if not evaluated:
       return None
-    columns = {
-        name: np.array([float(row[name] or math.nan) for row in evaluated]) for name in _COLUMNS
-    }
+    columns = {name: np.array([_number(row[name]) for row in evaluated]) for name in _COLUMNS}
+    columns['test_accuracy'] *= 100
     rounds_done = int(rows[-1]['round'])
-    values = _final_values(evaluated[-1], rows[-1])
-    values['best'] = math.nan if config['sampled'] else 100 * float(columns['test_accuracy'].max())
+    values = {
+        'best': math.nan if config['sampled'] else columns['test_accuracy'].max(),
+        'final': columns['test_accuracy'][-1],
+        'masked': 100 * _number(evaluated[-1].get('test_accuracy_masked')),
+        'loss': columns['test_loss'][-1],
+        **{name: _number(rows[-1].get(name)) for name in _CUMULATIVE},
+    }
     summary = run_directory.read_json(directory / run_directory.SUMMARY)
     if summary.get('rounds') == rounds_done:
       # The summary includes a round that was abandoned after the last row.
       values |= {name: float(summary[name]) for name in _CUMULATIVE if name in summary}
-    seconds = sum(float(row['round_seconds']) + float(row['evaluation_seconds']) for row in timings)
+    return Run(directory, config, columns, rounds_done, values, run_tables.seconds())
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise errors.InputError(
         f'{directory} can\'t be read as a run ({type(error).__name__}: {error});'
         ' name the --output_dir of a run.'
     ) from None
-  return Run(directory, config, columns, rounds_done, length, values, seconds or None)
 
 
-def _final_values(evaluated: dict[str, str], last: dict[str, str]) -> dict[str, float]:
-  """Returns `Run.values` from the last row with an accuracy and the last row."""
-  values = {
-      name: 100 * float(evaluated.get(column) or math.nan)
-      for name, column in _PERCENTAGES.items()
-  }
-  values['loss'] = float(evaluated['test_loss'] or math.nan)
-  return values | {name: float(last.get(name) or math.nan) for name in _CUMULATIVE}
+def _number(text: Optional[str]) -> float:
+  """Returns a number in a table; NaN for an empty or a missing one."""
+  return float(text or math.nan)
 
 
-def text(value: Any) -> str:
+def _text(value: Any) -> str:
   """Returns a flag's value as typed."""
   if value is None:
     return 'default'
@@ -199,11 +208,11 @@ def text(value: Any) -> str:
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-  """Groups runs with the same flags, by task and then in the order of the first run of each."""
+  """Groups runs with the same flags but the seed and with as many rounds done, sorted by task."""
   groups: dict[str, list[Run]] = {}
   for run in runs:
     flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}
-    groups.setdefault(json.dumps([flags, run.rounds], sort_keys=True), []).append(run)
+    groups.setdefault(json.dumps([flags, run.rounds_done], sort_keys=True), []).append(run)
   tasks = [*datasets.TASKS.names, *(run.config['task'] for run in runs)]
   return sorted(
       (
