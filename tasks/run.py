@@ -54,10 +54,11 @@ _COMMAND = command.Command(
         '  python -m tasks.run --task=fashion_mnist --algorithm=dp_fedavg --seed=1',
         '  python -m tasks.run --flagfile=tasks/experiments/paper/fashion_mnist.flags --p=0.005',
         '',
-        'A flag that has no effect with the task or the algorithm is an error. The same command',
-        'with the same --output_dir resumes a run, however it ended.',
+        'A flag that has no effect with the task or the algorithm is an error on the command line,',
+        'and is ignored in a file of flags, one per line, that --flagfile=FILE reads. The same',
+        'command with the same --output_dir resumes a run, however it ended.',
     ),
-    flag_help=settings_lib.help_lines,
+    new_flags=settings_lib.new_flags,
     parse=settings_lib.parse,
     failures=_failures,
 )
@@ -96,7 +97,10 @@ def run(
 
   s, stop, manager = settings, interruption.Interruption(), _release_manager(output)
   path = output.output_dir or _new_directory(s)
-  place_lib.prepare(seeded=s.seed is not None)
+  if s.seed is not None:
+    # TensorFlow reads it once, before it runs anything: on GPUs, two runs of a seed are equal. A
+    # seeded run in a process that has run without it has another graph, and other last bits.
+    os.environ['TF_DETERMINISTIC_OPS'] = '1'
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.handled())
     stack.enter_context(place_lib.context(place))
