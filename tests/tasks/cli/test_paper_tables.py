@@ -32,13 +32,11 @@ class TestComputation:
       assert row.accuracy == accuracy
 
   def test_table_7_is_read_as_table_2(self):
-    # Its header does not fit; its row of epsilon = 1.01 is Table 2's for the p that we read.
     table_2 = {
         row.p: row.accuracy for row in paper_tables.rows()
         if row.table == 2 and row.algorithm == 'fedsmp_topk'
     }
     of_7 = [row for row in paper_tables.rows() if row.table == 7]
-    assert [row.p_printed for row in of_7[:5]] == [0.05, 0.1, 0.2, 0.4, 0.8]
     for row in of_7:
       if row.epsilon == 1.01:
         assert row.accuracy == table_2[row.p]
