@@ -84,8 +84,7 @@ def run(
   if (result := finished.text(settings, output)) is not None:
     print(result)
     return 0
-  if 'tensorflow' not in sys.modules:  # The import takes 10 s if its files are not in memory.
-    print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
+  _prepare_tensorflow(seeded=settings.seed is not None)
   from fedsmp_tff.program import loop
   from tasks.training import builders
   from tasks.training import evaluation
@@ -97,10 +96,6 @@ def run(
 
   s, stop, manager = settings, interruption.Interruption(), _release_manager(output)
   path = output.output_dir or _new_directory(s)
-  if s.seed is not None:
-    # TensorFlow reads it once, before it runs anything: on GPUs, two runs of a seed are equal. A
-    # seeded run in a process that has run without it has another graph, and other last bits.
-    os.environ['TF_DETERMINISTIC_OPS'] = '1'
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.handled())
     stack.enter_context(place_lib.context(place))
@@ -140,6 +135,15 @@ def run(
   if stopped_by is not None:
     raise stopped_by
   return 0
+
+
+def _prepare_tensorflow(seeded: bool) -> None:
+  if 'tensorflow' not in sys.modules:  # The import takes 10 s if its files are not in memory.
+    print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
+  if seeded:
+    # Two runs of a seed are equal, on GPUs too. TensorFlow reads it once: in a process that has run
+    # something without a seed, a seeded run has another graph, and other last bits, than alone.
+    os.environ['TF_DETERMINISTIC_OPS'] = '1'
 
 
 def _release_manager(output: place_lib.OutputSettings) -> Any:

@@ -29,7 +29,6 @@ from tasks.training import run_directory
 _SECONDS_PER_LOOK = 0.5
 # Time between lines on the progress of a run.
 _SECONDS_PER_LINE = 60.0
-_LOG_TAIL_BYTES = 4096
 _LOCKS, _LOGS = '.locks', 'logs'
 
 
@@ -184,9 +183,7 @@ class _Run:
 
   def _last_line(self, begin: int) -> str:
     """Returns the last line of the log that is not empty, from a position on."""
-    with open(self.log, 'rb') as file:
-      file.seek(max(begin, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-      lines = file.read().decode(errors='replace').split('\n')
+    lines = self.log.read_bytes()[begin:].decode(errors='replace').splitlines()
     return next((line for line in reversed(lines) if line.strip()), 'no output')
 
   def _open(self, path: pathlib.Path) -> BinaryIO:

@@ -13,8 +13,8 @@ from absl import logging
 from tasks import errors
 from tasks.cli import options
 
-_FULL_HELP = frozenset(['--helpfull', '-helpfull'])
-_HELP = frozenset(['--help', '-h', '-help', '--helpshort']) | _FULL_HELP
+_FULL_HELP = '--helpfull'
+_HELP = frozenset(['--help', '-h', _FULL_HELP])
 # AutoGraph of TensorFlow writes one module per function; their names begin with this.
 _GENERATED = '__autograph_generated_file'
 
@@ -107,8 +107,8 @@ class Command:
     logging.set_verbosity(logging.ERROR)
     try:
       if not _HELP.isdisjoint(argv[1:]):
-        full = not _FULL_HELP.isdisjoint(argv[1:])
-        print(*self.usage, options.help_text(self.new_flags(*self.tables), full), sep='\n')
+        text = options.help_text(self.new_flags(*self.tables), full=_FULL_HELP in argv)
+        print(*self.usage, text, sep='\n')
         return 0
       return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
     except BrokenPipeError:  # As by `| head`; the rest of the output goes nowhere.

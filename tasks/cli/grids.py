@@ -52,17 +52,15 @@ class Cell:
 
     Flags of directories, such as --data_dir, are left out, as in a run's identity.
     """
-    first, rest = [], []
-    for flag in self.flags:
-      name, _, value = flag.partition('=')
-      if name == _FLAGFILE:
-        value = pathlib.Path(value).stem
-      if name in _FIRST:
-        first.append((_FIRST.index(name), value))
-      elif not name.endswith('_dir'):
-        rest.append(flag.lstrip('-'))
-    parts = [value for _, value in sorted(first)] + sorted(rest)
-    name = _UNSAFE.sub('_', '-'.join(parts))
+    values = {name: value for name, _, value in (flag.partition('=') for flag in self.flags)}
+    if _FLAGFILE in values:
+      values[_FLAGFILE] = pathlib.Path(values[_FLAGFILE]).stem
+    first = [values.pop(name) for name in _FIRST if name in values]
+    rest = sorted(
+        flag.lstrip('-') for flag in self.flags
+        if (name := flag.partition('=')[0]) in values and not name.endswith('_dir')
+    )
+    name = _UNSAFE.sub('_', '-'.join([*first, *rest]))
     if len(name) > _MAX_NAME:  # File systems take 255 bytes.
       digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
       name = f'{name[:_MAX_NAME]}-{digest}'

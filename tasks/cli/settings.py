@@ -235,15 +235,13 @@ def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
 
   Modules that are not `chosen` are left out: two may have options of one name.
   """
-  tasks, known_systems = (
-      [plugin for name, plugin in registry.items() if name in (*registry.names, *chosen)]
-      for registry in (datasets.TASKS, systems.SYSTEMS)
-  )
-  tables = [(f'--task={task.name}', _prefix(task), task.options) for task in tasks]
-  for table in dict.fromkeys(system.options for system in known_systems):
-    names = [system.name for system in known_systems if system.options is table]
-    tables.append((options.when('algorithm', *names).text, '', table))
-  return [entry for entry in tables if entry[-1] is not None]
+  names: dict[tuple[str, str, type], list[str]] = {}
+  for flag, registry in (('task', datasets.TASKS), ('algorithm', systems.SYSTEMS)):
+    for name, plugin in registry.items():
+      if plugin.options is not None and name in (*registry.names, *chosen):
+        prefix = _prefix(plugin) if flag == 'task' else ''
+        names.setdefault((flag, prefix, plugin.options), []).append(plugin.name)
+  return [(options.when(key[0], *named).text, *key[1:]) for key, named in names.items()]
 
 
 _prefix = '{0.name}_'.format

@@ -127,16 +127,6 @@ class TestExecution:
     failed = [out for out, _ in said if 'FAILED: exit status 2: tasks.run: Fashion-M' in out]
     assert failed and sorted(one.returncode for one in both) == [int(len(failed) == 2), 1]
 
-  def test_lines_show_how_far_a_run_is(self, write_grid, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sweep, '_SECONDS_PER_LINE', 0.5)
-    # Long enough for a line before the last.
-    grid = write_grid('--algorithm=fedavg --rounds=30 --local_epochs=100')
-    status, out, _ = _main(capsys, grid, f'--sweep_dir={tmp_path / "runs"}', '--seeds=1')
-    assert status == 0
-    assert re.match(r'\[1/1\] \S*fedavg\S*\n', out)
-    assert re.search(r'^\[1/1\] round \d+/30: .*s a round, \d\d:\d\d left$', out, re.M)
-    assert out.endswith(f'\n1 done\nreport: python -m tasks.report {tmp_path / "runs"}\n')
-
   def test_interrupted_twice_and_started_again(self, write_grid, tmp_path, capsys):
     grid = write_grid(
         '--algorithm=fedavg --rounds=1', '--algorithm=fedsmp_randk --p=0.5 --rounds=30'

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Optional
 
-from absl import flags
 import pytest
 
 from tasks import errors
@@ -53,13 +52,6 @@ class TestMake:
         spices=['cumin', 'salt'], guests=['ada', 'carl'], notes=['a,b', 'c'],
     )
     assert _oven('--golden=0.5', '--nocrisp').crisp is False
-
-  @pytest.mark.parametrize(
-      'argument', ['--fuel=coal', '--degrees=hot', '--minutes=1.5', '--crisp=1.5', '--spices=tea']
-  )
-  def test_another_type_is_refused_by_absl(self, argument):
-    with pytest.raises(flags.Error, match=argument.split('=')[0].strip('-')):
-      options.new_flags(_Oven)(['oven', argument])
 
   def test_what_is_missing_is_filled_in(self):
     assert (_oven().minutes, _oven('--fuel=wood').minutes) == (30, 20)

@@ -69,16 +69,6 @@ class TestComputation:
       )
       assert spec.epsilon(accountants.PAPER) == pytest.approx(row.epsilon, rel=0.012)
 
-  def test_uplink_is_four_bytes_a_value(self):
-    dims = {'fashion_mnist': 1_663_370, 'svhn': 3_431_754, 'shakespeare': 822_570}
-    for row in paper_tables.rows():
-      if row.uplink_megabytes is not None:
-        standard = paper_tables.settings_of(row.task)
-        n = {'shakespeare': 715}.get(row.task, 6000)
-        share = standard.rounds * standard.clients_per_round / n
-        megabytes = 4 * row.p * dims[row.task] * share / 1e6
-        assert row.uplink_megabytes == pytest.approx(megabytes, abs=0.01), row
-
   def test_the_grids_have_figure_3_without_noise(self):
     for task in ('fashion_mnist', 'svhn', 'shakespeare'):
       cells = [cell.settings for part in grids.read(f'paper/{task}') for cell in part]
