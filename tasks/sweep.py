@@ -66,8 +66,8 @@ _COMMAND = command.Command(
         '',
         'Runs every unfinished configuration of a grid, the paper\'s headline rows first. The same',
         'command resumes an interrupted sweep; a run that fails is reported, and the others',
-        'continue. Exit status 1 if one has failed. The checkpoints of finished runs, most of their',
-        'size, are removed. For instance:',
+        'continue. Exit status 1 if one has failed. The checkpoints of finished runs are removed.',
+        'For instance:',
         '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
     ),
     (Options,),
@@ -177,8 +177,10 @@ class _Run:
         print(f'{place} {self._last_line(begin)}', flush=True)
     status = process.returncode
     if status and not signals:
-      reason = f'killed by {signal.Signals(-status).name}' if status < 0 else f'exit status {status}'
-      print(f'FAILED: {reason}: {self._last_line(begin)}', flush=True)
+      ending = f'exit status {status}'
+      if status < 0:
+        ending = f'killed by {signal.Signals(-status).name}'
+      print(f'FAILED: {ending}: {self._last_line(begin)}', flush=True)
     return status
 
   def _last_line(self, begin: int) -> str:

@@ -70,7 +70,10 @@ class TestMake:
           (['--golden=1'], '--golden must be a number >= 0 and < 1; got 1.0.'),
           (['--weight=inf'], '--weight must be a finite number > 0; got inf.'),
           (['--logs=3'], '--logs has no effect unless --fuel=wood. Set that, or remove --logs.'),
-          (['--fuel=wood', '--crisp'], '--crisp has no effect unless --fuel=gas or coal. Set that, or remove --crisp.'),
+          (
+              ['--fuel=wood', '--crisp'],
+              '--crisp has no effect unless --fuel=gas or coal. Set that, or remove --crisp.',
+          ),
           (
               ['--golden=0', '--minutes=3'],
               '--minutes=3 and --golden=0.0 exclude each other. Remove one of them.',
