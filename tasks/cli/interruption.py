@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: a round in flight may end; elsewhere, or on a second one, all ends at once."""
+"""SIGTERM and SIGINT: a round in flight may end; elsewhere, or on a second one, all ends now."""
 
 from collections.abc import Iterator
 import contextlib
