@@ -54,10 +54,11 @@ _COMMAND = command.Command(
         '  python -m tasks.run --task=fashion_mnist --algorithm=dp_fedavg --seed=1',
         '  python -m tasks.run --flagfile=tasks/experiments/paper/fashion_mnist.flags --p=0.005',
         '',
-        'A flag that has no effect with the task or the algorithm is an error. The same command',
-        'with the same --output_dir resumes a run, however it ended.',
+        'A flag that has no effect with the task or the algorithm is an error on the command line,',
+        'and is ignored in a file of flags, one per line, that --flagfile=FILE reads. The same',
+        'command with the same --output_dir resumes a run, however it ended.',
     ),
-    flag_help=settings_lib.help_lines,
+    new_flags=settings_lib.new_flags,
     parse=settings_lib.parse,
     failures=_failures,
 )
@@ -83,8 +84,7 @@ def run(
   if (result := finished.text(settings, output)) is not None:
     print(result)
     return 0
-  if 'tensorflow' not in sys.modules:  # The import takes 10 s if its files are not in memory.
-    print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
+  _prepare_tensorflow(seeded=settings.seed is not None)
   from fedsmp_tff.program import loop
   from tasks.training import builders
   from tasks.training import evaluation
@@ -96,7 +96,6 @@ def run(
 
   s, stop, manager = settings, interruption.Interruption(), _release_manager(output)
   path = output.output_dir or _new_directory(s)
-  place_lib.prepare(seeded=s.seed is not None)
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.handled())
     stack.enter_context(place_lib.context(place))
@@ -136,6 +135,15 @@ def run(
   if stopped_by is not None:
     raise stopped_by
   return 0
+
+
+def _prepare_tensorflow(seeded: bool) -> None:
+  if 'tensorflow' not in sys.modules:  # The import takes 10 s if its files are not in memory.
+    print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
+  if seeded:
+    # Two runs of a seed are equal, on GPUs too. TensorFlow reads it once: in a process that has run
+    # something without a seed, a seeded run has another graph, and other last bits, than alone.
+    os.environ['TF_DETERMINISTIC_OPS'] = '1'
 
 
 def _release_manager(output: place_lib.OutputSettings) -> Any:

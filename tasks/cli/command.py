@@ -13,8 +13,8 @@ from absl import logging
 from tasks import errors
 from tasks.cli import options
 
-_FULL_HELP = frozenset(['--helpfull', '-helpfull'])
-_HELP = frozenset(['--help', '-h', '-help', '--helpshort']) | _FULL_HELP
+_FULL_HELP = '--helpfull'
+_HELP = frozenset(['--help', '-h', _FULL_HELP])
 # AutoGraph of TensorFlow writes one module per function; their names begin with this.
 _GENERATED = '__autograph_generated_file'
 
@@ -34,20 +34,7 @@ def read(flag_values: flags.FlagValues, arguments: Sequence[str], program: str) 
     return flag_values([program, *arguments])[1:]
   except (flags.Error, ValueError) as error:  # ValueError: a value for --noFLAG.
     text = str(error).removeprefix('ERROR:: ')
-    if isinstance(error, flags.UnrecognizedFlagError):
-      text += _flagfile_of(error.flagname, flag_values, arguments)
     raise errors.InputError(f'{text} (see {program} --help)') from None
-
-
-def _flagfile_of(name: str, flag_values: flags.FlagValues, arguments: Sequence[str]) -> str:
-  """Returns a sentence on the --flagfile that has an unknown flag; '' if none has it."""
-  for argument in arguments:
-    option, _, path = argument.lstrip('-').partition('=')
-    if option == 'flagfile' and path:
-      lines = flag_values.read_flags_from_files([argument])
-      if name in (line.lstrip('-').split('=')[0] for line in lines):
-        return f' It is in {path}; correct or remove it there'
-  return ''
 
 
 def refuse(rest: Sequence[str], program: str) -> None:
@@ -89,8 +76,7 @@ class Command:
     name: The module that runs it, such as 'tasks.run'.
     usage: The lines of its help that precede its flags.
     tables: The dataclasses of its own options.
-    flag_help: Returns the lines of help on all flags (True) or on the common ones (False); None:
-      on the options of `tables`, for both.
+    new_flags: Returns the flags for its help, from `tables`.
     parse: Parses a command line, as the function `parse` does, into the arguments of `run`.
     failures: Returns the exceptions that mean exit status 1, or their attribute `status` if
       they have one; called when something fails, so that a page of help does not import them.
@@ -99,7 +85,7 @@ class Command:
   name: str
   usage: Sequence[str]
   tables: Sequence[type] = ()
-  flag_help: Optional[Callable[[bool], Sequence[str]]] = None
+  new_flags: Callable[..., flags.FlagValues] = options.new_flags
   parse: Callable[..., Sequence[Any]] = parse
   failures: Callable[[], tuple[type[BaseException], ...]] = tuple
 
@@ -107,13 +93,6 @@ class Command:
   def program(self) -> str:
     """The command line that starts it."""
     return f'python -m {self.name}'
-
-  def _help(self, full: bool) -> str:
-    if self.flag_help is not None:
-      lines = self.flag_help(full)
-    else:
-      lines = options.help_lines(options.new_flags(*self.tables), *self.tables)
-    return '\n'.join([*self.usage, *lines])
 
   def main(self, argv: Sequence[str], run: Callable[..., Optional[int]]) -> int:
     """Parses a command line and calls a function; prints one line for an error.
@@ -128,7 +107,8 @@ class Command:
     logging.set_verbosity(logging.ERROR)
     try:
       if not _HELP.isdisjoint(argv[1:]):
-        print(self._help(full=not _FULL_HELP.isdisjoint(argv[1:])))
+        text = options.help_text(self.new_flags(*self.tables), full=_FULL_HELP in argv)
+        print(*self.usage, text, sep='\n')
         return 0
       return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
     except BrokenPipeError:  # As by `| head`; the rest of the output goes nowhere.

@@ -52,17 +52,15 @@ class Cell:
 
     Flags of directories, such as --data_dir, are left out, as in a run's identity.
     """
-    first, rest = [], []
-    for flag in self.flags:
-      name, _, value = flag.partition('=')
-      if name == _FLAGFILE:
-        value = pathlib.Path(value).stem
-      if name in _FIRST:
-        first.append((_FIRST.index(name), value))
-      elif not name.endswith('_dir'):
-        rest.append(flag.lstrip('-'))
-    parts = [value for _, value in sorted(first)] + sorted(rest)
-    name = _UNSAFE.sub('_', '-'.join(parts))
+    values = {name: value for name, _, value in (flag.partition('=') for flag in self.flags)}
+    if _FLAGFILE in values:
+      values[_FLAGFILE] = pathlib.Path(values[_FLAGFILE]).stem
+    first = [values.pop(name) for name in _FIRST if name in values]
+    rest = sorted(
+        flag.lstrip('-') for flag in self.flags
+        if (name := flag.partition('=')[0]) in values and not name.endswith('_dir')
+    )
+    name = _UNSAFE.sub('_', '-'.join([*first, *rest]))
     if len(name) > _MAX_NAME:  # File systems take 255 bytes.
       digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
       name = f'{name[:_MAX_NAME]}-{digest}'
@@ -90,34 +88,13 @@ def read(grid: str) -> list[list[Cell]]:
   """Returns the paragraphs of a grid.
 
   Args:
-    grid: One of `names`; a file; or DIRECTORY/all for all built-in grids of one directory, of
-      which the first paragraphs come first.
+    grid: One of `names`, or a file.
 
   Raises:
     InputError: If there is no such grid, or a line is not a list of flags.
   """
-  directory, _, last = grid.rpartition('/')
-  members = [name for name in names() if name.rpartition('/')[0] == directory]
-  if last == _ALL and members:
-    grids = [_parse(_ROOT / f'{name}{_SUFFIX}') for name in members]
-    together = itertools.zip_longest(*grids, fillvalue=())
-    return [_unique(itertools.chain(*paragraphs)) for paragraphs in together]
   path = _ROOT / f'{grid}{_SUFFIX}'
-  return _parse(path if path.is_file() else pathlib.Path(grid))
-
-
-def with_seeds(paragraphs: Iterable[Sequence[Cell]], seeds: Sequence[int]) -> list[Cell]:
-  """Returns all cells in the order to run them, with each seed; a cell that has one keeps it."""
-  return _unique(
-      cell if any(flag.startswith('--seed=') for flag in cell.flags)
-      else Cell.of((*cell.flags, f'--seed={seed}'))
-      for paragraph in paragraphs
-      for seed in seeds
-      for cell in paragraph
-  )
-
-
-def _parse(path: pathlib.Path) -> list[list[Cell]]:
+  path = path if path.is_file() else pathlib.Path(grid)
   try:
     lines = path.read_text(encoding='utf-8').splitlines()
   except (OSError, UnicodeDecodeError) as error:
@@ -147,6 +124,17 @@ def _parse(path: pathlib.Path) -> list[list[Cell]]:
   if not paragraphs:
     raise errors.InputError(f'--grid={path} lists no run. Add a line of flags.')
   return paragraphs
+
+
+def with_seeds(paragraphs: Iterable[Sequence[Cell]], seeds: Sequence[int]) -> list[Cell]:
+  """Returns all cells in the order to run them, with each seed; a cell that has one keeps it."""
+  return _unique(
+      cell if any(flag.startswith('--seed=') for flag in cell.flags)
+      else Cell.of((*cell.flags, f'--seed={seed}'))
+      for paragraph in paragraphs
+      for seed in seeds
+      for cell in paragraph
+  )
 
 
 def _absolute(flag: str, directory: pathlib.Path) -> str:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the round in flight may end, a second signal ends at once."""
+"""SIGTERM and SIGINT: a round in flight may end; elsewhere, or on a second one, all ends now."""
 
 from collections.abc import Iterator
 import contextlib
@@ -8,15 +8,13 @@ import signal
 import socket
 import sys
 import threading
-from typing import NoReturn
+from typing import NoReturn, Optional
 
 import psutil
 
 from tasks.cli import command
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Before the rounds there is no work to lose: an operation of TensorFlow in flight gets no longer.
-_SECONDS_BEFORE_ROUNDS = 3.0
 # Time for a round in flight to end.
 _GRACE_SECONDS = 20.0
 _LATE = object()
@@ -35,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-  """Ends a command on a signal: within `rounds` after the round in flight, elsewhere at once.
+  """Ends a command on a signal: after the round in flight, or at once where none is.
 
   A thread waits for the signals, since Python informs the main thread only between two
   bytecodes, and an operation of TensorFlow can take seconds.
@@ -46,25 +44,23 @@ class Interruption:
 
   def __init__(self):
     self.next_step = ''
-    self._number = None
-    self._may_defer = False
-    self._in_rounds = False
-    self._raised = False
+    self._number: Optional[int] = None
+    self._in_round = False
+    self._abandoned = False
 
   def check(self) -> None:
-    """Raises `Interrupted` if a signal has come; else a round may begin."""
-    self._in_rounds = self._may_defer
-    if self._number is not None:
+    """Raises `Interrupted` if a signal has come; else a round begins, which a signal lets end."""
+    self._in_round = self._number is None
+    if not self._in_round:
       raise self._interrupted()
 
   @contextlib.contextmanager
   def rounds(self) -> Iterator[None]:
-    """In this block, from the first `check` on, a signal is left to the next, within the grace."""
-    self._may_defer = True
+    """The block of the rounds, after which no round is in flight."""
     try:
       yield
     finally:
-      self._may_defer = self._in_rounds = False
+      self._in_round = False
 
   @contextlib.contextmanager
   def handled(self) -> Iterator[None]:
@@ -77,17 +73,14 @@ class Interruption:
     wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=self._listen, args=(reader,), daemon=True)
     thread.start()
-    hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
     try:
       yield
     except Exception as error:
       # An exception that is raised within a callback of C++ can come out as another error.
-      if self._raised:
+      if self._abandoned:
         raise self._interrupted() from error
       raise
     finally:
-      signal.setitimer(signal.ITIMER_REAL, 0)
-      sys.unraisablehook = hook
       signal.set_wakeup_fd(wakeup)
       for number, handler in before.items():
         signal.signal(number, handler)
@@ -99,39 +92,28 @@ class Interruption:
     return Interrupted(self._number, self.next_step)
 
   def _on_signal(self, number: int, unused_frame) -> None:
-    if number != signal.SIGALRM:
-      self._number = self._number or number
-      if self._in_rounds:
-        return
-    self._raised = True
-    raise self._interrupted()
-
-  def _on_unraisable(self, unraisable) -> None:
-    """Raises again, a little later, what Python drops because a finalizer raised it."""
-    if isinstance(unraisable.exc_value, Interrupted):
-      signal.setitimer(signal.ITIMER_REAL, 0.01)
-    else:
-      sys.__unraisablehook__(unraisable)
+    """Abandons the round in flight on SIGALRM; `_listen` handles the other signals."""
+    if number == signal.SIGALRM and self._in_round:
+      self._in_round, self._abandoned = False, True
+      raise self._interrupted()
 
   def _listen(self, numbers: socket.socket) -> None:
     first = _next_signal(numbers)
     if first is None:
       return
-    if not self._in_rounds:
-      second = _next_signal(numbers, _SECONDS_BEFORE_ROUNDS)
-      if second is _LATE:
-        _end(first, str(Interrupted(first, self.next_step)))
-    else:
-      _say(
-          f'{signal.Signals(first).name}: the round in flight has'
-          f' {_GRACE_SECONDS:g} s to end; a second signal ends at once.'
-      )
-      second = _next_signal(numbers, _GRACE_SECONDS)
-      if second is _LATE:
-        if self._in_rounds:
-          _say('the round in flight is abandoned.')
-          signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
-        second = _next_signal(numbers)
+    if not self._in_round:
+      _end(first, str(Interrupted(first, self.next_step)))
+    self._number = first
+    _say(
+        f'{signal.Signals(first).name}: the round in flight has'
+        f' {_GRACE_SECONDS:g} s to end; a second signal ends at once.'
+    )
+    second = _next_signal(numbers, _GRACE_SECONDS)
+    if second is _LATE:
+      if self._in_round:
+        _say('the round in flight is abandoned.')
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+      second = _next_signal(numbers)
     if second is not None:
       _end(second, f'{signal.Signals(second).name} again: ended{self.next_step}')
 

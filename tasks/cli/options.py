@@ -7,7 +7,7 @@ Each option is written once, as a field whose annotation is the flag's type:
   )
 
 `new_flags` defines the flags of such dataclasses, `make` turns parsed flags into an instance,
-fills in defaults and checks it, and `help_lines` explains the flags by group.
+fills in defaults and checks it, and `help_text` explains the flags by group.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,6 @@ import copy
 import dataclasses
 import functools
 import math
-import re
 from typing import Any, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from absl import flags
@@ -24,8 +23,8 @@ from tasks import errors
 
 _Table = TypeVar('_Table')
 _METADATA = 'option'
-_REPEAT_HINT = ';\n    repeat this option to specify a list of values'
-_COLUMNS = 90
+# absl groups flags by module: a group is the name of a module, as is that of the common flags.
+_COMMON = 'The flags that most runs need'
 _DEFINE = {
     bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
     str: flags.DEFINE_string,
@@ -46,9 +45,7 @@ class Condition:
 
 
 def when(name: str, *values: str) -> Condition:
-  """Returns the condition that an option has one of these values; without values, is set."""
-  if not values:
-    return Condition(f'--{name} is set', lambda chosen: chosen[name] is not None)
+  """Returns the condition that an option has one of these values."""
   *others, last = values
   text = f'{", ".join(others)} or {last}' if others else last
   return Condition(f'--{name}={text}', lambda chosen: chosen[name] in values)
@@ -61,24 +58,25 @@ class Option:
   Attributes:
     default: The flag's default.
     help: Its meaning and unit. It may begin with '<values>: ' if `values` are not all.
-    group: The title that `help_lines` lists it under; '' for none.
+    group: The title that `help_text` lists it under.
     values: The texts that it accepts; empty for all.
     repeated: Whether giving it several times makes a list.
     at_least: The smallest value.
     above: A value that all values are greater than.
     at_most: The largest value.
     below: A value that all values are less than.
-    requires: The condition without which it has no effect and is refused; None for none.
+    requires: The condition, on options before it, without which it has no effect and is refused;
+      None for none.
     excludes: The names of options that cannot be set with it.
-    default_fn: Returns the default from all values by name, where `requires` and `excludes` allow
-      a value; None leaves `default`.
+    default_fn: Returns the default from the values of options before it, by name, where `requires`
+      and `excludes` allow a value; None leaves `default`.
     in_comparisons: Whether two runs that differ in it count as different in reports.
     common: Whether the short page of help lists it.
   """
 
   default: Any
   help: str
-  group: str = ''
+  group: str = 'Flags'
   values: Sequence[str] = ()
   repeated: bool = False
   at_least: Optional[float] = None
@@ -150,8 +148,17 @@ def new_flags(*tables: type) -> flags.FlagValues:
   return flag_values
 
 
-def define(flag_values: flags.FlagValues, table: type, prefix: str = '') -> None:
-  """Adds a flag for each option of a dataclass; its name begins with `prefix`."""
+def define(
+    flag_values: flags.FlagValues, table: type, prefix: str = '', group: Optional[str] = None
+) -> None:
+  """Adds a flag for each option of a dataclass.
+
+  Args:
+    flag_values: The flags.
+    table: The dataclass.
+    prefix: The beginning of the flags' names.
+    group: The title that `help_text` lists them under; None: those of the options.
+  """
   for name, opt in options_of(table).items():
     choices = {}
     if opt.values:
@@ -161,7 +168,20 @@ def define(flag_values: flags.FlagValues, table: type, prefix: str = '') -> None
       define_flag = flags.DEFINE_multi_string
     else:
       define_flag = _DEFINE.get(_types_of(table)[name], flags.DEFINE_list)
-    define_flag(prefix + name, opt.default, help=opt.help, flag_values=flag_values, **choices)
+    define_flag(
+        prefix + name, opt.default, help=opt.help, flag_values=flag_values,
+        module_name=group or opt.group, **choices,
+    )
+    if opt.common:
+      flag_values.register_key_flag_for_module(_COMMON, flag_values[prefix + name])
+
+
+def help_text(flag_values: flags.FlagValues, full: bool) -> str:
+  """Returns the help of all flags, by group, or of the common ones if some are."""
+  common = flag_values.module_help(_COMMON)
+  if common and not full:
+    return f'{common}\n\nAll flags: --helpfull'
+  return '\n'.join(map(flag_values.module_help, flag_values.flags_by_module_dict()))
 
 
 def make(
@@ -169,7 +189,6 @@ def make(
     parsed: flags.FlagValues,
     presets: Collection[str] = (),
     prefix: str = '',
-    **others: Any,
 ) -> _Table:
   """Returns an instance of a dataclass of options.
 
@@ -179,52 +198,43 @@ def make(
     presets: The names of flags that only a --flagfile sets. Those that have no effect, or that
       another flag excludes, are left at their defaults.
     prefix: The beginning of the flags' names.
-    **others: Values of the fields that are not options.
 
   Raises:
     InputError: If an option is out of range, has no effect, or excludes another that is set.
   """
   opts = options_of(table)
   given = {name for name in opts if parsed[prefix + name].present}
-  preset = {name for name in given if prefix + name in presets}
-  while True:
-    values = {
-        name: parsed[prefix + name].value if name in given else opt.default
-        for name, opt in opts.items()
-    }
-    for name, opt in opts.items():
-      if name in given or opt.default_fn is None or not opt.has_effect(values):
-        continue
+  explicit = {name for name in given if prefix + name not in presets}
+  values = {
+      name: parsed[prefix + name].value if name in given else opt.default
+      for name, opt in opts.items()
+  }
+  for name, opt in opts.items():
+    is_excluded = not explicit.isdisjoint(opt.excludes) or any(
+        name in opts[other].excludes for other in explicit
+    )
+    if name in given - explicit and (is_excluded or not opt.has_effect(values)):
+      given.remove(name)
+      values[name] = opt.default
+    if name not in given and opt.default_fn is not None and opt.has_effect(values):
       if all(values[other] is None for other in opt.excludes):
         values[name] = opt.default_fn(values)
-    explicit = given - preset
-    idle = {
-        name for name in preset & given
-        if not opts[name].has_effect(values) or not explicit.isdisjoint(opts[name].excludes)
-        or any(name in opts[other].excludes for other in explicit)
-    }
-    if not idle:
-      break
-    given -= idle
   _check(table, values, given, prefix)
-  return table(**values, **others)
+  return table(**values)
 
 
 def _check(table: type, values: Mapping[str, Any], given: Collection[str], prefix: str) -> None:
   """Raises `InputError` if values break a rule; `given` are the names that the user has set."""
   for name, opt in options_of(table).items():
-    if name not in given:
-      continue
-    if not opt.has_effect(values):
+    kind, value = _types_of(table)[name], values[name]
+    if name in given and not opt.has_effect(values):
       raise no_effect(prefix + name, opt.requires.text)
     for other in opt.excludes:
-      if other in given:
+      if name in given and other in given:
         raise errors.InputError(
-            f'{flag_of(prefix + name, values[name])} and {flag_of(prefix + other, values[other])}'
+            f'{flag_of(prefix + name, value)} and {flag_of(prefix + other, values[other])}'
             ' exclude each other. Remove one of them.'
         )
-  for name, opt in options_of(table).items():
-    kind, value = _types_of(table)[name], values[name]
     if kind in (int, float) and value is not None and not opt.allows(value):
       raise errors.InputError(f'--{prefix}{name} must be {opt.range_text(kind)}; got {value}.')
 
@@ -240,37 +250,5 @@ def flag_of(name: str, value: Any) -> str:
   """Returns a value as a flag of a command line."""
   if isinstance(value, bool):
     return f'--{name}' if value else f'--no{name}'
-  return f'--{name}={_text(value)}'
-
-
-def help_lines(
-    parsed: flags.FlagValues, *tables: type, prefix: str = '', title: str = '', common: bool = False
-) -> list[str]:
-  """Returns the help of options by group, or all below a title; of the common ones alone."""
-  groups: dict[str, list[str]] = {}
-  for table in tables:
-    for name, opt in options_of(table).items():
-      if opt.common or not common:
-        groups.setdefault(title or opt.group, []).append(_flag_help(parsed[prefix + name]))
-  lines = []
-  for group, texts in groups.items():
-    lines += ['', *([f'{group}:'] if group else []), *texts]
-  return lines
-
-
-def _flag_help(flag: flags.Flag) -> str:
-  """Returns a flag's name, choices, meaning and default, as wrapped lines of a help page."""
-  text = flag.help.removesuffix(_REPEAT_HINT).replace('\n', ' ')
-  choices, text = re.fullmatch('(?:<([^>]*)>: )?(.*)', text).groups()
-  if flag.default not in (None, []):
-    text = f'{text.removesuffix(".")} (default: {_text(flag.default)}).'
-  # Spaces are where a list of values may break.
-  value = f'=<{choices.replace("|", " | ")}>' if choices else ''
-  return flags.text_wrap(f'--{flag.name}{value}: {text}', _COLUMNS, '      ', '  ')
-
-
-def _text(value: Any) -> str:
-  """Returns a flag's value as in a command line."""
-  if isinstance(value, list):
-    return ','.join(map(str, value))
-  return str(value).lower() if isinstance(value, bool) else str(value)
+  text = ','.join(map(str, value)) if isinstance(value, list) else value
+  return f'--{name}={text}'

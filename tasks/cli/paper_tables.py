@@ -33,9 +33,8 @@ class Row:
     table: Its number.
     task: As `--task`.
     algorithm: As `--algorithm`.
-    p: The compression ratio; in Table 7 not as printed, see `p_printed`.
-    p_printed: The printed ratio. The header of Table 7, top-k on SVHN, does not fit Table 2, which
-      has the rows of epsilon = 1.01.
+    p: The compression ratio. 0.05, 0.1 and 0.2 in the header of Table 7, top-k on SVHN, are read as
+      0.005, 0.01 and 0.05: only so do its rows of epsilon = 1.01 fit Table 2.
     noise_multiplier: sigma; None without privacy. For Shakespeare, the sigma that has the printed
       epsilon in the paper's accounting.
     epsilon: As printed; None without privacy.
@@ -48,7 +47,6 @@ class Row:
   task: str
   algorithm: str
   p: float
-  p_printed: float
   noise_multiplier: Optional[float]
   epsilon: Optional[float]
   accuracy: float

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 import contextlib
 import dataclasses
-import os
 from typing import Optional
 
 from tasks import errors
@@ -73,19 +72,6 @@ class OutputSettings:
       ' receives each row of metrics.csv, with the round as the key (default: none).',
       group='Output',
   )
-
-
-def prepare(seeded: bool) -> None:
-  """Sets the environment variables of TensorFlow, before it runs anything.
-
-  TensorFlow reads them once: in a process that has run something without a seed, a seeded run gets
-  another graph (of the cross entropy), and so other last bits, than by its own command.
-
-  Args:
-    seeded: Whether two runs must be equal, on GPUs too.
-  """
-  if seeded:
-    os.environ['TF_DETERMINISTIC_OPS'] = '1'
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Plug-ins: a flag names a built-in value, or a module on the Python path that has one."""
 
 from collections.abc import Iterable
-import importlib
+import pkgutil
 from typing import Any, TypeVar
 
 from tasks import errors
@@ -35,7 +35,7 @@ class Registry(dict[str, _T]):
   def __missing__(self, name: str) -> _T:
     """Imports a module; raises `InputError` if it does not exist or has no plug-in."""
     try:
-      plugin = getattr(importlib.import_module(name), self._attribute)
+      plugin = pkgutil.resolve_name(f'{name}:{self._attribute}')
       if not isinstance(plugin, self._kind):
         raise TypeError(
             f'its {self._attribute} is not a {self._kind.__module__}.{self._kind.__name__}'
@@ -55,9 +55,8 @@ def call(flag: str, name: str, kind: type[_T]) -> _T:
   Raises:
     InputError: If the function cannot be imported, or its result is not of type `kind`.
   """
-  module, _, function = name.partition(':')
   try:
-    make: Any = getattr(importlib.import_module(module), function)
+    make: Any = pkgutil.resolve_name(name)
   except _IMPORT_ERRORS as error:
     raise errors.InputError(
         f"--{flag}={name} can't be imported ({error}). Use MODULE:FUNCTION, with MODULE on the"

@@ -76,13 +76,13 @@ class RunSettings:
 
   task: str = _option(
       None,
-      f'<{"|".join(datasets.TASKS.names)}|MODULE>: Data, model and defaults. MODULE: a'
+      f'<{" | ".join(datasets.TASKS.names)} | MODULE>: Data, model and defaults. MODULE: a'
       ' Python module with a TASK (docs/extending.md).',
       **_RUN,
   )
   algorithm: str = _option(
       'fedsmp_topk',
-      f'<{"|".join(systems.SYSTEMS.names)}|MODULE>: Training method. fedsmp_*: k selected'
+      f'<{" | ".join(systems.SYSTEMS.names)} | MODULE>: Training method. fedsmp_*: k selected'
       ' coordinates, with clipping and noise. dp_fedavg: all coordinates, with clipping and noise.'
       ' fedavg*: no privacy. Not in the paper: fedsmp_released selects the top k of past releases,'
       ' without public data; public_only is the pre-trained model, without clients. MODULE: a'
@@ -218,8 +218,8 @@ class RunSettings:
       ' disjoint from clients and all other sets (default: off).',
       group=_EVALUATION, at_least=1,
   )
-  task_options: Any = dataclasses.field(kw_only=True)
-  system_options: Any = dataclasses.field(kw_only=True)
+  task_options: Any = None
+  system_options: Any = None
 
   @property
   def system(self) -> system_lib.System:
@@ -235,42 +235,29 @@ def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
 
   Modules that are not `chosen` are left out: two may have options of one name.
   """
-  tasks, known_systems = (
-      [plugin for name, plugin in registry.items() if name in (*registry.names, *chosen)]
-      for registry in (datasets.TASKS, systems.SYSTEMS)
-  )
-  tables = [(f'--task={task.name}', _prefix(task), task.options) for task in tasks]
-  for table in dict.fromkeys(system.options for system in known_systems):
-    names = [system.name for system in known_systems if system.options is table]
-    tables.append((options.when('algorithm', *names).text, '', table))
-  return [entry for entry in tables if entry[-1] is not None]
+  names: dict[tuple[str, str, type], list[str]] = {}
+  for flag, registry in (('task', datasets.TASKS), ('algorithm', systems.SYSTEMS)):
+    for name, plugin in registry.items():
+      if plugin.options is not None and name in (*registry.names, *chosen):
+        prefix = _prefix(plugin) if flag == 'task' else ''
+        names.setdefault((flag, prefix, plugin.options), []).append(plugin.name)
+  return [(options.when(key[0], *named).text, *key[1:]) for key, named in names.items()]
 
 
 _prefix = '{0.name}_'.format
 
 
-def _new_flags(*tables: type, chosen: Collection[str] = ()) -> flags.FlagValues:
+def new_flags(*tables: type, chosen: Collection[str] = ()) -> flags.FlagValues:
+  """Returns the flags of a run, and those of further dataclasses of options.
+
+  Args:
+    *tables: The dataclasses.
+    chosen: Modules that --task and --algorithm name; the options of others are left out.
+  """
   flag_values = options.new_flags(*_TABLES, *tables)
-  for _, prefix, table in _plugin_tables(chosen):
-    options.define(flag_values, table, prefix)
+  for condition, prefix, table in _plugin_tables(chosen):
+    options.define(flag_values, table, prefix, f'Only for {condition}')
   return flag_values
-
-
-def help_lines(full: bool) -> list[str]:
-  """Returns the help of all flags of a run, by group, or of the common ones."""
-  flag_values = _new_flags()
-  if not full:
-    title = 'The flags that most runs need'
-    lines = options.help_lines(flag_values, *_TABLES, title=title, common=True)
-    return [*lines, '', 'All flags: --helpfull']
-  lines = options.help_lines(flag_values, *_TABLES)
-  for condition, prefix, table in _plugin_tables():
-    lines += options.help_lines(flag_values, table, prefix=prefix, title=f'Only for {condition}')
-  return [
-      *lines, '',
-      'Flags from a file, one per line: --flagfile=FILE. A flag without effect is ignored in a',
-      'file, and is an error on the command line.',
-  ]
 
 
 def parse(
@@ -286,7 +273,7 @@ def parse(
   Raises:
     InputError: If a flag is unknown, missing, out of range or without effect.
   """
-  parsed = _new_flags(*tables, chosen=_import_plugins(arguments))
+  parsed = new_flags(*tables, chosen=_import_plugins(arguments))
   command.refuse(command.read(parsed, arguments, program), program)
   explicit = {a.lstrip('-').partition('=')[0] for a in arguments if a.startswith('-')}
   presets = {name for name in parsed if explicit.isdisjoint([name, f'no{name}'])}
@@ -312,8 +299,7 @@ def _run_settings(parsed: flags.FlagValues, presets: Collection[str]) -> RunSett
   if parsed['task'].value is None:
     names = ', '.join(datasets.TASKS.names)
     raise errors.InputError(f'--task is not set. Set it to one of {names}, or to a module.')
-  own = {'task_options': None, 'system_options': None}
-  settings = options.make(RunSettings, parsed, presets, **own)
+  settings, own = options.make(RunSettings, parsed, presets), {}
   task, system = datasets.TASKS[settings.task], settings.system
   for condition, prefix, table in _plugin_tables((settings.task, settings.algorithm)):
     if (prefix, table) == (_prefix(task), task.options):

@@ -49,7 +49,8 @@ def test_make_has_the_commands():
 def _help_flags(capsys, command):
   module = importlib.import_module(f'tasks.{command}')
   assert module.main([command, '--helpfull']) == 0
-  return set(re.findall(r'--([a-z_]+)', capsys.readouterr().out)) | {'help', 'helpfull', 'flagfile'}
+  names = re.findall(r'--(?:\[no\])?([a-z_]+)', capsys.readouterr().out)
+  return {*names, 'help', 'helpfull', 'flagfile'}
 
 
 def test_its_flags_exist(capsys):

@@ -55,12 +55,11 @@ class TestMain:
         "tasks.echo: 'a' is not a flag. Flags start with -- (see python -m tasks.echo --help).\n"
     )
 
-  @pytest.mark.parametrize('flag', ['--help', '-h', '-help'])
+  @pytest.mark.parametrize('flag', ['--help', '-h', '--helpfull'])
   def test_help(self, flag, capsys):
     assert _command().main(['echo', '--size=x', flag], _fail(AssertionError)) == 0
-    assert capsys.readouterr().out == (
-        'usage: echo\n\n  --size: Size (default: 3).\n  --loud: Loud (default: false).\n'
-    )
+    text = capsys.readouterr().out
+    assert text.startswith('usage: echo\n\nFlags:\n') and '\n  --size: Size.\n' in text
 
   @pytest.mark.parametrize(
       'argument, sentence',

@@ -69,14 +69,6 @@ class TestComputation:
     with pytest.raises(errors.InputError, match='--p has no effect unless --algorithm='):
       grids.Cell.of(['--task=svhn', '--algorithm=fedavg', '--p=0.1']).settings  # noqa: B018
 
-  def test_all_of_a_directory_begins_with_every_first_paragraph(self):
-    members = [name for name in grids.names() if name.startswith('paper/')]
-    together = grids.read('paper/all')
-    assert together[0] == [cell for name in members for cell in grids.read(name)[0]]
-    assert sum(map(len, together)) == sum(
-        len(paragraph) for name in members for paragraph in grids.read(name)
-    )
-
   @pytest.mark.parametrize(
       'text, sentence',
       [

@@ -1,4 +1,4 @@
-"""Tests of signals before the rounds, and of what a command leaves in the temporary directory."""
+"""Tests of signals outside of rounds, and of what a command leaves in the temporary directory."""
 
 import contextlib
 import os
@@ -92,19 +92,20 @@ def _started(body):
 _LONG = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
 
 
-def test_an_operation_in_flight_gets_no_grace_before_the_rounds():
-  with _started(f'  signal_soon(signal.SIGTERM)\n  with stop.rounds():\n    {_LONG}\n') as process:
+@pytest.mark.parametrize('before', ['', '  with stop.rounds():\n    stop.check()\n'])
+def test_outside_of_rounds_an_operation_in_flight_gets_no_grace(before):
+  with _started(f'{before}  signal_soon(signal.SIGTERM)\n  {_LONG}\n') as process:
     _, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 143
   assert err.strip() == 'tasks.run: ended by SIGTERM; the same command resumes it.'
 
 
-def test_it_gets_the_grace_from_the_first_round_on_and_a_second_signal_names_how_to_resume():
+def test_in_a_round_it_gets_the_grace_and_a_second_signal_names_how_to_resume():
   with _started(
       f'  with stop.rounds():\n    stop.check()\n    signal_soon(signal.SIGTERM)\n    {_LONG}\n'
   ) as process:
     waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the round in flight has 100000 s to end')
-    time.sleep(interruption._SECONDS_BEFORE_ROUNDS + 1)
+    time.sleep(1)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=waiting.SECONDS)
@@ -112,32 +113,22 @@ def test_it_gets_the_grace_from_the_first_round_on_and_a_second_signal_names_how
   assert err.strip() == 'tasks.run: SIGINT again: ended; the same command resumes it.'
 
 
-def test_after_the_rounds_it_ends_as_before_them():
-  with _started(
-      '  with stop.rounds():\n    stop.check()\n'
-      f'  signal_soon(signal.SIGTERM)\n  {_LONG}\n'
-  ) as process:
-    _, err = process.communicate(timeout=waiting.SECONDS)
-  assert process.returncode == 143 and 'in flight' not in err
+def test_an_abandoned_round_that_ends_by_another_error_is_interrupted(monkeypatch):
+  monkeypatch.setattr(interruption, '_GRACE_SECONDS', 0.01)
+  stop = interruption.Interruption()
+  with pytest.raises(interruption.Interrupted) as raised:
+    with stop.handled(), stop.rounds():
+      stop.check()
+      try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+      except KeyboardInterrupt as error:
+        # As a callback of C++ does.
+        raise SystemError('a function returned with an exception set') from error
+  assert raised.value.status == 143
 
 
-class TestInterruption:
-
-  def test_an_interrupt_that_comes_out_as_another_error_is_one(self, monkeypatch):
-    # Later than that, another thread would end this process.
-    monkeypatch.setattr(interruption, '_SECONDS_BEFORE_ROUNDS', 100000)
-    interrupt = interruption.Interruption()
-    with pytest.raises(interruption.Interrupted) as raised:
-      with interrupt.handled():
-        try:
-          os.kill(os.getpid(), signal.SIGTERM)
-          time.sleep(5)
-        except KeyboardInterrupt as error:
-          # As a callback of C++ does.
-          raise SystemError('a function returned with an exception set') from error
-    assert raised.value.status == 143
-
-  def test_other_errors_are_their_own(self):
-    with pytest.raises(ZeroDivisionError):
-      with interruption.Interruption().handled():
-        raise ZeroDivisionError
+def test_other_errors_are_their_own():
+  with pytest.raises(ZeroDivisionError):
+    with interruption.Interruption().handled():
+      raise ZeroDivisionError

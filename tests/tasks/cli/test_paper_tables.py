@@ -32,13 +32,11 @@ class TestComputation:
       assert row.accuracy == accuracy
 
   def test_table_7_is_read_as_table_2(self):
-    # Its header does not fit; its row of epsilon = 1.01 is Table 2's for the p that we read.
     table_2 = {
         row.p: row.accuracy for row in paper_tables.rows()
         if row.table == 2 and row.algorithm == 'fedsmp_topk'
     }
     of_7 = [row for row in paper_tables.rows() if row.table == 7]
-    assert [row.p_printed for row in of_7[:5]] == [0.05, 0.1, 0.2, 0.4, 0.8]
     for row in of_7:
       if row.epsilon == 1.01:
         assert row.accuracy == table_2[row.p]
@@ -70,16 +68,6 @@ class TestComputation:
           delta=spec_lib.default_delta(n), sampling=sampling.FIXED,
       )
       assert spec.epsilon(accountants.PAPER) == pytest.approx(row.epsilon, rel=0.012)
-
-  def test_uplink_is_four_bytes_a_value(self):
-    dims = {'fashion_mnist': 1_663_370, 'svhn': 3_431_754, 'shakespeare': 822_570}
-    for row in paper_tables.rows():
-      if row.uplink_megabytes is not None:
-        standard = paper_tables.settings_of(row.task)
-        n = {'shakespeare': 715}.get(row.task, 6000)
-        share = standard.rounds * standard.clients_per_round / n
-        megabytes = 4 * row.p * dims[row.task] * share / 1e6
-        assert row.uplink_megabytes == pytest.approx(megabytes, abs=0.01), row
 
   def test_the_grids_have_figure_3_without_noise(self):
     for task in ('fashion_mnist', 'svhn', 'shakespeare'):
