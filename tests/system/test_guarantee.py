@@ -202,15 +202,6 @@ class TestTable:
     with pytest.raises(AssertionError, match='unsecure'):
       tff.test.assert_not_contains_unsecure_aggregation(_build(name).next)
 
-  @pytest.mark.parametrize('name', _TAKE_NO_AGGREGATOR)
-  def test_these_take_no_aggregator(self, name):
-    assert _table()[name] == 'no'
-    symbol = getattr(_AGGREGATORS, name, None) or getattr(tff.learning, name)
-    assert not [
-        parameter for parameter in inspect.signature(symbol).parameters.values()
-        if re.search('inner|record|sum_factory', parameter.name)
-    ]
-
   @pytest.mark.parametrize('name', ['build_unweighted_mime_lite', 'build_weighted_mime_lite'])
   def test_mime_adds_gradients_in_the_clear_without_an_aggregator_of_them(self, name):
     process = _build(name, gradients=False, **_NOTHING)
@@ -224,55 +215,9 @@ class TestTable:
     factory = _AGGREGATORS.add_measurements(_ours(), client_measurement_fn=norms)
     assert _answer(_created(factory).next) == 'no'
 
-  @pytest.mark.parametrize(
-      'wrapper', [_AGGREGATORS.clipping_factory, _AGGREGATORS.zeroing_factory]
-  )
-  def test_a_secure_count_is_as_exact(self, wrapper):
-    [count] = [p for p in inspect.signature(wrapper).parameters if p.endswith('count_sum_factory')]
-    factory = wrapper(1.0, _ours(), **{count: _AGGREGATORS.SecureSumFactory(1, 0)})
-    sums = leaks.sums_of_clients(_created(factory).next)
-    assert not sums.plain and sums.other
-
 
 class TestValues:
   """Compares results with independent readings in NumPy."""
-
-  def _mean(self, factory, values):
-    process = _created(factory)
-    arguments = [values]
-    if isinstance(factory, _AGGREGATORS.WeightedAggregationFactory):
-      arguments.append([np.float32(10.0**i) for i in range(_CLIENTS)])
-    result = process.next(process.initialize(), *arguments).result
-    return np.concatenate([np.ravel(part) for part in result])
-
-  def _values(self, weights=(1.0,) * _CLIENTS):
-    """Returns clients' values, and the mean of their clipped products with the weights."""
-    flat = np.random.default_rng(0).normal(size=(_CLIENTS, 10)).astype(np.float32)
-    mean = numpy_reference.mean_without_noise(
-        [w * v for w, v in zip(weights, flat)], np.arange(10), 1.0, _CLIP
-    )
-    return [[v[:8].reshape(4, 2), v[8:]] for v in flat], mean
-
-  @pytest.mark.parametrize('name, divisor', [
-      ('as_weighted_aggregator', 1), ('concat_factory', 1), ('HadamardTransformFactory', 1),
-      ('DiscreteFourierTransformFactory', 1), ('add_measurements', 1),
-      ('UnweightedMeanFactory', _CLIENTS), ('DifferentiallyPrivateFactory', _CLIENTS),
-  ])
-  def test_wrappers_give_the_mean_or_divide_twice_and_weights_count_for_nothing(
-      self, name, divisor
-  ):
-    values, mean = self._values()
-    # A rotation of float32 loses some of the last bits.
-    np.testing.assert_allclose(
-        self._mean(_WRAPPERS[name](_ours()), values), mean / divisor, atol=2e-6
-    )
-
-  def test_a_weighted_mean_divides_twice_and_clips_what_is_multiplied(self):
-    weights = 10.0 ** np.arange(_CLIENTS)
-    values, mean = self._values(weights)
-    np.testing.assert_allclose(
-        self._mean(_AGGREGATORS.MeanFactory(_ours()), values), mean / weights.sum(), atol=2e-6
-    )
 
   @pytest.mark.parametrize('name', [
       'build_weighted_fed_avg', 'build_weighted_fed_avg_with_optimizer_schedule',
@@ -301,11 +246,6 @@ class TestValues:
     output = process.next(state, clients)
     before, after = map(process.get_model_weights, (state, output.state))
     return before, output, linear_runs.flat(before) - linear_runs.flat(after)
-
-  def test_a_round_of_reconstruction(self):
-    dataset = tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(8)).batch(2)
-    *_, moved = self._round(_build('build_fed_recon', **_NOTHING), [dataset] * _CLIENTS)
-    assert 0 < np.linalg.norm(moved) <= _CLIP + 1e-6
 
   def test_mime_s_two_releases_have_noise_of_their_own(self):
     process = _ALGORITHMS.build_unweighted_mime_lite(
