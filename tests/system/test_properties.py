@@ -4,12 +4,8 @@ import math
 
 import hypothesis
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
-import numpy as np
 import pytest
-import tensorflow as tf
 
-from fedsmp_tff.mechanism import channel
 from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
@@ -20,8 +16,6 @@ from tests.support import gaussian_mechanism
 
 # The same examples each time: what CI finds can be found again.
 _many = hypothesis.settings(derandomize=True, deadline=None, max_examples=60, database=None)
-
-_finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 class TestEncoding:
@@ -36,24 +30,6 @@ class TestEncoding:
     fixed_point = mechanism.FixedPoint(bits, 1.0, clients)
     assert clients * fixed_point.max_input < 2 ** (fixed_point.wire_bits - 1)
 
-  @_many
-  @hypothesis.given(
-      hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 5)), elements=_finite),
-      st.integers(8, 40),
-      st.floats(1e-6, 1e6),
-  )
-  def test_a_sum_comes_back_but_for_half_a_step_a_client(self, values, bits, bound):
-    fixed_point = channel.GaussianChannel(bits, bound, len(values))
-    encoded = [fixed_point.encode(tf.constant(v), None, None) for v in values]
-    for integers in encoded:
-      assert (integers.numpy() >= 0).all()
-      assert (integers.numpy() <= fixed_point.max_input).all()
-    decoded = fixed_point.decode_sum(tf.add_n(encoded), tf.constant(len(values)), None)
-    expected = np.clip(values, -bound, bound).sum(axis=0)
-    # The step of 40 bits is near float64's own error at the largest sums.
-    slack = len(values) * (fixed_point.step / 2 + 4 * np.finfo(float).eps * bound)
-    assert np.max(np.abs(decoded - expected)) <= slack * (1 + 1e-9)
-
 
 class TestAccounting:
 
@@ -61,7 +37,7 @@ class TestAccounting:
       'accountant', [accountants.POISSON_RDP, accountants.FIXED_RDP, accountants.PAPER],
       ids=lambda accountant: accountant.name,
   )
-  @hypothesis.settings(_many, max_examples=32)
+  @hypothesis.settings(_many, max_examples=12)
   @hypothesis.given(st.data())
   def test_more_noise_fewer_rounds_rarer_clients_or_a_larger_delta_never_cost_more(
       self, accountant, data
