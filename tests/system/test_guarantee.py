@@ -51,9 +51,6 @@ def _reconstruction_model():
   )
 
 
-_RECONSTRUCTION = dict(loss_fn=tf.keras.losses.MeanSquaredError)
-
-
 def _rate(unused_round_num):
   return 0.05
 
@@ -83,7 +80,9 @@ def _build(name, gradients=True, **metrics):
   make = _ours if 'unweighted' in name else _weighted
   options = {'model_aggregator': make()}
   if name == 'build_fed_recon':
-    options = {'model_aggregator_factory': make(), **_RECONSTRUCTION}
+    options = {
+        'model_aggregator_factory': make(), 'loss_fn': tf.keras.losses.MeanSquaredError,
+    }
   if 'mime' in name and gradients:
     options['full_gradient_aggregator'] = make()
   return getattr(_ALGORITHMS, name)(*_ARGUMENTS[name], **options, **metrics)

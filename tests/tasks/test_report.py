@@ -131,6 +131,7 @@ class TestExecution:
     assert [row['with'] for row in cells[_OTHERS]] == ['batch_size = 20', '']
     assert text.count('clip_schedule = learning_rate') == text.count('validation_examples = 16') == 1
 
+  @pytest.mark.slow
   def test_figures(self, tmp_path, runs):
     for algorithm in ('fedsmp_topk', 'fedavg_topk'):
       for p in (0.005, 0.1, 0.4):

@@ -80,6 +80,7 @@ class TestComputation:
     status, out, _ = _main(capsys, grid, *where[:2], '--status')
     assert status == 0 and out.count(' to do ') == 4 and not (tmp_path / 'runs').exists()
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('flag', ['--print', '--status'])
   def test_a_reader_may_have_seen_enough(self, flag):
     # 1,050 lines are more than a pipe holds.
