@@ -29,12 +29,10 @@ def _pins(path):
 
 
 def _run(*command, cwd, **environment):
-  done = subprocess.run(
-      command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True,
-      check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  return done.stdout
+  return subprocess.run(
+      command, cwd=cwd, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True,
+      check=True,
+  ).stdout
 
 
 def _pip(*arguments, cwd):

@@ -26,6 +26,8 @@ from tests.support import tiny_models
 _ROOT = pathlib.Path(__file__).parents[2]
 _PAGE = (_ROOT / 'docs' / 'extending.md').read_text(encoding='utf-8')
 _MANAGER = tff.program.MemoryReleaseManager()
+
+
 def manager():
   return _MANAGER
 
@@ -47,6 +49,7 @@ def _command(name):
   return shlex.split(line)
 
 
+@pytest.mark.slow
 def test_a_system_trains_and_is_reported(folder, data_dir, capsys):
   assert re.findall(r'^# (\w+)\.py$', _PAGE, re.M) == ['block', 'central_limit', 'rotating']
   small = [
@@ -91,6 +94,7 @@ def test_a_task_trains_resumes_sweeps_and_is_reported(folder, capsys):
   assert '--two_moons_clients must be an integer >= 1; got 0.' in said
 
 
+@pytest.mark.slow
 def test_an_accountant_is_printed_and_never_quoted(folder, capsys):
   status, out, _ = commands.of_module(capsys, account, *_command('central_limit'))
   assert status == 0
@@ -98,6 +102,7 @@ def test_an_accountant_is_printed_and_never_quoted(folder, capsys):
   assert 'Quote epsilon = 0.6303, by poisson_pld' in out
 
 
+@pytest.mark.slow
 def test_a_mask_in_a_tff_process(folder):
   readme = (_ROOT / 'README.md').read_text(encoding='utf-8')
   example = re.search(r'```python\n(.*?)```', readme, re.DOTALL)[1]

@@ -182,6 +182,15 @@ class TestTable:
     sums = leaks.sums_of_clients(_created(factory).next)
     assert not sums.plain and sums.other
 
+  @pytest.mark.parametrize('metrics', [_NOTHING, {}])
+  def test_a_ledger_refuses_sums_in_the_clear(self, metrics):
+    process = _build('build_unweighted_mime_lite', gradients=not metrics, **metrics)
+    spec = fedsmp_tff.PrivacySpec(6, _CLIENTS, 1, 1.0, _CLIP, 1e-3, sampling='fixed_size')
+    with pytest.raises(ValueError, match='no_client_metrics'):
+      loop.run(
+          process, lambda i: None, spec.sampler(), 1, lambda *unused: None, [], ledger=object()
+      )
+
 
 class TestValues:
   """Compares results with independent readings in NumPy."""
@@ -235,15 +244,3 @@ class TestValues:
       ).epsilon()
 
     assert epsilon(6, 1.4 * math.sqrt(2)) == pytest.approx(epsilon(3, 1.4), rel=1e-3)
-
-
-class TestSentences:
-
-  @pytest.mark.parametrize('metrics', [_NOTHING, {}])
-  def test_a_ledger_refuses_sums_in_the_clear(self, metrics):
-    process = _build('build_unweighted_mime_lite', gradients=not metrics, **metrics)
-    spec = fedsmp_tff.PrivacySpec(6, _CLIENTS, 1, 1.0, _CLIP, 1e-3, sampling='fixed_size')
-    with pytest.raises(ValueError, match='no_client_metrics'):
-      loop.run(
-          process, lambda i: None, spec.sampler(), 1, lambda *unused: None, [], ledger=object()
-      )

@@ -10,11 +10,6 @@ from tests.support import commands
 from tests.support import waiting
 
 
-def _runs_a_client(node):
-  """Returns whether a worker on a node runs a client; Ray names a process by its call."""
-  return any('Actor.run' in ' '.join(child.cmdline()) for child in node.children())
-
-
 @pytest.fixture
 def cluster():
   # Each node has an address of its own: of two nodes at one address, the driver joins either.
@@ -43,8 +38,9 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path, cluster):
   def is_in_a_round():
     assert command.poll() is None, command.communicate()
     table = out / 'timings.csv'
-    return table.exists() and len(commands.rows(table)) >= 2 and _runs_a_client(
-        psutil.Process(raylet.process.pid)
+    names = (' '.join(child.cmdline()) for child in psutil.Process(raylet.process.pid).children())
+    return table.exists() and len(commands.rows(table)) >= 2 and any(
+        'Actor.run' in name for name in names  # Ray names a process by its call.
     )
 
   # In the middle of a round: a client runs on the node that dies.
