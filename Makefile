@@ -12,11 +12,11 @@ PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorde
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --algorithm=dp_fedavg $(ARGS)
 
-# Everything that matters for privacy: about ten minutes.
+# Everything that matters for privacy: some minutes.
 test: $(INSTALLED)
 	$(PYTEST) -m 'not slow' $(ARGS)
 
-# The rest, about 15 minutes: real data, many kills, planted faults, notebooks, the wheel.
+# The rest, which takes longer: Ray, signals, real data, planted faults, notebooks, the wheel.
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(ARGS)
 

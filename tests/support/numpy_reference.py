@@ -5,21 +5,16 @@ import math
 import numpy as np
 
 
-def sparsified_and_clipped(update, coordinates, scale, clipping_norm):
-  """Lines 1 to 6 of DP-spar of Algorithm 1, before the noise: a vector [d]."""
-  mask = np.zeros(len(update))
-  mask[coordinates] = 1
-  sparse = scale * np.asarray(update, np.float64) * mask
-  if clipping_norm is None:
-    return sparse
-  norm = np.sqrt(np.sum(sparse**2))
-  return sparse * min(1.0, clipping_norm / norm) if norm > 0 else sparse
-
-
 def mean_without_noise(updates, coordinates, scale, clipping_norm):
-  """(1/r) times the sum over clients, sigma = 0: a vector [d]."""
-  clipped = [sparsified_and_clipped(u, coordinates, scale, clipping_norm) for u in updates]
-  return sum(clipped) / len(updates)
+  """Lines 1 to 6 of DP-spar of Algorithm 1, and the mean over clients: a vector [d], sigma = 0."""
+  total = np.zeros(len(updates[0]))
+  for update in updates:
+    kept = scale * np.asarray(update, np.float64)[coordinates]
+    norm = np.linalg.norm(kept)
+    if clipping_norm is not None and norm > clipping_norm:
+      kept *= clipping_norm / norm
+    total[coordinates] += kept
+  return total / len(updates)
 
 
 def top_coordinates(vector, k):

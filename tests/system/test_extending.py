@@ -17,7 +17,6 @@ from fedsmp_tff.mechanism import channel
 from tasks import account
 from tasks import report
 from tasks import run
-from tasks import sweep
 from tasks.training import finished
 from tests.support import commands
 from tests.support import linear_runs
@@ -65,7 +64,7 @@ def test_a_system_trains_and_is_reported(folder, data_dir, capsys):
   assert 'block' in (folder / 'report' / 'cells.csv').read_text()
 
 
-def test_a_task_trains_resumes_sweeps_and_is_reported(folder, capsys):
+def test_a_task_trains_resumes_and_is_reported(folder, capsys):
   # Without noise, it learns in few rounds.
   arguments = [
       'run', *_command('two_moons'), '--rounds=8', '--noise_multiplier=0', '--seed=1',
@@ -87,11 +86,6 @@ def test_a_task_trains_resumes_sweeps_and_is_reported(folder, capsys):
   assert finished.load_model(folder / 'runs/moons').initial_weights[0][0].shape == (2, 16)
   assert report.main(['report', 'runs']) == 0
   assert f'{100 * accuracy:.2f}' in (folder / 'report' / 'report.md').read_text()
-  (folder / 'own.grid').write_text('all: --task=two_moons\n--two_moons_clients={50,60}\n')
-  assert sweep.main(['sweep', '--grid=own.grid', '--seeds=1', '--print']) == 0
-  assert '--two_moons_clients=60' in capsys.readouterr().out
-  said = commands.say(capsys, '--task=two_moons', '--two_moons_clients=0')
-  assert '--two_moons_clients must be an integer >= 1; got 0.' in said
 
 
 @pytest.mark.slow

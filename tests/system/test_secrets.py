@@ -151,19 +151,17 @@ class TestSeeded:
       )
 
 
-class TestWhatEpsilonIsAbout:
-
-  def test_the_vote_of_adaptive_clipping_is_a_value_of_the_accountant_s(self):
-    spec = fedsmp_tff.PrivacySpec(
-        100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=5
-    )
-    plain = spec.mechanism()
-    votes = dataclasses.replace(plain, adaptive_clipping=fedsmp_tff.AdaptiveClipping())
-    for num, mechanism in ((5, plain), (4, votes)):
-      factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
-      channel = factory.round([(12,)]).channel
-      assert dataclasses.asdict(channel) == dataclasses.asdict(spec.lattice)
-    for num, mechanism in ((4, plain), (6, plain), (5, votes)):
-      factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
-      with pytest.raises(ValueError, match='`num_values`=5 must be the number of values that'):
-        factory.create(tff.TensorType(np.float32, [12]))
+def test_the_vote_of_adaptive_clipping_is_a_value_of_the_accountant_s():
+  spec = fedsmp_tff.PrivacySpec(
+      100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=5
+  )
+  plain = spec.mechanism()
+  votes = dataclasses.replace(plain, adaptive_clipping=fedsmp_tff.AdaptiveClipping())
+  for num, mechanism in ((5, plain), (4, votes)):
+    factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
+    channel = factory.round([(12,)]).channel
+    assert dataclasses.asdict(channel) == dataclasses.asdict(spec.lattice)
+  for num, mechanism in ((4, plain), (6, plain), (5, votes)):
+    factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
+    with pytest.raises(ValueError, match='`num_values`=5 must be the number of values that'):
+      factory.create(tff.TensorType(np.float32, [12]))
