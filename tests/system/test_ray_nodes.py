@@ -1,55 +1,104 @@
 """Tests that a run on a Ray cluster survives the death of a node."""
 
-import signal
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
 
+import portpicker
 import psutil
 import pytest
-from ray import cluster_utils
 
 from tests.support import commands
 from tests.support import waiting
 
 
-@pytest.fixture
-def cluster():
-  # Each node has an address of its own: of two nodes at one address, the driver joins either.
-  made = cluster_utils.Cluster(
-      initialize_head=True, head_node_args={'num_cpus': 1, 'node_ip_address': '127.0.0.1'}
+def _ray_node(ip, *arguments):
+  """Starts a Ray node; returns its processes, which `ray start` leaves behind.
+
+  Each node has an address of its own: of two on one, the driver joins either.
+  """
+  mark = {'NODE_OF_TEST': f'{os.getpid()} {ip}'}  # Inherited; other tests may run now.
+  subprocess.run(
+      [
+          os.path.join(os.path.dirname(sys.executable), 'ray'), 'start', '--num-cpus=1',
+          f'--node-ip-address={ip}', '--disable-usage-stats', *arguments,
+      ],
+      check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+      env={**os.environ, **mark},
   )
-  yield made
-  made.shutdown()
+  started = []
+  for process in psutil.process_iter():
+    # Some end soon, some are not ours to look into.
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+      if process.environ().items() >= mark.items():
+        started.append(process)
+  return started
+
+
+def _command_line(process):
+  try:
+    return ' '.join(process.cmdline())
+  except psutil.NoSuchProcess:
+    return ''
+
+
+def _kill(processes):
+  for process in processes:
+    with contextlib.suppress(psutil.NoSuchProcess):
+      for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+          child.kill()
+      process.kill()
 
 
 @pytest.mark.slow
-def test_a_killed_node_changes_nothing(data_dir, tmp_path, cluster):
+def test_a_killed_node_changes_nothing(data_dir, tmp_path):
   # Enough steps that a round takes seconds, all 12 clients in it.
   longer = ['--seed=1', '--clients_per_round=12', '--local_epochs=200', '--rounds=4']
   # A process of its own: TensorFlow reads some of its settings once.
   command = commands.started(commands.tiny(data_dir, tmp_path / 'local', *longer))
   _, err = command.communicate(timeout=waiting.SECONDS)
   assert command.returncode == 0, err
-  other = cluster.add_node(num_cpus=1, node_ip_address='127.0.0.2')
-  (raylet,) = other.all_processes['raylet']
-  out = tmp_path / 'ray'
-  command = commands.started(commands.tiny(
-      data_dir, out, *longer, '--runtime=ray', f'--ray_address={cluster.address}'
-  ))
+  port = portpicker.pick_unused_port()
+  address = f'127.0.0.1:{port}'
+  # A directory of their own: Ray remembers the last cluster of a machine in the
+  # usual one. Not pytest's: the names of sockets are short.
+  directory = tempfile.mkdtemp(prefix='ray')
+  nodes = _ray_node(
+      '127.0.0.1', '--head', f'--port={port}', '--include-dashboard=false', f'--temp-dir={directory}'
+  )
+  try:
+    other = _ray_node('127.0.0.2', f'--address={address}')
+    # Ray notes which node a machine is, for drivers: the last one that started there.
+    # On two machines the driver's would be the first.
+    note = pathlib.Path(directory) / 'session_latest' / 'node_ip_address.json'
+    note.write_text(json.dumps({'node_ip_address': '127.0.0.1'}))
+    nodes += other
+    out = tmp_path / 'ray'
+    arguments = commands.tiny(data_dir, out, *longer, '--runtime=ray', f'--ray_address={address}')
+    command = commands.started(arguments)
+    [raylet] = [p for p in other if 'raylet/raylet' in _command_line(p)]
 
-  def is_in_a_round():
-    assert command.poll() is None, command.communicate()
-    table = out / 'timings.csv'
-    names = (' '.join(child.cmdline()) for child in psutil.Process(raylet.process.pid).children())
-    return table.exists() and len(commands.rows(table)) >= 2 and any(
-        'Actor.run' in name for name in names  # Ray names a process by its call.
-    )
+    def is_in_a_round():
+      assert command.poll() is None, command.communicate()
+      table = out / 'timings.csv'
+      return table.exists() and len(commands.rows(table)) >= 2 and any(
+          'Actor.run' in _command_line(child) for child in raylet.children()
+      )
 
-  # In the middle of a round: a client runs on the node that dies.
-  waiting.until(is_in_a_round)
-  workers = psutil.Process(raylet.process.pid).children(recursive=True)
-  for process in (raylet.process, *workers):
-    process.send_signal(signal.SIGKILL)
-  assert len(commands.rows(out / 'timings.csv')) < 5  # It is not over yet.
-  printed, err = command.communicate(timeout=waiting.SECONDS)
-  assert command.returncode == 0, err
-  assert '4 of 4 rounds done' in printed
+    # In the middle of a round: a client runs on the node that dies.
+    waiting.until(is_in_a_round)
+    _kill([raylet])
+    assert len(commands.rows(out / 'timings.csv')) < 5  # It is not over yet.
+    printed, err = command.communicate(timeout=waiting.SECONDS)
+    assert command.returncode == 0, err
+    assert '4 of 4 rounds done' in printed
+  finally:
+    _kill(nodes)
+    shutil.rmtree(directory, ignore_errors=True)
   assert commands.story(out) == commands.story(tmp_path / 'local')
