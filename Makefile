@@ -4,19 +4,21 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+# Whole files, in the order of conftest.py: processes share what a file's tests set up.
+PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-slow results lint planted lock
 
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --algorithm=dp_fedavg $(ARGS)
 
-# Everything that matters for privacy: about ten minutes.
+# Everything that matters for privacy: some minutes.
 test: $(INSTALLED)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m 'not slow' $(ARGS)
+	$(PYTEST) -m 'not slow' $(ARGS)
 
-# The rest, about 15 minutes: real data, many kills, planted faults, notebooks, the wheel.
+# The rest, which takes longer: Ray, signals, real data, planted faults, notebooks, the wheel.
 test-slow: $(INSTALLED)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
 
 # Plants faults in privacy code, one at a time; tests must catch each.
 planted: $(INSTALLED)

@@ -4,7 +4,6 @@ import importlib
 import pathlib
 import re
 import shlex
-import subprocess
 
 import pytest
 
@@ -16,34 +15,23 @@ _README = (_ROOT / 'README.md').read_text(encoding='utf-8')
 _DOCUMENTS = (_ROOT / 'README.md', *sorted((_ROOT / 'docs').rglob('*.md')))
 
 
-def _snippets(path):
-  return re.findall(r'```python\n(.*?)```', path.read_text(encoding='utf-8'), re.DOTALL)
-
-
-@pytest.mark.parametrize(
-    'path',
-    # tests/system/test_extending.py runs the files of that page.
-    [path for path in _DOCUMENTS if _snippets(path) and path.name != 'extending.md'],
-    ids=lambda path: str(path.relative_to(_ROOT)),
-)
-def test_the_snippets_run_and_release_no_client_metric(path):
+@pytest.mark.parametrize('name, num_processes, participants', [
+    ('README.md', 1, 26), ('docs/running.md', 0, None),
+    pytest.param('docs/composing.md', 4, 10, marks=pytest.mark.slow),
+])
+def test_the_snippets_run_and_release_no_client_metric(name, num_processes, participants):
   # They build upon one another, as a reader would run them.
   names, checked = {}, []
-  for snippet in _snippets(path):
+  for snippet in re.findall(
+      r'```python\n(.*?)```', (_ROOT / name).read_text(encoding='utf-8'), re.DOTALL
+  ):
     exec(snippet, names)
     if names.get('process') not in (None, *checked):
       leaks.check_nothing_else_leaves_clients(names['process'], names['output'].metrics)
       checked.append(names['process'])
-  expected = {'README.md': (1, 26), 'composing.md': (4, 10), 'running.md': (0, None)}
-  num_processes, participants = expected[path.name]
   assert len(checked) == num_processes
   if num_processes:
     assert names['output'].metrics['aggregator']['participants'] == participants
-
-
-def test_make_has_the_commands():
-  targets = set(re.findall(r'^make ([a-z]+)', _README, re.MULTILINE))
-  subprocess.run(['make', '--dry-run', *targets], cwd=_ROOT, capture_output=True, check=True)
 
 
 def _help_flags(capsys, command):

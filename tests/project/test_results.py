@@ -7,8 +7,6 @@ import re
 
 import pytest
 
-from tasks.cli import grids
-
 _ROOT = pathlib.Path(__file__).parents[2]
 _RESULTS = _ROOT / 'docs' / 'results'
 # Beginnings of columns' titles in the documents, and columns of cells.csv.
@@ -84,23 +82,3 @@ def test_each_figure_is_one_of_a_cell_of_its_method(header, rows, cells):
         all(_agrees(column, text, cell.get(column, '')) for column, text in by_column.items())
         for cell in of_method
     ), row
-
-
-@pytest.mark.parametrize('header, rows, cells', _TABLES)
-def test_a_gain_is_what_the_final_accuracy_has_above_the_start(header, rows, cells):
-  starts = {cell['final (%)'] for cell in cells if cell.get('algorithm') == 'public_only'}
-  for row in rows:
-    figures = {
-        name: text for title, text in zip(header, row)
-        for name in ('start', 'final', 'gain') if title.startswith(name)
-    }
-    if 'gain' in figures:
-      assert figures['start'] in starts or not starts, row
-      start, final, gain = (float(figures[name].split()[0]) for name in ('start', 'final', 'gain'))
-      assert gain == pytest.approx(final - start, abs=0.011), row
-
-
-def test_make_can_write_each_directory_again():
-  # The runs of `shakespeare` had other clients.
-  names = {str(path.parent.relative_to(_RESULTS)) for path in _RESULTS.rglob('cells.csv')}
-  assert names - set(grids.names()) == {'shakespeare'}

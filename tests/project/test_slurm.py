@@ -11,39 +11,25 @@ import pytest
 from tests.support import commands
 from tests.support import waiting
 
+pytestmark = pytest.mark.slow
+
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def _start(tmp_path, *arguments):
-  """Starts the script as an array's first job; returns it and its directory for temporary files."""
-  (tmp_path / '.venv').symlink_to(sys.prefix)
-  temporary = tmp_path / 'tmp'
-  temporary.mkdir()
-  job = subprocess.Popen(
-      ['bash', _ROOT / 'docs' / 'slurm' / 'array.sbatch', *arguments], cwd=tmp_path,
-      env={
-          **os.environ, 'SLURM_JOB_ID': '7', 'SLURM_ARRAY_TASK_ID': '0',
-          'TMPDIR': str(temporary),
-      },
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-  )
-  return job, temporary
-
-
-@pytest.mark.parametrize('flag, status', [('--print', 0), ('--no_such_flag', 2)])
-def test_it_ends_with_the_sweeps_status_and_leaves_nothing(tmp_path, flag, status):
-  job, temporary = _start(tmp_path, '--grid=paper/fashion_mnist', flag)
-  out, err = job.communicate(timeout=waiting.SECONDS)
-  assert job.returncode == status and not [*temporary.iterdir()]
-  assert 'paper/fashion_mnist.flags --algorithm=' in out if flag == '--print' else 'no_such_flag' in err
-
-
-@pytest.mark.slow
 def test_sigterm_ends_the_run_after_its_round_and_leaves_nothing(data_dir, tmp_path):
   grid = tmp_path / 'my.grid'
   flags = [flag for flag in commands.tiny(data_dir, '')[1:] if 'output_dir' not in flag]
   grid.write_text(' '.join([*flags, '--rounds=100000']))
-  job, temporary = _start(tmp_path, f'--grid={grid}', f'--sweep_dir={tmp_path / "runs"}')
+  (tmp_path / '.venv').symlink_to(sys.prefix)
+  (temporary := tmp_path / 'tmp').mkdir()
+  job = subprocess.Popen(  # As an array's first job.
+      ['bash', _ROOT / 'docs' / 'slurm' / 'array.sbatch', f'--grid={grid}',
+       f'--sweep_dir={tmp_path / "runs"}'],
+      cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+      env={
+          **os.environ, 'SLURM_JOB_ID': '7', 'SLURM_ARRAY_TASK_ID': '0', 'TMPDIR': str(temporary),
+      },
+  )
 
   def has_rounds():
     assert job.poll() is None, job.communicate()

@@ -5,21 +5,16 @@ import math
 import numpy as np
 
 
-def sparsified_and_clipped(update, coordinates, scale, clipping_norm):
-  """Lines 1 to 6 of DP-spar of Algorithm 1, before the noise: a vector [d]."""
-  mask = np.zeros(len(update))
-  mask[coordinates] = 1
-  sparse = scale * np.asarray(update, np.float64) * mask
-  if clipping_norm is None:
-    return sparse
-  norm = np.sqrt(np.sum(sparse**2))
-  return sparse * min(1.0, clipping_norm / norm) if norm > 0 else sparse
-
-
 def mean_without_noise(updates, coordinates, scale, clipping_norm):
-  """(1/r) times the sum over clients, sigma = 0: a vector [d]."""
-  clipped = [sparsified_and_clipped(u, coordinates, scale, clipping_norm) for u in updates]
-  return sum(clipped) / len(updates)
+  """Lines 1 to 6 of DP-spar of Algorithm 1, and the mean over clients: a vector [d], sigma = 0."""
+  total = np.zeros(len(updates[0]))
+  for update in updates:
+    kept = scale * np.asarray(update, np.float64)[coordinates]
+    norm = np.linalg.norm(kept)
+    if clipping_norm is not None and norm > clipping_norm:
+      kept *= clipping_norm / norm
+    total[coordinates] += kept
+  return total / len(updates)
 
 
 def top_coordinates(vector, k):
@@ -46,7 +41,7 @@ def linear_regression_update(weights, x, y, *, batches, learning_rate, momentum)
 
 
 def energies(releases, shapes, decay):
-  """`fedsmp_tff.released.Energies` in plain loops, for arrays of one or two axes.
+  """`fedsmp_tff.released.Energies` in plain NumPy, for arrays of one or two axes.
 
   Args:
     releases: Of (coordinates, values, stddev), the oldest first.
@@ -58,54 +53,46 @@ def energies(releases, shapes, decay):
   """
   dim = sum(map(math.prod, shapes))
   total, visits, noise = np.zeros(dim), np.zeros(dim), 0.0
-  for release in releases:
-    total *= decay
-    visits *= decay
-    noise *= decay
-    for j, value, stddev in zip(*release[:3]):
-      total[j] += value**2 - stddev**2
-      visits[j] += 1
-      noise += stddev**2
+  for coordinates, values, stddev in (release[:3] for release in releases):
+    total, visits, noise = decay * total, decay * visits, decay * noise
+    total[coordinates] += values**2 - stddev**2
+    visits[coordinates] += 1
+    noise += np.sum(stddev**2)
   if not visits.any():
     return total, visits, np.zeros(dim)
   s2 = noise / visits.sum()
   mean = max(total.sum() / visits.sum(), s2 * math.sqrt(2 / visits.sum()))
 
-  def factor(of_group, expected, seen, level):
-    if expected == 0:
-      return 1.0
+  def factors(of_groups, expected, seen, level):
     variance = 2 * seen * s2**2 + (4 * s2 + 2 * level) * expected
-    weight = expected**2 / (expected**2 + variance)
-    return max(1 + weight * (of_group / expected - 1), 0.02)
+    with np.errstate(invalid='ignore'):
+      weight = expected**2 / (expected**2 + variance)
+      found = np.maximum(1 + weight * (of_groups / expected - 1), 0.02)
+    return np.where(expected == 0, 1.0, found)
+
+  def relative(*sums):
+    found = factors(*sums)
+    return len(found) * found / np.sum(found)
 
   prior, start = [], 0
   for shape in shapes:
     part = slice(start, start + math.prod(shape))
     start = part.stop
     t, n = total[part].reshape(shape), visits[part].reshape(shape)
-    level = mean * factor(t.sum(), mean * n.sum(), n.sum(), mean)
-    if len(shape) == 1:
-      prior += [level] * shape[0]
-      continue
-    num_rows, num_columns = shape
-    columns = [1.0] * num_columns
-    for _ in range(3):
-      rows = [
-          factor(t[i].sum(), level * np.dot(n[i], columns), n[i].sum(), level)
-          for i in range(num_rows)
-      ]
-      rows = [num_rows * row / sum(rows) for row in rows]
-      columns = [
-          factor(t[:, j].sum(), level * np.dot(n[:, j], rows), n[:, j].sum(), level)
-          for j in range(num_columns)
-      ]
-      columns = [num_columns * column / sum(columns) for column in columns]
-    prior += [level * row * column for row in rows for column in columns]
-  estimates = []
-  for e, n, x in zip(prior, visits, total):
-    weight = n * e**2 / (n * e**2 + s2 * (s2 + 2 * e)) if n else 0.0
-    estimates.append(e + weight * ((x / n if n else 0.0) - e))
-  return total, visits, np.array(estimates)
+    level = mean * factors(t.sum(), mean * n.sum(), n.sum(), mean)
+    prior.append(np.full(shape, level))
+    if len(shape) == 2:
+      columns = np.ones(shape[1])
+      for _ in range(3):
+        rows = relative(t.sum(axis=1), level * n @ columns, n.sum(axis=1), level)
+        columns = relative(t.sum(axis=0), level * rows @ n, n.sum(axis=0), level)
+      prior[-1] *= np.outer(rows, columns)
+  prior = np.concatenate([np.ravel(part) for part in prior])
+  estimates, seen = prior.copy(), visits > 0
+  precision = visits[seen] * prior[seen] ** 2
+  weight = precision / (precision + s2 * (s2 + 2 * prior[seen]))
+  estimates[seen] += weight * (total[seen] / visits[seen] - prior[seen])
+  return total, visits, estimates
 
 
 def discrete_gaussian(variance, x):

@@ -3,13 +3,12 @@
 import fedsmp_tff
 
 
-def factory(sparsifier, clients_per_round=3, seed=None, make_channel=None, **mechanism):
+def factory(sparsifier, clients_per_round=3, seed=None, **mechanism):
   """A `FedSmpFactory`; `mechanism` are the fields of `Mechanism`."""
-  options = {} if make_channel is None else {'make_channel': make_channel}
   if mechanism.get('noise_multiplier', 0.0) is None:
     del mechanism['noise_multiplier']
   return fedsmp_tff.FedSmpFactory(
-      sparsifier, fedsmp_tff.Mechanism(clients_per_round, **mechanism), seed=seed, **options
+      sparsifier, fedsmp_tff.Mechanism(clients_per_round, **mechanism), seed=seed
   )
 
 

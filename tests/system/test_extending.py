@@ -2,13 +2,10 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,11 +14,9 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff.mechanism import channel
-from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
 from tasks import report
 from tasks import run
-from tasks import sweep
 from tasks.training import finished
 from tests.support import commands
 from tests.support import linear_runs
@@ -30,15 +25,6 @@ from tests.support import tiny_models
 _ROOT = pathlib.Path(__file__).parents[2]
 _PAGE = (_ROOT / 'docs' / 'extending.md').read_text(encoding='utf-8')
 _MANAGER = tff.program.MemoryReleaseManager()
-# Follows the README's example.
-_CHECKS = '''
-tff.test.assert_not_contains_unsecure_aggregation(process.next)
-state, turns = output.state, [process.initialize().aggregator.coordinates]
-for _ in range(3):
-  turns.append(state.aggregator.coordinates)
-  state = process.next(state, clients).state
-print([list(map(int, turn)) for turn in turns], output.metrics['aggregator']['participants'])
-'''
 
 
 def manager():
@@ -62,6 +48,7 @@ def _command(name):
   return shlex.split(line)
 
 
+@pytest.mark.slow
 def test_a_system_trains_and_is_reported(folder, data_dir, capsys):
   assert re.findall(r'^# (\w+)\.py$', _PAGE, re.M) == ['block', 'central_limit', 'rotating']
   small = [
@@ -77,7 +64,7 @@ def test_a_system_trains_and_is_reported(folder, data_dir, capsys):
   assert 'block' in (folder / 'report' / 'cells.csv').read_text()
 
 
-def test_a_task_trains_resumes_sweeps_and_is_reported(folder, capsys):
+def test_a_task_trains_resumes_and_is_reported(folder, capsys):
   # Without noise, it learns in few rounds.
   arguments = [
       'run', *_command('two_moons'), '--rounds=8', '--noise_multiplier=0', '--seed=1',
@@ -99,39 +86,32 @@ def test_a_task_trains_resumes_sweeps_and_is_reported(folder, capsys):
   assert finished.load_model(folder / 'runs/moons').initial_weights[0][0].shape == (2, 16)
   assert report.main(['report', 'runs']) == 0
   assert f'{100 * accuracy:.2f}' in (folder / 'report' / 'report.md').read_text()
-  (folder / 'own.grid').write_text('all: --task=two_moons\n--two_moons_clients={50,60}\n')
-  assert sweep.main(['sweep', '--grid=own.grid', '--seeds=1', '--print']) == 0
-  assert '--two_moons_clients=60' in capsys.readouterr().out
-  said = commands.say(capsys, '--task=two_moons', '--two_moons_clients=0')
-  assert '--two_moons_clients must be an integer >= 1; got 0.' in said
 
 
+@pytest.mark.slow
 def test_an_accountant_is_printed_and_never_quoted(folder, capsys):
   status, out, _ = commands.of_module(capsys, account, *_command('central_limit'))
   assert status == 0
-  (line,) = [line for line in out.splitlines() if 'poisson_clt' in line]
-  assert re.fullmatch(r'epsilon = 0\.561\d? +no guarantee +poisson_clt: .*;', line)
+  assert re.search(r'^epsilon = 0\.561\d? +no guarantee +poisson_clt: ', out, re.M)
   assert 'Quote epsilon = 0.6303, by poisson_pld' in out
-  import central_limit  # pylint: disable=g-import-not-at-top
-
-  spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
-  assert f'{spec.epsilon(central_limit.ACCOUNTANT):.3f}' == '0.561'
 
 
+@pytest.mark.slow
 def test_a_mask_in_a_tff_process(folder):
   readme = (_ROOT / 'README.md').read_text(encoding='utf-8')
   example = re.search(r'```python\n(.*?)```', readme, re.DOTALL)[1]
   assert example.count('fedsmp_tff.RandK(0.5)') == 1
   own = example.replace('fedsmp_tff.RandK(0.5)', 'rotating.Rotating(0.5)')
-  (folder / 'example.py').write_text(f'import rotating\n{own}{_CHECKS}')
-  done = subprocess.run(
-      [sys.executable, 'example.py'], capture_output=True, text=True, check=False,
-      env={**os.environ, 'PYTHONPATH': str(_ROOT)},
-  )
-  assert done.returncode == 0, done.stderr
-  *_, turns = done.stdout.splitlines()
-  # Four of eight coordinates per round, from the first; 26 participants.
-  assert turns.startswith('[[0, 1, 2, 3], ') and turns.endswith(' 26'), turns
+  names = {}
+  exec(f'import rotating\n{own}', names)
+  process, clients = names['process'], names['clients']
+  tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  state = process.initialize()
+  np.testing.assert_array_equal(state.aggregator.coordinates, [0, 1, 2, 3])
+  for _ in range(2):
+    output = process.next(state, clients)
+    state = output.state
+  assert output.metrics['aggregator']['participants'] == 26
 
 
 class _SmallestK(fedsmp_tff.SizedSparsifier):
@@ -178,8 +158,3 @@ def test_a_mask_of_public_data_and_a_channel():
   quarters = 4 * moved / clip
   np.testing.assert_allclose(quarters, np.round(quarters), atol=0.02)
   assert np.any(np.round(quarters))
-  with pytest.raises(ValueError, match='training on public data(.|\n)*fedsmp_tff.build_fed_smp'):
-    tff.learning.algorithms.build_unweighted_fed_avg(
-        model, tff.learning.optimizers.build_sgdm(0.1), model_aggregator=factory,
-        metrics_aggregator=fedsmp_tff.no_client_metrics,
-    )

@@ -41,18 +41,16 @@ _VECTORS = [
 ]
 
 
-class TestExecution:
-
-  @pytest.mark.parametrize('sigma, q, rounds, delta, low, estimate, high', _VECTORS)
-  def test_epsilon_is_theirs(self, sigma, q, rounds, delta, low, estimate, high):
-    spec = spec_lib.PrivacySpec(
-        _POPULATION, round(q * _POPULATION), rounds, sigma, 1.0, delta, num_slots=_POPULATION
-    )
-    epsilon = spec.epsilon()
-    assert low <= epsilon <= high
-    # An upper bound; the grid costs a quarter of a percent at most. The
-    # FFT's charge is 22 % of delta with 10^5 rounds at 1e-10, and nothing elsewhere. In a normal
-    # tail of z = 6 standard deviations a change of log delta is z^2 times epsilon's relative change;
-    # 20 leaves room.
-    charge = np.finfo(float).eps * rounds / delta
-    assert 0.9999 * estimate <= epsilon <= (1.0025 + charge / 20) * estimate
+@pytest.mark.parametrize('sigma, q, rounds, delta, low, estimate, high', _VECTORS)
+def test_epsilon_is_theirs(sigma, q, rounds, delta, low, estimate, high):
+  spec = spec_lib.PrivacySpec(
+      _POPULATION, round(q * _POPULATION), rounds, sigma, 1.0, delta, num_slots=_POPULATION
+  )
+  epsilon = spec.epsilon()
+  assert low <= epsilon <= high
+  # An upper bound; the grid costs a quarter of a percent at most. The
+  # FFT's charge is 22 % of delta with 10^5 rounds at 1e-10, and nothing elsewhere. In a normal
+  # tail of z = 6 standard deviations a change of log delta is z^2 times epsilon's relative change;
+  # 20 leaves room.
+  charge = np.finfo(float).eps * rounds / delta
+  assert 0.9999 * estimate <= epsilon <= (1.0025 + charge / 20) * estimate

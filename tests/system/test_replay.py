@@ -18,7 +18,6 @@ from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import round as round_lib
 from fedsmp_tff.mechanism import state as state_lib
-from tasks.models import split
 from tests.support import linear_runs
 from tests.support import processes
 from tests.support import tiny_models
@@ -122,28 +121,10 @@ class _Recording(fedsmp_tff.Sparsifier):
     return self._recorded.choose(context._replace(memory=context.memory[0]))
 
 
-def _on_features():
-  """A head, and what maps examples of a linear regression to its features."""
-  rng = np.random.default_rng(0)
-  shapes = ((4, 4), (4, 2), (2,))
-  model = split.SplitModel(
-      lambda weights, x: tf.matmul(x, weights[0]),
-      [rng.normal(size=shape).astype(np.float32) for shape in shapes],
-      lambda logits, y, sample_weight=None: tf.reduce_mean(
-          tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-      ),
-      (tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)),
-  )
-  weights, *_ = model.initial_weights[0]
-  whitening = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
-  return model.head(), split.FrozenBody(model.body, (weights,), *whitening)
-
-
 class TestProcess:
 
   @pytest.mark.parametrize('name, sampling', [
       ('randk', 'poisson'), ('topk', 'poisson'), ('dense', 'poisson'), ('topk', 'fixed_size'),
-      ('features', 'poisson'),
   ])
   def test_models_are_within_the_sensitivity_after_a_round(self, name, sampling):
     spec = fedsmp_tff.PrivacySpec(8, 3, 1, 0.8, 0.05, 1e-2, sampling)
@@ -151,9 +132,9 @@ class TestProcess:
         'randk': fedsmp_tff.RandK(num=4),
         'topk': fedsmp_tff.TopK(num=4, public_examples=linear_runs.PUBLIC),
     }.get(name, fedsmp_tff.Dense())
-    model, body = _on_features() if name == 'features' else (tiny_models.linear_regression(), None)
     process = fedsmp_tff.build_fed_smp(
-        model, fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
+        tiny_models.linear_regression(),
+        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
         fedsmp_tff.FedSmpFactory(sparsifier, spec.mechanism()), seed=5,
     )
     clients = [tiny_models.regression_examples(6, seed=i) for i in range(8)]
@@ -166,8 +147,6 @@ class TestProcess:
         x, y = mine if i == position else clients[max(client, 0)]
         if client < 0:
           x, y = x[:0], y[:0]
-        if body is not None:
-          x, y = body(x).numpy(), (y[:, 0] > 0).astype(np.int32)
         data.append(fedsmp_tff.tag_client(client, tf.data.Dataset.from_tensor_slices((x, y))))
       return linear_runs.flat(process.next(process.initialize(), data).state.global_model_weights)
 
@@ -250,18 +229,3 @@ class TestServer:
         assert release.stddev == pytest.approx(0.3 * 0.5**round_num * 0.5 / 3, rel=1e-6)
       np.testing.assert_array_equal(state.aggregator.coordinates, replayed.coordinates)
       np.testing.assert_allclose(linear_runs.flat(state.global_model_weights), weights, atol=1e-6)
-
-  def test_what_was_not_released_is_not_remembered(self):
-    process = processes.fed_smp(
-        tiny_models.linear_regression(), linear_runs.training(), fedsmp_tff.ReleasedTopK(num=4),
-        clients_per_round=3, min_reports=3, clipping_norm=0.3, noise_multiplier=0.5,
-    )
-    clients = linear_runs.datasets()
-    before = process.next(process.initialize(), clients).state
-    after = process.next(before, clients[:2]).state
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
-        (before.aggregator.memory, before.global_model_weights),
-        (after.aggregator.memory, after.global_model_weights),
-    )
-    assert np.any(before.aggregator.memory.visits) and after.aggregator.round_num == 2

@@ -125,20 +125,20 @@ class TestSeeded:
 
   @pytest.mark.parametrize('kind', mechanism_lib.KINDS)
   def test_every_round_has_noise_of_its_own(self, kind):
-    releases, again = (
-        _releases(_process(seed=3, noise=kind), [5, 6], rounds=4) for _ in range(2)
-    )
+    process = _process(seed=3, noise=kind)
+    releases, again = (_releases(process, [5, 6], rounds=4) for _ in range(2))
     np.testing.assert_array_equal(releases, again)
     # Noise that follows from seed and client alone would be the same in all rounds.
     for pair in itertools.combinations(releases, 2):
       assert not np.any(np.isclose(*pair, rtol=0, atol=1e-6))
 
   def test_every_client_has_noise_of_its_own(self):
-    pair = [_releases(_process(seed=3), ids, rounds=1) for ids in ([5, 6], [5, 7])]
-    assert not np.any(np.isclose(*pair, rtol=0, atol=1e-6))
     # Two equal shares would be twice as wide as one; two of one round differ.
-    alone = [_releases(_process(seed=3, r=1), [i], rounds=1) for i in (5, 6)]
-    assert not np.any(np.isclose(*alone, rtol=0, atol=1e-6))
+    for process, cohorts in (
+        (_process(seed=3), ([5, 6], [5, 7])), (_process(seed=3, r=1), ([5], [6]))
+    ):
+      pair = [_releases(process, ids, rounds=1) for ids in cohorts]
+      assert not np.any(np.isclose(*pair, rtol=0, atol=1e-6))
 
   def test_the_seed_of_a_client_s_noise_is_of_run_round_and_client(self, seeds_as_noise):
     process = _process(features=63, r=1, seed=3)
@@ -151,19 +151,17 @@ class TestSeeded:
       )
 
 
-class TestWhatEpsilonIsAbout:
-
-  def test_the_vote_of_adaptive_clipping_is_a_value_of_the_accountant_s(self):
-    spec = fedsmp_tff.PrivacySpec(
-        100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=5
-    )
-    plain = spec.mechanism()
-    votes = dataclasses.replace(plain, adaptive_clipping=fedsmp_tff.AdaptiveClipping())
-    for num, mechanism in ((5, plain), (4, votes)):
-      factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
-      channel = factory.round([(12,)]).channel
-      assert dataclasses.asdict(channel) == dataclasses.asdict(spec.lattice)
-    for num, mechanism in ((4, plain), (6, plain), (5, votes)):
-      factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
-      with pytest.raises(ValueError, match='`num_values`=5 must be the number of values that'):
-        factory.create(tff.TensorType(np.float32, [12]))
+def test_the_vote_of_adaptive_clipping_is_a_value_of_the_accountant_s():
+  spec = fedsmp_tff.PrivacySpec(
+      100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=5
+  )
+  plain = spec.mechanism()
+  votes = dataclasses.replace(plain, adaptive_clipping=fedsmp_tff.AdaptiveClipping())
+  for num, mechanism in ((5, plain), (4, votes)):
+    factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
+    channel = factory.round([(12,)]).channel
+    assert dataclasses.asdict(channel) == dataclasses.asdict(spec.lattice)
+  for num, mechanism in ((4, plain), (6, plain), (5, votes)):
+    factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
+    with pytest.raises(ValueError, match='`num_values`=5 must be the number of values that'):
+      factory.create(tff.TensorType(np.float32, [12]))

@@ -81,6 +81,7 @@ class TestComputation:
     status, out, _ = _main(capsys, grid, *where[:2], '--status')
     assert status == 0 and out.count(' to do ') == 4 and not (tmp_path / 'runs').exists()
 
+  @pytest.mark.slow
   def test_a_reader_may_have_seen_enough(self):
     # More lines than a pipe holds.
     head = subprocess.run(

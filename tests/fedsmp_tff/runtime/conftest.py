@@ -12,7 +12,9 @@ _CONTEXTS = {
 }
 
 
-@pytest.fixture(scope='module', params=list(_CONTEXTS))
+@pytest.fixture(scope='module', params=[
+    pytest.param(name, marks=[pytest.mark.slow] * (name == 'ray')) for name in _CONTEXTS
+])
 def each_context(request):
   """Runs the module's tests in each place, one place after the other."""
   with _CONTEXTS[request.param]():

@@ -65,7 +65,9 @@ def _data(num):
 
 
 # Places that differ in how clients' results come back, for what else does not depend on the place.
-_local_and_ray = pytest.mark.parametrize('each_context', ['local', 'ray'], indirect=True)
+_local_and_ray = pytest.mark.parametrize(
+    'each_context', ['local', pytest.param('ray', marks=pytest.mark.slow)], indirect=True
+)
 
 
 def _leaves(structure):
@@ -187,7 +189,8 @@ class TestExecution:
     for one, other in zip(_leaves(state), _leaves(again)):
       np.testing.assert_array_equal(one, other)
 
-  @_local_and_ray
+  # Workers that share their randomness would share noise: on Ray in `make test` too.
+  @pytest.mark.parametrize('each_context', ['local', 'ray'], indirect=True)
   def test_fresh_noise_differs_between_clients_and_rounds(self, each_context):
     @tff.tensorflow.computation(np.int32)
     def row(client):

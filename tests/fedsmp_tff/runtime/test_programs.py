@@ -57,7 +57,9 @@ def _train(process, directory, rounds):
   return released.values()[f'training_checkpoint_round_{rounds}']
 
 
-@pytest.mark.parametrize('each_context', ['local', 'ray'], indirect=True)
+@pytest.mark.parametrize(
+    'each_context', ['local', pytest.param('ray', marks=pytest.mark.slow)], indirect=True
+)
 def test_train_model_trains_as_a_loop_does_and_resumes(each_context, tmp_path):
   process = processes.fed_smp(
       tiny_models.linear_regression(),

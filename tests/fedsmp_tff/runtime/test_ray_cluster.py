@@ -117,6 +117,7 @@ class TestExecution:
           2 * sum(_VALUES), 5 * sum(_VALUES)
       ]
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('max_batch', [1, 4])
   def test_a_killed_worker_s_batch_counts_once(self, max_batch):
     with runtime.ray_context(workers=2, max_batch=max_batch) as context:
@@ -140,6 +141,7 @@ class TestExecution:
     assert sorted(sizes) == sorted(3 * ([1] * 12 if max_batch == 1 else [3, 2] + [1] * 7))
     assert sum(result.values[0] for result in results) == 3 * _SUM
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('max_sent_bytes, num_put', [(2**16, 0), (0, 3)])
   def test_only_large_datasets_go_by_reference_and_once(
       self, monkeypatch, max_sent_bytes, num_put
@@ -178,6 +180,7 @@ class TestExecution:
         assert _sum_of_squares(_VALUES) == _SUM
     assert late
 
+  @pytest.mark.slow
   def test_the_program_s_handler_of_sigterm_stays(self):
     received = []
     before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))

@@ -46,8 +46,10 @@ def _product(dtype):
 
 @pytest.fixture(
     scope='module',
-    params=[lambda: runtime.local_context(workers=3), lambda: runtime.ray_context(workers=2)],
-    ids=['local', 'ray'],
+    params=[
+        pytest.param(lambda: runtime.local_context(workers=3), id='local'),
+        pytest.param(lambda: runtime.ray_context(workers=2), id='ray', marks=pytest.mark.slow),
+    ],
 )
 def pool(request):
   with request.param() as context:

@@ -121,6 +121,7 @@ class TestExecution:
       assert [float(r['clipping_norm']) for r in rows[1:]] == pytest.approx(expected, rel=1e-6)
     assert len(epsilons) == 1 and len(stories) == 3
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('flags', [
       ('--algorithm=fedsmp_released', *_SCHEDULES),
       ('--algorithm=fedsmp_topk', '--released_weight=0.5', '--clip_quantile=0.5', '--mask_rounds=2'),

@@ -39,6 +39,7 @@ def _wait_for_the_first_round(command, out):
   time.sleep(0.5)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint(data_dir, tmp_path):
   """No file may grow beyond a size: a real error of the operating system."""
   out, whole = tmp_path / 'a', tmp_path / 'b'
@@ -60,7 +61,9 @@ def test_a_full_disk_leaves_the_last_checkpoint(data_dir, tmp_path):
 
 class TestSignals:
 
-  @pytest.mark.parametrize('number, status', [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+  @pytest.mark.parametrize('number, status', [
+      (signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+  ])
   def test_the_round_in_flight_ends(self, data_dir, tmp_path, number, status):
     out = tmp_path / 'a'
     # Checkpoints only where the signal makes one, and no measurement but the first.
@@ -83,6 +86,7 @@ class TestSignals:
     assert (out / 'weights.npz').exists()
     assert (out / 'checkpoints' / f'round_{rounds}').exists()
 
+  @pytest.mark.slow
   def test_a_round_that_takes_too_long_is_abandoned(self, data_dir, tmp_path, monkeypatch):
     (temporary := tmp_path / 'temporary').mkdir()
     monkeypatch.setenv('TMPDIR', str(temporary))
@@ -101,7 +105,8 @@ class TestSignals:
     assert (out / 'checkpoints' / 'round_0').exists()
     assert not list(temporary.glob('__autograph_generated_file*'))
 
-  @pytest.mark.parametrize('runtime', ['local', pytest.param('ray', marks=pytest.mark.slow)])
+  @pytest.mark.slow
+  @pytest.mark.parametrize('runtime', ['local', 'ray'])
   def test_a_second_signal_ends_at_once(self, data_dir, tmp_path, runtime):
     out = tmp_path / 'a'
     arguments = commands.tiny(
@@ -118,6 +123,7 @@ class TestSignals:
     assert 'again: ended' in _end(command, 130)[1]
     waiting.until_ended([process.pid for process in others])
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('delay', [2, 5])
   def test_before_the_rounds_it_ends_without_a_traceback(self, data_dir, tmp_path, delay):
     command = commands.started(commands.tiny(data_dir, tmp_path / 'a', '--rounds=1000000'))
@@ -154,6 +160,7 @@ def test_memory_threads_and_files_of_a_long_run_stay(data_dir, tmp_path):
   assert threads_later <= threads + 5 and files_later <= files
 
 
+@pytest.mark.slow
 @_FEW_AND_MANY_KILLS
 def test_killed_at_random_a_run_is_as_if_undisturbed(data_dir, tmp_path, num_kills):
   rng = random.Random(7)

@@ -110,6 +110,7 @@ def test_the_body_follows_from_public_examples(data_dir, tmp_path, monkeypatch):
   assert len(x) == 20 and np.abs(body.mean).max() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'flags', [('--algorithm=dp_fedavg',), ('--algorithm=fedsmp_released', '--p=0.5')]
 )
