@@ -16,7 +16,7 @@ for line in sys.argv[2:]:
   print(f'status {status}', file=sys.stderr)
 """
 _REFUSED_RUNS = [
-    '--task=shakespeare --p=2', '--task=svhn --shakespeare_lstm=keras',
+    '--task=shakespeare --p=2', '--task=svhn --shakespeare_data=tff',
     '--task=svhn --algorithm=fedavg --clip=1', '--task=no.such.module',
     '--task=svhn --trainable=head', '--flagfile=no_such.flags',
 ]
