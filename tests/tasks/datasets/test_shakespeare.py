@@ -136,18 +136,6 @@ class TestExecution:
     assert num_train / (num_train + num_test) == pytest.approx(0.8, abs=0.02)
     assert np.mean(data.test[1] == 0) == pytest.approx(0.24, abs=0.01)  # Padding.
 
-  def test_tff_s_roles_are_set_aside_whole(self, tmp_path):
-    roles = {f'PLAY_{i}_ROLE_{j}': [b'%d' % i, b'%d' % j] for i in range(10) for j in range(6)}
-    small_data.write_tff_shakespeare(
-        tmp_path, {'train': roles, 'test': {role: [b'more'] for role in roles}}
-    )
-    data = _load(10, 5, directory=tmp_path, data='tff')
-    small_data.assert_nobody_is_in_two_sets(data)
-    assert len(data.public[0]) == 10 and len(data.test[0]) == 5
-    # A role has three sequences; sets are of four and of two roles.
-    assert [len(owners.ids) for owners in (data.public_owners, data.test_owners)] == [4, 2]
-    assert all(len(x) == 3 for x, _ in data.clients)
-
   @pytest.fixture
   def play(self, tmp_path, monkeypatch):
     plays = {

@@ -34,7 +34,7 @@ class TestExecution:
   def test_equals_numpy_over_uneven_batches(self, scored_from):
     model, weights = _model_and_weights()
     x, y = _examples()
-    measure = evaluation.build(model, lambda labels: labels >= scored_from, padding=4)
+    measure = evaluation.build(model, lambda labels: labels >= scored_from, 4)
     empty = evaluation.shards_of((x[:0], y[:0]))
     result = measure(weights, [*evaluation.shards_of((x, y)), *empty])
     logits = model.predict_on_batch(model.initial_weights, x).numpy()
