@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tasks.datasets import files
 from tasks.datasets import people
 from tasks.datasets import task as task_lib
 
@@ -33,7 +34,7 @@ def _to_examples(elements) -> task_lib.Examples:
   if not np.all((0 <= pixels) & (pixels <= 1)):
     raise ValueError('a pixel is not a number from 0 to 1')
   labels = np.array([element['label'] for element in elements], np.int32)
-  task_lib.check_labels(labels, 0, _NUM_CLASSES - 1)
+  files.check_labels(labels, 0, _NUM_CLASSES - 1)
   # The floats are k/255, with 1 the background; the model scales them back.
   images = np.rint(pixels * 255).astype(np.uint8)
   return images[..., np.newaxis], labels

@@ -1,75 +1,57 @@
 """Fashion-MNIST (Xiao et al. 2017) from IDX files, split evenly among clients."""
 
 import gzip
-import math
 import pathlib
-import zlib
 
 import numpy as np
 
-from tasks import errors
+from tasks.datasets import files
 from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_CLASSES = 10
-_IDX_UNSIGNED_BYTES = 8
+_IDX_UNSIGNED_BYTES = 0x800
 _DIRECTORY = '/usr/share/datasets/fashion-mnist'  # Where Debian's package puts the files.
+_FILES = [
+    f'{part}-{values}-ubyte.gz'
+    for part in ('train', 't10k') for values in ('images-idx3', 'labels-idx1')
+]
 _NUM_CLIENTS = 6000
 
 
 def load(num_clients: int, split: task_lib.Split) -> task_lib.TaskData:
   """Loads the images, split evenly among clients; raises `InputError` if a file is bad."""
-  directory = pathlib.Path(split.directory or _DIRECTORY)
-  x, y = _read_images(directory, 'train')
-  return task_lib.cut_pool(
-      (x, y), _read_images(directory, 't10k'), num_clients,
-      f'real: Fashion-MNIST, {len(x):,} training images', split,
+  paths = files.find(
+      split.directory or _DIRECTORY, _FILES,
+      "install Debian's package dataset-fashion-mnist (apt-get install dataset-fashion-mnist), or"
+      ' name the directory of its four *-ubyte.gz files with --data_dir',
   )
+  train, test = _read_images(*paths[:2]), _read_images(*paths[2:])
+  source = f'real: Fashion-MNIST, {len(train[0]):,} training images'
+  return task_lib.cut_pool(train, test, num_clients, source, split)
 
 
-def _read_images(directory: pathlib.Path, part: str) -> task_lib.Examples:
-  images = _read_idx(directory / f'{part}-images-idx3-ubyte.gz', 3)
-  labels_file = directory / f'{part}-labels-idx1-ubyte.gz'
-  labels = _read_idx(labels_file, 1)
-  if len(images) != len(labels) or images.shape[1:] != _IMAGE_SHAPE[:2]:
-    raise errors.InputError(
-        f'{labels_file} has {len(labels)} labels for images of shape {images.shape}; download both'
-        ' files again, from the same source.'
-    )
-  try:
-    task_lib.check_labels(labels, 0, _NUM_CLASSES - 1)
-  except ValueError as error:
-    raise errors.InputError(f'{labels_file}: {error}; download it again.') from None
+def _read_images(images_file: pathlib.Path, labels_file: pathlib.Path) -> task_lib.Examples:
+  with files.reading(images_file):
+    images = _read_idx(images_file, _IMAGE_SHAPE[:2])
+  with files.reading(labels_file):
+    labels = _read_idx(labels_file, ())
+    files.check_labels(labels, 0, _NUM_CLASSES - 1)
+    if len(labels) != len(images):
+      raise ValueError(f'{len(labels)} labels for the {len(images)} images of {images_file}')
   return images[..., np.newaxis], labels.astype(np.int32)
 
 
-def _read_idx(path: pathlib.Path, num_dimensions: int) -> np.ndarray:
-  """Reads an IDX file of unsigned bytes: magic, sizes as big-endian int32, values."""
-  try:
-    with gzip.open(path) as file:
-      content = file.read()
-  except FileNotFoundError:
-    raise errors.InputError(
-        f'Fashion-MNIST: {path} does not exist; install Debian\'s package dataset-fashion-mnist'
-        ' (apt-get install dataset-fashion-mnist), or name the directory of its four *-ubyte.gz'
-        ' files with --data_dir.'
-    ) from None
-  except (OSError, EOFError, zlib.error) as error:
-    raise errors.InputError(
-        f'{path} can\'t be read as a gzip file ({error}); download it again.'
-    ) from None
-  header = 4 * (1 + num_dimensions)
-  magic = bytes([0, 0, _IDX_UNSIGNED_BYTES, num_dimensions])
-  # Sizes that are cut off become zero: the length is wrong all the same.
-  sizes = content[4:header].ljust(header - 4, b'\0')
-  shape = tuple(int(size) for size in np.frombuffer(sizes, '>u4'))
-  if content[:4] != magic or len(content) != header + math.prod(shape):
-    raise errors.InputError(
-        f'{path} is not an IDX file of {num_dimensions}-dimensional bytes, or is cut short;'
-        ' download it again.'
-    )
-  return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+def _read_idx(path: pathlib.Path, item_shape: tuple[int, ...]) -> np.ndarray:
+  """Reads an IDX file of unsigned bytes: magic and sizes as big-endian int32, then values."""
+  with gzip.open(path) as file:
+    content = file.read()
+  header = np.frombuffer(content, '>u4', 2 + len(item_shape))
+  magic, *shape = header.tolist()
+  if magic != _IDX_UNSIGNED_BYTES + len(shape) or tuple(shape[1:]) != item_shape:
+    raise ValueError(f'not an IDX file of bytes[N, {", ".join(map(str, item_shape))}]')
+  return np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(shape)
 
 
 TASK = task_lib.Task(

@@ -7,6 +7,7 @@ and from the data of those set aside, not from a client's data, and not from a s
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
+from typing import Optional
 
 import numpy as np
 
@@ -111,44 +112,39 @@ def divide(
   public_groups = _take(groups, spare, split.num_public, split)
   validation_groups = _take(groups, list(groups.validation) or spare, split.num_validation, split)
   gone = {*apart, *public_groups, *validation_groups, *groups.validation}
-  clients = [
-      person
-      for person in groups.people(name for name in groups.members if name not in gone)
-      if person.eligible
-  ]
+  staying = groups.people(name for name in groups.members if name not in gone)
+  clients = [person for person in staying if person.eligible]
   if not clients or not (apart or per_client):
     raise errors.InputError(
         f'{source}: too few {groups.noun} to set some aside and to have others as clients; get the'
         ' whole data set, or set smaller numbers.'
     )
   client_ids = tuple(person.name for person in clients)
-  public = _draw(groups, public_groups, split.num_public, rng) if split.num_public else None
+  public, public_owners = _draw(groups, public_groups, split.num_public, rng)
   if split.num_validation:
     source = f'{source}; {split.num_validation:,} examples HELD OUT in place of the test set'
-    test = _draw(groups, validation_groups, split.num_validation, rng)
-    owners = _owners(groups, validation_groups)
+    test, test_owners = _draw(groups, validation_groups, split.num_validation, rng)
   elif per_client:
-    test = _concatenated([person.test for person in clients])
-    owners = task_lib.Owners('a part of the examples of each client', frozenset(client_ids))
+    test = _concatenated(person.test for person in clients)
+    test_owners = task_lib.Owners('a part of the examples of each client', frozenset(client_ids))
   else:
-    test = _concatenated([person.examples for person in groups.people(apart)])
-    owners = _owners(groups, apart)
+    test, test_owners = _draw(groups, apart, None, rng)
   return task_lib.TaskData(
       clients=[person.train if per_client else person.examples for person in clients],
       test=test,
       public=public,
       source=source,
       client_ids=client_ids,
-      test_owners=owners,
-      public_owners=_owners(groups, public_groups) if split.num_public else None,
+      test_owners=test_owners,
+      public_owners=public_owners,
       has_validation=bool(split.num_validation),
       # Names that are set aside, alone: a digest of clients' names would depend on each client.
       split_digest=task_lib.digest_of_split(per_client, sorted(gone)),
   )
 
 
-def _concatenated(parts: Sequence[task_lib.Examples]) -> task_lib.Examples:
-  return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts)))
+def _concatenated(parts: Iterable[task_lib.Examples]) -> task_lib.Examples:
+  return tuple(map(np.concatenate, zip(*parts)))
 
 
 def _take(groups: Groups, names: list[str], num: int, split: task_lib.Split) -> list[str]:
@@ -168,17 +164,18 @@ def _take(groups: Groups, names: list[str], num: int, split: task_lib.Split) -> 
 
 
 def _draw(
-    groups: Groups, names: Sequence[str], num: int, rng: np.random.Generator
-) -> task_lib.Examples:
-  x, y = _concatenated([person.examples for person in groups.people(names)])
-  chosen = np.sort(rng.choice(len(x), num, replace=False))
-  return x[chosen], y[chosen]
-
-
-def _owners(groups: Groups, names: Sequence[str]) -> task_lib.Owners:
+    groups: Groups, names: Sequence[str], num: Optional[int], rng: np.random.Generator
+) -> tuple[Optional[task_lib.Examples], Optional[task_lib.Owners]]:
+  """Returns random examples of the named groups, or all of them, and their owners."""
+  if not names:
+    return None, None
   people = groups.people(names)
+  x, y = _concatenated(person.examples for person in people)
+  if num is not None:
+    chosen = np.sort(rng.choice(len(x), num, replace=False))
+    x, y = x[chosen], y[chosen]
   names_text = f' ({", ".join(names)})' if groups.listed else ''
-  return task_lib.Owners(
+  return (x, y), task_lib.Owners(
       f'from {len(people):,} {groups.noun}{names_text} set aside whole, none of them a client',
       frozenset(person.name for person in people),
   )

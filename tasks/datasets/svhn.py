@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from tasks import errors
+from tasks.datasets import files
 from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 
@@ -15,39 +15,31 @@ _NUM_CLIENTS = 6000
 
 def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
   del own
-  files = [f'{part}_32x32.mat' for part in ('train', 'extra', 'test')]
-  paths = [pathlib.Path(split.directory or '') / file for file in files]
-  if split.directory is None or not all(path.is_file() for path in paths):
-    raise errors.InputError(
-        f'SVHN: --data_dir={split.directory or ""} is not a directory with {", ".join(files)}; get'
-        ' them from http://ufldl.stanford.edu/housenumbers (cropped digits, format 2).'
-    )
-  train, extra, test = map(_read_mat, paths)
-  x, y = (np.concatenate(pair) for pair in zip(train, extra))
-  return task_lib.cut_pool(
-      (x, y), test, _NUM_CLIENTS, f'real: SVHN, {len(x):,} training images (train and extra)', split
+  names = [f'{part}_32x32.mat' for part in ('train', 'extra', 'test')]
+  paths = files.find(
+      split.directory or '', names,
+      f'get {", ".join(names)} from http://ufldl.stanford.edu/housenumbers (cropped digits,'
+      ' format 2), and name their directory with --data_dir',
   )
+  train, extra, test = map(_read_mat, paths)
+  x, y = map(np.concatenate, zip(train, extra))
+  source = f'real: SVHN, {len(x):,} training images (train and extra)'
+  return task_lib.cut_pool((x, y), test, _NUM_CLIENTS, source, split)
 
 
 def _read_mat(path: pathlib.Path) -> task_lib.Examples:
   """Returns images uint8[N, 32, 32, 3] and labels int32[N]; the file's label 10 is digit 0."""
   import scipy.io  # pylint: disable=g-import-not-at-top
 
-  try:
+  with files.reading(path):
     content = scipy.io.loadmat(path)
     images = np.moveaxis(content['X'], -1, 0)
     labels = content['y'].reshape(-1)
-    task_lib.check_labels(labels, 1, _NUM_CLASSES)
+    files.check_labels(labels, 1, _NUM_CLASSES)
     if images.shape != (len(labels), *_IMAGE_SHAPE) or images.dtype != np.uint8:
       raise ValueError(
           f'images {images.dtype}{images.shape} for {len(labels)} labels, not uint8[N, 32, 32, 3]'
       )
-  # SciPy raises many kinds of errors on a damaged file.
-  except Exception as error:  # pylint: disable=broad-exception-caught
-    raise errors.InputError(
-        f'{path} can\'t be read as a MATLAB file with X and y'
-        f' ({type(error).__name__}: {error}); download it again.'
-    ) from None
   return np.ascontiguousarray(images), labels.astype(np.int32) % _NUM_CLASSES
 
 

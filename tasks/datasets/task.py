@@ -206,7 +206,7 @@ class Task:
     build_model: Returns the model, from (own options, initializer of its weights).
     options: Dataclass of the task's own options (`tasks.cli.options`), each the flag --NAME_OPTION.
     num_clients: Number of clients if it is known before the data are loaded.
-    is_padding: Maps labels to a mask of padding, bool of their shape; None without padding.
+    padding: The label that fills up examples; None without padding.
     padding_counts: Returns, from the own options, whether padding counts as a label to predict.
     show: Returns a text about a model with trained initial weights, from it and the test examples;
       not called if the guarantee does not cover these.
@@ -219,7 +219,7 @@ class Task:
   build_model: Callable[[Any, initializers.Initializer], tff.learning.models.FunctionalModel]
   options: Optional[type] = None
   num_clients: Optional[int] = None
-  is_padding: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
+  padding: Optional[int] = None
   padding_counts: Callable[[Any], bool] = lambda own: False
   pretraining: Pretraining = Pretraining()
   show: Optional[Callable[[tff.learning.models.FunctionalModel, Examples], str]] = None
@@ -228,9 +228,10 @@ class Task:
     """Returns which labels count for loss and accuracy, bool of their shape."""
     import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
-    if self.is_padding is None or self.padding_counts(own):
+    if self.padding is None or self.padding_counts(own):
       return tf.ones_like(labels, tf.bool)
-    return tf.logical_not(self.is_padding(labels))
+    # In TFF's graphs `!=` compares tensors by identity and returns one bool for all labels.
+    return tf.not_equal(labels, self.padding)
 
 
 def cut_pool(
@@ -279,14 +280,6 @@ def digest_of_split(*parts: Any) -> str:
   for part in parts:
     digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
   return digest.hexdigest()
-
-
-def check_labels(labels: np.ndarray, lowest: int, highest: int) -> None:
-  """Raises `ValueError` if a label is not an integer from `lowest` to `highest`."""
-  # NaN compares false, so that it is refused.
-  is_valid = (lowest <= labels) & (labels <= highest) & (labels == np.floor(labels))
-  if not np.all(is_valid):
-    raise ValueError(f'label {labels[~is_valid][0]} is not one of {lowest} to {highest}')
 
 
 def split_evenly(x: np.ndarray, y: np.ndarray, num_parts: int) -> list[Examples]:

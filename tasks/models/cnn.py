@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tasks.models import initializers
-from tasks.models import pooling
 from tasks.models import split
 
 _KERNEL = 5
@@ -57,7 +56,7 @@ def cnn(
     for _ in filters:
       kernel, bias = next(layers), next(layers)
       out = tf.nn.bias_add(tf.nn.conv2d(out, kernel, 1, 'SAME'), bias)
-      out = tf.nn.relu(pooling.max_pool_2x2(out))
+      out = tf.nn.relu(tf.nn.max_pool2d(out, 2, 2, 'SAME'))
     out = tf.reshape(out, [-1, height * width * channels])
     for _ in dense_units:
       out = tf.nn.relu(tf.matmul(out, next(layers)) + next(layers))

@@ -1,15 +1,49 @@
 """The systems that `--algorithm` names, in the order of colors and legends."""
 
+import fedsmp_tff
 from tasks.cli import plugins
-from tasks.systems import dense
-from tasks.systems import randk
-from tasks.systems import released
+from tasks.systems import system
 from tasks.systems import topk
+
+
+def _dense(settings, data):
+  del settings, data
+  return fedsmp_tff.Dense()
+
+
+def _randk(settings, data):
+  del data
+  return fedsmp_tff.RandK(settings.p, mask_rounds=settings.mask_rounds)
+
+
+def _released(settings, data):
+  del data
+  return fedsmp_tff.ReleasedTopK(settings.p, mask_rounds=settings.mask_rounds)
+
+
+_TOPK = dict(
+    mask='largest updates on the public set, the same for all clients',
+    sparsifier=topk.sparsifier, needs_public=True, options=topk.Options,
+)
+_RANDK = dict(mask='random coordinates, the same for all clients', sparsifier=_randk)
+_DENSE = dict(mask='all coordinates', sparsifier=_dense, masked=False)
 
 SYSTEMS = plugins.Registry(
     'algorithm', 'SYSTEM',
     (
-        topk.SYSTEM, randk.SYSTEM, dense.SYSTEM, dense.WITHOUT_PRIVACY, topk.WITHOUT_PRIVACY,
-        randk.WITHOUT_PRIVACY, released.SYSTEM, dense.PUBLIC_ONLY,
+        system.System('fedsmp_topk', 'Fed-SMP top-k', **_TOPK),
+        system.System('fedsmp_randk', 'Fed-SMP rand-k', **_RANDK),
+        system.System('dp_fedavg', 'DP-FedAvg', **_DENSE),
+        system.System('fedavg', 'FedAvg', private=False, **_DENSE),
+        system.System('fedavg_topk', 'FedAvg top-k', private=False, **_TOPK),
+        system.System('fedavg_randk', 'FedAvg rand-k', private=False, **_RANDK),
+        system.System(
+            'fedsmp_released', 'Fed-SMP past releases',
+            'largest past releases and random coordinates, the same for all clients', _released,
+        ),
+        system.System(
+            'public_only', 'public-only baseline', private=False, needs_public=True,
+            federated=False, **_DENSE,
+        ),
     ),
 )

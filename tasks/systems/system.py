@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-import typing
 from typing import Any, Optional
 
-if typing.TYPE_CHECKING:
-  import fedsmp_tff
-  from tasks.datasets import task as task_lib
+import fedsmp_tff
+from tasks.datasets import task as task_lib
 
 
 @dataclasses.dataclass(frozen=True)

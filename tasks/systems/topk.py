@@ -1,12 +1,14 @@
-"""Fed-SMP with the top k of an update on public data, and FedAvg with the same masks."""
+"""The top k of an update on public data: its options and its sparsifier."""
+
+from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 import fedsmp_tff
 from tasks import errors
 from tasks.cli import options
-from tasks.systems import system
+from tasks.datasets import task as task_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,18 +20,19 @@ class Options:
       'Number of pseudo-clients: the public examples are split among them, they train as clients do,'
       ' and the mask selects the top k of their mean update. 0: one training on all public examples,'
       ' as in the paper.',
-      group='Public data', at_least=0,
+      at_least=0,
   )
   released_weight: Optional[float] = options.option(
       None,
       'Weight in [0, 1] of past releases in the ranking of coordinates; the rest is the public'
       ' update, smoothed over the rows and columns of each layer (default: off, the public update of'
       ' each coordinate, as in the paper).',
-      group='Public data', at_least=0, at_most=1,
+      at_least=0, at_most=1,
   )
 
 
-def _sparsifier(settings, data):
+def sparsifier(settings: Any, data: task_lib.TaskData) -> fedsmp_tff.Sparsifier:
+  """Returns the sparsifier of (a run's settings, its data)."""
   own, num_examples = settings.system_options, len(data.public[0])
   if own.public_clients > num_examples:
     raise errors.InputError(
@@ -43,9 +46,3 @@ def _sparsifier(settings, data):
   if own.released_weight is None:
     return fedsmp_tff.TopK(settings.p, **public)
   return fedsmp_tff.HybridTopK(settings.p, released_weight=own.released_weight, **public)
-
-
-_MASK = 'largest updates on the public set, the same for all clients'
-_COMMON = dict(mask=_MASK, sparsifier=_sparsifier, needs_public=True, options=Options)
-SYSTEM = system.System('fedsmp_topk', 'Fed-SMP top-k', **_COMMON)
-WITHOUT_PRIVACY = system.System('fedavg_topk', 'FedAvg top-k', private=False, **_COMMON)

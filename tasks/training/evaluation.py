@@ -37,16 +37,16 @@ class Evaluation(NamedTuple):
 
 def build(
     model: tff.learning.models.FunctionalModel, is_scored: Callable[[Any], Any],
-    is_padding: Optional[Callable[[Any], Any]] = None,
+    padding: Optional[int] = None,
 ) -> Callable[[Any, Sequence[tf.data.Dataset]], Evaluation]:
   """Returns a function from weights and datasets of examples to an `Evaluation`.
 
   It runs in the TFF context, datasets in parallel, as clients do; results are added up in the order
-  of the datasets. See `task.Task` for `is_scored` and `is_padding`.
+  of the datasets. See `task.Task` for `is_scored` and `padding`.
   """
   kinds = [is_scored]
-  if is_padding is not None:
-    kinds += [lambda labels: tf.logical_not(is_padding(labels)), lambda y: tf.ones_like(y, tf.bool)]
+  if padding is not None:
+    kinds += [lambda y: tf.not_equal(y, padding), lambda y: tf.ones_like(y, tf.bool)]
 
   @tff.tensorflow.computation
   def initial_weights():
@@ -105,8 +105,8 @@ def of_run(
 ) -> Callable[[int, Any], Optional[Evaluation]]:
   """Returns the evaluation of a run after a round: None where it is not due."""
   settings, test = experiment.settings, experiment.examples.test
-  is_padding = datasets.TASKS[settings.task].is_padding
-  measure = build(experiment.model, experiment.is_scored, is_padding)
+  padding = datasets.TASKS[settings.task].padding
+  measure = build(experiment.model, experiment.is_scored, padding)
   whole = shards_of(test)
   sample = shards_of(test, experiment.eval_examples, experiment.seeds.evaluation)
 

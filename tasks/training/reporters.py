@@ -59,7 +59,7 @@ class Metrics(loop.Reporter):
         'round_seconds': round(report.round_seconds, 3),
         'evaluation_seconds': round(report.evaluation_seconds, 3),
     })
-    has_padding = datasets.TASKS[self._experiment.settings.task].is_padding is not None
+    has_padding = datasets.TASKS[self._experiment.settings.task].padding is not None
     public = report.metrics['aggregator'] if report.metrics else {}
     self.row = {
         'round': report.rounds_done,

@@ -47,15 +47,15 @@ def compiled_once():
       processes[key] = own_process(experiment)
     return processes[key]
 
-  def build(model, is_scored, is_padding=None):
+  def build(model, is_scored, padding=None):
     experiment = getattr(is_scored, '__self__', None)
     if experiment is None:  # Not of a run.
-      return own_build(model, is_scored, is_padding)
+      return own_build(model, is_scored, padding)
     settings = experiment.settings
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, _tensors(model.initial_weights))
-    key = (settings.task, settings.task_options, is_padding, str(model.input_spec), str(specs))
+    key = (settings.task, settings.task_options, padding, str(model.input_spec), str(specs))
     if key not in measurements:
-      measurements[key] = own_build(model, is_scored, is_padding)
+      measurements[key] = own_build(model, is_scored, padding)
     return measurements[key]
 
   with pytest.MonkeyPatch.context() as patch:

@@ -7,9 +7,8 @@ import pytest
 import tensorflow_federated as tff
 
 from tasks import errors
+from tasks import systems
 from tasks.cli import plugins
-from tasks.systems import dense
-from tasks.systems import randk
 
 _MANAGER = tff.program.MemoryReleaseManager()
 
@@ -26,16 +25,17 @@ class TestRegistry:
 
   @pytest.fixture
   def registry(self):
-    return plugins.Registry('algorithm', 'SYSTEM', (dense.SYSTEM, randk.SYSTEM))
+    built_in = [systems.SYSTEMS[name] for name in ('dp_fedavg', 'fedsmp_randk')]
+    return plugins.Registry('algorithm', 'SYSTEM', built_in)
 
   def test_a_name_or_a_module(self, registry, monkeypatch):
     assert registry.names == ('dp_fedavg', 'fedsmp_randk') == tuple(registry)
-    assert registry['dp_fedavg'] is dense.SYSTEM
+    assert registry['dp_fedavg'] is systems.SYSTEMS['dp_fedavg']
     module = types.ModuleType('somebodys')
-    module.SYSTEM = dense.WITHOUT_PRIVACY
+    module.SYSTEM = systems.SYSTEMS['fedavg']
     monkeypatch.setitem(sys.modules, 'somebodys', module)
     assert 'somebodys' not in registry
-    assert registry['somebodys'] is dense.WITHOUT_PRIVACY
+    assert registry['somebodys'] is module.SYSTEM
     assert list(registry) == [*registry.names, 'somebodys'] and len(registry) == 3
 
   @pytest.mark.parametrize(

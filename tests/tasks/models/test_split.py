@@ -101,20 +101,6 @@ class TestExecution:
           _logits(model, body.weights_of(moved), x), atol=5e-3,  # Features are float16.
       )
 
-  def test_a_step_of_the_head_is_on_white_features(self):
-    model, body, head = _split()
-    x, y = _examples(300, seed=1)
-    trainable, model = tuple(map(tf.constant, head.trainable)), model.head()
-    with tf.GradientTape() as tape:
-      tape.watch(trainable)
-      logits = model.predict_on_batch((trainable, ()), body(tf.constant(x)), training=True)
-      loss = model.loss(logits, tf.constant(y))
-    values, constant = tape.gradient(loss, trainable)
-    white = (_features(x) - body.mean) @ body.matrix
-    wrong = (tf.nn.softmax(logits).numpy() - np.eye(_CLASSES)[y]) / len(x)
-    np.testing.assert_allclose(values, white.T @ wrong, atol=1e-3)
-    np.testing.assert_allclose(constant, wrong.sum(0), atol=1e-5)
-
   def test_refuses_examples_that_do_not_differ(self):
     with pytest.raises(ValueError, match='are the same for all'):
       split.whitening(np.repeat(np.random.default_rng(0).normal(size=(1, 5)), 50, axis=0))

@@ -1,0 +1,38 @@
+"""Finds and reads the files of data sets: an `InputError` names a missing or damaged one."""
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import pathlib
+
+import numpy as np
+
+from tasks import errors
+
+
+def find(directory: str, names: Sequence[str], remedy: str) -> list[pathlib.Path]:
+  """Returns the paths of files of a directory; raises `InputError` if one does not exist."""
+  paths = [pathlib.Path(directory, name) for name in names]
+  for path in paths:
+    if not path.is_file():
+      raise errors.InputError(f'{path} does not exist; {remedy}.')
+  return paths
+
+
+@contextlib.contextmanager
+def reading(path: pathlib.Path) -> Iterator[None]:
+  """Raises `InputError` for any error of the block, which reads and checks this file."""
+  try:
+    yield
+  # Libraries raise many kinds of errors on a damaged file.
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    raise errors.InputError(
+        f"{path} can't be read ({type(error).__name__}: {error}); download it again."
+    ) from None
+
+
+def check_labels(labels: np.ndarray, lowest: int, highest: int) -> None:
+  """Raises `ValueError` if a label is not an integer from `lowest` to `highest`."""
+  # NaN compares false, so that it is refused.
+  is_valid = (lowest <= labels) & (labels <= highest) & (labels == np.floor(labels))
+  if not np.all(is_valid):
+    raise ValueError(f'label {labels[~is_valid][0]} is not one of {lowest} to {highest}')
