@@ -52,7 +52,7 @@ class SplitModel(tff.learning.models.FunctionalModel):
     def predict_on_batch(model_weights, x, training):
       del training
       *body_weights, kernel, bias = model_weights[0]
-      return _dense(body(body_weights, x), kernel, bias)
+      return tf.tensordot(body(body_weights, x), kernel, 1) + bias
 
     super().__init__(
         initial_weights=(tuple(weights), ()), predict_on_batch_fn=predict_on_batch,
@@ -86,9 +86,8 @@ class FrozenBody(NamedTuple):
 
   def __call__(self, x: tf.Tensor) -> tf.Tensor:
     """Returns whitened features float16[..., m]."""
-    features = self.body(self.weights, x)
-    white = tf.matmul(tf.reshape(features - self.mean, [-1, len(self.mean)]), self.matrix)
-    return tf.cast(tf.reshape(white, tf.shape(features)), _FEATURE_TYPE)
+    centered = self.body(self.weights, x) - self.mean
+    return tf.cast(tf.tensordot(centered, self.matrix, 1), _FEATURE_TYPE)
 
   def head_of(self, kernel: np.ndarray, bias: np.ndarray) -> tff.learning.models.ModelWeights:
     """Returns the head's weights, V and c, of a last layer's K and b."""
@@ -119,11 +118,3 @@ def whitening(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   values += _RIDGE * values.mean()
   matrix = (vectors * values**-0.5) @ vectors.T
   return matrix.astype(np.float32), mean.astype(np.float32)
-
-
-def _dense(features: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-  """Returns a dense layer's logits [..., classes]."""
-  if features.shape.rank == 2:
-    return tf.matmul(features, kernel) + bias
-  logits = tf.matmul(tf.reshape(features, [-1, kernel.shape[0]]), kernel) + bias
-  return tf.reshape(logits, [-1, *features.shape[1:-1], kernel.shape[1]])

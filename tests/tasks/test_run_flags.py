@@ -30,7 +30,7 @@ class TestComputation:
           ('--clip_quantile=1', '--clip_quantile must be .* < 1; got 1.0'),
           ('--clip_schedule=learning_rate --clip_quantile=0.5', 'exclude each other'),
           ('--seed=-1', '--seed must be an integer >= 0 .*; got -1'),
-          ('--shakespeare_data=tff', '--shakespeare_data has no effect unless --task=shakespea'),
+          ('--shakespeare_lstm=keras', '--shakespeare_lstm has no effect unless --task=shakespea'),
           ('--algorithm=dp_fedavg --p=0.1', r'--p has no effect unless --algor.* or fedsmp_rel'),
           ('--algorithm=fedavg --noise=discrete_gaussian', '--noise has no effect'),
           ('--algorithm=fedavg_topk --clip=1', '--clip has no effect unless --algorithm=.* or fe'),

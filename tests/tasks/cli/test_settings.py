@@ -71,12 +71,12 @@ class TestParse:
 class TestFlagfile:
 
   def test_files_in_files_and_what_comes_later_wins(self, tmp_path):
-    (tmp_path / 'inner').write_text('--rounds=7\n--shakespeare_data=tff\n')
+    (tmp_path / 'inner').write_text('--rounds=7\n--shakespeare_lstm=keras\n')
     (tmp_path / 'outer').write_text(f'# Some.\n\n--task=shakespeare\n--flagfile={tmp_path}/inner\n')
     file = f'--flagfile={tmp_path}/outer'
     found = settings.parse([file, '--seed=3'])[0]
     assert (found.task, found.rounds, found.seed) == ('shakespeare', 7, 3)
-    assert found.task_options.data == 'tff'
+    assert found.task_options.lstm == 'keras'
     assert settings.parse([file, '--rounds=8'])[0].rounds == 8
     assert settings.parse(['--rounds=8', '--flagfile', f'{tmp_path}/outer'])[0].rounds == 7
 
@@ -104,12 +104,13 @@ class TestIdentity:
   def test_it_has_all_but_where_things_are_and_the_budget(self):
     found = settings.parse([
         '--task=shakespeare', '--data_dir=/x', '--p=0.5', '--seed=1', '--epsilon_budget=9',
-        '--shakespeare_data=tff', '--public_clients=3',
+        '--shakespeare_lstm=keras', '--public_clients=3',
     ])[0]
     values = settings.identity(found)
     assert values == json.loads(json.dumps(values))
     known = set(options.options_of(settings.RunSettings)) - {'epsilon_budget'}
     assert set(values) - known == {
-        'shakespeare_data', 'shakespeare_protocol', 'public_clients', 'released_weight',
+        'shakespeare_data', 'shakespeare_protocol', 'shakespeare_lstm', 'public_clients',
+        'released_weight',
     }
     assert (values['p'], values['seed'], values['public_clients']) == (0.5, 1, 3)
