@@ -119,13 +119,7 @@ class Sweep:
 
   def is_done(self, cell: grids.Cell) -> bool:
     """Whether a cell's run, with these flags, has all of its rounds."""
-    full = self.full(cell)
-    config = run_directory.read_json(self.directory(cell) / run_directory.CONFIG)
-    summary = run_directory.read_json(self.directory(cell) / run_directory.SUMMARY)
-    return (
-        not finished.differing(config.get('flags', {}), full.identity)
-        and summary.get('rounds') == full.settings.rounds
-    )
+    return bool(finished.summary(self.directory(cell), self.full(cell).settings))
 
   def status(self, cell: grids.Cell) -> str:
     """Returns 'done', 'running', 'begun' or 'to do'; creates no file."""
