@@ -32,13 +32,6 @@ def _command(path, out):
   )
 
 
-def test_the_flags_that_differ_are_named():
-  now = {'task': 'svhn', 'noise': 'gaussian', 'clip_quantile': None}
-  assert finished.differing(now, now) == []
-  # A flag that an earlier version had, or lacked, makes another run if it is on.
-  assert finished.differing({'task': 'svhn', 'dropout': 0.1}, now) == ['dropout', 'noise']
-
-
 def test_a_cleaned_run_is_smaller_and_finished(run, tmp_path, capsys):
   done, unfinished = tmp_path / 'done', tmp_path / 'unfinished'
   shutil.copytree(run, done)
