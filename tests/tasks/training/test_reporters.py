@@ -10,7 +10,6 @@ from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import commands
 from tests.support import waiting
 
-
 # Test images of a sample, and of the test set.
 _SAMPLE, _ALL = 3, 20
 
