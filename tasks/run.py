@@ -86,7 +86,6 @@ def run(
     return 0
   _prepare_tensorflow(seeded=settings.seed is not None)
   from fedsmp_tff.program import loop
-  from tasks.training import builders
   from tasks.training import evaluation
   from tasks.training import experiment as experiment_lib
   from tasks.training import plan
@@ -100,21 +99,21 @@ def run(
     stack.enter_context(stop.handled())
     stack.enter_context(place_lib.context(place))
     out = stack.enter_context(run_directory.RunDirectory(path, output.overwrite))
-    finished.check_flags(out.path, out.config, s)
-    seeds = builders.make_seeds(s.seed, out.config)
+    resuming.check_flags(out, s)
+    seeds = experiment_lib.make_seeds(s.seed, out.config)
     experiment = experiment_lib.Experiment.build(s, seeds, place.data_dir)  # n clients, k, sigma.
     resuming.check_data(out, experiment)
-    sys.stderr.writelines(f'tasks.run: {warning}\n' for warning in plan.warnings(experiment))
+    budget = resuming.budget(out, experiment)
     print(plan.text(experiment), flush=True)
     if output.dry_run:
       return 0
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
     print(f'\noutput: {out.path}\n', flush=True)
-    checkpoints = stack.enter_context(resuming.begin(out, experiment, place))
+    checkpoints = stack.enter_context(resuming.begin(out, experiment))
     has_begun = not checkpoints.empty()
     experiment = public_model.initialized(experiment, out, has_begun)   # theta^0.
-    ledger = stack.enter_context(resuming.ledger(out, experiment, has_begun))
-    metrics = reporters.Metrics(experiment, out.tables, ledger)
+    ledger = stack.enter_context(resuming.ledger(out, experiment, budget, has_begun))
+    metrics = reporters.Metrics(experiment, out, ledger)
     with stop.rounds():
       weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
           experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
@@ -127,8 +126,9 @@ def run(
       )
     weights = experiment.task_weights(weights)
     out.write_weights(weights)
-    out.write_json(run_directory.SUMMARY, metrics.summary())
-    results = reporters.summary_text(experiment, metrics.summary(), out.tables.seconds())
+    summary = metrics.summary()
+    out.write_json(run_directory.SUMMARY, summary)
+    results = reporters.summary_text(experiment, summary, metrics.seconds())
     print(f'{results}\noutput: {out.path}', flush=True)
     if stopped_by is None and (shown := experiment.show(weights)) is not None:
       print(f'\n{shown}', flush=True)

@@ -111,12 +111,7 @@ class _Run:
 
   def is_done(self) -> bool:
     """Whether the directory has a run with these flags and all of its rounds."""
-    config = run_directory.read_json(self.directory / run_directory.CONFIG)
-    summary = run_directory.read_json(self.directory / run_directory.SUMMARY)
-    return (
-        not finished.differing(config.get('flags', {}), self.cell.identity)
-        and summary.get('rounds') == self.cell.settings.rounds
-    )
+    return bool(finished.summary(self.directory, self.cell.settings))
 
   def status(self) -> str:
     """Returns 'done', 'running', 'begun' or 'to do'; creates no file."""

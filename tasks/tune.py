@@ -19,13 +19,11 @@ from typing import Optional
 import tqdm
 
 from fedsmp_tff.theory import theorem_2
-from tasks import datasets
 from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.cli import paper_tables
 from tasks.cli import settings as settings_lib
-from tasks.datasets import task as task_lib
 
 if typing.TYPE_CHECKING:
   from fedsmp_tff.theory import estimation
@@ -77,20 +75,17 @@ def main(argv: list[str]) -> int:
 
 
 def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: Options) -> None:
-  task = datasets.TASKS[settings.task]
   _check(settings)
   output = pathlib.Path(options.tune_dir)
   with errors.writing_to('tune_dir', output):  # Before the work is done.
     output.mkdir(parents=True, exist_ok=True)
   # Modules that take seconds to import, after the flags are checked.
   from fedsmp_tff.theory import estimation
-  from tasks.training import builders
+  from tasks.training import experiment as experiment_lib
 
-  seeds = builders.make_seeds(settings.seed, None)
-  model = builders.model(settings, seeds)
-  num_public = settings.public_examples
-  split = task_lib.Split(seeds.partition, num_public, settings.validation_examples or 0, data_dir)
-  data = task.load(settings.task_options, split)
+  seeds = experiment_lib.make_seeds(settings.seed, None)
+  experiment = experiment_lib.Experiment.build(settings, seeds, data_dir)
+  data, spec, num_public = experiment.data, experiment.spec, settings.public_examples
   if settings.seed is None and not (data.public_owners and data.public_owners.ids):
     raise errors.InputError(
         f'--seed is not set, and a run of {settings.task} draws its public examples by its own'
@@ -107,14 +102,11 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
   )
   try:
     estimate = estimation.estimate(
-        model, data.public, builders.local_training(settings), size, options.tune_rounds,
+        experiment.model, data.public, experiment.local_training(), size, options.tune_rounds,
         seeds.partition, lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
     )
   except ValueError as error:
     raise errors.as_flags(error, ['client_examples']) from None
-  spec = builders.privacy_spec(
-      settings, len(data.clients), builders.num_kept(settings, estimate.dim)
-  )
   training = theorem_2.Training(
       dim=estimate.dim,
       # Momentum lengthens a step by this factor; the theorem has no momentum.

@@ -65,7 +65,6 @@ TASK = task_lib.Task(
     ),
     load=lambda own, split: load(_NUM_CLIENTS, split),
     build_model=task_lib.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES),
-    num_clients=_NUM_CLIENTS,
     show=showing.confusion_table((
         'T-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
         'ankle boot',

@@ -53,6 +53,5 @@ TASK = task_lib.Task(
     ),
     load=_load,
     build_model=task_lib.cnn(_IMAGE_SHAPE, (64, 128), (384, 192), _NUM_CLASSES),
-    num_clients=_NUM_CLIENTS,
     show=showing.confusion_table('0123456789'),
 )

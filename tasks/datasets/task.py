@@ -205,7 +205,6 @@ class Task:
     load: Loads the data, from (own options, split). Raises `InputError` if it can't.
     build_model: Returns the model, from (own options, initializer of its weights).
     options: Dataclass of the task's own options (`tasks.cli.options`), each the flag --NAME_OPTION.
-    num_clients: Number of clients if it is known before the data are loaded.
     padding: The label that fills up examples; None without padding.
     padding_counts: Returns, from the own options, whether padding counts as a label to predict.
     show: Returns a text about a model with trained initial weights, from it and the test examples;
@@ -218,7 +217,6 @@ class Task:
   load: Callable[[Any, Split], TaskData]
   build_model: Callable[[Any, initializers.Initializer], tff.learning.models.FunctionalModel]
   options: Optional[type] = None
-  num_clients: Optional[int] = None
   padding: Optional[int] = None
   padding_counts: Callable[[Any], bool] = lambda own: False
   pretraining: Pretraining = Pretraining()

@@ -1,7 +1,10 @@
 """A run's settings with everything that follows from them and the data, each made once."""
 
 import dataclasses
-from typing import Any, Optional
+import functools
+import math
+import secrets
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -14,14 +17,50 @@ from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
+from tasks.cli import options
 from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
+from tasks.models import initializers
 from tasks.models import split as split_lib
-from tasks.training import builders
 from tasks.training import features
 
 _Model = tff.learning.models.FunctionalModel
 _Weights = tff.learning.models.ModelWeights
+_SECRET = ('sampling', 'process')
+
+
+class Seeds(NamedTuple):
+  """One seed per stream, each of 32 bits.
+
+  Attributes:
+    partition: Partition of the data among clients, and the public set.
+    weights: Initial weights.
+    evaluation: Test examples that are measured between rounds.
+    sampling: Clients of each round; None: the sampler's own entropy.
+    process: Masks, the order of examples and the noise; None: fresh entropy.
+  """
+
+  partition: int
+  weights: int
+  evaluation: int
+  sampling: Optional[int]
+  process: Optional[int]
+
+  def public(self) -> dict[str, int]:
+    """Returns the seeds that protect no client, for config.json and for resuming."""
+    return {name: seed for name, seed in self._asdict().items() if name not in _SECRET}
+
+
+def make_seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
+  """Returns the seeds of a run: from `seed`, config.json if it resumes, or fresh entropy."""
+  fresh = dict.fromkeys(_SECRET)
+  if seed is None and config is not None:
+    return Seeds(**config['seeds'], **fresh)
+  sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
+  words = map(int, sequence.generate_state(5, np.uint32))
+  partition, weights, sampling, process, evaluation = words
+  seeds = Seeds(partition, weights, evaluation, sampling, process)
+  return seeds if seed is not None else seeds._replace(**fresh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +83,7 @@ class Experiment:
   """
 
   settings: settings_lib.RunSettings
-  seeds: builders.Seeds
+  seeds: Seeds
   data: task_lib.TaskData
   examples: task_lib.TaskData
   task_model: _Model
@@ -56,33 +95,25 @@ class Experiment:
 
   @classmethod
   def build(
-      cls, settings: settings_lib.RunSettings, seeds: builders.Seeds, data_dir: Optional[str] = None
+      cls, settings: settings_lib.RunSettings, seeds: Seeds, data_dir: Optional[str] = None
   ) -> 'Experiment':
     """Loads the data, by default from the task's own directory, and makes the rest.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
     """
-    task = datasets.TASKS[settings.task]
-    if task.num_clients is not None:
-      _check_clients(settings, task.num_clients)
-    task_model = builders.model(settings, seeds)
-    model = builders.trained_model(settings, task_model)
-    shapes = [np.shape(w) for w in tf.nest.flatten(model.initial_weights[0])]
-    num_kept = builders.num_kept(settings, sum(int(np.prod(shape)) for shape in shapes))
-    spec = None
-    if task.num_clients is not None:
-      spec = builders.privacy_spec(settings, task.num_clients, num_kept)
+    task_model = build_model(settings, seeds.weights)
+    model = _trained_model(settings, task_model)
     split = task_lib.Split(
         seeds.partition, settings.public_examples or 0, settings.validation_examples or 0, data_dir
     )
-    data = task.load(settings.task_options, split)
-    _check_clients(settings, len(data.clients))
+    data = datasets.TASKS[settings.task].load(settings.task_options, split)
     _check_public(settings, data)
-    spec = spec or builders.privacy_spec(settings, len(data.clients), num_kept)
-    aggregator = fedsmp_tff.FedSmpFactory(
-        settings.system.sparsifier(settings, data), builders.mechanism(settings, spec)
-    )
+    sparsifier = settings.system.sparsifier(settings, data)
+    shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]
+    num_kept = sparsifier.num_kept(sum(map(math.prod, shapes)))
+    spec = _privacy_spec(settings, len(data.clients), num_kept)
+    aggregator = fedsmp_tff.FedSmpFactory(sparsifier, _mechanism(settings, spec))
     return cls(
         settings, seeds, data, data, task_model, model, aggregator, aggregator.round(shapes), spec
     )
@@ -94,16 +125,23 @@ class Experiment:
   def with_body(self, body: split_lib.FrozenBody) -> 'Experiment':
     """Returns the run on the features of a frozen body."""
     examples = features.of_data(self.data, body, self.task_model.input_spec[0])
-    aggregator = fedsmp_tff.FedSmpFactory(
-        self.settings.system.sparsifier(self.settings, examples), self.aggregator.mechanism
-    )
+    sparsifier = self.settings.system.sparsifier(self.settings, examples)
+    aggregator = fedsmp_tff.FedSmpFactory(sparsifier, self.aggregator.mechanism)
     return dataclasses.replace(self, examples=examples, aggregator=aggregator, body=body)
 
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
     return fedsmp_tff.build_fed_smp(
-        self.model, builders.local_training(self.settings), self.aggregator,
-        server_optimizer=builders.server_optimizer(self.settings), seed=self.seeds.process,
+        self.model, self.local_training(), self.aggregator,
+        server_optimizer=_server_optimizer(self.settings), seed=self.seeds.process,
+    )
+
+  def local_training(self) -> fedsmp_tff.LocalTraining:
+    """Returns the clients' training in a round."""
+    s = self.settings
+    return fedsmp_tff.LocalTraining(
+        tff.learning.optimizers.build_sgdm(s.learning_rate, s.momentum), s.batch_size,
+        epochs=s.local_epochs, learning_rate_fn=lambda round_num: s.learning_rate * _decay(s, round_num),
     )
 
   def client_data(self) -> features.ClientData:
@@ -133,16 +171,6 @@ class Experiment:
     return self.aggregator.mechanism.private
 
   @property
-  def randomness(self) -> str:
-    """Source of the noise, for every output."""
-    if self.settings.seed is None:
-      return 'the operating system\'s, fresh for every client and round'
-    return (
-        f'SIMULATION: --seed={self.settings.seed} makes the noise reproducible, so ANYONE'
-        ' WHO KNOWS THE SEED CAN REMOVE IT'
-    )
-
-  @property
   def guarantee_status(self) -> str:
     """Whether epsilon is a guarantee, for every output."""
     return 'valid' if self.settings.seed is None else 'simulated'
@@ -167,14 +195,6 @@ class Experiment:
     numbers = sum(np.size(w) for w in tf.nest.flatten(self.model.initial_weights))
     numbers += 0 if self.aggregator.sparsifier.keeps_all else self.round.num_kept
     return 4 * numbers
-
-  @property
-  def body_bytes(self) -> int:
-    """Bytes of the frozen body and its whitening, which a client receives once."""
-    if self.settings.trainable != settings_lib.HEAD:
-      return 0
-    *body, kernel, _ = self.task_model.initial_weights[0]
-    return 4 * (sum(map(np.size, body)) + len(kernel) * (len(kernel) + 1))
 
   def uplink_megabytes(self, rounds: int) -> float:
     """Returns the mean MB that a client sends in `rounds` rounds."""
@@ -206,7 +226,6 @@ class Experiment:
 
   def as_dict(self) -> dict[str, Any]:
     """Returns the content of config.json besides the settings."""
-    channel = self.round.channel
     epsilons = self.epsilons(self.settings.rounds)
     return {
         'dim': self.round.dim,
@@ -214,11 +233,7 @@ class Experiment:
         'num_clients': self.spec.population,
         **self.data.as_dict(),
         'sampled': self.eval_examples is not None,
-        'bits': channel.bits,
-        'encoding_step': channel.step,
-        'value_bound': channel.value_bound,
         'privacy': dataclasses.asdict(self.spec) if self.private else None,
-        'randomness': self.randomness,
         'guarantee_status': self.guarantee_status if self.private else None,
         **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
     }
@@ -234,6 +249,26 @@ def with_weights(model: _Model, weights: _Weights) -> _Model:
   )
 
 
+def build_model(settings: settings_lib.RunSettings, seed: int) -> _Model:
+  """Returns the task's model, with initial weights by `seed`."""
+  initializer = initializers.INITIALIZERS[settings.initializer](seed)
+  return datasets.TASKS[settings.task].build_model(settings.task_options, initializer)
+
+
+def _trained_model(settings: settings_lib.RunSettings, model: _Model) -> _Model:
+  """Returns the part of the task's model that rounds train."""
+  if settings.trainable != settings_lib.HEAD:
+    return model
+  if not isinstance(model, split_lib.SplitModel):
+    raise errors.InputError(
+        f'--trainable={settings.trainable} needs a model whose last layer is known, but that of'
+        f' --task={settings.task} is a {type(model).__name__}. Return a'
+        ' tasks.models.split.SplitModel from its `build_model`, or set'
+        f' --trainable={settings_lib.ALL}.'
+    )
+  return model.head()
+
+
 def _check_public(settings: settings_lib.RunSettings, data: task_lib.TaskData) -> None:
   owners = data.public_owners
   if owners is not None and (both := owners.ids.intersection(data.client_ids)):
@@ -243,9 +278,62 @@ def _check_public(settings: settings_lib.RunSettings, data: task_lib.TaskData) -
     )
 
 
-def _check_clients(settings: settings_lib.RunSettings, num_clients: int) -> None:
-  if settings.clients_per_round > num_clients:
-    raise errors.InputError(
-        f'--clients_per_round={settings.clients_per_round} is more than the'
-        f' {num_clients} clients in the data; lower it.'
+def _privacy_spec(
+    settings: settings_lib.RunSettings, num_clients: int, num_kept: int
+) -> spec_lib.PrivacySpec:
+  """Returns the specification, from which sampler, noise and epsilon come.
+
+  Without --clip, clients neither clip nor add noise.
+
+  Raises:
+    InputError: If a flag is out of range, or no noise reaches --epsilon.
+  """
+  s = settings
+  noise = mechanism_lib.GAUSSIAN if s.clip is None else s.noise
+  # The vote of adaptive clipping is one more value.
+  num_values = num_kept + (s.clip_quantile is not None)
+  try:
+    spec = spec_lib.PrivacySpec(
+        population=num_clients,
+        clients_per_round=s.clients_per_round,
+        rounds=max(s.rounds, 1),  # The public-only baseline has none.
+        noise_multiplier=s.noise_multiplier or 0.0,
+        clipping_norm=math.inf if s.clip is None else s.clip,
+        delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
+        sampling=s.sampling,
+        noise=noise,
+        num_values=None if noise == mechanism_lib.GAUSSIAN else num_values,
     )
+    return spec if s.epsilon is None else spec.calibrated(s.epsilon)
+  except ValueError as error:
+    raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
+
+
+def _mechanism(
+    settings: settings_lib.RunSettings, spec: spec_lib.PrivacySpec
+) -> fedsmp_tff.Mechanism:
+  """Returns the clip and the noise of a run."""
+  quantile, schedule = settings.clip_quantile, functools.partial(_decay, settings)
+  return dataclasses.replace(
+      spec.mechanism(),
+      adaptive_clipping=None if quantile is None else fedsmp_tff.AdaptiveClipping(quantile),
+      clipping_schedule=None if settings.clip_schedule is None else schedule,
+  )
+
+
+def _decay(settings: settings_lib.RunSettings, round_num: tf.Tensor) -> tf.Tensor:
+  """Returns the factor on the clients' learning rate in a round, and by --clip_schedule on C."""
+  defaults = datasets.TASKS[settings.task].defaults
+  decays = tf.cast(round_num // defaults.learning_rate_decay_rounds, tf.float32)
+  return defaults.learning_rate_decay**decays
+
+
+def _server_optimizer(settings: settings_lib.RunSettings) -> tff.learning.optimizers.Optimizer:
+  """Returns the optimizer that applies updates to the weights."""
+  rate = settings.server_learning_rate
+  optimizer = tff.learning.optimizers.build_sgdm(rate)
+  if settings.server_learning_rate_schedule == settings_lib.CONSTANT:
+    return optimizer
+  return tff.learning.optimizers.schedule_learning_rate(
+      optimizer, lambda round_num: rate * (1 - tf.cast(round_num, tf.float32) / settings.rounds)
+  )

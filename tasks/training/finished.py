@@ -1,4 +1,4 @@
-"""Recognizes the run in a directory, without TensorFlow or data; cleans and loads finished runs."""
+"""Recognizes finished runs, without TensorFlow or data; cleans them and loads their models."""
 
 from __future__ import annotations
 
@@ -29,109 +29,58 @@ def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
   )
 
 
-def check_flags(
-    path: pathlib.Path, config: Optional[dict[str, Any]], settings: settings_lib.RunSettings
-) -> None:
-  """Raises `InputError` if a run, by its config.json, has other flags than this command."""
-  flags = settings_lib.identity(settings)
-  identities = (config['flags'] if config else flags), flags
-  if names := differing(*identities):
-    before, now = (
-        ' '.join(
-            f'no --{name}' if flags.get(name) is None else options.flag_of(name, flags[name])
-            for name in names
-        )
-        for flags in identities
-    )
-    raise errors.InputError(
-        f'--output_dir={path} has a run with {before}, not {now}; give it the same flags to resume'
-        ' it, name another directory, or start over with --overwrite.'
-    )
+def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str, Any]:
+  """Returns summary.json of the finished run in a directory; {} if there is none.
+
+  A run is finished if it has all rounds of these flags, its files are there, and its ledger has the
+  rounds that the summary counts. The command resumes any other, and so names what is damaged.
+  """
+  config = run_directory.read_json(path / run_directory.CONFIG)
+  found = run_directory.read_json(path / run_directory.SUMMARY)
+  files = (run_directory.WEIGHTS, tables.METRICS, tables.TIMINGS)
+  if (
+      found.get('rounds') != settings.rounds
+      or differing(config.get('flags', {}), settings_lib.identity(settings))
+      or not all((path / name).exists() for name in files)
+  ):
+    return {}
+  if 'rounds_charged' in found:
+    try:
+      record = ledger_lib.read(path / run_directory.LEDGER)
+    except ledger_lib.LedgerError:
+      return {}
+    if record.rounds_charged != found['rounds_charged']:
+      return {}
+  return found
 
 
 def text(
     settings: settings_lib.RunSettings, output: place_lib.OutputSettings
 ) -> Optional[str]:
-  """Returns the results of the finished run in --output_dir; None if no whole run is there.
-
-  Raises:
-    InputError: If the run that is there has other flags.
-  """
+  """Returns the results of the finished run in --output_dir; None if there is none to keep."""
   if output.output_dir is None or output.overwrite:
     return None
   path = pathlib.Path(output.output_dir)
-  config = run_directory.read_json(path / run_directory.CONFIG)
-  summary = run_directory.read_json(path / run_directory.SUMMARY)
-  if summary.get('rounds') != settings.rounds or 'flags' not in config:
-    return None
-  check_flags(path, config, settings)
-  # The command resumes a damaged run, and so names the damage.
-  if not is_whole(path, settings.rounds) or not _ledger_agrees(path, summary):
+  if not (found := summary(path, settings)):
     return None
   lines = [
       f'This run is already finished: {path}, {settings.rounds} rounds, final accuracy'
-      f' {100 * summary["final_test_accuracy"]:.2f} %',
+      f' {100 * found["final_test_accuracy"]:.2f} %',
   ]
-  if 'epsilon' in summary:
+  if 'epsilon' in found:
     lines.append(
-        f'  epsilon = {float(summary["epsilon"]):.4g} by {summary["rounds_charged"]} rounds'
-        f' ({summary["guarantee_status"]})'
+        f'  epsilon = {float(found["epsilon"]):.4g} by {found["rounds_charged"]} rounds'
+        f' ({found["guarantee_status"]})'
     )
   return '\n'.join([*lines, f'  the rest is in {path / run_directory.SUMMARY}'])
 
 
-def is_whole(path: pathlib.Path, rounds: int) -> bool:
-  """Whether all files are there, and unchanged since the summary, which is the last of them."""
-  summary = path / run_directory.SUMMARY
-  names = [
-      run_directory.CONFIG, run_directory.SUMMARY, run_directory.WEIGHTS,
-      tables.METRICS, tables.TIMINGS,
-  ]
-  if 'rounds_charged' in run_directory.read_json(summary):
-    names.append(run_directory.LEDGER)
-  parts = [path / name for name in names]
-  is_cleaned = _cleaned_mark(path).exists()
-  if not is_cleaned:
-    checkpoints = path / run_directory.CHECKPOINTS
-    parts += [checkpoints, checkpoints / f'round_{rounds}', *checkpoints.rglob('*')]
-  if not all(part.exists() for part in parts):
-    return False
-  end = summary.stat().st_mtime_ns
-  # Without checkpoints a copy, whose times differ, is finished too.
-  return is_cleaned or all(part.stat().st_mtime_ns <= end for part in parts)
-
-
-def _ledger_agrees(path: pathlib.Path, summary: dict[str, Any]) -> bool:
-  """Whether the ledger is undamaged, with the rounds that the summary counts as charged."""
-  if 'rounds_charged' not in summary:
-    return True
-  with contextlib.suppress(OSError, ledger_lib.LedgerError):
-    record = ledger_lib.read(path / run_directory.LEDGER)
-    return record.rounds_charged == summary['rounds_charged']
-  return False
-
-
-def clean(path: pathlib.Path) -> bool:
-  """Removes the checkpoints, most of its size, of a finished run that is whole; whether it is."""
-  try:
-    out = run_directory.RunDirectory(path)
-  except errors.InputError:
-    return False
-  mark = _cleaned_mark(path)
-  with out:
-    if out.config is None or mark.exists() or not is_whole(path, out.config['rounds']):
-      return False
-    # First the mark: without it, a run whose checkpoints are missing is damaged.
-    mark.touch()
-    for part in mark.parent.iterdir():
-      if part != mark:
-        shutil.rmtree(part) if part.is_dir() else part.unlink()
-  return True
-
-
-def _cleaned_mark(path: pathlib.Path) -> pathlib.Path:
-  """Returns the file that marks a finished run whose checkpoints were removed on purpose."""
-  return path / run_directory.CHECKPOINTS / 'cleaned'
+def clean(path: pathlib.Path) -> None:
+  """Removes the checkpoints, most of its size, of a run that has all rounds and is not in use."""
+  with contextlib.suppress(errors.InputError), run_directory.RunDirectory(path) as out:
+    found = run_directory.read_json(path / run_directory.SUMMARY)
+    if out.config is not None and found.get('rounds') == out.config['rounds']:
+      shutil.rmtree(path / run_directory.CHECKPOINTS, ignore_errors=True)
 
 
 def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel:
@@ -140,9 +89,7 @@ def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel
   Raises:
     InputError: If there is no finished run in the directory.
   """
-  # pylint: disable=g-import-not-at-top
-  from tasks.training import builders
-  from tasks.training import experiment
+  from tasks.training import experiment  # pylint: disable=g-import-not-at-top
 
   path = pathlib.Path(run_dir)
   flags = run_directory.read_json(path / run_directory.CONFIG).get('flags')
@@ -155,6 +102,6 @@ def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel
   own = options.options_of(task.options) if task.options is not None else ()
   names = ['task', 'initializer', *(f'{task.name}_{name}' for name in own)]
   settings = settings_lib.parse([options.flag_of(name, flags[name]) for name in names])[0]
-  model = builders.model(settings, builders.make_seeds(0, None))
+  model = experiment.build_model(settings, seed=0)
   weights = run_directory.read_weights(path / run_directory.WEIGHTS, model.initial_weights)
   return experiment.with_weights(model, weights)

@@ -1,6 +1,5 @@
 """Renders the plan of a run: its data, mechanism and privacy, a row per fact, before it starts."""
 
-import math
 import textwrap
 
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
@@ -11,68 +10,22 @@ from tasks.training import experiment as experiment_lib
 
 _COLUMNS, _NAME_COLUMNS = 100, 14
 # Above this, an attacker's odds about a client grow by a factor of 22,000 and more.
-MEANINGFUL_EPSILON = 10
+_MEANINGFUL_EPSILON = 10
+
+_Rows = list[tuple[str, str]]
 
 
 def text(experiment: experiment_lib.Experiment) -> str:
   """Returns the plan."""
   s = experiment.settings
-  rows = [
-      *experiment.data.rows(), ('model', _model_text(experiment)), ('init', _init_text(experiment))
-  ]
+  rows = [*experiment.data.rows(), *_model_rows(experiment)]
   if s.system.federated:
-    rows += [
-        ('mask', _mask_text(experiment)),
-        ('cohort', _cohort_text(experiment)),
-        ('training', _training_text(s)),
-        ('server', _server_text(s)),
-        ('traffic', _traffic_text(experiment)),
-        ('encoding', experiment.round.channel.describe(unit=' C' if experiment.private else '')),
-        ('mechanism', _mechanism_text(experiment)),
-        ('evaluation', _evaluation_text(experiment)),
-        ('published', _published_text(experiment)),
-        ('randomness', experiment.randomness),
-        ('simulated', 'clients and secure aggregation'),
-    ]
+    rows += _round_rows(experiment)
   lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
   lines += [_row(f'  {name}', row) for name, row in rows]
   if experiment.private:
-    lines += ['', *privacy_lines(experiment)]
+    lines += ['', *(_row(name, row) for name, row in _privacy_rows(experiment))]
   return '\n'.join(lines)
-
-
-def warnings(experiment: experiment_lib.Experiment) -> list[str]:
-  """Returns sentences that must not be overlooked, for stderr; most runs have none."""
-  spec = experiment.spec
-  if not (experiment.private and spec.noise_multiplier):
-    return []
-  if (epsilon := spec.epsilon()) <= MEANINGFUL_EPSILON:
-    return []
-  return [
-      f'the run will spend epsilon = {epsilon:.4g} on the {spec.population:,} clients in the data,'
-      f' above {MEANINGFUL_EPSILON}, which promises little.'
-  ]
-
-
-def privacy_lines(experiment: experiment_lib.Experiment) -> list[str]:
-  """Returns epsilon of all rounds, its assumptions and its limits, as lines of text."""
-  spec, rounds = experiment.spec, experiment.settings.rounds
-  accountant = f'{spec.accountant.title}; {spec.accountant.assumption}'
-  paper = experiment.epsilons(rounds).get('epsilon_paper')
-  if paper is not None:
-    population = experiment.paper_spec.population
-    accountant += f'. The paper\'s RDP accountant, for {population:,} clients: {paper:.4g}'
-  arithmetic = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
-  reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
-  excludes = 'hyperparameter tuning'
-  if experiment.data.test_outside_guarantee:
-    excludes += '; columns test_* of metrics.csv, measured on examples of clients'
-  return [
-      _row('privacy', spent_text(experiment, rounds)),
-      _row('  accountant', accountant),
-      _row('  assumes', f'{reports}; secret cohorts; {arithmetic}'),
-      _row('  excludes', f'{excludes}; docs/privacy.md lists all limits'),
-  ]
 
 
 def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
@@ -83,70 +36,75 @@ def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
       f'epsilon = {epsilon:.4g}, delta = {spec.delta:.3g} for {spec.population:,} clients,'
       f' {rounds} rounds: {experiment.guarantee_status.upper()}'
   )
-  if epsilon > MEANINGFUL_EPSILON:
-    line += f'; above {MEANINGFUL_EPSILON} it promises little'
+  if epsilon > _MEANINGFUL_EPSILON:
+    line += f'; above {_MEANINGFUL_EPSILON} it promises little'
   return line
 
 
-def _model_text(experiment: experiment_lib.Experiment) -> str:
-  s, dim = experiment.settings, experiment.round.dim
-  part = ' (whitened last layer)' if s.trainable == settings_lib.HEAD else ''
-  return f'{datasets.TASKS[s.task].title}; d = {dim:,}{part}'
-
-
-def _init_text(experiment: experiment_lib.Experiment) -> str:
+def _model_rows(experiment: experiment_lib.Experiment) -> _Rows:
   s = experiment.settings
+  task = datasets.TASKS[s.task]
+  part = ' (whitened last layer)' if s.trainable == settings_lib.HEAD else ''
   library = {'keras': 'Keras', 'torch': 'PyTorch'}[s.initializer]
-  if s.warm_start == settings_lib.NONE:
-    return f'random, as in {library}'
-  schedule = datasets.TASKS[s.task].pretraining.text()
-  unknown = experiment.data.public_owners is None
-  privacy = 'epsilon assumes that no client has these examples' if unknown else 'epsilon unchanged'
-  return f'{library} weights, pre-trained on the public set ({schedule}); {privacy}'
+  init = f'random, as in {library}'
+  if s.warm_start != settings_lib.NONE:
+    unknown = experiment.data.public_owners is None
+    privacy = 'assumes that no client has these examples' if unknown else 'unchanged'
+    init = (
+        f'{library} weights, pre-trained on the public set ({task.pretraining.text()}); epsilon'
+        f' {privacy}'
+    )
+  return [('model', f'{task.title}; d = {experiment.round.dim:,}{part}'), ('init', init)]
 
 
-def _mask_text(experiment: experiment_lib.Experiment) -> str:
-  k, s = experiment.round.num_kept, experiment.settings
-  line = f'k = {k:,} (p = {k / experiment.round.dim:.4g}): {s.system.mask}'
-  return line + (f'; a mask serves {s.mask_rounds} rounds' if s.mask_rounds > 1 else '')
-
-
-def _cohort_text(experiment: experiment_lib.Experiment) -> str:
-  r, spec = experiment.settings.clients_per_round, experiment.spec
-  if spec.sampling == sampling.FIXED:
-    return f'exactly {r} clients, without replacement'
-  return (
-      f'Poisson sampling at rate {r}/{spec.population:,}; {spec.num_slots} slots, empty ones filled'
-      ' by dummies'
+def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
+  s, spec, defaults = (
+      experiment.settings, experiment.spec, datasets.TASKS[experiment.settings.task].defaults
   )
-
-
-def _training_text(s: settings_lib.RunSettings) -> str:
-  defaults = datasets.TASKS[s.task].defaults
-  line = (
+  k, r = experiment.round.num_kept, s.clients_per_round
+  mask = f'k = {k:,} (p = {k / experiment.round.dim:.4g}): {s.system.mask}'
+  if s.mask_rounds > 1:
+    mask += f'; a mask serves {s.mask_rounds} rounds'
+  cohort = f'exactly {r} clients, without replacement'
+  if spec.sampling == sampling.POISSON:
+    cohort = (
+        f'Poisson sampling at rate {r}/{spec.population:,}; {spec.num_slots} slots, empty ones'
+        ' filled by dummies'
+    )
+  training = (
       f'{s.local_epochs} epoch{"s" * (s.local_epochs != 1)} of SGD, minibatch {s.batch_size},'
       f' momentum {s.momentum:g}, learning rate {s.learning_rate:g}'
   )
   if defaults.learning_rate_decay != 1:
     every = _every(defaults.learning_rate_decay_rounds)
-    line += f' (x {defaults.learning_rate_decay:g} {every})'
-  return line
-
-
-def _server_text(s: settings_lib.RunSettings) -> str:
-  line = f'sum / {s.clients_per_round}; learning rate {s.server_learning_rate:g}'
-  is_linear = s.server_learning_rate_schedule == settings_lib.LINEAR
-  return line + (', linear decay to zero' if is_linear else '')
-
-
-def _traffic_text(experiment: experiment_lib.Experiment) -> str:
-  up, down = experiment.uplink_bytes / 1e6, experiment.downlink_bytes / 1e6
-  line = (
-      f'per client and round {up:.4g} MB up, {down:.4g} MB down; per client and run'
-      f' {experiment.uplink_megabytes(experiment.settings.rounds):.4g} MB up'
+    training += f' (x {defaults.learning_rate_decay:g} {every})'
+  server = f'sum / {r}; learning rate {s.server_learning_rate:g}'
+  if s.server_learning_rate_schedule == settings_lib.LINEAR:
+    server += ', linear decay to zero'
+  traffic = (
+      f'per client and round {experiment.uplink_bytes / 1e6:.4g} MB up,'
+      f' {experiment.downlink_bytes / 1e6:.4g} MB down; per client and run'
+      f' {experiment.uplink_megabytes(s.rounds):.4g} MB up'
   )
-  body = experiment.body_bytes / 1e6
-  return line + (f', {body:.4g} MB (frozen body) down' if body else '')
+  if s.trainable == settings_lib.HEAD:
+    traffic += ', and the frozen body down'
+  every, num = _every(s.rounds_per_evaluation), experiment.eval_examples
+  evaluation = f'all test examples {every} and after the last'
+  if num is not None:
+    evaluation = f'{num:,} random test examples {every}; all after the last'
+  randomness = "the operating system's, fresh for every client and round"
+  if s.seed is not None:
+    randomness = (
+        f'SIMULATION: --seed={s.seed} makes the noise reproducible, so ANYONE WHO KNOWS THE SEED'
+        ' CAN REMOVE IT'
+    )
+  return [
+      ('mask', mask), ('cohort', cohort), ('training', training), ('server', server),
+      ('traffic', traffic),
+      ('encoding', experiment.round.channel.describe(unit=' C' if experiment.private else '')),
+      ('mechanism', _mechanism_text(experiment)), ('evaluation', evaluation),
+      ('randomness', randomness), ('simulated', 'clients and secure aggregation'),
+  ]
 
 
 def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
@@ -167,23 +125,24 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   return line + ('; C decays with the learning rate of clients' if s.clip_schedule else '')
 
 
-def _evaluation_text(experiment: experiment_lib.Experiment) -> str:
-  every, num = _every(experiment.settings.rounds_per_evaluation), experiment.eval_examples
-  if num is None:
-    return f'all test examples {every} and after the last'
-  labels_per_example = math.prod(experiment.data.test[1].shape[1:])
-  error = 50 / math.sqrt(num * labels_per_example)
-  return f'{num:,} random test examples {every} (standard error {error:.2g} %); all after the last'
-
-
-def _published_text(experiment: experiment_lib.Experiment) -> str:
-  line = 'model and number of reports (exact; private only if dropout does not depend on data)'
+def _privacy_rows(experiment: experiment_lib.Experiment) -> _Rows:
+  """Returns epsilon of all rounds, its assumptions and its limits."""
+  spec, rounds = experiment.spec, experiment.settings.rounds
+  accountant = f'{spec.accountant.title}; {spec.accountant.assumption}'
+  if (paper := experiment.epsilons(rounds).get('epsilon_paper')) is not None:
+    population = experiment.paper_spec.population
+    accountant += f'. The paper\'s RDP accountant, for {population:,} clients: {paper:.4g}'
+  arithmetic = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
+  reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
+  excludes = 'hyperparameter tuning; the exact number of reports'
   if experiment.data.test_outside_guarantee:
-    line += (
-        '; columns test_* are exact functions of examples of clients, OUTSIDE (epsilon, delta): keep'
-        ' them to yourself'
-    )
-  return line
+    excludes += '; columns test_* of metrics.csv, measured on examples of clients'
+  return [
+      ('privacy', spent_text(experiment, rounds)),
+      ('  accountant', accountant),
+      ('  assumes', f'{reports}; secret cohorts; {arithmetic}'),
+      ('  excludes', f'{excludes}; docs/privacy.md lists all limits'),
+  ]
 
 
 def _every(rounds: int) -> str:

@@ -7,10 +7,7 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
-import os
-import pathlib
 import secrets
-import subprocess
 import sys
 from typing import Any, Optional
 
@@ -21,10 +18,11 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import errors
-from tasks.cli import place as place_lib
+from tasks.cli import options
 from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.training import experiment as experiment_lib
+from tasks.training import finished
 from tasks.training import run_directory
 
 _DATA_DIGEST = f'{run_directory.CHECKPOINTS}/data_digest.json'
@@ -32,118 +30,130 @@ _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
 _REMEDY = 'restore it from a backup, or start over with --overwrite'
 
 
+def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSettings) -> None:
+  """Raises `InputError` if the run in the directory began with other flags."""
+  if out.config is None:
+    return
+  began, flags = out.config['flags'], settings_lib.identity(settings)
+  if names := finished.differing(began, flags):
+    before, now = (
+        ' '.join(
+            f'no --{name}' if values.get(name) is None else options.flag_of(name, values[name])
+            for name in names
+        )
+        for values in (began, flags)
+    )
+    raise errors.InputError(
+        f'--output_dir={out.path} has a run with {before}, not {now}; give it the same flags to'
+        ' resume it, name another directory, or start over with --overwrite.'
+    )
+
+
 def check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:
-  """Raises `InputError` if the run began with other data, or a budget includes other clients."""
-  if out.config is not None:
-    path = out.path / _DATA_DIGEST
-    try:
-      recorded = json.loads(path.read_text(encoding='utf-8'))
-      is_equal = recorded['digest'] == _digest(experiment.data, bytes.fromhex(recorded['key']))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-      raise errors.InputError(
-          f'{path} can\'t be read ({type(error).__name__}: {error}), and the run\'s data can\'t be'
-          f' checked; {_REMEDY}.'
-      ) from None
-    if not is_equal:
-      raise errors.InputError(
-          f'--output_dir={out.path} has a run that began with other data'
-          f' ({out.config["data_source"]}); restore that data, name another directory, or start'
-          ' over with --overwrite.'
-      )
-  if experiment.settings.epsilon_budget is not None:
-    name = _clients_name(experiment)
-    names = {ledger_lib.read(path).data for path in run_directory.ledgers(out.path)}
-    if others := sorted(names - {name}):
-      raise errors.InputError(
-          f'--epsilon_budget can\'t include the runs that --overwrite replaces in {out.path}: they'
-          f' have other clients ({", ".join(others)}; this run: {name}), and one person may be in'
-          ' several of them; name another directory.'
-      )
+  """Raises `InputError` if the run in the directory began with other data."""
+  if out.config is None:
+    return
+  path = out.path / _DATA_DIGEST
+  try:
+    recorded = json.loads(path.read_text(encoding='utf-8'))
+    is_equal = recorded['digest'] == _digest(experiment.data, bytes.fromhex(recorded['key']))
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise errors.InputError(
+        f'{path} can\'t be read ({type(error).__name__}: {error}), and the run\'s data can\'t be'
+        f' checked; {_REMEDY}.'
+    ) from None
+  if not is_equal:
+    raise errors.InputError(
+        f'--output_dir={out.path} has a run that began with other data'
+        f' ({out.config["data_source"]}); restore that data, name another directory, or start'
+        ' over with --overwrite.'
+    )
+
+
+def budget(
+    out: run_directory.RunDirectory, experiment: experiment_lib.Experiment
+) -> Optional[budget_lib.EpsilonBudget]:
+  """Returns the budget of --epsilon_budget; it includes the runs that --overwrite replaces.
+
+  Raises:
+    InputError: If these can't be composed with this run.
+    LedgerError: If one of their ledgers is damaged.
+  """
+  epsilon, name = experiment.settings.epsilon_budget, _clients_name(experiment)
+  if epsilon is None:
+    return None
+  paths = run_directory.ledgers(out.path)
+  if out.config is not None:  # The ledger of a run that resumes counts its own rounds.
+    paths = [path for path in paths if path.name != run_directory.LEDGER]
+  former = [ledger_lib.read(path) for path in paths]
+  if others := sorted({record.data for record in former} - {name}):
+    raise errors.InputError(
+        f'--epsilon_budget can\'t include the runs that --overwrite replaces in {out.path}: they'
+        f' have other clients ({", ".join(others)}; this run: {name}), and one person may be in'
+        ' several of them; name another directory.'
+    )
+  try:
+    return budget_lib.EpsilonBudget(
+        epsilon, experiment.spec, [record.charged for record in former]
+    )
+  except ValueError as error:
+    raise errors.as_flags(error, ('epsilon_budget', 'sampling')) from None
 
 
 def begin(
-    out: run_directory.RunDirectory,
-    experiment: experiment_lib.Experiment,
-    place: place_lib.PlaceSettings,
+    out: run_directory.RunDirectory, experiment: experiment_lib.Experiment
 ) -> checkpoints_lib.Checkpoints:
   """Begins a run, or continues it; returns its checkpoints.
 
   Raises:
     InputError: If all checkpoints of the run are missing.
   """
-  versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
   is_new = out.config is None
   if is_new:
-    config = {
-        **dataclasses.asdict(experiment.settings),
-        **experiment.as_dict(),
-        'runtime': dataclasses.asdict(place),
-        'versions': versions,
-        'flags': settings_lib.identity(experiment.settings),
-        'seeds': experiment.seeds.public(),
-        'run_id': secrets.token_hex(8),
-        'record': record(),
-    }
     # With a digest without a key anyone could test whether someone's data are in. The key stays
     # with the run's other secrets.
     key = secrets.token_bytes(32)
     digest = {'key': key.hex(), 'digest': _digest(experiment.data, key)}
-    out.begin(config, {_DATA_DIGEST: digest})
-  before = {**out.config['versions'], **out.config['runtime']}
-  now = {**versions, 'runtime': place.runtime, 'devices': place.devices}
-  for name, value in now.items():
-    if value != before.get(name):
-      print(
-          f'tasks.run: {name} {before.get(name)} until now, {value} from here on; last bits may'
-          ' differ.',
-          file=sys.stderr,
-      )
+    out.begin(_config(experiment), {_DATA_DIGEST: digest})
   directory = out.path / run_directory.CHECKPOINTS
   checkpoints = checkpoints_lib.Checkpoints(directory, out.config['run_id'].encode())
   if not is_new and checkpoints.empty():  # The run ended before its first checkpoint.
-    if rounds := out.tables.metrics.num_rounds():
+    if rounds := out.metrics.num_rounds():
       raise errors.InputError(
-          f'{out.tables.metrics.path} has rows of {rounds} rounds, but {directory} has no'
+          f'{out.metrics.path} has rows of {rounds} rounds, but {directory} has no'
           f' checkpoint; {_REMEDY}.'
       )
-    out.tables.remove()
+    out.remove_rows()
   return checkpoints
 
 
 @contextlib.contextmanager
 def ledger(
-    out: run_directory.RunDirectory, experiment: experiment_lib.Experiment, has_begun: bool
+    out: run_directory.RunDirectory, experiment: experiment_lib.Experiment,
+    budget: Optional[budget_lib.EpsilonBudget], has_begun: bool,
 ) -> Iterator[Optional[ledger_lib.Ledger]]:
   """Yields the open privacy ledger of a run; None without privacy.
 
   Args:
     out: The directory of the run.
     experiment: The run.
+    budget: Its budget; None without one.
     has_begun: Whether rounds may have begun, so that there must be a ledger.
 
   Raises:
-    InputError: If the runs that a budget must include can't be composed with this run.
-    LedgerError: If the ledger is damaged, lost or another run's, or can't be written.
+    LedgerError: If the ledger is damaged, lost or another run's, or can't be written, or if a run
+      within the budget shares its noise or its rounds.
   """
   if not experiment.private:
     yield None
     return
-  path, settings, budget = out.path / run_directory.LEDGER, experiment.settings, None
+  path = out.path / run_directory.LEDGER
   if has_begun and not path.exists():
     raise ledger_lib.LedgerError(
         f'{path} is missing, but the run has begun; {ledger_lib.REMEDY}.'
     )
-  if settings.epsilon_budget is not None:
-    # The budget includes the rounds of the runs that --overwrite has replaced.
-    former = [ledger_lib.read(other) for other in run_directory.ledgers(out.path) if other != path]
-    try:
-      budget = budget_lib.EpsilonBudget(
-          settings.epsilon_budget, experiment.spec, [record.charged for record in former]
-      )
-    except ValueError as error:
-      raise errors.as_flags(error, ('epsilon_budget', 'sampling')) from None
   initial_weights = 'random'
-  if settings.warm_start != settings_lib.NONE:
+  if experiment.settings.warm_start != settings_lib.NONE:
     digest = experiment.data.public_digest()
     initial_weights = f'pre-trained on public examples, digest {digest}'
   with ledger_lib.Ledger(
@@ -155,6 +165,21 @@ def ledger(
           [(other, ledger_lib.read(other)) for other in run_directory.ledgers(out.path)]
       )
     yield opened
+
+
+def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
+  """Returns the contents of config.json of a new run."""
+  return {
+      **dataclasses.asdict(experiment.settings),
+      **experiment.as_dict(),
+      'flags': settings_lib.identity(experiment.settings),
+      'seeds': experiment.seeds.public(),
+      'run_id': secrets.token_hex(8),
+      'fedsmp_tff': fedsmp_tff.__version__,
+      'versions': {name: importlib.metadata.version(name) for name in _PACKAGES},
+      'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
+      'command': ['python', '-m', 'tasks.run', *sys.argv[1:]],
+  }
 
 
 def _clients_name(experiment: experiment_lib.Experiment) -> str:
@@ -171,29 +196,3 @@ def _digest(data: task_lib.TaskData, key: bytes) -> str:
       digest.update(f'{array.dtype}{array.shape}'.encode())
       digest.update(np.ascontiguousarray(array))
   return digest.hexdigest()
-
-
-def record() -> dict[str, Any]:
-  """Returns the origin of a run, for config.json: code, time, command and machine."""
-  # An installed copy may lie within another project's clone, as in its .venv.
-  is_tracked = _git('ls-files', '--error-unmatch', pathlib.Path(__file__).name) is not None
-  changed_files = _git('status', '--porcelain') if is_tracked else None
-  return {
-      'fedsmp_tff': fedsmp_tff.__version__,
-      'git_commit': _git('rev-parse', 'HEAD') if is_tracked else None,
-      'git_clean': None if changed_files is None else not changed_files,
-      'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
-      'command': ['python', '-m', 'tasks.run', *sys.argv[1:]],
-      'processors': len(os.sched_getaffinity(0)),
-  }
-
-
-def _git(*arguments: str) -> Optional[str]:
-  """Returns the output of git in this package's directory; None without git or a clone."""
-  try:
-    return subprocess.run(
-        ['git', *arguments], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True,
-        check=True, timeout=10,
-    ).stdout.strip()
-  except (OSError, subprocess.SubprocessError):
-    return None

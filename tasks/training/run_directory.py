@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import socket
 import sys
+import time
 from typing import Any, BinaryIO, Optional
 
 import numpy as np
@@ -32,7 +33,8 @@ class RunDirectory(contextlib.AbstractContextManager):
   Attributes:
     path: The directory.
     config: The contents of config.json; None if there is no run to resume.
-    tables: The run's tables.
+    metrics: The table metrics.csv, equal in all runs of one seed.
+    timings: The table timings.csv.
   """
 
   def __init__(self, path: os.PathLike[str], overwrite: bool = False):
@@ -46,7 +48,8 @@ class RunDirectory(contextlib.AbstractContextManager):
       InputError: If the directory can't be written or is in use, or if its run can't be read.
     """
     self.path = pathlib.Path(path)
-    self.tables = tables.Tables(self.path)
+    self.metrics = tables.Table(self.path / tables.METRICS)
+    self.timings = tables.Table(self.path / tables.TIMINGS)
     self._overwrite = overwrite
     with errors.writing_to('output_dir', path):
       # A command that ends before its run begins removes them, innermost first.
@@ -81,17 +84,23 @@ class RunDirectory(contextlib.AbstractContextManager):
         # The configuration first: without it the other files are no run.
         for name in (CONFIG, SUMMARY, WEIGHTS):
           (self.path / name).unlink(missing_ok=True)
-        self.tables.remove()
+        self.remove_rows()
         if (self.path / CHECKPOINTS).exists():
           shutil.rmtree(self.path / CHECKPOINTS)
         # Releases can't be taken back.
         if (self.path / LEDGER).exists():
-          number = max(map(_number, _former_ledgers(self.path)), default=0) + 1
-          os.replace(self.path / LEDGER, self.path / f'privacy_ledger.{number}.jsonl')
+          os.replace(self.path / LEDGER, self.path / f'privacy_ledger.{time.time_ns()}.jsonl')
     for name, content in files.items():
       self.write_json(name, content)
     self.write_json(CONFIG, config)
     self.config = config
+
+  def remove_rows(self) -> None:
+    """Removes all rows of the tables, and the TensorBoard events of the same rounds."""
+    with tables.writing(self.path):
+      for pattern in (tables.METRICS, tables.TIMINGS, 'events.out.tfevents.*'):
+        for path in self.path.glob(pattern):
+          path.unlink()
 
   def write_json(self, name: str, content: dict[str, Any]) -> None:
     """Writes a JSON file."""
@@ -100,15 +109,11 @@ class RunDirectory(contextlib.AbstractContextManager):
     self._replace(name, lambda file: file.write((json.dumps(content, indent=2) + '\n').encode()))
 
   def write_weights(self, weights: Any, name: str = WEIGHTS) -> None:
-    """Writes a `ModelWeights`, trainable and not, in order, as arrays of an .npz file."""
+    """Writes a `ModelWeights`, trainable and then the others, as arrays of an .npz file."""
     import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
-    arrays = {
-        f'{kind}_{position}': np.asarray(array)
-        for kind in ('trainable', 'non_trainable')
-        for position, array in enumerate(tf.nest.flatten(getattr(weights, kind)))
-    }
-    self._replace(name, lambda file: np.savez(file, **arrays))
+    arrays = [np.asarray(array) for array in tf.nest.flatten(weights)]
+    self._replace(name, lambda file: np.savez(file, *arrays))
 
   def _take_lock(self) -> None:
     try:
@@ -134,17 +139,14 @@ class RunDirectory(contextlib.AbstractContextManager):
   def _read_config(self) -> Optional[dict[str, Any]]:
     if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS)):
       return None
-    try:
-      config = json.loads((self.path / CONFIG).read_text(encoding='utf-8'))
-      if 'run_id' not in config:
-        raise ValueError('it has no run_id')
-      return config
-    except (OSError, ValueError, TypeError) as error:
+    config = read_json(self.path / CONFIG)
+    if 'run_id' not in config:
       raise errors.InputError(
-          f'--output_dir={self.path} has a run whose {CONFIG} can\'t be read'
-          f' ({type(error).__name__}: {error}), so that it can\'t be resumed; restore it from a'
-          ' backup, name another directory, or start over with --overwrite.'
-      ) from None
+          f'--output_dir={self.path} has a run whose {CONFIG} is missing or can\'t be read, so that'
+          ' it can\'t be resumed; restore it from a backup, name another directory, or start over'
+          ' with --overwrite.'
+      )
+    return config
 
   def _replace(self, name: str, write: Callable[[BinaryIO], Any]) -> None:
     """Writes a file that appears, or takes the place of the old one, when whole."""
@@ -163,22 +165,13 @@ class RunDirectory(contextlib.AbstractContextManager):
 
 
 def read_weights(path: pathlib.Path, like: tuple[Any, Any]) -> Any:
-  """Returns the `ModelWeights` that `write_weights` wrote.
-
-  Args:
-    path: The file.
-    like: Structures of the trainable and of the other weights.
-  """
+  """Returns the `ModelWeights` that `write_weights` wrote; `like` is its two structures."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
 
   with np.load(path) as arrays:
-    return tff.learning.models.ModelWeights(*(
-        tf.nest.pack_sequence_as(
-            structure, [arrays[f'{kind}_{i}'] for i in range(len(tf.nest.flatten(structure)))]
-        )
-        for kind, structure in zip(('trainable', 'non_trainable'), like)
-    ))
+    weights = tf.nest.pack_sequence_as(like, [arrays[name] for name in arrays])
+  return tff.learning.models.ModelWeights(*weights)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -192,17 +185,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
   """Returns the privacy ledgers of a run's directory: of overwritten runs, then its own."""
   own = pathlib.Path(run_dir) / LEDGER
-  return [*_former_ledgers(own.parent), *([own] if own.exists() else [])]
-
-
-def _former_ledgers(run_dir: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the ledgers of overwritten runs, in order."""
-  paths = run_dir.glob('privacy_ledger.*.jsonl')
-  return sorted((path for path in paths if path.suffixes[0][1:].isdigit()), key=_number)
-
-
-def _number(path: pathlib.Path) -> int:
-  return int(path.suffixes[0][1:])
+  return [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
 
 
 def rounds_charged(run_dir: os.PathLike[str]) -> int:

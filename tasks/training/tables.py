@@ -1,4 +1,4 @@
-"""A run's tables, metrics.csv and timings.csv: a row per round, on disk before the next round."""
+"""A run's tables: a row per round, on disk before the next round."""
 
 from collections.abc import Iterator
 import contextlib
@@ -75,56 +75,6 @@ class Table:
 
   def _read(self) -> bytes:
     return self.path.read_bytes() if self.path.exists() else b''
-
-
-class Tables:
-  """The tables of a run.
-
-  Attributes:
-    metrics: metrics.csv, equal in all runs of one seed.
-    timings: timings.csv.
-  """
-
-  def __init__(self, directory: pathlib.Path):
-    self._directory = directory
-    self.metrics, self.timings = Table(directory / METRICS), Table(directory / TIMINGS)
-    self._both = (self.metrics, self.timings)
-
-  def resume(self, rounds_done: int, digests: dict[str, np.ndarray]) -> int:
-    """Removes the rows of rounds that are run again; returns the number of these rounds.
-
-    Args:
-      rounds_done: Number of rounds that are not run again.
-      digests: The result of `digests` after them.
-
-    Raises:
-      InputError: If a row that stays was changed.
-    """
-    num_repeated = max(self.metrics.num_rounds() - rounds_done, 0)
-    for table in self._both:
-      table.keep(rounds_done, digests[table.path.name])
-    return num_repeated
-
-  def digests(self) -> dict[str, np.ndarray]:
-    """Returns a digest of each table's rows so far."""
-    return {table.path.name: table.digest() for table in self._both}
-
-  def measured_round(self) -> int:
-    """Returns the last round after which accuracy was measured; 0 before the first."""
-    rows = self.metrics.rows()
-    return max((int(row['round']) for row in rows if row['test_accuracy']), default=0)
-
-  def seconds(self) -> float:
-    """Returns the duration of all rounds, including rounds of earlier processes."""
-    names = ('round_seconds', 'evaluation_seconds')
-    return sum(float(row[name]) for row in self.timings.rows() for name in names)
-
-  def remove(self) -> None:
-    """Removes all rows, and the TensorBoard events of the same rounds."""
-    with writing(self._directory):
-      for pattern in (METRICS, TIMINGS, 'events.out.tfevents.*'):
-        for path in self._directory.glob(pattern):
-          path.unlink()
 
 
 @contextlib.contextmanager

@@ -28,5 +28,5 @@ def _load(own, split):
 
 
 TASK = dataclasses.replace(
-    tiny_task.TASK, name='made_up', load=_load, options=Options, num_clients=None
+    tiny_task.TASK, name='made_up', load=_load, options=Options
 )

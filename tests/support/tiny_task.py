@@ -27,5 +27,4 @@ TASK = task.Task(
     ),
     load=_load,
     build_model=_build_model,
-    num_clients=NUM_CLIENTS,
 )

@@ -58,11 +58,9 @@ class TestExecution:
     assert summary['final_test_accuracy'] == float(rows[-1]['test_accuracy'])
     config = json.loads((out / 'config.json').read_text())
     assert config['dim'] == commands.DIM and config['algorithm'] == algorithm
-    record = config['record']
-    assert record['fedsmp_tff'] == fedsmp_tff.__version__ and record['processors'] >= 1
-    assert record['command'][:3] == ['python', '-m', 'tasks.run']
-    assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00', record['date'])
-    assert record['git_commit'] is None or re.fullmatch('[0-9a-f]{40}', record['git_commit'])
+    assert config['fedsmp_tff'] == fedsmp_tff.__version__ and 'numpy' in config['versions']
+    assert config['command'][:3] == ['python', '-m', 'tasks.run']
+    assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00', config['date'])
     assert summary['uplink_megabytes'] == pytest.approx(4 * config['num_kept'] * 3 * 3 / 12 / 1e6)
     with np.load(out / 'weights.npz') as weights:
       assert sum(weights[name].size for name in weights) == commands.DIM
@@ -118,16 +116,14 @@ class TestExecution:
       assert bool(record.seed_digest) == bool(arguments)
     assert statuses == [{'simulated'}, {'valid'}]
 
-  @pytest.mark.slow  # Privacy loss distributions at small sigma.
-  def test_an_epsilon_above_10_warns_once(self, data_dir, tmp_path, capsys):
-    for epsilon, times in ((12, 1), (5, 0)):
-      out = tmp_path / str(epsilon)
-      commands.main(commands.tiny(data_dir, out, '--rounds=1', f'--epsilon={epsilon}'))
-      captured = capsys.readouterr()
-      assert captured.err.count(f'will spend epsilon = {epsilon} on') == times
-      # In the plan, and where a run has spent it.
-      printed = ' '.join(captured.out.split())
-      assert printed.count('; above 10 it promises little') == 2 * times
+  def test_the_plan_says_that_an_epsilon_above_10_promises_little(
+      self, data_dir, tmp_path, capsys
+  ):
+    for epsilon in (5, 12):
+      flags = (f'--epsilon={epsilon}', '--rounds=1', '--dry_run')
+      assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
+      printed = ' '.join(capsys.readouterr().out.split())
+      assert ('; above 10 it promises little' in printed) == (epsilon > 10)
 
   def test_a_spent_budget_ends_the_run_before_the_round(
       self, data_dir, tmp_path, capsys, monkeypatch
@@ -158,7 +154,7 @@ class TestExecution:
     monkeypatch.setattr(task_lib, 'digest_of_split', lambda *parts: digest)
     assert commands.main([*given, f'--epsilon_budget={spec.epsilon(rounds=3) + 0.01}']) == 1
     assert 'Round 1 does not begin' in capsys.readouterr().err
-    assert (out / 'privacy_ledger.1.jsonl').exists()
+    assert len([*out.glob('privacy_ledger.*.jsonl')]) == 1
 
   def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
     arguments = [
@@ -199,7 +195,7 @@ class TestExecution:
     assert '50 integers modulo 2^16, after a random rotation' in printed
     summary = json.loads((tmp_path / 'a' / 'summary.json').read_text())
     assert summary['uplink_megabytes'] == pytest.approx(2 * 50 * 3 * 3 / 12 / 1e6)
-    assert 'SIMULATION' in summary['randomness']
+    assert 'SIMULATION' in printed
     rows = commands.rows(tmp_path / 'a' / 'metrics.csv')
     assert 'epsilon_paper' not in rows[0] and float(rows[-1]['epsilon']) > 0
 

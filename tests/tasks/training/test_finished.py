@@ -32,28 +32,19 @@ def _command(path, out):
   )
 
 
-def test_the_flags_that_differ_are_named():
-  now = {'task': 'svhn', 'noise': 'gaussian', 'clip_quantile': None}
-  assert finished.differing(now, now) == []
-  # A flag that an earlier version had, or lacked, makes another run if it is on.
-  assert finished.differing({'task': 'svhn', 'dropout': 0.1}, now) == ['dropout', 'noise']
-
-
 def test_a_cleaned_run_is_smaller_and_finished(run, tmp_path, capsys):
   done, unfinished = tmp_path / 'done', tmp_path / 'unfinished'
   shutil.copytree(run, done)
   runs_on_disk.write(unfinished, [0.1], rounds=9)
   (unfinished / 'checkpoints' / 'round_0').mkdir(parents=True)
-  assert list(done.glob('checkpoints/round_*'))
   before = commands.story(done)
-  assert finished.clean(done) and not finished.clean(unfinished)
-  assert [path.name for path in (done / 'checkpoints').iterdir()] == ['cleaned']
-  assert (unfinished / 'checkpoints' / 'round_0').exists()
+  for path in (done, unfinished):
+    finished.clean(path)
+  assert not (done / 'checkpoints').exists() and (unfinished / 'checkpoints' / 'round_0').exists()
   capsys.readouterr()
   assert commands.main(_command(run.parent, done)) == 0
   # Measurements on samples have no best accuracy.
   assert '1 rounds, final accuracy' in capsys.readouterr().out and commands.story(done) == before
-  assert not finished.clean(done)
 
 
 def test_a_loaded_model_has_the_accuracy_of_its_run(run, tmp_path):

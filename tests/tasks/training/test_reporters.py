@@ -1,20 +1,60 @@
-"""Tests of a run's lines of progress, in a process of its own."""
+"""Tests of a run's lines of progress, and of accuracy in its files: on samples until the end."""
 
 import itertools
+import json
 import re
 
 import pytest
 
-from tasks.training import reporters
+from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import commands
 from tests.support import waiting
 
+# Test images of a sample, and of the test set.
+_SAMPLE, _ALL = 3, 20
 
-@pytest.mark.parametrize('seconds, text', [
-    (0.4, '0 s'), (59.6, '1 min 0 s'), (374, '6 min 14 s'), (3599.6, '1 h 0 min'),
-])
-def test_a_duration_names_its_units(seconds, text):
-  assert reporters.duration_text(seconds) == text
+
+def _run(capsys, data_dir, out, *arguments, status=0):
+  """Makes a run; returns its accuracies, its summary and its output."""
+  assert commands.main(commands.tiny(data_dir, out, *arguments)) == status
+  accuracies = [float(row['test_accuracy']) for row in commands.rows(out / 'metrics.csv')]
+  return accuracies, json.loads((out / 'summary.json').read_text()), capsys.readouterr().out
+
+
+def test_accuracy_on_samples(data_dir, tmp_path, capsys):
+  # By luck the sample of this seed starts higher than the whole test set ends.
+  flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
+  (*samples, final), summary, printed = _run(capsys, data_dir, tmp_path / 'a', *flags)
+  assert max(samples) > final
+  assert all(round(accuracy * _SAMPLE, 6).is_integer() for accuracy in samples)
+  assert round(final * _ALL, 6).is_integer()
+  columns = commands.rows(tmp_path / 'a' / 'metrics.csv')[0]
+  assert not [name for name in (*columns, *summary) if 'best' in name]
+  assert summary['final_test_accuracy'] == final and summary['measured_round'] == 3
+  config = json.loads((tmp_path / 'a' / 'config.json').read_text())
+  assert config['flags']['eval_examples'] == _SAMPLE
+  assert f'evaluation {_SAMPLE} random test examples every round' in ' '.join(printed.split())
+  assert f'accuracy   final {100 * final:.2f} %\n' in printed and 'best' not in printed
+
+
+# The default exceeds the test set here.
+@pytest.mark.parametrize('arguments', [(), ('--eval_examples=0',)])
+def test_accuracy_on_all_examples(arguments, data_dir, tmp_path, capsys):
+  flags = ('--seed=1', '--algorithm=fedavg', *arguments)
+  accuracies, summary, printed = _run(capsys, data_dir, tmp_path / 'a', *flags)
+  best, best_round = max(accuracies), accuracies.index(max(accuracies))
+  assert (summary['best_test_accuracy'], summary['best_round']) == (best, best_round)
+  assert f'best {100 * best:.2f} % (round {best_round}), final' in printed
+
+
+def test_a_run_that_ended_early_names_its_sample(data_dir, tmp_path, capsys):
+  spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
+  budget = f'--epsilon_budget={spec.epsilon(rounds=2) + 0.01}'
+  accuracies, summary, printed = _run(
+      capsys, data_dir, tmp_path / 'a', f'--eval_examples={_SAMPLE}', budget, status=1
+  )
+  assert summary['final_test_accuracy'] == accuracies[-1] and summary['rounds'] == 2
+  assert f'{100 * accuracies[-1]:.2f} %, of {_SAMPLE} random test examples' in printed
 
 
 def test_the_first_line_comes_before_tensorflow(data_dir, tmp_path, monkeypatch):
@@ -29,15 +69,13 @@ def test_the_first_line_comes_before_tensorflow(data_dir, tmp_path, monkeypatch)
 @pytest.mark.parametrize('seconds', [0, 100_000])
 def test_lines_of_progress(seconds, data_dir, tmp_path):
   flags = ('--algorithm=fedavg', '--rounds=6', '--rounds_per_evaluation=2')
-  process = commands.command(commands.tiny(data_dir, tmp_path / 'run', *flags), {
-      f'tasks.training.reporters.{name}': seconds
-      for name in ('_SECONDS_PER_LINE', '_SECONDS_BETWEEN_MEASURED')
-  })
+  process = commands.command(
+      commands.tiny(data_dir, tmp_path / 'run', *flags),
+      {'tasks.training.reporters._SECONDS_PER_LINE': seconds},
+  )
   printed, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 0, err
-  assert re.search(
-      r'^  time +\d.* s since this command began; all rounds .* took \d+.* s$', printed, re.MULTILINE
-  )
+  assert re.search(r'^  time +\d+:\d\d:\d\d \(h:mm:ss\) for all rounds', printed, re.MULTILINE)
   first, compiling, *lines = err.splitlines()
   assert re.fullmatch(r'round 0/6: loss [\d.]+, accuracy [\d.]+ %', first)
   assert compiling == 'compiling the first round'

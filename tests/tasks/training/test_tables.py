@@ -46,9 +46,7 @@ def test_keep_takes_back_later_rows_and_goes_on(tmp_path, rest):
 @pytest.mark.parametrize('damage', [
     lambda content: b'',
     lambda content: content[:-1],
-    lambda content: content[: len(content) // 2],
     lambda content: content.replace(b'\r\n2,', b'\r\n1,', 1),
-    lambda content: content.replace(b'round,', b'rounds,', 1),
 ])
 def test_keep_refuses_other_rows_and_changes_nothing(tmp_path, damage):
   path = tmp_path / 't.csv'

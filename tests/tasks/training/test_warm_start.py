@@ -70,7 +70,7 @@ def test_rounds_start_from_the_weights_of_public_only(public, data_dir, tmp_path
 
 
 @pytest.mark.parametrize('flags', [
-    ('--algorithm=dp_fedavg',), ('--algorithm=fedavg',), ('--algorithm=fedsmp_topk', '--p=0.4'),
+    ('--algorithm=dp_fedavg',), ('--algorithm=fedsmp_topk', '--p=0.4'),
 ])
 def test_rounds_train_the_last_layer_of_the_public_model(flags, public, data_dir, tmp_path):
   out = tmp_path / 'run'
