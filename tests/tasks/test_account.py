@@ -29,13 +29,10 @@ class TestComputation:
           ([], '--noise_multiplier is not set'),
           (['--noise_multiplier=1'], '--rounds is not set'),
           (['--noise_multiplier=-1', '--rounds=2'], '--noise_multiplier must be'),
-          (['--noise_multiplier=1', '--rounds=0'], '--rounds must be an integer >= 1 and <= 1000000'),
           (['--noise_multiplier=1', '--rounds=2', '--delta=1'], '--delta must be a number > 0 and < 1'),
           (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
           (['--epsilon=1'], 'needs one of --rounds'),
-          (['--epsilon=nan', '--rounds=2'], '--epsilon must be a finite number > 0; got nan'),
           (['--epsilon=1e-9', '--rounds=9999'], 'No noise multiplier'),
-          (['--sampling=shuffle', '--noise_multiplier=1'], 'sampling.*shuffle'),
           (['stray'], "'stray' is not a flag"),
           (
               ['--noise_multiplier=1', '--rounds=2', '--accountant=math'],
@@ -133,20 +130,13 @@ class TestLedger:
     return commands.of_module(capsys, account, *map(str, arguments))
 
   def test_runs_are_composed(self, tmp_path, capsys):
-    one, other = self._runs(tmp_path, (100, {}), (80, {}))
-    status, out, _ = self._account(capsys, f'--ledger={one}', other)
-    assert status == 0
-    assert re.search(r'^epsilon = 0\.6303 +VALID +poisson_pld', out, re.MULTILINE), out
-    assert 'paper' not in out  # The paper's accountant does not cover 150 slots.
-    status, out, _ = self._account(capsys, f'--ledger={one}', '--delta=1e-3')
-    assert status == 0 and 'at delta = 0.001' in out
-
-  def test_runs_are_composed_at_the_smallest_delta(self, tmp_path, capsys):
-    one, other = self._runs(tmp_path, (10, dict(delta=1e-3)), (10, dict(delta=1e-5)))
-    _, out, _ = self._account(capsys, f'--ledger={one}', other)
-    spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 1e-5)
-    assert 'at delta = 1e-05:' in out
-    assert f'Quote epsilon = {spec.epsilon(rounds=20):.4g}, by poisson_pld' in out
+    one, other = self._runs(tmp_path, (100, {}), (80, dict(delta=1e-5)))
+    for arguments, delta in (([], 1e-5), (['--delta=1e-3'], 1e-3)):  # The smaller, or as given.
+      status, out, _ = self._account(capsys, f'--ledger={one}', other, *arguments)
+      epsilon = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, delta).epsilon()
+      assert status == 0 and f'at delta = {delta:.4g}:' in out
+      assert re.search(rf'^epsilon = {epsilon:.4g} +VALID +poisson_pld', out, re.MULTILINE), out
+      assert 'paper' not in out  # The paper's accountant does not cover 150 slots.
 
   def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
     one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))
@@ -190,7 +180,7 @@ class TestLedger:
     _, out, _ = self._account(capsys, f'--ledger={tmp_path / "run"}')
     assert f'; initial weights: pre-trained on public examples, digest {digest}\n' in out
 
-  def test_one_that_was_cut_or_changed_is_refused(self, tmp_path, capsys):
+  def test_one_that_was_cut_is_refused(self, tmp_path, capsys):
     (one,) = self._runs(tmp_path, (5, {}))
     path = one / 'privacy_ledger.jsonl'
     whole = path.read_text().splitlines(keepends=True)
@@ -200,6 +190,3 @@ class TestLedger:
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'is truncated: 4 rounds' in err and 'VALID' not in out
     assert 'restore the latest backup, and add the rounds that it lacks' in err
-    path.write_text(''.join(whole).replace('1.4', '2.4'))
-    status, out, err = self._account(capsys, f'--ledger={one}')
-    assert status == 1 and 'line 1 is not what was written' in err and 'VALID' not in out

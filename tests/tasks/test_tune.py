@@ -36,23 +36,12 @@ class TestExecution:
 
   @pytest.fixture
   def arguments(self, data_dir, tmp_path):
-    tiny = commands.tiny(
-        data_dir, tmp_path, '--algorithm=fedsmp_topk', '--public_examples=24'
-    )
+    tiny = commands.tiny(data_dir, tmp_path, '--algorithm=fedsmp_topk', '--public_examples=24')
     kept = [a for a in tiny[1:] if 'output_dir' not in a and a != '--public_examples=8']
     return [
-        *kept, '--seed=1', '--tune_rounds=2', '--client_examples=3',
+        *kept, '--seed=1', '--tune_rounds=2', '--client_examples=3', '--noise_multiplier=3',
         f'--tune_dir={tmp_path / "tune"}',
     ]
-
-  def test_more_noise_keeps_fewer_coordinates(self, capsys, arguments, tmp_path):
-    suggested = []
-    for sigma in (0.01, 1000):
-      assert _run(capsys, *arguments, f'--noise_multiplier={sigma}')[0] == 0
-      values = json.loads((tmp_path / 'tune' / 'bound.json').read_text())
-      suggested.append(values['suggested_compression_ratio'])
-    for kind in ('randk', 'topk'):
-      assert suggested[0][kind] > suggested[1][kind]
 
   def test_suggests_p_from_the_public_examples_of_the_run_with_its_flags(
       self, capsys, arguments, tmp_path
@@ -63,8 +52,10 @@ class TestExecution:
     for kind, name in (('randk', 'rand-k'), ('topk', 'top-k')):
       p = values['suggested_compression_ratio'][kind]
       assert 0 < p <= 1 and f'{name}: p = {p:.3g}\n' in out
-    assert values['training']['local_steps'] == 1  # One epoch of three examples.
-    assert values['training']['learning_rate'] == pytest.approx(0.125 / (1 - 0.5))
+    training = values['training']
+    # One epoch of three examples.
+    assert (training['local_steps'], training['noise_multiplier']) == (1, 3)
+    assert training['learning_rate'] == pytest.approx(0.125 / (1 - 0.5))
     digest = values['public_digest']
     flags = [a for a in arguments if not a.startswith(('--tune', '--client_examples'))]
     for seed in ('1', '2'):

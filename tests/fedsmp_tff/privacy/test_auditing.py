@@ -3,31 +3,20 @@
 import math
 
 import numpy as np
-from scipy import stats
 
 from fedsmp_tff.privacy import auditing
+from tests.support import gaussian_mechanism
 
 _DELTA = 1e-4
-
-
-def _gaussian_epsilon(sigma, delta):
-  """By the definition, on a grid."""
-  epsilons = np.linspace(0, 20, 200_001)
-  deltas = stats.norm.cdf(1 / (2 * sigma) - epsilons * sigma) - np.exp(
-      epsilons
-  ) * stats.norm.cdf(-1 / (2 * sigma) - epsilons * sigma)
-  return epsilons[np.argmax(deltas <= delta)]
 
 
 class TestOneRelease:
 
   def test_it_is_below_the_truth_and_near_it(self):
     rng = np.random.default_rng(0)
-    sigma, truth = 1.4, _gaussian_epsilon(1.4, _DELTA)
+    sigma, truth = 1.4, gaussian_mechanism.epsilon(1 / 1.4, _DELTA)
     absent = rng.normal(0, sigma, 150_000)
-    audit = auditing.epsilon_of_one_release(
-        1 + rng.normal(0, sigma, 150_000), absent, _DELTA
-    )
+    audit = auditing.epsilon_of_one_release(1 + rng.normal(0, sigma, 150_000), absent, _DELTA)
     assert 0.7 * truth < audit.epsilon < truth
     # Noise at 2/3 of its scale betrays more than was claimed.
     audit = auditing.epsilon_of_one_release(
@@ -43,9 +32,7 @@ class TestOneRelease:
     too_high = 0
     for _ in range(100):
       present, absent = rng.random(4000) < rate, rng.random(4000) > rate
-      audit = auditing.epsilon_of_one_release(
-          present.astype(float), absent.astype(float), 0.0
-      )
+      audit = auditing.epsilon_of_one_release(present.astype(float), absent.astype(float), 0.0)
       too_high += audit.epsilon > 1
       assert audit.epsilon > 0.7
     assert too_high < 15
