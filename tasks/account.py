@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import functools
-import importlib
 import math
-import os
 import pathlib
 import sys
 from typing import Optional
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-
-# pylint: disable=g-import-not-at-top
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import ledger as ledger_lib
@@ -24,10 +19,13 @@ from fedsmp_tff.theory import theorem_1
 from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
+from tasks.cli import plugins
 from tasks.training import run_directory
 
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
-_INDENT = ' ' * 46
+_ACCOUNTANTS = plugins.Registry(
+    'accountant', 'ACCOUNTANT', accountants.ACCOUNTANTS, accountants.Accountant
+)
 # Options that ledgers record.
 _option = functools.partial(options_lib.option, excludes=('ledger',))
 
@@ -64,21 +62,9 @@ class Options:
       'With Poisson sampling, the most clients that take part in a round (default: no limit;'
       ' tasks.run has one).',
   )
-  colluding: Optional[float] = options_lib.option(
-      None,
-      'Fraction f of the slots, in [0, 1), that leave out their noise, or whose noise the attacker'
-      ' knows: also prints epsilon for the noise that remains, sigma sqrt(1 - f); with integer'
-      ' noise of a --ledger, for the whole shares that remain.',
-      at_least=0, below=1, excludes=('epsilon',),
-  )
-  accountant: Optional[str] = options_lib.option(
-      None,
-      'A module on the Python path with an ACCOUNTANT, a fedsmp_tff.privacy.accountants.Accountant,'
-      ' whose epsilon is printed next to the others.',
-  )
-  epsilon_budget: Optional[float] = options_lib.option(
-      None, 'With --ledger: prints what is left of this epsilon.', above=0,
-      requires=options_lib.Condition('--ledger is set', lambda chosen: bool(chosen['ledger'])),
+  accountant: list[str] = options_lib.option(
+      [], 'A module with an ACCOUNTANT of your own (docs/extending.md), printed next to the others.',
+      repeated=True,
   )
   ledger: list[str] = options_lib.option(
       [],
@@ -134,7 +120,7 @@ def _main(options: Options, rest: list[str]) -> None:
 def _account_for_numbers(options: Options) -> None:
   _check_complete(options)
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
-  plug_in = _plug_in(options)
+  shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS[name] for name in options.accountant)]
   try:
     spec = spec_lib.PrivacySpec(
         population=n,
@@ -146,24 +132,19 @@ def _account_for_numbers(options: Options) -> None:
         sampling=options.sampling,
         num_slots=n if poisson and options.num_slots is None else options.num_slots,
     )
-    answers = {a: options.answer(a, spec) for a in (*accountants.ACCOUNTANTS, *plug_in)}
+    answers = {a: options.answer(a, spec) for a in shown}
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
-  given = {'sigma': options.noise_multiplier, 'T': options.rounds, 'epsilon': options.epsilon}
-  print(
-      f'n = {n:,}, r = {options.clients_per_round:,}, delta = {spec.delta:.4g}',
-      *(f'{name} = {value:g}' for name, value in given.items() if value is not None),
-      sep=', ', end='\n\n',
-  )
-  # All valid answers hold at once: the tightest is the best to quote.
-  slots = f' and {spec.num_slots:,} slots' if poisson and spec.num_slots < n else ''
-  print(
-      f'Quote {options.answer_text(answers[spec.accountant])}, by {spec.accountant.name}: the best'
-      f' that is valid for {spec.sampling} sampling{slots}.\n'
-  )
-  _print_rows(answers, [(spec, spec.rounds)], spec.delta, options)
+  print(f'delta = {spec.delta:.4g}')
+  _print_answers(answers, [(spec.round, spec.rounds)], options)
   if options.epsilon is None:
-    _print_theorem_1(spec)
+    epsilon, unmet = theorem_1.epsilon(spec)
+    _print_row(
+        f'epsilon = {epsilon:.4g}', 'no guarantee',
+        "theorem_1: the paper's closed form, exactly r of n clients",
+        'replace-one adjacency, but sensitivity C where it is 2C',
+        *(f'CONDITION NOT MET: {condition}' for condition in unmet),
+    )
   print(
       '\nAll assume: a client is one unit of privacy; n is public; those who see the model do not'
       ' know\nwho takes part; all participants report and add fresh noise; noise and sums are in\n'
@@ -186,22 +167,6 @@ def _check_complete(options: Options) -> None:
       raise errors.InputError(f'--{name} is not set; set it (see {_COMMAND.program} --help).')
 
 
-def _plug_in(options: Options) -> list[accountants.Accountant]:
-  """Returns the accountant that --accountant names, if any."""
-  if options.accountant is None:
-    return []
-  try:
-    accountant = importlib.import_module(options.accountant).ACCOUNTANT
-    if not isinstance(accountant, accountants.Accountant):
-      raise TypeError('its ACCOUNTANT is no fedsmp_tff.privacy.accountants.Accountant')
-  except (ImportError, AttributeError, TypeError, ValueError) as error:
-    raise errors.InputError(
-        f'--accountant={options.accountant} is not an accountant ({error}); name an importable'
-        ' module that has an ACCOUNTANT.'
-    ) from None
-  return [accountant]
-
-
 def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   """Prints what the runs in these directories have spent together."""
   runs = _read_ledgers(run_dirs)
@@ -209,43 +174,24 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
     _print_run(path, record)
   rounds = [record.charged for _, record in runs]
   try:
-    quoted = accountants.claim(rounds)
+    accountants.claim(rounds)
   except ValueError as error:
     raise errors.InputError(f'{str(error).rstrip(".")}; name runs of one --sampling.') from None
   ledger_lib.check_independent(runs)
   delta = options.delta or min(record.spec.delta for _, record in runs)
-  print(f'\nall together, about the same clients, at delta = {delta:.4g}:')
-  names = sorted({record.data or 'unnamed' for _, record in runs})
-  if len(names) > 1:
-    print(
-        f'These runs are on different data ({", ".join(names)}): composing them assumes the'
-        ' same people, each a single client in each run.'
-    )
-  sound = [
-      accountant for accountant in accountants.ACCOUNTANTS
-      if all(accountant.is_sound(round_params) for round_params, _ in rounds)
-  ]
-  epsilons = {a: a.epsilon(rounds, delta) for a in (*sound, *_plug_in(options))}
-  seeded = any(record.seeded for _, record in runs)
-  if seeded:
-    print('Quote none: the noise of a seeded run can be removed.')
-  else:
-    print(f'Quote epsilon = {epsilons[quoted]:.4g}, by {quoted.name}: the best of those below.')
-  _print_rows(
-      epsilons, [(record.spec, record.rounds_charged) for _, record in runs], delta, options,
-      valid='WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID',
-  )
-  if options.epsilon_budget is not None:
-    _print_budget(options.epsilon_budget, quoted, rounds, delta)
   print(
-      'Counted: every round that began, even if it was lost; a round that was run again with'
-      ' other noise counts again.'
+      '\nall together, if they are about the same people, each a single client in each run, at'
+      f' delta = {delta:.4g}:'
   )
+  shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
+  shown += [_ACCOUNTANTS[name] for name in options.accountant]
+  epsilons = {accountant: accountant.epsilon(rounds, delta) for accountant in shown}
+  _print_answers(epsilons, rounds, options, seeded=any(record.seeded for _, record in runs))
 
 
 def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
-  """Reads the ledgers of runs; refuses a missing, truncated or repeated ledger."""
-  runs, seen = [], set()
+  """Reads the ledgers of runs; refuses a missing or truncated one."""
+  runs = []
   for run_dir in run_dirs:
     paths = run_directory.ledgers(run_dir)
     if not paths:
@@ -253,9 +199,6 @@ def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
           f'--ledger={run_dir} has no privacy ledger; name the --output_dir of a run'
           ' with privacy.'
       )
-    if paths[0].resolve() in seen:
-      raise errors.InputError(f'--ledger={run_dir} is named twice; name it once.')
-    seen.add(paths[0].resolve())
     records = [ledger_lib.read(path) for path in paths]
     recorded, charged = run_directory.rounds_charged(run_dir), records[-1].rounds_charged
     if charged < recorded:
@@ -278,62 +221,39 @@ def _print_run(path: pathlib.Path, record: ledger_lib.Record) -> None:
   )
 
 
-def _print_budget(
-    budget: float, accountant: accountants.Accountant, rounds: accountants.Rounds, delta: float
-) -> None:
-  """Prints what is left of a budget, in epsilon and in rounds like those of the last run."""
-  left = budget - accountant.epsilon(rounds, delta)
-  if left < 0:
-    print(f'Of the budget of {budget:g} nothing is left: the runs exceed it by {-left:.4g}.')
-    return
-  *before, (params, num) = rounds
-  more = calibration.most_rounds(
-      lambda more: accountant.epsilon([*before, (params, num + more)], delta), budget
-  )
-  print(
-      f'Of the budget of {budget:g}, epsilon = {left:.4g} is left: enough for {more:,} more rounds'
-      ' like those of the last run.'
-  )
-
-
-def _print_rows(
+def _print_answers(
     answers: Mapping[accountants.Accountant, float],
-    runs: Sequence[tuple[spec_lib.PrivacySpec, int]],
-    delta: float,
+    rounds: accountants.Rounds,
     options: Options,
-    valid: str = 'VALID',
+    seeded: bool = False,
 ) -> None:
-  """Prints the answer of each accountant, and whether it is valid for these rounds."""
+  """Prints which answer to quote, then each with its status for these rounds."""
+  if seeded:
+    print('Quote none: the noise of a seeded run can be removed.\n')
+  else:
+    # All valid answers hold at once: the tightest is the best to quote.
+    quoted = accountants.claim(rounds)
+    print(f'Quote {options.answer_text(answers[quoted])}, by {quoted.name}: the best valid one.\n')
   for accountant, answer in answers.items():
-    status = valid if answer < math.inf else 'no bound here'
+    status = 'WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID'
     if not accountant.guarantees:
       status = 'no guarantee'
-    elif any(accountant.sampling != spec.sampling for spec, _ in runs):
+    elif any(accountant.sampling != params.sampling for params, _ in rounds):
       status = 'not for this sampling'
-    elif not all(accountant.covers(spec.round) for spec, _ in runs):
+    elif not all(accountant.covers(params) for params, _ in rounds):
       status = 'not valid for --num_slots'
     elif accountant not in accountants.ACCOUNTANTS:
       status = 'not checked by us'
-    text = options.answer_text(answer)
-    print(f'{text:<20} {status:<24} {accountant.name}: {accountant.title};')
-    print(f'{_INDENT}{accountant.assumption}')
-    if options.colluding is not None and all(accountant.is_sound(spec.round) for spec, _ in runs):
-      left = [(spec.round_with_colluders(options.colluding), num) for spec, num in runs]
-      print(
-          f'{_INDENT}epsilon = {accountant.epsilon(left, delta):.4g} if'
-          f' {100 * options.colluding:g} % of the slots leave out their noise'
-      )
+    elif answer == math.inf:
+      status = 'no bound here'
+    _print_row(
+        options.answer_text(answer), status, f'{accountant.name}: {accountant.title}',
+        accountant.assumption,
+    )
 
 
-def _print_theorem_1(spec: spec_lib.PrivacySpec) -> None:
-  epsilon, unmet = theorem_1.epsilon(spec)
-  status = 'CONDITIONS NOT MET' if unmet else 'conditions met'
-  print(
-      f'epsilon = {epsilon:<10.4g} {status:<24} theorem_1: the paper\'s closed form,'
-      ' exactly r of n clients;',
-      'replace-one adjacency, but sensitivity C where it is 2C: no guarantee',
-      *(f'not met: {condition}' for condition in unmet), sep=f'\n{_INDENT}',
-  )
+def _print_row(answer: str, status: str, title: str, *assumptions: str) -> None:
+  print(f'{answer:<20} {status:<24} {title};', *assumptions, sep='\n' + ' ' * 46)
 
 
 if __name__ == '__main__':

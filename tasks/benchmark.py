@@ -1,6 +1,6 @@
 """`python -m tasks.benchmark`: Fed-SMP and stock `tff.learning` on this machine, in one process.
 
-Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare, whole runs.
+Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare.
 Stock is `build_unweighted_fed_avg`, a Keras model and `dp_aggregator` with TFF's own settings.
 Implementations alternate, so that a busy machine slows all; the first round, which builds graphs,
 is left out. A top-k mask serves five rounds: the mean of five includes one.
@@ -15,8 +15,6 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import dataclasses
 import json
 import pathlib
-import subprocess
-import tempfile
 import time
 
 import numpy as np
@@ -36,7 +34,7 @@ class Options:
   """The options of this command."""
 
   part: list[str] = options_lib.option(
-      [*_CLIENTS, 'start'], 'Part; may be repeated.', values=(*_CLIENTS, 'start'), repeated=True
+      [*_CLIENTS], 'Part; may be repeated.', values=tuple(_CLIENTS), repeated=True
   )
   repeats: int = options_lib.option(5, 'Number of measurements per implementation.', at_least=1)
   json: str = options_lib.option('', 'JSON file for the measurements.')
@@ -58,11 +56,11 @@ def _main(options: Options) -> None:
   measured = {'processors': len(os.sched_getaffinity(0))}
   for part in dict.fromkeys(options.part):
     print(f'{part}, load average {os.getloadavg()[0]:.2f}', flush=True)
-    seconds = _start(options.repeats) if part == 'start' else _rounds(part, options.repeats)
+    seconds = _rounds(part, options.repeats)
     for name, times in seconds.items():
       median, mean = float(np.median(times)), float(np.mean(times))
       measured[f'{part}, {name}'] = {'median': median, 'mean': mean, 'seconds': times}
-      speedup = np.median(seconds.get('stock', times)) / median
+      speedup = np.median(seconds['stock']) / median
       print(f'  {name:12} median {median:8.3f} s, mean {mean:8.3f} s, {speedup:.2f} x', flush=True)
   if options.json:
     pathlib.Path(options.json).write_text(json.dumps(measured, indent=2), encoding='utf-8')
@@ -143,18 +141,6 @@ def _stock_model(part: str):
     spec = (tf.TensorSpec([None, 80], tf.int32),) * 2
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=part != 'fashion_mnist')
   return tff.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
-
-
-def _start(repeats: int) -> dict[str, list[float]]:
-  """Measures seconds of whole commands, by their flag."""
-  run = [sys.executable, '-m', 'tasks.run', '--task=shakespeare', '--p=0.05']
-  seconds = {'--dry_run': [], '--rounds=1': []}
-  for flag in list(seconds) * repeats:
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory:
-      subprocess.run([*run, flag, f'--output_dir={directory}'], check=True, capture_output=True)
-    seconds[flag].append(time.monotonic() - begin)
-  return seconds
 
 
 if __name__ == '__main__':

@@ -10,7 +10,6 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 # pylint: disable=g-import-not-at-top
 import dataclasses
 import json
-import math
 import pathlib
 import sys
 import typing
@@ -22,7 +21,6 @@ from fedsmp_tff.theory import theorem_2
 from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
-from tasks.cli import paper_tables
 from tasks.cli import settings as settings_lib
 
 if typing.TYPE_CHECKING:
@@ -156,11 +154,19 @@ def _report(
   )
   suggested = {}
   for kind, variance in ((theorem_2.RANDK, None), (theorem_2.TOPK, estimate.topk_variance)):
-    suggested[kind] = theorem_2.best_compression_ratio(c, training, kind, variance)
-    _print_suggestion(task, kind, suggested[kind], estimate, training)
+    p = suggested[kind] = theorem_2.best_compression_ratio(c, training, kind, variance)
+    print(f'{_TITLES[kind]}: p = {p:.3g}')
+    num_kept = max(1, round(p * training.dim))
+    measured = variance and variance(num_kept)
+    for sentence in theorem_2.violations(c, training, kind, num_kept, measured):
+      print(f'  beyond the theorem: {sentence}')
+  worst = theorem_2.best_compression_ratio(c, training, theorem_2.TOPK)
+  least = min(1.0, (estimate.update_norm / training.clipping_norm) ** 2)
   print(
-      '\nThe bound assumes that no update is clipped, and it bounds the gradient, not the'
-      '\naccuracy: treat p as a starting point.'
+      f'\nTop-k: by what it was measured to lose; by its worst case, 1 - k/d, p = {worst:.3g}.\n'
+      f'Rand-k scales by d/k: below p = {least:.2g} half of the updates would be clipped. The bound'
+      ' assumes that\nnone is, and it bounds the gradient, not the accuracy: treat p as a starting'
+      ' point.'
   )
   values = {
       'task': task,
@@ -174,47 +180,6 @@ def _report(
   with errors.writing_to('tune_dir', output):
     (output / _FILE).write_text(json.dumps(values, indent=2) + '\n', encoding='utf-8')
   print(f'wrote {output / _FILE}')
-
-
-def _print_suggestion(
-    task: str, kind: str, p: float, estimate: estimation.Estimate, training: theorem_2.Training
-) -> None:
-  """Prints the best p of rand-k or top-k, and the conditions of the theorem that are not met."""
-  constants, num_kept = estimate.constants, max(1, round(p * training.dim))
-  print(f'{_TITLES[kind]}: p = {p:.3g} ({_paper_text(task, kind, p)})')
-  variance = None
-  if kind == theorem_2.TOPK:
-    variance = estimate.topk_variance(num_kept)
-    worst = theorem_2.best_compression_ratio(constants, training, kind)
-    print(
-        '  by what top-k was measured to lose; by its worst case, 1 - k/d, as in the theorem,'
-        f' p = {worst:.3g}'
-    )
-  for sentence in theorem_2.violations(constants, training, kind, num_kept, variance):
-    print(f'  beyond the theorem: {sentence}')
-  if kind == theorem_2.RANDK:
-    least = min(1.0, (estimate.update_norm / training.clipping_norm) ** 2)
-    print(
-        f'  the median update has norm {estimate.update_norm:.3g}, and rand-k scales by d/k: below'
-        f' p = {least:.2g} half of them would be clipped at C = {training.clipping_norm:g}, which'
-        ' the theorem does not have'
-    )
-
-
-def _paper_text(task: str, kind: str, p: float) -> str:
-  """Describes the paper's accuracy near p and at its best p."""
-  rows = [
-      row for row in paper_tables.rows()
-      if row.task == task and row.algorithm == f'fedsmp_{kind}' and row.table <= 3
-  ]
-  if not rows:
-    return 'the paper does not have this task'
-  best = max(rows, key=lambda row: row.accuracy)
-  nearest = min(rows, key=lambda row: abs(math.log(row.p / p)))
-  return (
-      f'the paper measured {nearest.accuracy:.2f} % at {nearest.p:g}, the nearest of its p, and'
-      f' at best {best.accuracy:.2f} % at {best.p:g}'
-  )
 
 
 if __name__ == '__main__':

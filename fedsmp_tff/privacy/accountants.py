@@ -27,8 +27,6 @@ _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 # The orders of Opacus 0.x, which the paper used.
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))
 _MAX_STEPS_TO_DELTA = 100
-# Least grid step of `deltas`; a coarser grid gives larger upper bounds.
-_COARSE_STEP = 1e-3
 _COARSENESS = 16  # Of the grid on which a search for sigma begins.
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
@@ -324,13 +322,6 @@ def claim(rounds: Rounds) -> Accountant:
       'Rounds with Poisson sampling and with a fixed number of clients use different adjacency, so'
       ' their guarantees do not compose.'
   )
-
-
-def deltas(round_params: Round, num: int, epsilons: Sequence[float]) -> np.ndarray:
-  """Returns delta of `num` rounds at each epsilon, at least 0, by PLD without truncation."""
-  accountant = POISSON_PLD if POISSON_PLD.covers(round_params) else FIXED_PLD
-  step = max(accountant.step([(round_params, num)]), _COARSE_STEP)
-  return pld.deltas(accountant.loss(round_params.without_truncation(), step), num, list(epsilons))
 
 
 def _poisson_divergence(order: float, sampling_rate: float, noise_multiplier: float) -> float:

@@ -21,7 +21,7 @@ eta is 4e-26. More shares than the fewest are post-processing too.
 """
 
 import math
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from fedsmp_tff.mechanism import integer_noise
 
@@ -41,18 +41,12 @@ class DominatingGaussian(NamedTuple):
   distance: float
 
 
-def dominating_gaussian(
-    lattice: integer_noise.Lattice, shares: Optional[int] = None
-) -> DominatingGaussian:
+def dominating_gaussian(lattice: integer_noise.Lattice) -> DominatingGaussian:
   """Returns the dominating Gaussian mechanism for one client added or removed.
 
-  Args:
-    lattice: The encoding of reports.
-    shares: Number of noise shares in the sum; None: the fewest in a released sum.
+  The noise is that of the fewest shares in a released sum.
   """
-  share, num = lattice.share_variance, lattice.min_reports if shares is None else shares
-  if not num:
-    return DominatingGaussian(0.0, 0.0)
+  share, num = lattice.share_variance, lattice.min_reports
   variance = share * num - _ROUNDING_VARIANCE
   rounding = 2 * _ratio(_ROUNDING_VARIANCE)
   sums = sum(_ratio(share * i / (i + 1)) for i in range(1, num))

@@ -145,12 +145,6 @@ def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
   return epsilon_at
 
 
-def deltas(loss: Loss, num: int, epsilons: Sequence[float]) -> np.ndarray:
-  """Returns delta of `num` rounds at each epsilon, at least 0."""
-  composed = loss.self_compose(num)
-  return np.maximum(composed.get_delta_for_epsilon(epsilons), 0) + _rounding([(loss, num)])
-
-
 def _pmfs(loss: Loss) -> list[pld_pmf.PLDPmf]:
   """Returns the distributions of both directions, or of the one that stands for both."""
   # pylint: disable=protected-access

@@ -133,18 +133,9 @@ class PrivacySpec:
   @property
   def round(self) -> accountants.Round:
     """Parameters of a round's guarantee."""
-    return self.round_with_colluders(0.0)
-
-  def round_with_colluders(self, fraction: float) -> accountants.Round:
-    """Returns the round if a fraction of the participants, in [0, 1), leaves out its noise.
-
-    The variance of the noise falls to a fraction `1 - fraction`; integer noise loses whole shares.
-    """
-    sigma, distance = self.noise_multiplier * math.sqrt(1 - fraction), 0.0
+    sigma, distance = self.noise_multiplier, 0.0
     if self.noise != mechanism_lib.GAUSSIAN and self.noise_multiplier:
-      # 0.1 of 150 shares is 15 shares, in spite of the rounding of floats.
-      left = math.floor(self.min_reports * (1 - fraction) + 1e-9)
-      sigma, distance = discrete_gaussian.dominating_gaussian(self.lattice, left)
+      sigma, distance = discrete_gaussian.dominating_gaussian(self.lattice)
     return accountants.Round(
         self.sampling, self.population, self.clients_per_round, self.num_slots, sigma, distance
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 import pkgutil
-from typing import Any, TypeVar
+from typing import Any, Optional, TypeVar
 
 from tasks import errors
 
@@ -19,18 +19,21 @@ class Registry(dict[str, _T]):
     names: The names of the built-in plug-ins.
   """
 
-  def __init__(self, flag: str, attribute: str, plugins: Iterable[_T]):
+  def __init__(
+      self, flag: str, attribute: str, plugins: Iterable[_T], kind: Optional[type[_T]] = None
+  ):
     """Initializes.
 
     Args:
       flag: The flag's name.
       attribute: The name of the plug-in in its module, such as 'TASK'.
       plugins: The built-in plug-ins; each has a `name`.
+      kind: The class of all plug-ins; None: that of the first built-in one.
     """
     super().__init__({plugin.name: plugin for plugin in plugins})
     self.names = tuple(self)
     self._flag, self._attribute = flag, attribute
-    self._kind = type(next(iter(self.values())))
+    self._kind = kind or type(next(iter(self.values())))
 
   def __missing__(self, name: str) -> _T:
     """Imports a module; raises `InputError` if it does not exist or has no plug-in."""

@@ -3,15 +3,13 @@
 A canary knows the round's coordinates and the d/k scale, so that after the clip it lies along its
 direction with norm C. The score is of the update that the server releases.
 
-In `scores_of_run` the aggregator's own TFF process runs; in `scores_of_releases`, for speed, its
-TensorFlow functions do, in one graph.
+For speed, the aggregator's TensorFlow functions run in one graph, without its TFF process.
 """
 
 from typing import Optional
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 import tqdm
 
 import fedsmp_tff
@@ -103,42 +101,6 @@ def scores_of_releases(
     return np.concatenate(batches)[:num]
 
   return where, scores(True), scores(False)
-
-
-def scores_of_run(
-    spec: spec_lib.PrivacySpec, sparsifier: str, num: int, seed: Optional[int]
-) -> tuple[np.ndarray, np.ndarray]:
-  """Scores a run's canaries, the first clients of the population.
-
-  The seed is for masks, canaries and sampling, not for noise.
-
-  Returns:
-    Scores, float[num], and which canaries were in the run, bool[num].
-  """
-  rng = np.random.default_rng(seed)
-  included = rng.random(num) < 0.5
-  factory, dim = _factory(spec, sparsifier, seed)
-  process = factory.create(tff.TensorType(np.float32, [dim]))
-  sampler = spec.sampler(None if seed is None else int(rng.integers(2**63)))
-  rate = spec.clients_per_round / spec.population
-  scores = np.zeros(num)
-  nothing = np.zeros(dim, np.float32)
-  state = process.initialize()
-  for t in tqdm.trange(spec.rounds, desc='rounds with canaries', disable=None):
-    directions = rng.standard_normal((num, spec.num_values)).astype(np.float32)
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    coordinates = np.asarray(state.coordinates)
-    cohort = [
-        _update(factory, directions[i], coordinates, dim)
-        if 0 <= i < num and included[i] else nothing
-        for i in sampler.sample(t)
-    ]
-    output = process.next(state, cohort)
-    state = output.state
-    released = np.asarray(output.result)[coordinates] * spec.clients_per_round
-    along = directions @ released / spec.clipping_norm
-    scores += np.log1p(rate * np.expm1((2 * along - 1) / (2 * spec.noise_multiplier**2)))
-  return scores, included
 
 
 def _factory(

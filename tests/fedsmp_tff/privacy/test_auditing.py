@@ -3,33 +3,20 @@
 import math
 
 import numpy as np
-import pytest
-from scipy import stats
 
 from fedsmp_tff.privacy import auditing
-from fedsmp_tff.privacy import spec as spec_lib
+from tests.support import gaussian_mechanism
 
 _DELTA = 1e-4
-
-
-def _gaussian_epsilon(sigma, delta):
-  """By the definition, on a grid."""
-  epsilons = np.linspace(0, 20, 200_001)
-  deltas = stats.norm.cdf(1 / (2 * sigma) - epsilons * sigma) - np.exp(
-      epsilons
-  ) * stats.norm.cdf(-1 / (2 * sigma) - epsilons * sigma)
-  return epsilons[np.argmax(deltas <= delta)]
 
 
 class TestOneRelease:
 
   def test_it_is_below_the_truth_and_near_it(self):
     rng = np.random.default_rng(0)
-    sigma, truth = 1.4, _gaussian_epsilon(1.4, _DELTA)
+    sigma, truth = 1.4, gaussian_mechanism.epsilon(1 / 1.4, _DELTA)
     absent = rng.normal(0, sigma, 150_000)
-    audit = auditing.epsilon_of_one_release(
-        1 + rng.normal(0, sigma, 150_000), absent, _DELTA
-    )
+    audit = auditing.epsilon_of_one_release(1 + rng.normal(0, sigma, 150_000), absent, _DELTA)
     assert 0.7 * truth < audit.epsilon < truth
     # Noise at 2/3 of its scale betrays more than was claimed.
     audit = auditing.epsilon_of_one_release(
@@ -45,9 +32,7 @@ class TestOneRelease:
     too_high = 0
     for _ in range(100):
       present, absent = rng.random(4000) < rate, rng.random(4000) > rate
-      audit = auditing.epsilon_of_one_release(
-          present.astype(float), absent.astype(float), 0.0
-      )
+      audit = auditing.epsilon_of_one_release(present.astype(float), absent.astype(float), 0.0)
       too_high += audit.epsilon > 1
       assert audit.epsilon > 0.7
     assert too_high < 15
@@ -55,44 +40,3 @@ class TestOneRelease:
   def test_nothing_betrayed_is_nothing_found(self):
     scores = np.random.default_rng(2).normal(size=(2, 20_000))
     assert auditing.epsilon_of_one_release(*scores, _DELTA).epsilon < 0.1
-
-
-class TestOneRun:
-
-  def _scores(self, rng, spec, num=1000, sigma=None):
-    sigma = sigma or spec.noise_multiplier
-    rate = spec.clients_per_round / spec.population
-    included = rng.random(num) < 0.5
-    scores = np.zeros(num)
-    for _ in range(spec.rounds):
-      along = sigma * rng.normal(size=num) + (included & (rng.random(num) < rate))
-      scores += np.log1p(rate * np.expm1((2 * along - 1) / (2 * sigma**2)))
-    return scores, included
-
-  @pytest.mark.parametrize(
-      'spec',
-      [
-          spec_lib.PrivacySpec(4, 4, 1, 1.4, 1.0, _DELTA),
-          spec_lib.PrivacySpec(1000, 100, 4, 1.4, 1.0, _DELTA),
-          # Few rounds and rare clients: far from a Gaussian's trade-off.
-          spec_lib.PrivacySpec(6000, 100, 3, 1.4, 1.0, _DELTA),
-      ],
-  )
-  def test_it_is_below_the_truth(self, spec):
-    rng = np.random.default_rng(0)
-    truth = spec.epsilon()
-    found = [
-        auditing.epsilon_of_one_run(*self._scores(rng, spec), spec).epsilon
-        for _ in range(2)
-    ]
-    # Each is too high with probability 5 % at most; seeded.
-    assert max(found) <= truth
-    if spec.rounds == 1:
-      assert np.median(found) > 0.35 * truth
-
-  def test_less_noise_than_was_claimed_is_refuted(self):
-    spec = spec_lib.PrivacySpec(400, 200, 4, 1.4, 1.0, _DELTA)
-    scores, included = self._scores(np.random.default_rng(3), spec, sigma=0.35)
-    audit = auditing.epsilon_of_one_run(scores, included, spec)
-    assert audit.epsilon > spec.epsilon()
-    assert 'are refuted' in audit.method

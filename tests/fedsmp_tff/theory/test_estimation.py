@@ -12,28 +12,25 @@ _DIM, _CLIENT, _BATCH, _CLIENTS = 6, 6, 3, 4
 _RATE = 0.1
 
 
-def _model(start):
-  """f(theta) = mean over examples of |theta - y|^2 / 2, whose gradient is theta - mean y."""
+def _estimate(y, client_examples, rounds=1, seed=0):
+  """For f(theta) = mean over examples of |theta - y|^2 / 2, whose gradient is theta - mean y."""
 
   @tf.function
   def predict(weights, x, training):
     del training
     return tf.zeros_like(x) + weights[0][0]
 
-  return tff.learning.models.FunctionalModel(
-      initial_weights=((start,), ()),
+  model = tff.learning.models.FunctionalModel(
+      initial_weights=((np.zeros(_DIM, np.float32),), ()),
       predict_on_batch_fn=predict,
       loss_fn=lambda output, y, sample_weight=None: tf.reduce_mean(
           tf.reduce_sum((output - y) ** 2, axis=1) / 2
       ),
       input_spec=(tf.TensorSpec([None, _DIM]), tf.TensorSpec([None, _DIM])),
   )
-
-
-def _training(**options):
-  return local_training.LocalTraining(
-      tff.learning.optimizers.build_sgdm(_RATE), _BATCH, **(options or {'epochs': 1})
-  )
+  optimizer = tff.learning.optimizers.build_sgdm(_RATE)
+  training = local_training.LocalTraining(optimizer, _BATCH, epochs=1)
+  return estimation.estimate(model, (np.zeros_like(y), y), training, client_examples, rounds, seed)
 
 
 @pytest.fixture(scope='module')
@@ -41,10 +38,7 @@ def case():
   rng = np.random.default_rng(0)
   scale = np.array([5.0, 3.0, 1.0, 1.0, 0.5, 0.1])
   y = (scale + rng.normal(size=(2 * _CLIENTS * _CLIENT, _DIM))).astype(np.float32)
-  start = np.zeros(_DIM, np.float32)
-  found = estimation.estimate(
-      _model(start), (np.zeros_like(y), y), _training(), _CLIENT, rounds=3, seed=7
-  )
+  found = _estimate(y, _CLIENT, rounds=3, seed=7)
   order = np.random.default_rng(7).permutation(len(y))
   halves = y[order[: len(y) // 2]], y[order[len(y) // 2 :]].reshape(_CLIENTS, _CLIENT, _DIM)
   return found, *halves
@@ -52,23 +46,18 @@ def case():
 
 class TestExecution:
 
-  def test_smoothness_is_one(self, case):
-    assert case[0].constants.smoothness == pytest.approx(1.0, rel=1e-4)
-
-  def test_variances_are_those_of_the_data(self, case):
+  def test_constants_are_those_of_the_data(self, case):
     found, _, clients = case
+    constants = found.constants
+    assert (constants.smoothness, constants.dissimilarity) == pytest.approx((1, 1), rel=1e-4)
     means = clients.mean(axis=1)
     between = np.mean(np.sum((means - means.mean(axis=0)) ** 2, axis=1))
-    assert found.constants.dissimilarity_offset == pytest.approx(between, rel=1e-4)
+    assert constants.dissimilarity_offset == pytest.approx(between, rel=1e-4)
     batches = clients.reshape(_CLIENTS, -1, _BATCH, _DIM).mean(axis=2)
     within = np.mean(np.sum((batches - means[:, None]) ** 2, axis=2))
-    assert found.constants.gradient_variance == pytest.approx(within, rel=1e-4)
-    assert found.constants.dissimilarity == 1
-
-  def test_initial_gap_is_the_loss(self, case):
-    found, _, clients = case
+    assert constants.gradient_variance == pytest.approx(within, rel=1e-4)
     loss = np.mean(np.sum(clients**2, axis=2)) / 2
-    assert found.constants.initial_gap == pytest.approx(loss, rel=1e-5)
+    assert constants.initial_gap == pytest.approx(loss, rel=1e-5)
 
   def test_what_topk_loses(self, case):
     found, server, clients = case
@@ -91,21 +80,9 @@ class TestExecution:
     ]
     assert found.update_norm == pytest.approx(np.median(norms), rel=0.05)
 
-  def test_clients_of_one_batch_have_no_variance_within(self):
-    y = np.random.default_rng(1).normal(size=(12, _DIM)).astype(np.float32)
-    found = estimation.estimate(
-        _model(np.zeros(_DIM, np.float32)), (y, y), _training(), _BATCH, rounds=1, seed=0
-    )
-    assert found.constants.gradient_variance == 0
-
-  def test_no_two_clients(self):
-    y = np.zeros((10, _DIM), np.float32)
-    with pytest.raises(ValueError, match='`client_examples`=4 makes 1 clients of half of the 10'):
-      estimation.estimate(_model(y[0]), (y, y), _training(), 4, rounds=1, seed=0)
-
-  def test_divergence_is_said(self):
-    y = np.full((20, _DIM), np.nan, np.float32)
-    with pytest.raises(ValueError, match='Found nan'):
-      estimation.estimate(
-          _model(np.zeros(_DIM, np.float32)), (y, y), _training(), 4, rounds=1, seed=0
-      )
+  @pytest.mark.parametrize('num, value, sentence', [
+      (10, 0.0, '`client_examples`=4 makes 1 clients of half of the 10'), (20, np.nan, 'Found nan'),
+  ])
+  def test_too_few_clients_and_divergence_are_said(self, num, value, sentence):
+    with pytest.raises(ValueError, match=sentence):
+      _estimate(np.full((num, _DIM), value, np.float32), client_examples=4)

@@ -39,19 +39,10 @@ class TestComputation:
     parts = _papers_bound(sparsifier, k, phi)
     assert (found.optimization, found.compression, found.privacy) == pytest.approx(parts)
     assert found.total == pytest.approx(sum(parts))
+    measured = theorem_2.bound(_CONSTANTS, _RUN, sparsifier, k, variance=0.25)
+    assert measured.compression == pytest.approx(_papers_bound(sparsifier, k, 0.25)[1])
 
-  def test_nothing_left_out_nothing_lost_and_no_noise_no_privacy_error(self):
-    for sparsifier in (theorem_2.RANDK, theorem_2.TOPK):
-      assert theorem_2.bound(_CONSTANTS, _RUN, sparsifier, 1000).compression == 0
-      quiet = dataclasses.replace(_RUN, noise_multiplier=0.0)
-      assert theorem_2.bound(_CONSTANTS, quiet, sparsifier, 3).privacy == 0
-      assert theorem_2.best_compression_ratio(_CONSTANTS, quiet, sparsifier) == 1
-
-  def test_a_measured_variance_takes_the_place_of_the_worst(self):
-    found = theorem_2.bound(_CONSTANTS, _RUN, theorem_2.TOPK, 30, variance=0.25)
-    assert found.compression == pytest.approx(_papers_bound('topk', 30, 0.25)[1])
-
-  @pytest.mark.parametrize('noise', [1.4, 14.0, 140.0, 1e6, 1e-3])
+  @pytest.mark.parametrize('noise', [14.0, 1e6, 1e-3])
   def test_best_ratio_of_randk_is_the_closed_form(self, noise):
     run = dataclasses.replace(_RUN, noise_multiplier=noise)
     a = 8 * 0.01 * 5 * 2.0 * (2 * 0.7 + 0.3)
@@ -60,11 +51,6 @@ class TestComputation:
     found = theorem_2.best_compression_ratio(_CONSTANTS, run, theorem_2.RANDK)
     # The search's steps are 0.7 %, and of whole coordinates.
     assert found == pytest.approx(best, rel=0.007, abs=1e-3)
-
-  @pytest.mark.parametrize('noise, best', [(1e-3, 1.0), (100.0, 1e-3)])
-  def test_topks_worst_case_is_best_at_an_end(self, noise, best):
-    run = dataclasses.replace(_RUN, noise_multiplier=noise)
-    assert theorem_2.best_compression_ratio(_CONSTANTS, run, theorem_2.TOPK) == best
 
   def test_topk_with_a_measured_variance_is_best_between(self):
     run = dataclasses.replace(_RUN, noise_multiplier=0.5)
@@ -87,36 +73,20 @@ class TestComputation:
       violations = theorem_2.violations(_CONSTANTS, run, theorem_2.RANDK, k)
       assert len(violations) == num_violations
 
-  def test_violations(self):
+  def test_topk_must_lose_little(self):
     slow = dataclasses.replace(_RUN, learning_rate=1e-4)
-    assert not theorem_2.violations(_CONSTANTS, slow, theorem_2.RANDK, 1000)
-    fast = dataclasses.replace(_RUN, learning_rate=0.1)
-    (said,) = theorem_2.violations(_CONSTANTS, fast, theorem_2.RANDK, 1000)
-    assert 'learning rate 0.1 is above' in said
     (said,) = theorem_2.violations(_CONSTANTS, slow, theorem_2.TOPK, 600)
     assert 'phi_k = 0.4 is above gamma' in said
     assert not theorem_2.violations(_CONSTANTS, slow, theorem_2.TOPK, 600, variance=0.3)
 
-  @pytest.mark.parametrize(
-      'change', [
-          dict(smoothness=0.0), dict(smoothness=math.nan), dict(gradient_variance=-1.0),
-          dict(dissimilarity=0.9), dict(dissimilarity_offset=math.inf), dict(initial_gap=-1.0),
-      ],
-  )
-  def test_constants_out_of_range(self, change):
+  @pytest.mark.parametrize('values, change', [
+      (_CONSTANTS, dict(smoothness=0.0)), (_CONSTANTS, dict(dissimilarity=0.9)),
+      (_CONSTANTS, dict(dissimilarity_offset=math.inf)), (_RUN, dict(clients_per_round=0)),
+      (_RUN, dict(noise_multiplier=math.nan)),
+  ])
+  def test_numbers_out_of_range(self, values, change):
     with pytest.raises(ValueError, match=f'`{next(iter(change))}` must be'):
-      dataclasses.replace(_CONSTANTS, **change)
-
-  @pytest.mark.parametrize(
-      'change', [
-          dict(dim=0), dict(local_steps=0), dict(rounds=0), dict(clients_per_round=0),
-          dict(learning_rate=0.0), dict(clipping_norm=math.inf), dict(noise_multiplier=-1.0),
-          dict(noise_multiplier=math.nan),
-      ],
-  )
-  def test_training_out_of_range(self, change):
-    with pytest.raises(ValueError, match=f'`{next(iter(change))}` must be'):
-      dataclasses.replace(_RUN, **change)
+      dataclasses.replace(values, **change)
 
   def test_arguments_out_of_range(self):
     for k in (0, 1001):
