@@ -168,8 +168,7 @@ def read(directory: pathlib.Path) -> Optional[Run]:
     config = json.loads((directory / run_directory.CONFIG).read_text(encoding='utf-8'))
     for name in _CONFIG_KEYS:
       config[name]
-    run_tables = tables.Tables(directory)
-    rows = [*run_tables.metrics.rows()]
+    rows = [*tables.Table(directory / tables.METRICS).rows()]
     evaluated = [row for row in rows if row['test_accuracy']]
     if not evaluated:
       return None
@@ -187,7 +186,8 @@ def read(directory: pathlib.Path) -> Optional[Run]:
     if summary.get('rounds') == rounds_done:
       # The summary includes a round that was abandoned after the last row.
       values |= {name: float(summary[name]) for name in _CUMULATIVE if name in summary}
-    return Run(directory, config, columns, rounds_done, values, run_tables.seconds())
+    seconds = tables.seconds(tables.Table(directory / tables.TIMINGS))
+    return Run(directory, config, columns, rounds_done, values, seconds)
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise errors.InputError(
         f'{directory} can\'t be read as a run ({type(error).__name__}: {error});'

@@ -131,8 +131,7 @@ class Metrics(loop.Reporter):
 
   def seconds(self) -> float:
     """Returns the duration of all rounds and evaluations, also in earlier processes."""
-    names = ('round_seconds', 'evaluation_seconds')
-    return sum(float(row[name]) for row in self._timings.rows() for name in names)
+    return tables.seconds(self._timings)
 
 
 class Lines(loop.Reporter):

@@ -77,6 +77,12 @@ class Table:
     return self.path.read_bytes() if self.path.exists() else b''
 
 
+def seconds(timings: Table) -> float:
+  """Returns the duration of all rounds and evaluations of timings.csv."""
+  names = ('round_seconds', 'evaluation_seconds')
+  return sum(float(row[name]) for row in timings.rows() for name in names)
+
+
 @contextlib.contextmanager
 def writing(path: pathlib.Path) -> Iterator[None]:
   """Raises `RunError` in this block if the path can't be written."""

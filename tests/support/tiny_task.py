@@ -6,13 +6,6 @@ from tasks.datasets import task
 NUM_CLIENTS = 12
 
 
-def _build_model(own, initializer):
-  del own
-  from tasks.models import cnn
-
-  return cnn.cnn((28, 28, 1), (2, 2), (4,), 10, initializer)
-
-
 def _load(own, split):
   del own
   return fashion_mnist.load(NUM_CLIENTS, split)
@@ -26,5 +19,5 @@ TASK = task.Task(
         learning_rate_decay=0.99, momentum=0.5, p=0.005,
     ),
     load=_load,
-    build_model=_build_model,
+    build_model=task.cnn((28, 28, 1), (2, 2), (4,), 10),
 )

@@ -34,22 +34,18 @@ class TestExecution:
     np.testing.assert_array_equal(data.test[0][..., 0], parts['t10k'][0])
     np.testing.assert_array_equal(data.test[1], parts['t10k'][1])
 
-  @pytest.mark.parametrize(
-      'damage, match',
-      [
-          (lambda b: b[: len(b) // 2], 'gzip'),
-          (lambda b: b'not gzip', 'gzip'),
-          (lambda b: gzip.compress(gzip.decompress(b)[:-1]), 'not an IDX file'),
-          (lambda b: gzip.compress(b'\0\0\x0d\3' + gzip.decompress(b)[4:]), 'not an'),
-          (lambda b: gzip.compress(b''), 'not an IDX file'),
-          (lambda b: gzip.compress(b'\0\0\x08\3\0\0'), 'not an IDX file'),
-          (lambda b: gzip.compress(b)[:12] + b'\xff' * 50, 'gzip'),
-      ],
-  )
-  def test_damaged_or_missing_file(self, data_dir, damage, match):
+  @pytest.mark.parametrize('damage', [
+      lambda b: b[: len(b) // 2],
+      lambda b: b'not gzip',
+      lambda b: gzip.compress(b)[:12] + b'\xff' * 50,
+      lambda b: gzip.compress(gzip.decompress(b)[: -28 * 28]),
+      lambda b: gzip.compress(b'\0\0\x0d\3' + gzip.decompress(b)[4:]),
+      lambda b: gzip.compress(b'\0\0\x08\3\0\0'),
+  ])
+  def test_damaged_or_missing_file(self, data_dir, damage):
     path = data_dir / 'train-images-idx3-ubyte.gz'
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(errors.InputError, match=f'train-images.*{match}'):
+    with pytest.raises(errors.InputError, match="train-images.* can't be read.*download it again"):
       _load(data_dir)
     path.unlink()
     with pytest.raises(errors.InputError, match='train-images.* does not exist; install.*dataset-'):

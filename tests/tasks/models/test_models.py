@@ -3,31 +3,15 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-import fedsmp_tff
 from tasks import datasets
 from tasks.models import cnn
 from tasks.models import initializers
 from tasks.models import lstm
-from tasks.models import pooling
 from tasks.models import rnn
 
 _layers = tf.keras.layers
 _initializer = initializers.KerasInitializer
-
-
-def _with_gradients(function, inputs, upstream):
-  """Returns what a function, traced as in a run, returns, and its gradients."""
-
-  @tf.function
-  def compute(*inputs):
-    with tf.GradientTape() as tape:
-      tape.watch(inputs)
-      output = function(*inputs)
-    return output, *tape.gradient(output, inputs, upstream)
-
-  return compute(*inputs)
 
 
 class TestComputation:
@@ -46,6 +30,7 @@ class TestComputation:
     task = datasets.TASKS[task]
     model = task.build_model(task.options and task.options(), _initializer(0))
     assert sum(map(np.size, model.initial_weights[0])) == parameters
+
 
 class TestExecution:
 
@@ -84,39 +69,6 @@ class TestExecution:
     assert float(model.loss(output, labels)) == pytest.approx(float(without_padding), rel=1e-5)
     assert float(model.loss(output, np.zeros_like(labels))) == 0
 
-  def test_rnn_of_keras_layers_trains_as_the_unrolled_one(self):
-    tokens = np.random.default_rng(0).integers(0, 12, (2, 6, 7), np.int32)
-    client = fedsmp_tff.tag_client(0, tf.data.Dataset.from_tensor_slices(tuple(tokens)))
-    trained = []
-    for use_keras in (False, True):
-      model = rnn.character_rnn(12, 3, (5, 4), 7, 0, _initializer(0), use_keras)
-      process = fedsmp_tff.build_fed_smp(
-          model,
-          fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.5, 0.9), 2, epochs=2),
-          fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), fedsmp_tff.Mechanism(1)),
-          seed=1,
-      )
-      state = process.next(process.initialize(), [client]).state
-      trained.append(state.global_model_weights.trainable)
-    for unrolled, keras, initial in zip(*trained, model.initial_weights[0]):
-      assert np.any(np.abs(unrolled - initial) > 1e-3)
-      np.testing.assert_allclose(unrolled, keras, atol=1e-5)
-
-  @pytest.mark.parametrize('shape', [(3, 8, 6, 5), (2, 7, 6, 1), (2, 4, 5, 3)])
-  @pytest.mark.parametrize('ties', [False, True])
-  def test_pooling_equals_tensorflows(self, shape, ties):
-    rng = np.random.default_rng(0)
-    # Most windows of the values 0, 1 and 2 have several maxima.
-    images = tf.constant(rng.integers(0, 3, shape) if ties else rng.normal(size=shape), tf.float32)
-    reference = lambda x: tf.nn.max_pool2d(x, 2, 2, 'SAME')  # noqa: E731
-    pooled = reference(images)
-    upstream = rng.permutation(np.size(pooled)).reshape(pooled.shape).astype(np.float32)
-    for actual, expected in zip(
-        _with_gradients(pooling.max_pool_2x2, [images], upstream),
-        _with_gradients(reference, [images], upstream),
-    ):
-      np.testing.assert_array_equal(actual, expected)
-
   @pytest.mark.parametrize('layer', [lstm.lstm, rnn._keras_lstm])
   def test_lstm_gradients_equal_keras(self, layer):
     steps, batch, size, units = 9, 3, 4, 6
@@ -131,11 +83,11 @@ class TestExecution:
     keras_layer = _layers.LSTM(units, return_sequences=True, time_major=True)
     keras_layer.build((steps, batch, size))
     keras_layer.set_weights([kernel, recurrent, bias])
-    with tf.GradientTape() as tape:
-      tape.watch(x)
+    with tf.GradientTape(persistent=True) as tape:
+      tape.watch([x, kernel, recurrent, bias])
+      output = tf.function(layer)(x, kernel, recurrent, bias)  # Traced, as in a run.
       expected = keras_layer(x)
-    gradients = tape.gradient(expected, [x, *keras_layer.trainable_weights], upstream)
-    for actual, value in zip(
-        _with_gradients(layer, [x, kernel, recurrent, bias], upstream), [expected, *gradients]
-    ):
+    gradients = tape.gradient(output, [x, kernel, recurrent, bias], upstream)
+    keras_gradients = tape.gradient(expected, [x, *keras_layer.trainable_weights], upstream)
+    for actual, value in zip([output, *gradients], [expected, *keras_gradients]):
       np.testing.assert_allclose(actual, value, atol=1e-4, rtol=1e-4)
