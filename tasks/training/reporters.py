@@ -16,6 +16,7 @@ from tasks import datasets
 from tasks.training import experiment as experiment_lib
 from tasks.training import plan as plan_lib
 from tasks.training import run_directory
+from tasks.training import tables
 
 _SECONDS_PER_LINE = 10  # At least.
 

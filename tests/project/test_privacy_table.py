@@ -6,7 +6,6 @@ import pathlib
 import re
 
 import pytest
-import tensorflow as tf
 
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks.training import finished
