@@ -1,14 +1,11 @@
 """Tests of which coordinates a round keeps."""
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
@@ -55,16 +52,6 @@ class TestComputation:
     assert sparsifiers.RandK(num=3).scale(12) == 4.0
     assert sparsifiers.TopK(num=3, public_examples=_EXAMPLES).scale(12) == 1.0
     assert sparsifiers.Dense().scale(12) == 1.0
-
-  def test_topk_trains_as_clients_do_or_as_told(self):
-    clients = local_training.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 5, epochs=3)
-    own = dataclasses.replace(clients, epochs=None, steps=9)
-    for told, expected in ((None, clients), (own, own)):
-      topk = sparsifiers.TopK(0.5, public_examples=_EXAMPLES, training=told, public_clients=3)
-      public = topk.public_training(clients)
-      assert public.training is expected and public.clients == 3
-      for part, given in zip(public.examples, _EXAMPLES):
-        np.testing.assert_array_equal(part, given)
 
 
 class TestExecution:

@@ -17,7 +17,7 @@ def _epsilon(rounds):
 
 class TestComputation:
 
-  @pytest.mark.parametrize('most', [0, 1, 5, 8, 13])
+  @pytest.mark.parametrize('most', [0, 5, 13])
   def test_it_allows_all_rounds_that_fit_and_no_more(self, most):
     # Between that of `most` rounds and of one more.
     middle = (_epsilon(most) + _epsilon(most + 1)) / 2

@@ -1,7 +1,5 @@
 """Tests of graphs as functions: variables of their own, started anew in each call."""
 
-import pickle
-
 import numpy as np
 import tensorflow as tf
 
@@ -47,16 +45,6 @@ class TestExecution:
     shared = graphs.Graph(graph.as_graph_def().SerializeToString(), ('x:0',), (out.name,))
     assert not shared.has_resources()
     assert int(shared.function()(tf.constant(4))[0]) == 10
-
-  def test_it_moves_between_processes(self):
-    function = pickle.loads(pickle.dumps(_counter())).function()
-    assert int(function(tf.constant(5))[0]) == 15
-
-  def test_datasets_move_too(self):
-    dataset = tf.data.Dataset.range(5).map(lambda x: x * x)
-    variant = graphs.dataset_variant(graphs.dataset_graph(dataset))
-    back = tf.data.experimental.from_variant(variant, dataset.element_spec)
-    assert [int(x) for x in back] == [0, 1, 4, 9, 16]
 
   def test_one_thread_an_operation_once_tensorflow_runs(self):
     tf.constant(1) + 1
