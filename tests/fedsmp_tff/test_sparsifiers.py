@@ -63,7 +63,7 @@ class TestExecution:
     def draw(i):
       return randk.select(6, randomness.fold_in(tf.constant([7, 8], tf.int64), i))
 
-    num_draws, num_subsets = 10_000, 20
+    num_draws, num_subsets = 4000, 20
     draws = tf.map_fn(draw, tf.range(num_draws), fn_output_signature=tf.int32).numpy()
     _, counts = np.unique(np.sort(draws), axis=0, return_counts=True)
     assert len(counts) == num_subsets

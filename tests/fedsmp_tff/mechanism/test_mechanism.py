@@ -40,7 +40,7 @@ class TestComputation:
               "'discrete_gaussian' needs a `clip",
           ),
           *(
-              (dict(clipping_norm=None, noise_multiplier=0.0, **{rule: 1}), f'`{rule}`.*needs a `clip')
+              (dict(clipping_norm=None, noise_multiplier=0.0, **{rule: 1}), f'`{rule}`.*needs a')
               for rule in ('adaptive_clipping', 'clipping_schedule')
           ),
           (dict(adaptive_clipping=1, clipping_schedule=1), 'both set C'),

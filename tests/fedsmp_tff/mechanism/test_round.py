@@ -159,7 +159,8 @@ class TestPrivateSum:
 class TestRounds:
 
   @pytest.mark.parametrize('noise, sparsifier', [
-      ('gaussian', released_lib.ReleasedTopK(num=5)), ('discrete_gaussian', sparsifiers.RandK(num=5)),
+      ('gaussian', released_lib.ReleasedTopK(num=5)),
+      ('discrete_gaussian', sparsifiers.RandK(num=5)),
   ])
   def test_the_steps_make_the_aggregator_s_rounds(self, noise, sparsifier):
     options = dict(clipping_norm=1.0, noise=noise)

@@ -104,7 +104,7 @@ class TestComputation:
         ledger.begin(4)
     one, other, copy = ((path.name, ledger_lib.read(path)) for path in paths)
     ledger_lib.check_independent([one, other])
-    with pytest.raises(ledger_lib.LedgerError, match='ledger.jsonl and copy are copies of one ledger'):
+    with pytest.raises(ledger_lib.LedgerError, match='ledger.jsonl and copy are copies of one'):
       ledger_lib.check_independent([one, other, copy])
 
   def test_a_backup_to_which_the_lost_rounds_are_added_is_the_ledger(self, written):

@@ -127,7 +127,6 @@ class TestExecution:
     # Beside it dp-accounting charges 1e-15 for each kind's tails.
     assert epsilon_of(0.99 * charge) == math.inf > epsilon_of(1.01 * charge)
 
-
   def test_many_small_rounds_beside_a_few_large_ones(self):
     both = [(10.0, 1e-4, 100_000), (1.0, 1e-2, 50)]
     n, delta = 1_000_000, 1e-6

@@ -248,7 +248,7 @@ class TestGoingOn:
       assert [draw for draw, _ in draws] == [1, 2, 3, 4] and draws[:2] == before[1:]
 
   @pytest.mark.parametrize('recorded', [False, True])
-  def test_an_unseeded_draw_is_never_repeated_by_a_copy_either(self, tmp_path, monkeypatch, recorded):
+  def test_an_unseeded_draw_is_never_repeated_by_a_copy(self, tmp_path, monkeypatch, recorded):
     spec = fedsmp_tff.PrivacySpec(_POPULATION, 2, 5, 0.0, 1.0, 1e-3, sampling='fixed_size')
     ledger = lambda path: ledger_lib.Ledger(path / 'ledger.jsonl', spec)  # noqa: E731
     draws = self._draws(tmp_path, monkeypatch, None, ledger if recorded else None)

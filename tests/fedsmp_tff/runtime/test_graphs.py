@@ -10,7 +10,9 @@ def _counter():
   """A graph that adds its input to a variable, which starts at ten."""
   with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.int32, [], 'x')
-    total = tf.compat.v1.get_variable('total', [], tf.int32, tf.constant_initializer(10), use_resource=True)
+    total = tf.compat.v1.get_variable(
+        'total', [], tf.int32, tf.constant_initializer(10), use_resource=True
+    )
     out = tf.identity(total.assign_add(x, read_value=True), 'out')
     init = tf.compat.v1.global_variables_initializer()
   return graphs.Graph(

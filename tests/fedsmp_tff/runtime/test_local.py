@@ -35,7 +35,9 @@ def _add(by_variable=False):
   with tf.Graph().as_default() as graph:
     one, other = (tf.compat.v1.placeholder(tf.float32, [], name) for name in 'ab')
     if by_variable:
-      variable = tf.compat.v1.get_variable('v', [], initializer=tf.zeros_initializer(), use_resource=True)
+      variable = tf.compat.v1.get_variable(
+          'v', [], initializer=tf.zeros_initializer(), use_resource=True
+      )
       one = variable.assign_add(one, read_value=True)
       init = tf.compat.v1.global_variables_initializer().name
     total = tf.add(one, other)
