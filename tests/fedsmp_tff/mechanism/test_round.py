@@ -29,7 +29,8 @@ def _one_round(steps, state, updates):
 class TestPrivateSum:
 
   @pytest.mark.parametrize('kept, clip', [
-      (7, 0.3), (1, 1.5), (7, None), (None, 1.5), (None, 1e6), (None, None),
+      (7, 0.3), (1, 1.5), (7, None), (None, 1e6), (None, None),
+      (None, 6.3),  # Some norms are above it, and none of the values.
   ])
   def test_without_noise_equals_numpy_up_to_the_stated_rounding(self, kept, clip):
     updates = one_round.updates(6)

@@ -144,7 +144,7 @@ def test_epsilon_is_that_of_dp_accounting(sigma):
   # The same sums, in the same order; with so little noise that losses of 700 have mass, too.
   for loss in (pld.poisson(sigma, 50, 20, 30, 2e-3), pld.fixed(sigma, 50, 20, 2e-3)):
     composed = loss.self_compose(3)
-    for delta in (1e-12, 1e-6, 1e-2, 0.5, 0.999):
+    for delta in (1e-12, 1e-2, 0.999):
       actual = max(pld._epsilon(pmf, delta) for pmf in pld._pmfs(composed))
       expected = composed.get_epsilon_for_delta(delta)
       assert actual == pytest.approx(expected, rel=1e-9, abs=1e-12)
