@@ -73,7 +73,7 @@ FAULTS = (
     Fault(_INTEGERS,
           'return (self.noise_multiplier * self.scale) ** 2 / self.min_reports',
           'return (self.noise_multiplier * self.scale) ** 2 / self.min_reports**2',
-          f'{_LIB}/mechanism/test_integer_noise.py {_LIB}/mechanism/test_channel.py'),
+          f'{_LIB}/mechanism/test_integer_noise.py {_LIB}/mechanism/test_round.py'),
     Fault(_ROUND, 'return participants >= least, check', 'return participants >= 1, check',
           f'{_LIB}/mechanism/test_round.py'),
     Fault(_ROUND, 'mean = values / self.mechanism.clients_per_round',

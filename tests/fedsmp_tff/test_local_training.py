@@ -98,7 +98,7 @@ class TestExecution:
     for got, want in zip(_train(training, (x, y)), expected):
       np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
-  @pytest.mark.parametrize('num_examples, batch_size', [(7, 3), (6, 3), (2, 5)])
+  @pytest.mark.parametrize('num_examples, batch_size', [(7, 3), (2, 5)])
   def test_an_epoch_visits_each_example_once(self, num_examples, batch_size):
     training = local_training.LocalTraining(_UNIT_SGD, batch_size, epochs=4)
     # Each visit moves the example's own weight by the rate, 1.
@@ -134,13 +134,11 @@ class TestExecution:
     for part in _train(training, tiny_models.regression_examples(0)):
       assert not np.any(part)
 
-  @pytest.mark.parametrize('optimizer', [
-      tff.learning.optimizers.build_adam(0.01), tff.learning.optimizers.build_adagrad(0.01)
-  ])
-  def test_any_tff_optimizer(self, optimizer):
-    training = local_training.LocalTraining(optimizer, 2, epochs=1)
-    update = _train(training, tiny_models.regression_examples(4))
-    assert np.any(update[0]) and np.all(np.isfinite(update[0]))
+  def test_any_tff_optimizer(self):
+    training = local_training.LocalTraining(tff.learning.optimizers.build_adam(0.01), 4, epochs=1)
+    # Adam's first step is its rate, whatever the gradient.
+    for part in _train(training, tiny_models.regression_examples(4)):
+      np.testing.assert_allclose(np.abs(part), 0.01, rtol=1e-3)
 
   def test_examples_of_a_dataset(self):
     x, y = tiny_models.regression_examples(5)
@@ -151,7 +149,8 @@ class TestExecution:
     assert [part.shape.as_list() for part in empty] == [[0, 4], [0, 2]]
 
 
-def _update(seed, clip=np.inf, **options):
+def _public_update(**options):
+  """The update of training on `PUBLIC`, as a function of a seed and of a norm to clip to."""
   model, training = tiny_models.linear_regression(), linear_runs.training()
   weights = tff.learning.models.ModelWeights(
       *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
@@ -165,8 +164,9 @@ def _update(seed, clip=np.inf, **options):
       flattening.Flattener(weights_type.trainable),
   )
   hparams = training.initial_hparams(weights.trainable)
-  clip = tf.constant(clip, tf.float64)
-  return update(weights, hparams, clip, tf.constant(seed, tf.int64)).numpy()
+  return lambda seed, clip=np.inf: update(
+      weights, hparams, tf.constant(clip, tf.float64), tf.constant(seed, tf.int64)
+  ).numpy()
 
 
 def _halves(clip):
@@ -191,14 +191,14 @@ class TestPublicUpdate:
   def test_one_training_on_all_examples(self):
     weights = tff.learning.models.ModelWeights(*tiny_models.linear_regression().initial_weights)
     expected = linear_runs.numpy_update(weights, linear_runs.PUBLIC, linear_runs.RATE)
-    np.testing.assert_allclose(_update([1, 2]), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(_public_update()([1, 2]), expected, rtol=1e-5, atol=1e-6)
 
   @pytest.mark.parametrize('clip', [np.inf, 0.1])
   def test_pseudo_clients_are_a_cut_of_the_examples_and_their_mean_is_the_update(self, clip):
-    halves = _halves(clip)
+    halves, public_update = _halves(clip), _public_update(clients=2)
     cuts = set()
     for seed in range(6):
-      update = _update([seed, 0], clip=clip, clients=2)
+      update = public_update([seed, 0], clip)
       right = [
           cut for cut, mean in halves.items() if np.allclose(update, mean, rtol=1e-5, atol=1e-6)
       ]
@@ -225,18 +225,15 @@ class TestPublicUpdate:
         input_spec=(tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int32)),
     )
     x, labels = linear_runs.PUBLIC[0], np.arange(_NUM) % 3
-    chosen = []
-    for dtype in (np.int32, np.int64):  # NumPy's own integers are the latter.
-      process = fedsmp_tff.build_fed_smp(
-          model,
-          linear_runs.training(),
-          fedsmp_tff.FedSmpFactory(
-              fedsmp_tff.TopK(0.5, public_examples=(x, labels.astype(dtype))),
-              fedsmp_tff.Mechanism(2, clipping_norm=1.0, noise_multiplier=1.0),
-          ),
-      )
-      clients = [tf.data.Dataset.from_tensor_slices((x, labels.astype(np.int32)))] * 2
-      state = process.next(process.initialize(), clients).state
-      chosen.append(process.initialize().aggregator.coordinates)
-      assert state.aggregator.round_num == 1
-    np.testing.assert_array_equal(*chosen)
+    # NumPy's own integers, not the int32 of clients.
+    public = x, labels.astype(np.int64)
+    process = fedsmp_tff.build_fed_smp(
+        model, linear_runs.training(),
+        fedsmp_tff.FedSmpFactory(
+            fedsmp_tff.TopK(0.5, public_examples=public),
+            fedsmp_tff.Mechanism(2, clipping_norm=1.0, noise_multiplier=1.0),
+        ),
+    )
+    clients = [tf.data.Dataset.from_tensor_slices((x, labels.astype(np.int32)))] * 2
+    state = process.next(process.initialize(), clients).state
+    assert state.aggregator.round_num == 1

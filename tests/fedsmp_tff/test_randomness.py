@@ -1,6 +1,5 @@
 """Tests of seeds."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf

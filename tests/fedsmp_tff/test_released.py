@@ -102,8 +102,8 @@ class TestHybridTopK:
     found = option.choose(_context(memory, public_update=public)).numpy()
     assert sorted(found) == kept
 
-  @pytest.mark.parametrize('smoothing', [0.0, 0.75, 1.0])
-  def test_public_energies_are_smoothed_by_rows_and_columns(self, smoothing):
+  def test_public_energies_are_smoothed_by_rows_and_columns(self):
+    smoothing = 0.75
     # Of a 3 by 4 layer and a bias of 2; energies sum up to 1.
     rng = np.random.default_rng(3)
     update = rng.normal(size=14)

@@ -1,14 +1,11 @@
 """Tests of which coordinates a round keeps."""
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
@@ -56,16 +53,6 @@ class TestComputation:
     assert sparsifiers.TopK(num=3, public_examples=_EXAMPLES).scale(12) == 1.0
     assert sparsifiers.Dense().scale(12) == 1.0
 
-  def test_topk_trains_as_clients_do_or_as_told(self):
-    clients = local_training.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 5, epochs=3)
-    own = dataclasses.replace(clients, epochs=None, steps=9)
-    for told, expected in ((None, clients), (own, own)):
-      topk = sparsifiers.TopK(0.5, public_examples=_EXAMPLES, training=told, public_clients=3)
-      public = topk.public_training(clients)
-      assert public.training is expected and public.clients == 3
-      for part, given in zip(public.examples, _EXAMPLES):
-        np.testing.assert_array_equal(part, given)
-
 
 class TestExecution:
 
@@ -76,7 +63,7 @@ class TestExecution:
     def draw(i):
       return randk.select(6, randomness.fold_in(tf.constant([7, 8], tf.int64), i))
 
-    num_draws, num_subsets = 10_000, 20
+    num_draws, num_subsets = 4000, 20
     draws = tf.map_fn(draw, tf.range(num_draws), fn_output_signature=tf.int32).numpy()
     _, counts = np.unique(np.sort(draws), axis=0, return_counts=True)
     assert len(counts) == num_subsets

@@ -17,12 +17,13 @@ def _expected(seed, num):
 
 class TestExecution:
 
-  @pytest.mark.parametrize('num', [1, 7, 8, 9, 4001])
-  @pytest.mark.parametrize('seed', [[0, 0], [-1, 2**63 - 1], [-(2**63), 123456789]])
-  def test_it_is_the_standard_s_stream(self, seed, num):
-    words = tf.function(chacha20.stream)(tf.constant(seed, tf.int64), num)
-    assert words.dtype == tf.int64
-    np.testing.assert_array_equal(words, _expected(seed, num))
+  @pytest.mark.parametrize('num', [1, 8, 9, 4001])
+  def test_it_is_the_standard_s_stream(self, num):
+    stream = tf.function(lambda seed: chacha20.stream(seed, num))
+    for seed in ([0, 0], [-1, 2**63 - 1], [-(2**63), 123456789]):
+      words = stream(tf.constant(seed, tf.int64))
+      assert words.dtype == tf.int64
+      np.testing.assert_array_equal(words, _expected(seed, num))
 
   def test_every_bit_of_the_seed_matters_to_every_value(self):
     seed = np.array([3, 4])

@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 import tensorflow as tf
 
 from fedsmp_tff.mechanism import channel
-from fedsmp_tff.mechanism import mechanism
 
 
 class _Unrotated(channel.LatticeChannel):
@@ -44,26 +42,9 @@ def _unit(num, seed=0):
   return vector / np.linalg.norm(vector)
 
 
-class TestGaussian:
-
-  @pytest.mark.parametrize('clients', [1, 100, 128, 100_000])
-  def test_extremes_neither_overflow_nor_wrap(self, clients):
-    fixed_point = channel.GaussianChannel(mechanism.default_bits(clients), 3.0, clients)
-    values = tf.constant([3.0, -3.0, 1e300, -1e300], tf.float64)
-    integers = fixed_point.encode(values, None, None)
-    assert np.max(integers) == fixed_point.max_input and np.min(integers) == 0
-    # Python's integers don't wrap; int32 must hold what they hold.
-    total = clients * integers.numpy().astype(object)
-    assert max(total) < 2**31
-    decoded = fixed_point.decode_sum(
-        tf.constant(total.astype(np.int32)), tf.constant(clients), None
-    )
-    np.testing.assert_allclose(decoded, clients * np.array([3.0, -3.0, 3.0, -3.0]), rtol=1e-12)
-
-
 class TestLattice:
 
-  @pytest.mark.parametrize('num', [1, 7, 64])
+  @pytest.mark.parametrize('num', [1, 64])
   def test_sums_come_back_but_for_rounding(self, num):
     lattice = _lattice(num_values=num, bits=20)
     encode = _encoder(lattice)
@@ -114,30 +95,6 @@ class TestLattice:
     report = _encoder(lattice)(tf.constant(5 * _unit(8)), _seed(1))
     assert not np.any(report)
 
-  def test_noise_has_its_scale_on_every_value(self):
-    sigma, num_slots = 1.4, 8
-    lattice = _lattice(num_values=3000, sigma=sigma, num_slots=num_slots, min_reports=6)
-    encode = _encoder(lattice)
-    shares = [encode(tf.zeros([3000], tf.float64), _seed(3, i)) for i in range(num_slots)]
-    total = sum(share.numpy().astype(np.int64) for share in shares) % lattice.modulus
-    decoded = lattice.decode_sum(tf.constant(total, tf.int32), num_slots, _seed(9, 9)).numpy()
-    # All eight report where six would make sigma.
-    expected = sigma * math.sqrt(8 / 6)
-    # Integers are some 1,000 steps wide: near enough to reals for 3,000 of them.
-    assert lattice.scale * sigma > 500
-
-    def p_value(scale):
-      return stats.kstest(decoded, 'norm', (0, scale * expected)).pvalue
-
-    # Seeded; see test_noise_shares for the bounds.
-    assert p_value(1) > 1e-3
-    assert p_value(2 / 3) < 1e-15 and p_value(3 / 2) < 1e-15
-    first, second = decoded[:1500], decoded[1500:]
-    assert np.std(first) == pytest.approx(expected, rel=0.08)
-    assert np.std(second) == pytest.approx(expected, rel=0.08)
-    # A zero among 3,000 values, each zero with probability under 1/1,000: a few.
-    assert np.count_nonzero(decoded == 0) < 20
-
   def test_the_rotation_spreads_one_large_value(self):
     lattice = _lattice(num_values=1024)
     vector = np.zeros(1024)
@@ -147,7 +104,7 @@ class TestLattice:
     other = lattice.encode(tf.constant(vector), _seed(1), _seed(8, 8))
     assert np.any(_centered(other, lattice) != integers)
 
-  @pytest.mark.parametrize('bits', [8, 16, 30])
+  @pytest.mark.parametrize('bits', [8, 30])
   def test_a_sum_is_the_nearest_multiple_of_the_step_around_zero(self, bits):
     # Exactly: one step off would be within every bound on rounding.
     lattice = _lattice(num_values=6, kind=_Unrotated, bits=bits)

@@ -1,6 +1,5 @@
 """Tests of the numbers of integers modulo 2^b, and of the table of their noise."""
 
-
 import numpy as np
 import pytest
 
@@ -41,20 +40,18 @@ class TestComputation:
 
 class TestStatisticalDistance:
 
-  @pytest.mark.parametrize('num_values, integers', [(1, 2), (7, 8), (64, 64)])
-  @pytest.mark.parametrize('num_slots', [4, 9])
-  def test_it_is_of_all_integers_of_all_slots(self, monkeypatch, num_values, integers, num_slots):
+  def test_it_is_of_all_integers_of_all_slots(self, monkeypatch):
     # A table as far from its distribution as a test can see: every integer of every share
     # may be that far off, and the sum as far as all of them.
     far = integer_noise.IntegerTable(0, np.array([0]), np.array([0]), 1e-4)
     monkeypatch.setattr(integer_noise, 'integer_table', lambda variance: far)
-    lattice = _lattice(num_values, sigma=1.0, num_slots=num_slots, min_reports=3)
-    assert lattice.statistical_distance == pytest.approx(num_slots * integers * 1e-4)
+    lattice = _lattice(7, sigma=1.0, num_slots=9, min_reports=3)
+    assert lattice.statistical_distance == pytest.approx(9 * 8 * 1e-4)
 
 
 class TestTable:
 
-  @pytest.mark.parametrize('variance', [0.3, 2.0, 40.0, 12345.6])
+  @pytest.mark.parametrize('variance', [0.3, 40.0, 12345.6])
   def test_the_table_has_the_distribution_s_probabilities(self, variance):
     table = integer_noise.integer_table(variance)
     x = np.arange(table.lowest, table.lowest + len(table.high) + 1)

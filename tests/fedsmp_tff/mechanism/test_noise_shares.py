@@ -1,42 +1,13 @@
 """Tests of the draws of a client's share of the noise."""
 
-
 import numpy as np
 import pytest
 from scipy import special
-from scipy import stats
 import tensorflow as tf
 
-from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import chacha20
-from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.mechanism import noise_shares
 from tests.support import numpy_reference
-
-_CLIENTS, _CLIP, _SIGMA, _VALUES = 25, 0.4, 1.4, 4000
-
-
-class TestGaussian:
-
-  def test_shares_add_up_to_the_mechanism_and_to_no_other_scale(self):
-    stddev = mechanism.share_stddev(_CLIP * _SIGMA, _CLIENTS)
-
-    @tf.function
-    def share(client):
-      seed = randomness.fold_in(tf.constant([1, 2], tf.int64), client)
-      return noise_shares.gaussian_share(_VALUES, stddev, seed)
-
-    total = sum(share(tf.constant(i)).numpy() for i in range(_CLIENTS))
-
-    def p_value(scale):
-      return stats.kstest(total, 'norm', (0, scale * _CLIP * _SIGMA)).pvalue
-
-    # Seeded; at the true scale a p-value is uniform, so below 1e-3 with
-    # probability 1e-3. At 2/3 or 3/2 of it the distributions are 0.09 apart at
-    # least, and 4000 values show that with a p-value under 1e-25.
-    assert p_value(1) > 1e-3
-    assert p_value(2 / 3) < 1e-20
-    assert p_value(3 / 2) < 1e-20
 
 
 class TestIntegers:
@@ -65,7 +36,7 @@ def _bits(magnitude, between, negative):
 
 class TestTails:
 
-  @pytest.mark.parametrize('exponent', [1, 10, 27, 40, 63, 64, 90, 118, 127])
+  @pytest.mark.parametrize('exponent', [1, 27, 64, 90, 127])
   @pytest.mark.parametrize('negative', [False, True])
   def test_a_probability_of_2_to_minus_n_has_its_quantile(self, exponent, negative):
     # Both tails alike. At 2^-27 TensorFlow's own normal has ended.

@@ -1,6 +1,5 @@
 """Tests of epsilon: pinned figures, an independent reading, and what must be monotone."""
 
-import dataclasses
 import math
 
 import dp_accounting
@@ -60,7 +59,6 @@ class TestClaim:
   @pytest.mark.parametrize(
       'rounds',
       [
-          [(_spec().round, _T)],
           [(_spec(num_slots=115).round, _T)],
           [(_spec(2.0, sampling='fixed_size').round, _T)],
           # Almost all take part: Renyi DP says less than losses on a grid.
@@ -120,23 +118,15 @@ class TestExecution:
     ):
       assert _spec(sigma, **options).epsilon(accountant) == pytest.approx(epsilon, abs=1e-3)
 
-  @pytest.mark.parametrize('sigma, q, rounds', [(1.4, 1 / 60, 180), (0.7, 0.01, 50)])
-  def test_paper_equals_integration(self, sigma, q, rounds):
-    n = round(_R / q)
-    expected = min(
-        rounds * _poisson_rdp(sigma, q, a) + math.log(1 / _DELTA) / (a - 1) for a in _ORDERS
-    )
-    got = _spec(sigma, n=n).epsilon(accountants.PAPER, rounds)
-    assert got == pytest.approx(expected, rel=1e-4)
-
-  def test_poisson_equals_integration(self):
-    # Canonne, Kamath, Steinke 2020, Proposition 12.
-    expected = min(
-        _T * _poisson_rdp(1.4, _R / _N, a) + math.log1p(-1 / a) - math.log(_DELTA * a) / (a - 1)
-        for a in _ORDERS
-    )
-    got = _spec().epsilon(accountants.POISSON_RDP, _T)
-    assert got == pytest.approx(expected, rel=1e-4)
+  def test_poisson_sampling_equals_integration(self):
+    divergences = {a: _T * _poisson_rdp(1.4, _R / _N, a) for a in _ORDERS}
+    for accountant, conversion in (
+        (accountants.PAPER, lambda a: math.log(1 / _DELTA) / (a - 1)),
+        # Canonne, Kamath, Steinke 2020, Proposition 12.
+        (accountants.POISSON_RDP, lambda a: math.log1p(-1 / a) - math.log(_DELTA * a) / (a - 1)),
+    ):
+      expected = min(divergence + conversion(a) for a, divergence in divergences.items())
+      assert _spec().epsilon(accountant, _T) == pytest.approx(expected, rel=1e-4)
 
   def test_fixed_size_is_the_theorem_at_half_sigma(self):
     expected = min(
@@ -147,32 +137,19 @@ class TestExecution:
     # dp-accounting interpolates between integer orders.
     assert got == pytest.approx(expected, rel=0.05) and got <= expected + 1e-6
 
-  @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS, ids=lambda a: a.name)
-  def test_monotone(self, accountant):
-    def epsilon(rounds=_T, **arguments):
-      return _spec(**arguments).epsilon(accountant, rounds)
-
-    assert epsilon() > epsilon(sigma=1.5)
-    assert epsilon() < epsilon(r=110)
-    assert epsilon() > epsilon(delta=2 * _DELTA)
-    assert epsilon(0) == 0
-    assert epsilon(1, sigma=0.0) == math.inf
-    assert epsilon(1, sigma=2.0, r=50, n=50) > epsilon(1, sigma=2.0, r=50, n=5000)
-    # A round that is not counted shows.
-    spent = [epsilon(t) for t in (1, 2, 10, 179, 180)]
-    assert spent == sorted(set(spent)) and spent[0] > 0
-
 
 class TestUpperBound:
   """The PLD accountants where deltas are tiny, rounds many, or losses on the grid too large."""
 
-  # Where all clients take part, T rounds are one Gaussian mechanism of this mu.
-  @pytest.mark.parametrize('accountant', [accountants.POISSON_PLD, accountants.FIXED_PLD])
+  # Where all clients take part, T rounds are one Gaussian mechanism of this mu, and the losses of
+  # both samplings the same.
   @pytest.mark.parametrize(
-      'mu, rounds, delta',
+      'accountant, mu, rounds, delta',
       [
-          (0.1, 10**4, 1e-9), (0.1, 10**4, 1e-12), (0.1, 10**6, 1e-9), (0.1, 10**6, 1e-12),
-          (2.0, 10**4, 1e-9), (2.0, 10**4, 1e-12), (2.0, 10**5, 1e-13), (5.0, 10**5, 1e-12),
+          *((accountants.POISSON_PLD, *numbers) for numbers in (
+              (0.1, 10**4, 1e-9), (0.1, 10**6, 1e-12), (2.0, 10**5, 1e-13), (5.0, 10**5, 1e-12),
+          )),
+          (accountants.FIXED_PLD, 2.0, 10**4, 1e-9),
       ],
   )
   def test_epsilon_is_not_below_the_closed_form(self, accountant, mu, rounds, delta):
@@ -191,13 +168,16 @@ class TestUpperBound:
     )
     assert exact <= epsilon <= 1.021 * renyi < 1.08 * exact
     # At the larger delta the FFT's charge is little, and losses are what is composed.
-    if delta > 1e4 * np.finfo(float).eps * rounds:
+    if delta > 100 * np.finfo(float).eps * rounds:
       assert epsilon < 1.001 * exact
 
 
 class TestRuns:
 
-  @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS, ids=lambda a: a.name)
+  # The others are compared with what dp-accounting composes.
+  @pytest.mark.parametrize(
+      'accountant', [accountants.FIXED_PLD, accountants.PAPER], ids=lambda a: a.name
+  )
   def test_runs_about_the_same_clients_add_up(self, accountant):
     spec, other = _spec(), _spec(sigma=2.0, r=50)
     once = spec.epsilon(accountant, 180)
@@ -238,11 +218,3 @@ class TestRuns:
       )
     actual = accountants.FIXED_RDP.epsilon(releases, _DELTA)
     assert actual == pytest.approx(accountant.get_epsilon(_DELTA), rel=0.02)
-
-
-def test_integer_noise_for_a_replaced_client_has_sensitivity_2c():
-  # 16 bits are nearly reals: only rounding differs.
-  spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, sampling='fixed_size')
-  integers = dataclasses.replace(spec, noise='discrete_gaussian', num_values=100)
-  for accountant in (accountants.FIXED_RDP, accountants.FIXED_PLD):
-    assert integers.epsilon(accountant) == pytest.approx(spec.epsilon(accountant), rel=0.02)

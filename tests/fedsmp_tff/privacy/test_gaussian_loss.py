@@ -15,7 +15,7 @@ _STEP = 1e-3
 
 @pytest.mark.parametrize('adjacency', list(gaussian_loss.Adjacency))
 @pytest.mark.parametrize('sigma', [0.25, 1.0, 6.0])
-@pytest.mark.parametrize('rate', [1e-4, 0.01, 0.5, 0.999, 1.0])
+@pytest.mark.parametrize('rate', [1e-4, 0.5, 0.999, 1.0])
 def test_delta_at_each_point_of_the_grid(adjacency, sigma, rate):
   actual = gaussian_loss._GaussianLoss(sigma, rate, adjacency)
   expected = privacy_loss_mechanism.GaussianPrivacyLoss(

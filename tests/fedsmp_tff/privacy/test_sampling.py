@@ -9,12 +9,22 @@ from scipy import stats
 from fedsmp_tff.privacy import sampling
 
 
-class TestFixedSampler:
+class TestComputation:
 
-  def test_refuses_seeds(self):
-    with pytest.raises(ValueError, match='`seed` must not be negative. Found -1'):
-      sampling.FixedSampler(7, 2, -1)
-    sampling.FixedSampler(7, 2, 2**256).sample(0)
+  @pytest.mark.parametrize('sampler, arguments, match', [
+      (sampling.FixedSampler, (7, 2, -1), '`seed` must not be negative. Found -1'),
+      *((sampling.FixedSampler, (7, r), 'from 1 to `population`=7') for r in (0, 8)),
+      *(
+          (sampling.PoissonSampler, (7, 3, slots), 'from `clients_per_round`=3 to `population`=7')
+          for slots in (2, 8)
+      ),
+  ])
+  def test_refuses_numbers(self, sampler, arguments, match):
+    with pytest.raises(ValueError, match=match):
+      sampler(*arguments)
+
+
+class TestFixedSampler:
 
   def test_without_a_seed_no_draw_is_repeated(self):
     sampler = sampling.FixedSampler(50, 10)
@@ -23,12 +33,9 @@ class TestFixedSampler:
     draws = [tuple(s.sample(draw)) for s in (sampler, copied) for draw in (0, 0, 1)]
     assert len(set(draws)) == 6
 
-  @pytest.mark.parametrize('clients', [0, 8])
-  def test_refuses_numbers(self, clients):
-    with pytest.raises(ValueError, match='from 1 to `population`=7'):
-      sampling.FixedSampler(7, clients)
-
   def test_distinct_clients_that_follow_seed_and_round(self):
+    sampling.FixedSampler(7, 2, 2**256).sample(0)  # A seed of any size.
+
     def rounds(seed):
       sampler = sampling.FixedSampler(50, 10, seed)
       return [tuple(sampler.sample(t)) for t in range(5)]
@@ -52,11 +59,6 @@ class TestFixedSampler:
 
 
 class TestPoissonSampler:
-
-  @pytest.mark.parametrize('num_slots', [2, 8])
-  def test_refuses_slots(self, num_slots):
-    with pytest.raises(ValueError, match='from `clients_per_round`=3 to `population`=7'):
-      sampling.PoissonSampler(7, 3, num_slots)
 
   def test_every_slot_is_taken_by_a_client_or_by_noise_alone(self):
     sampler = sampling.PoissonSampler(50, 10, 20, seed=1)

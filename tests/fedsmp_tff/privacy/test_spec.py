@@ -29,7 +29,7 @@ class TestComputation:
       [
           *((dict(clip=clip), 'clipping_norm') for clip in (0.0, math.nan, math.inf)),
           (dict(clip=-math.inf, sigma=0.0), 'clipping_norm'),
-          *((dict(sigma=sigma), 'noise_multiplier') for sigma in (-1.0, math.nan, math.inf)),
+          (dict(sigma=-1.0), 'noise_multiplier'),
           *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
           *((dict(delta=delta), 'delta') for delta in (0.0, 1.0, math.nan)),
           (dict(rounds=0), 'rounds'),
@@ -37,10 +37,8 @@ class TestComputation:
           (dict(num_slots=_R - 1), '`num_slots` must be from .*100 to .*6000'),
           (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100 with fixed'),
           (dict(min_reports=0), '`min_reports` must be from 1'),
-          (dict(num_slots=120, min_reports=121), '`min_reports` must be from 1'),
           (dict(noise='laplace'), '`noise` must be one of'),
           (dict(noise='discrete_gaussian'), '`num_values` must be set'),
-          (dict(noise='discrete_gaussian', num_values=9, bits=31), '`bits` must be an integer'),
           (dict(noise='discrete_gaussian', num_values=9, bits=8, sigma=0.1), 'raise `bits`'),
       ],
   )

@@ -1,15 +1,13 @@
 """Tests of the training loop and of the sampling of clients."""
 
 import contextlib
-import copy
 import dataclasses
-import itertools
+import functools
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -22,7 +20,6 @@ from fedsmp_tff.program import checkpoints as checkpoints_lib
 from fedsmp_tff.program import loop
 from tests.support import processes
 from tests.support import tiny_models
-from tests.support import waiting
 
 
 class _Tell(loop.Reporter):
@@ -49,39 +46,35 @@ class _Tell(loop.Reporter):
 _POPULATION = 10_000
 
 
-class _Runs:
+@functools.cache
+def _process(noise_multiplier=0.0, clients_per_round=2, **options):
+  return processes.fed_smp(
+      tiny_models.linear_regression(),
+      fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1),
+      fedsmp_tff.Dense(), clients_per_round=clients_per_round, clipping_norm=1.0,
+      noise_multiplier=noise_multiplier, **options,
+  )
 
-  def _process(self, noise_multiplier=0.0, clients_per_round=2, **options):
-    return processes.fed_smp(
-        tiny_models.linear_regression(),
-        fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=1),
-        fedsmp_tff.Dense(),
-        clients_per_round=clients_per_round,
-        clipping_norm=1.0,
-        noise_multiplier=noise_multiplier,
-        **options,
-    )
 
-  def _run(
-      self, reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None,
+def _run(
+    reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None, **options
+):
+  return loop.run(
+      process or _process(),
+      lambda i: tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(4, seed=i)),
+      sampler or sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
+      rounds,
+      loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
+      reporters,
       **options,
-  ):
-    return loop.run(
-        process or self._process(),
-        lambda i: tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(4, seed=i)),
-        sampler or sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
-        rounds,
-        loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
-        reporters,
-        **options,
-    )
+  )
 
 
-class TestRun(_Runs):
+class TestRun:
 
   def test_reports_every_round_once_and_evaluates_when_due(self):
     reports = []
-    weights, stopped_by = self._run([_Tell(reports.append)])
+    weights, stopped_by = _run([_Tell(reports.append)])
     assert stopped_by is None
     assert [r.rounds_done for r in reports] == list(range(6))
     assert reports[0].metrics is None
@@ -89,8 +82,9 @@ class TestRun(_Runs):
     assert [r.rounds_done for r in reports if r.evaluation is not None] == [0, 2, 4, 5]
     assert reports[5].evaluation == np.sum(weights.trainable[0])
 
-  @pytest.mark.parametrize('kind', [KeyboardInterrupt, runtime.WorkersLostError])
-  @pytest.mark.parametrize('where', ['report', 'evaluation'])
+  @pytest.mark.parametrize('kind, where', [
+      (KeyboardInterrupt, 'report'), (runtime.WorkersLostError, 'evaluation'),
+  ])
   def test_only_reported_rounds_are_released(self, kind, where):
     seen, evaluations = [], []
 
@@ -104,11 +98,11 @@ class TestRun(_Runs):
       if where == 'evaluation' and len(evaluations) == 3:  # Of rounds 0, 2 and 4.
         raise kind
 
-    weights, stopped_by = self._run([_Tell(report)], evaluate=evaluate)
+    weights, stopped_by = _run([_Tell(report)], evaluate=evaluate)
     assert isinstance(stopped_by, kind) and seen == [0, 1, 2, 3]
     # The order of examples is fresh, so float sums differ in their last bits.
     np.testing.assert_allclose(
-        weights.trainable[0], self._run([], rounds=3)[0].trainable[0], rtol=1e-5
+        weights.trainable[0], _run([], rounds=3)[0].trainable[0], rtol=1e-5
     )
 
   def test_nothing_is_returned_before_anything_was_reported(self):
@@ -116,47 +110,26 @@ class TestRun(_Runs):
       raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-      self._run([], evaluate=interrupt)
-
-  def test_between_rounds_it_can_be_ended(self):
-    tell = _Tell()
-
-    def end():
-      if tell.calls == 3:
-        raise KeyboardInterrupt
-
-    _, stopped_by = self._run([tell], between_rounds=end)
-    assert isinstance(stopped_by, KeyboardInterrupt) and tell.calls == 3
+      _run([], evaluate=interrupt)
 
 
-class _Watched(tff.framework.ConcreteComputation):
-  """A computation that calls a function first."""
-
-  @classmethod
-  def of(cls, computation, before):
-    watched = copy.copy(computation)
-    watched.__class__, watched.before = cls, before
-    return watched
-
-  def __call__(self, *arguments):
-    self.before()
-    return super().__call__(*arguments)
-
-
-class TestLedger(_Runs):
+class TestLedger:
 
   # Of a process without noise: what is refused differs from it in one thing.
   _SPEC = fedsmp_tff.PrivacySpec(_POPULATION, 2, 3, 0.0, 1.0, 1e-3, sampling='fixed_size')
 
-  def test_a_round_is_recorded_before_it_begins(self, tmp_path):
-    path, process, recorded = tmp_path / 'ledger.jsonl', self._process(), []
-    process._next_fn = _Watched.of(
-        process.next, lambda: recorded.append(ledger_lib.read(path).rounds)
-    )
+  def test_a_round_is_recorded_before_it_begins(self, tmp_path, monkeypatch):
+    path, recorded = tmp_path / 'ledger.jsonl', []
+    sample = sampling.FixedSampler.sample
+
+    def note(sampler, draw):
+      recorded.append(ledger_lib.read(path).rounds)
+      return sample(sampler, draw)
+
+    monkeypatch.setattr(sampling.FixedSampler, 'sample', note)
     with ledger_lib.Ledger(path, self._SPEC) as ledger:
-      self._run([], 3, process=process, sampler_seed=None, ledger=ledger)
-    # While it compiles, the context calls it too.
-    assert [rounds for rounds, _ in itertools.groupby(recorded)] == [[0], [0, 1], [0, 1, 2]]
+      _run([], 3, sampler_seed=None, ledger=ledger)
+    assert recorded == [[0], [0, 1], [0, 1, 2]]
 
   @pytest.mark.parametrize('sampler, what', [
       (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
@@ -165,12 +138,12 @@ class TestLedger(_Runs):
       (sampling.FixedSampler(_POPULATION, 2, seed=1), 'Only `sampler` has a seed'),
   ])
   def test_another_sampler_is_refused(self, tmp_path, sampler, what):
-    self._refused(tmp_path, self._SPEC, what, sampler=sampler)
+    self._refused(tmp_path, self._SPEC, what, _process(), sampler)
 
   def test_other_slots_are_refused(self, tmp_path):
     spec = dataclasses.replace(self._SPEC, sampling='poisson', num_slots=9, min_reports=9)
     sampler = sampling.PoissonSampler(_POPULATION, 2, 8)
-    self._refused(tmp_path, spec, '`num_slots`=9. Found 8', sampler=sampler)
+    self._refused(tmp_path, spec, '`num_slots`=9. Found 8', _process(), sampler)
 
   @pytest.mark.parametrize('options, what', [
       (dict(noise_multiplier=0.9), '`noise_multiplier`=1.0. Found 0.9'),
@@ -181,13 +154,13 @@ class TestLedger(_Runs):
   ])
   def test_another_mechanism_is_refused(self, tmp_path, options, what):
     spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
-    self._refused(tmp_path, spec, what, process=self._process(**options), sampler=spec.sampler())
+    self._refused(tmp_path, spec, what, _process(**options), spec.sampler())
 
-  def _refused(self, tmp_path, spec, what, **options):
+  def _refused(self, tmp_path, spec, what, process, sampler):
     path = tmp_path / 'ledger.jsonl'
     with ledger_lib.Ledger(path, spec) as ledger:
       with pytest.raises(ValueError, match=what):
-        self._run([], 1, ledger=ledger, **options)
+        _run([], 1, ledger=ledger, process=process, sampler=sampler)
     assert not ledger_lib.read(path).rounds  # Nothing is spent.
 
   @pytest.mark.parametrize('rule', [
@@ -197,10 +170,10 @@ class TestLedger(_Runs):
   def test_a_clip_that_follows_a_rule_has_the_same_epsilon(self, tmp_path, rule):
     spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
     with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec) as ledger:
-      self._run([], 1, process=self._process(1.0, **rule), sampler_seed=None, ledger=ledger)
+      _run([], 1, process=_process(1.0, **rule), sampler_seed=None, ledger=ledger)
 
 
-class TestGoingOn(_Runs):
+class TestGoingOn:
 
   def _rounds_of(self, directory, *, fails_at=None, every=None, sampler_seed=0, **options):
     """Runs five rounds on checkpoints; returns what was reported, and the reporter."""
@@ -215,9 +188,7 @@ class TestGoingOn(_Runs):
     with checkpoints_lib.Checkpoints(directory, rounds_per_checkpoint=every) as c:
       crash = pytest.raises(RuntimeError, match='a crash')
       with contextlib.nullcontext() if fails_at is None else crash:
-        self.weights, _ = self._run(
-            [tell], checkpoints=c, sampler_seed=sampler_seed, **options
-        )
+        self.weights, _ = _run([tell], checkpoints=c, sampler_seed=sampler_seed, **options)
     return seen, tell
 
   def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path):
@@ -227,7 +198,7 @@ class TestGoingOn(_Runs):
     assert tell.restored == 2 and seen == [3, 4, 5]
     # The crash came before the call was counted.
     assert tell.calls == 6
-    np.testing.assert_allclose(self.weights.trainable[0], self._run([])[0].trainable[0], rtol=1e-5)
+    np.testing.assert_allclose(self.weights.trainable[0], _run([])[0].trainable[0], rtol=1e-5)
     assert self._rounds_of(tmp_path)[0] == []
 
   def test_checkpoints_come_after_reports(self, tmp_path):
@@ -235,7 +206,7 @@ class TestGoingOn(_Runs):
     at_report = []
     tell = _Tell(lambda r: at_report.append((r.rounds_done, sorted(os.listdir(tmp_path)))))
     with checkpoints_lib.Checkpoints(tmp_path, rounds_per_checkpoint=1) as c:
-      self._run([tell], rounds=2, checkpoints=c)
+      _run([tell], rounds=2, checkpoints=c)
     assert at_report == [(0, []), (1, ['round_0']), (2, ['round_0', 'round_1'])]
 
   def _draws(self, directory, monkeypatch, sampler_seed, ledger=None):
@@ -277,9 +248,7 @@ class TestGoingOn(_Runs):
       assert [draw for draw, _ in draws] == [1, 2, 3, 4] and draws[:2] == before[1:]
 
   @pytest.mark.parametrize('recorded', [False, True])
-  def test_an_unseeded_draw_is_never_repeated_by_a_copy_either(
-      self, tmp_path, monkeypatch, recorded
-  ):
+  def test_an_unseeded_draw_is_never_repeated_by_a_copy(self, tmp_path, monkeypatch, recorded):
     spec = fedsmp_tff.PrivacySpec(_POPULATION, 2, 5, 0.0, 1.0, 1e-3, sampling='fixed_size')
     ledger = lambda path: ledger_lib.Ledger(path / 'ledger.jsonl', spec)  # noqa: E731
     draws = self._draws(tmp_path, monkeypatch, None, ledger if recorded else None)
@@ -291,19 +260,10 @@ class TestGoingOn(_Runs):
       assert before == [0, 1, 2] and after == [[3, 4, 5, 6]] * 2
 
   def test_a_forgotten_context_gets_a_sentence(self):
-    # TFF's worker outlives Python, and keeps its output open: it is ended by hand.
-    code = """
-import psutil
-from tests.fedsmp_tff.program import test_loop
-try:
-  test_loop._Runs()._run([])
-except RuntimeError as error:
-  print(error, flush=True)
-for child in psutil.Process().children():
-  child.kill()
-"""
-    done = subprocess.run(
-        [sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        timeout=waiting.SECONDS, check=False,
-    )
-    assert 'fedsmp_tff.runtime.set_local_context()' in done.stdout
+    context = tff.backends.native.create_sync_local_cpp_execution_context()  # TFF's default.
+    before = psutil.Process().children()
+    with tff.framework.get_context_stack().install(context):
+      with pytest.raises(RuntimeError, match=r'fedsmp_tff\.runtime\.set_local_context\(\)'):
+        _run([])
+    for child in {*psutil.Process().children()} - {*before}:  # TFF leaves its worker behind.
+      child.kill()

@@ -38,13 +38,6 @@ class TestComputation:
 
 class TestExecution:
 
-  def test_results_that_are_not_added_come_first(self):
-    sum_ = batches.IntegerSum(np.zeros([], np.int64), np.int64(9))
-    results = batches.run(
-        lambda client: [np.float32(0.5), np.int64(client[0])], [[3]], [0], [sum_]
-    )
-    assert results == [0.5, 3]
-
   @pytest.mark.parametrize('modulus', [None, 2**31 - 1, 1000])
   def test_a_sum_does_not_depend_on_batches(self, modulus):
     # Near the type's limit, so that both kinds of sum pass it: one wraps, as int32, and one

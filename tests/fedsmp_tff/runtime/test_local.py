@@ -12,7 +12,6 @@ from fedsmp_tff import runtime
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import local
 from fedsmp_tff.runtime import workers
-from tests.support import waiting
 
 
 class TestComputation:
@@ -36,7 +35,9 @@ def _add(by_variable=False):
   with tf.Graph().as_default() as graph:
     one, other = (tf.compat.v1.placeholder(tf.float32, [], name) for name in 'ab')
     if by_variable:
-      variable = tf.compat.v1.get_variable('v', [], initializer=tf.zeros_initializer(), use_resource=True)
+      variable = tf.compat.v1.get_variable(
+          'v', [], initializer=tf.zeros_initializer(), use_resource=True
+      )
       one = variable.assign_add(one, read_value=True)
       init = tf.compat.v1.global_variables_initializer().name
     total = tf.add(one, other)
@@ -80,43 +81,30 @@ class TestExecution:
     # Weights and results are where the client ran; each worker keeps to its device.
     assert {device.rsplit('device:')[-1] for device, _ in seen} == {'CPU:0', 'CPU:1'}
 
-  @pytest.mark.parametrize('by_variable', [False, True])
-  def test_only_functions_with_variables_are_a_thread_s_own(self, monkeypatch, by_variable):
-    # Of each function: how many calls were under way as one began, in their order.
-    at_once = []
-    together = threading.Barrier(2)
-    original, lock = graphs.Graph.function, threading.Lock()
+  def test_functions_with_variables_are_a_thread_s_own(self, monkeypatch):
+    # Of each function: how many calls were under way as one began.
+    at_once, original = [], graphs.Graph.function
 
     def function(graph):
-      run = original(graph)
-      active, mine = set(), []
+      run, active, mine = original(graph), [], []
       at_once.append(mine)
 
       def watched(*tensors):
-        with lock:
-          call = len(mine)
-          active.add(call)
-          mine.append(len(active))
-        if not by_variable and call in (1, 2):
-          together.wait(timeout=waiting.SECONDS)  # Both threads are in the one function.
-        else:
-          time.sleep(0.01)  # For the other thread to come in, if it may.
+        active.append(tensors)
+        mine.append(len(active))
+        time.sleep(0.01)  # For the other thread to come in, if it may.
         results = run(*tensors)
-        with lock:
-          active.remove(call)
+        active.pop()
         return results
 
       return watched
 
     monkeypatch.setattr(graphs.Graph, 'function', function)
     pool = local.LocalWorkers([tf.config.list_logical_devices('CPU')[0].name], 2)
-    results = _results(pool, _add(by_variable), 20)
+    results = _results(pool, _add(by_variable=True), 20)
     pool.close()
     assert results == {i: i + 0.5 for i in range(20)}
-    if by_variable:
-      assert len(at_once) == 2 and set(sum(at_once, [])) == {1}
-    else:  # The first call, which optimizes, ends before another begins.
-      assert len(at_once) == 1 and at_once[0][:2] == [1, 1]
+    assert len(at_once) == 2 and set(sum(at_once, [])) == {1}
 
   def test_a_block_leaves_no_thread(self):
     before = set(threading.enumerate())

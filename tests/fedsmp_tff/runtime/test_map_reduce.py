@@ -1,6 +1,7 @@
 """Tests of rounds in each place: the same results, the same errors, nothing but integers."""
 
 import collections
+import functools
 
 import numpy as np
 import psutil
@@ -22,11 +23,6 @@ def _at(placement, member):
   return tff.FederatedType(member, placement)
 
 
-@tff.tensorflow.computation(np.int32)
-def _add_one(x):
-  return x + 1
-
-
 @tff.federated_computation(_INTS)
 def _return_to_clients(x):
   return x
@@ -43,16 +39,18 @@ def _sums(x, y):
   )
 
 
-def _fed_smp(**options):
+@functools.cache
+def _fed_smp(clients_per_round=6, public=False, **options):
+  sparsifier = fedsmp_tff.RandK(0.5)
+  if public:
+    sparsifier = fedsmp_tff.TopK(
+        0.5, public_examples=tiny_models.regression_examples(9, seed=99), public_clients=2,
+        mask_rounds=2,
+    )
   return processes.fed_smp(
       tiny_models.linear_regression(),
-      fedsmp_tff.LocalTraining(
-          tff.learning.optimizers.build_sgdm(0.1, 0.5), 3, epochs=2
-      ),
-      options.pop('sparsifier', fedsmp_tff.RandK(0.5)),
-      clients_per_round=options.pop('clients_per_round', 6),
-      clipping_norm=1.0,
-      noise_multiplier=options.pop('noise_multiplier', 1.0),
+      fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1, 0.5), 3, epochs=2),
+      sparsifier, clients_per_round=clients_per_round, clipping_norm=1.0, noise_multiplier=1.0,
       **options,
   )
 
@@ -62,6 +60,21 @@ def _data(num):
       tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(7, seed=i))
       for i in range(num)
   ]
+
+
+_CONTEXTS = {
+    'local': runtime.local_context,
+    'local, 1 worker': lambda: runtime.local_context(workers=1),
+    'local, 2 devices': lambda: runtime.local_context(['CPU:0', 'cpu:1'], 2),
+    'ray': lambda: runtime.ray_context(workers=2),
+}
+
+
+@pytest.fixture(scope='module', params=list(_CONTEXTS))
+def each_context(request):
+  """Runs the module's tests in each place, one place after the other."""
+  with _CONTEXTS[request.param]():
+    yield
 
 
 # Places that differ in how clients' results come back, for what else does not depend on the place.
@@ -108,53 +121,22 @@ class TestComputation:
       assert [r.shape for r in results] == [(5,), ()]  # k = 5 of d = 10
       assert all(np.issubdtype(r.dtype, np.integer) for r in results)
 
-  def test_an_error_in_one_client_ends_the_round_and_not_the_context(self):
-    @tff.tensorflow.computation(np.int32)
-    def positive(x):
-      with tf.control_dependencies([tf.debugging.assert_positive(x, 'not positive')]):
-        return tf.identity(x)
-
-    @tff.federated_computation(_INTS)
-    def total(x):
-      mapped = tff.federated_map(positive, x)
-      return tff.federated_sum(mapped), tff.federated_secure_sum(mapped, 10)
-
-    for context in (runtime.local_context(workers=2), runtime.ray_context(workers=2)):
-      with context:
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match='not positive'
-        ) as raised:
-          total([1, 2, 4, 5, 6, 7, -3])
-        assert '(from client 6 ' in raised.value.__notes__[0]
-        # Nothing of the round that failed is in the next one.
-        assert total([1, 2, 3]) == (6, 6)
-
-  @pytest.mark.parametrize('change', [lambda x: x[:, :2], lambda x: x.astype(np.float64)])
-  def test_data_of_the_wrong_kind_name_the_client(self, change):
+  def test_data_of_the_wrong_kind_name_the_client(self):
     x, y = tiny_models.regression_examples(7)
-    data = _data(6)
-    data[1] = tf.data.Dataset.from_tensor_slices((change(x), y))
     process = _fed_smp()
     with runtime.local_context():
       state = process.initialize()
-      with pytest.raises(TypeError, match='Expected a dataset of type') as raised:
-        process.next(state, data)
-    assert raised.value.__notes__ == ['(from client 1 of the round, counted from 0)']
+      for wrong in (x[:, :2], x.astype(np.float64)):
+        data = _data(6)
+        data[1] = tf.data.Dataset.from_tensor_slices((wrong, y))
+        with pytest.raises(TypeError, match='Expected a dataset of type') as raised:
+          process.next(state, data)
+        assert raised.value.__notes__ == ['(from client 1 of the round, counted from 0)']
 
 
 class TestExecution:
 
-  def test_computations_without_clients(self, each_context):
-    @tff.federated_computation(_at(tff.SERVER, np.int32))
-    def on_server(x):
-      return tff.federated_map(_add_one, x)
-
-    @tff.federated_computation(np.int32)
-    def unplaced(x):
-      return _add_one(_add_one(x))
-
-    assert (_add_one(1), on_server(1), unplaced(1)) == (2, 2, 3)
-
+  @_local_and_ray
   def test_all_kinds_of_sums(self, each_context):
     total, floats, secure, by_width, modular = _sums([5, 6, 7], [0.5, 1.0, 2.0])
     assert (total, secure, by_width, modular) == (18, 18, 18, 2)
@@ -167,27 +149,47 @@ class TestExecution:
         np.add.accumulate(np.array(values, np.float32))[-1]
     )
 
-  @pytest.mark.parametrize('options', [{}, dict(public_clients=2, mask_rounds=2)])
-  def test_a_round_is_the_same_everywhere(self, each_context, options):
-    public = tiny_models.regression_examples(9, seed=99)
+  def _three_rounds(self):
     # As many clients as workers on Ray add up in batches.
-    process = _fed_smp(
-        seed=1, clients_per_round=12,
-        sparsifier=fedsmp_tff.TopK(0.5, public_examples=public, **options),
-    )
+    process = _fed_smp(clients_per_round=12, public=True, seed=1)
     data = [fedsmp_tff.tag_client(i, d) for i, d in enumerate(_data(12))]
     state = process.initialize()
     for _ in range(3):
       output = process.next(state, data)
       state = output.state
-    assert type(state) is tff.learning.templates.LearningAlgorithmState
-    assert output.metrics['aggregator']['participants'] == 12
+    return output
+
+  @pytest.fixture(scope='class')
+  def elsewhere(self):
     with runtime.local_context(workers=2):
-      again = process.initialize()
-      for _ in range(3):
-        again = process.next(again, data).state
-    for one, other in zip(_leaves(state), _leaves(again)):
+      return self._three_rounds().state
+
+  def test_a_round_is_the_same_everywhere(self, elsewhere, each_context):
+    output = self._three_rounds()
+    assert type(output.state) is tff.learning.templates.LearningAlgorithmState
+    assert output.metrics['aggregator']['participants'] == 12
+    for one, other in zip(_leaves(output.state), _leaves(elsewhere)):
       np.testing.assert_array_equal(one, other)
+
+  @_local_and_ray
+  def test_an_error_in_one_client_ends_the_round_and_not_the_context(self, each_context):
+    @tff.tensorflow.computation(np.int32)
+    def positive(x):
+      with tf.control_dependencies([tf.debugging.assert_positive(x, 'not positive')]):
+        return tf.identity(x)
+
+    @tff.federated_computation(_INTS)
+    def total(x):
+      mapped = tff.federated_map(positive, x)
+      return tff.federated_sum(mapped), tff.federated_secure_sum(mapped, 10)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match='not positive') as raised:
+      total([1, 2, 4, 5, 6, 7, -3])
+    assert '(from client 6 ' in raised.value.__notes__[0]
+    with pytest.raises(ValueError, match='^Client 2 of the round gave .* from 11 to 11'):
+      total([1, 2, 11])
+    # Nothing of a round that failed is in the next one.
+    assert total([1, 2, 3]) == (6, 6)
 
   # Workers that share their randomness would share noise: on Ray in `make test` too.
   @pytest.mark.parametrize('each_context', ['local', 'ray'], indirect=True)

@@ -1,9 +1,8 @@
-"""Tests that TFF's own training program runs in each place, and resumes."""
+"""Tests that TFF's own training program runs, and resumes."""
 
 import asyncio
 
 import numpy as np
-import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -57,10 +56,7 @@ def _train(process, directory, rounds):
   return released.values()[f'training_checkpoint_round_{rounds}']
 
 
-@pytest.mark.parametrize(
-    'each_context', ['local', pytest.param('ray', marks=pytest.mark.slow)], indirect=True
-)
-def test_train_model_trains_as_a_loop_does_and_resumes(each_context, tmp_path):
+def test_train_model_trains_as_a_loop_does_and_resumes(tmp_path):
   process = processes.fed_smp(
       tiny_models.linear_regression(),
       fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 3, epochs=1),

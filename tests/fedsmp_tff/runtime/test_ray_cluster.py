@@ -2,8 +2,6 @@
 
 import contextlib
 import signal
-import subprocess
-import sys
 import threading
 import time
 import types
@@ -17,7 +15,6 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import runtime
 from fedsmp_tff.runtime import ray_cluster
-from tests.support import waiting
 
 _CLIENTS = 12
 
@@ -109,18 +106,54 @@ class TestComputation:
       pass
 
 
-class TestExecution:
+class TestOneWorker:
 
-  def test_each_round_s_clients_have_its_broadcast(self):
-    with runtime.ray_context(workers=1):  # Which has fetched the broadcast of the round before.
-      assert [_sum_of_multiples(factor, _VALUES) for factor in (2, 5)] == [
-          2 * sum(_VALUES), 5 * sum(_VALUES)
-      ]
+  @pytest.fixture(scope='class')
+  def received(self):
+    """A worker of a program that handles SIGTERM: the signals that its handler receives."""
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+      with runtime.ray_context(workers=1):
+        yield received
+    finally:
+      signal.signal(signal.SIGTERM, before)
+
+  def test_each_round_s_clients_have_its_broadcast(self, received):
+    # The worker has fetched the broadcast of the round before.
+    assert [_sum_of_multiples(factor, _VALUES) for factor in (2, 5)] == [
+        2 * sum(_VALUES), 5 * sum(_VALUES)
+    ]
+
+  @pytest.mark.parametrize('max_sent_bytes, num_put', [(2**16, 0), (0, 3)])
+  def test_only_large_datasets_go_by_reference_and_once(
+      self, received, monkeypatch, max_sent_bytes, num_put
+  ):
+    monkeypatch.setattr(ray_cluster, '_MAX_SENT_BYTES', max_sent_bytes)
+
+    @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
+    def total(data):
+      add_up = tff.tensorflow.computation(
+          lambda d: d.reduce(0, lambda a, b: a + b), tff.SequenceType(np.int32)
+      )
+      return tff.federated_secure_sum(tff.federated_map(add_up, data), 100)
+
+    data = [tf.data.Dataset.range(n, output_type=tf.int32) for n in (3, 4, 5)]
+    put = []
+    monkeypatch.setattr(ray, 'put', _recording(ray.put, put))
+    assert [total(data), total(data)] == [19, 19]
+    assert len([sent for sent in put if isinstance(sent, bytes)]) == num_put
+
+  def test_the_program_s_handler_of_sigterm_stays(self, received):
+    signal.raise_signal(signal.SIGTERM)
+    assert received == [signal.SIGTERM]
+
+
+class TestLosses:
 
   @pytest.mark.slow
-  @pytest.mark.parametrize('max_batch', [1, 4])
-  def test_a_killed_worker_s_batch_counts_once(self, max_batch):
-    with runtime.ray_context(workers=2, max_batch=max_batch) as context:
+  def test_a_killed_worker_s_batch_counts_once(self):
+    with runtime.ray_context(workers=2, max_batch=4) as context:
       results = []
       run = context._workers.run
 
@@ -137,30 +170,8 @@ class TestExecution:
       assert _sum_of_squares(_VALUES) == _SUM
     assert killed
     # For two workers a quarter of the 12 clients that are left, and then of 9, 7, 6, 5 and so on.
-    sizes = [len(result.batch) for result in results]
-    assert sorted(sizes) == sorted(3 * ([1] * 12 if max_batch == 1 else [3, 2] + [1] * 7))
+    assert sorted(len(result.batch) for result in results) == sorted(3 * ([3, 2] + [1] * 7))
     assert sum(result.values[0] for result in results) == 3 * _SUM
-
-  @pytest.mark.slow
-  @pytest.mark.parametrize('max_sent_bytes, num_put', [(2**16, 0), (0, 3)])
-  def test_only_large_datasets_go_by_reference_and_once(
-      self, monkeypatch, max_sent_bytes, num_put
-  ):
-    monkeypatch.setattr(ray_cluster, '_MAX_SENT_BYTES', max_sent_bytes)
-
-    @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
-    def total(data):
-      add_up = tff.tensorflow.computation(
-          lambda d: d.reduce(0, lambda a, b: a + b), tff.SequenceType(np.int32)
-      )
-      return tff.federated_secure_sum(tff.federated_map(add_up, data), 100)
-
-    data = [tf.data.Dataset.range(n, output_type=tf.int32) for n in (3, 4, 5)]
-    with runtime.ray_context(workers=1) as context:
-      put = []
-      monkeypatch.setattr(context._workers._ray, 'put', _recording(ray.put, put))
-      assert [total(data), total(data)] == [19, 19]
-    assert len([sent for sent in put if isinstance(sent, bytes)]) == num_put
 
   @pytest.mark.slow
   def test_a_hanging_worker_is_given_up(self, monkeypatch):
@@ -181,17 +192,6 @@ class TestExecution:
     assert late
 
   @pytest.mark.slow
-  def test_the_program_s_handler_of_sigterm_stays(self):
-    received = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
-    try:
-      with runtime.ray_context(workers=1):
-        signal.raise_signal(signal.SIGTERM)
-      assert received == [signal.SIGTERM]
-    finally:
-      signal.signal(signal.SIGTERM, before)
-
-  @pytest.mark.slow
   def test_a_client_that_ends_every_worker_ends_the_round(self):
     with runtime.ray_context(workers=2):
       with _meanwhile(lambda actor: actor.kill()) as killed:
@@ -199,37 +199,3 @@ class TestExecution:
           _sum_of_squares(_VALUES)
       assert len(set(killed)) >= 3
       assert _sum_of_squares(_VALUES) == _SUM
-
-  @pytest.mark.parametrize(
-      'ending, status',
-      [  # How a command ends that ends well, test_run has.
-          ('raise KeyError', 1),
-          ('os.kill(os.getpid(), signal.SIGINT)', -signal.SIGINT),
-      ],
-  )
-  @pytest.mark.slow
-  def test_no_process_is_left_behind(self, ending, status):
-    code = f"""
-import os, signal
-import numpy as np, psutil
-import tensorflow_federated as tff
-from fedsmp_tff import runtime
-from fedsmp_tff.runtime import ray_cluster
-
-@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-def total(x):
-  return tff.federated_sum(x)
-
-with runtime.ray_context(workers=1):
-  assert total([1, 2, 3]) == 6
-  print(*[c.pid for c in psutil.Process().children(recursive=True)], flush=True)
-  {ending}
-"""
-    done = subprocess.run(
-        [sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        timeout=waiting.SECONDS, check=False,
-    )
-    assert done.returncode == status
-    pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) >= 3  # Ray's own, and the worker.
-    waiting.until_ended(pids)

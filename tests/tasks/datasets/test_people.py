@@ -114,7 +114,7 @@ class TestExecution:
           f'--output_dir={out}',
       ]) == 0
       config = json.loads((out / 'config.json').read_text())
-      for name in ('run_id', 'flags', 'task_options', 'record'):  # Independent of data.
+      for name in ('run_id', 'flags', 'task_options', 'date'):  # Independent of data.
         del config[name]
       summary = json.loads((out / 'summary.json').read_text())
       assert summary['test_outside_guarantee'] == config['test_outside_guarantee'] == per_client
