@@ -19,6 +19,10 @@ _FITS = 3
 _LEAST = 1 / 50
 # Fraction of the exploration that is shared equally by all tensors.
 _EQUAL_FRACTION = 0.5
+# Factor per round on the weight of past releases.
+_DECAY = 0.95
+# Weight of the product of rows and columns in the energies of a public update.
+_SMOOTHING = 0.75
 # Orders coordinates of equal estimates, such as never selected coordinates, at random.
 _JITTER = 0.01
 
@@ -39,23 +43,20 @@ class ReleasedTopK(sparsifiers.SizedSparsifier):
   the round (`FedSmpRound`).
 
   Attributes:
-    decay: Factor per round on the weight of past releases, in (0, 1].
     random_fraction: Fraction of k that explores, in [0, 1].
   """
 
-  decay: float = 0.95
   random_fraction: float = 0.1
 
   def __post_init__(self):
     super().__post_init__()
-    _check_decay(self.decay)
     _check_fraction('random_fraction', self.random_fraction)
 
   def initial_memory(self, dim: int) -> 'Energies':
     return Energies.none(dim)
 
   def remember(self, memory: 'Energies', release: state_lib.Release) -> 'Energies':
-    return memory.after(release, self.decay)
+    return memory.after(release)
 
   def choose(self, context: sparsifiers.PublicContext) -> tf.Tensor:
     sizes = flattening.sizes(context.shapes)
@@ -91,29 +92,23 @@ class HybridTopK(sparsifiers.TopK):
 
   Attributes:
     released_weight: Weight of the releases in the score, in [0, 1].
-    smoothing: Weight of the product of rows and columns in the public energies, in [0, 1].
-    decay: See `ReleasedTopK`.
   """
 
   released_weight: float = 0.5
-  smoothing: float = 0.75
-  decay: float = 0.95
 
   def __post_init__(self):
     super().__post_init__()
-    _check_decay(self.decay)
     _check_fraction('released_weight', self.released_weight)
-    _check_fraction('smoothing', self.smoothing)
 
   def initial_memory(self, dim: int) -> 'Energies':
     return Energies.none(dim)
 
   def remember(self, memory: 'Energies', release: state_lib.Release) -> 'Energies':
-    return memory.after(release, self.decay)
+    return memory.after(release)
 
   def choose(self, context: sparsifiers.PublicContext) -> tf.Tensor:
     public = _fractions(tf.cast(context.public_update(), tf.float32) ** 2)
-    public += self.smoothing * (_rank_one(public, context.shapes) - public)
+    public += _SMOOTHING * (_rank_one(public, context.shapes) - public)
     released = _fractions(context.memory.estimate(context.shapes))
     # `select` ranks by magnitude.
     return self.select(public + self.released_weight * (released - public))
@@ -137,7 +132,7 @@ class Energies(NamedTuple):
     """Returns the memory before any release."""
     return cls(tf.zeros([dim]), tf.zeros([dim]), tf.constant(0.0))
 
-  def after(self, release: state_lib.Release, decay: float) -> 'Energies':
+  def after(self, release: state_lib.Release) -> 'Energies':
     """Returns the memory after one more release; older releases decay.
 
     A released value's square less the noise's variance is an unbiased estimate of the square of
@@ -146,9 +141,9 @@ class Energies(NamedTuple):
     squares = tf.cast(release.values**2 - release.stddev**2, tf.float32)
     where = release.coordinates[:, tf.newaxis]
     return Energies(
-        tf.tensor_scatter_nd_add(decay * self.total, where, squares),
-        tf.tensor_scatter_nd_add(decay * self.visits, where, tf.ones_like(squares)),
-        decay * self.noise + tf.cast(tf.reduce_sum(release.stddev**2), tf.float32),
+        tf.tensor_scatter_nd_add(_DECAY * self.total, where, squares),
+        tf.tensor_scatter_nd_add(_DECAY * self.visits, where, tf.ones_like(squares)),
+        _DECAY * self.noise + tf.cast(tf.reduce_sum(release.stddev**2), tf.float32),
     )
 
   def estimate(self, shapes: flattening.Shapes) -> tf.Tensor:
@@ -248,11 +243,6 @@ def _fractions(energies: tf.Tensor) -> tf.Tensor:
   """Returns each energy's fraction of the sum of positive finite energies."""
   energies = tf.where(tf.math.is_finite(energies), tf.maximum(energies, 0.0), 0.0)
   return tf.math.divide_no_nan(energies, tf.reduce_sum(energies))
-
-
-def _check_decay(decay: float) -> None:
-  if not 0 < decay <= 1:
-    raise ValueError(f'`decay` must be more than 0 and at most 1. Found {decay}.')
 
 
 def _check_fraction(name: str, value: float) -> None:

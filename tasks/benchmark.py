@@ -1,9 +1,9 @@
-"""`python -m tasks.benchmark`: Fed-SMP and stock `tff.learning` on this machine, in one process.
+"""`python -m tasks.benchmark`: Fed-SMP and stock `tff.learning` on this machine.
 
-Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare.
-Stock is `build_unweighted_fed_avg`, a Keras model and `dp_aggregator` with TFF's own settings.
-Implementations alternate, so that a busy machine slows all; the first round, which builds graphs,
-is left out. A top-k mask serves five rounds: the mean of five includes one.
+Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare, and the start of
+a run. Stock is `build_unweighted_fed_avg`, a Keras model and `dp_aggregator` with TFF's own
+settings. Implementations alternate, so that a busy machine slows all; the first round, which builds
+graphs, is left out. A top-k mask serves ten rounds: the mean of ten includes one.
 """
 
 import os
@@ -13,8 +13,11 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
 import dataclasses
+import functools
 import json
 import pathlib
+import subprocess
+import tempfile
 import time
 
 import numpy as np
@@ -34,9 +37,9 @@ class Options:
   """The options of this command."""
 
   part: list[str] = options_lib.option(
-      [*_CLIENTS], 'Part; may be repeated.', values=tuple(_CLIENTS), repeated=True
+      [*_CLIENTS, 'start'], 'Part; may be repeated.', values=(*_CLIENTS, 'start'), repeated=True
   )
-  repeats: int = options_lib.option(5, 'Number of measurements per implementation.', at_least=1)
+  repeats: int = options_lib.option(10, 'Number of measurements per implementation.', at_least=1)
   json: str = options_lib.option('', 'JSON file for the measurements.')
 
 
@@ -53,21 +56,45 @@ def main(argv: list[str]) -> int:
 
 
 def _main(options: Options) -> None:
-  measured = {'processors': len(os.sched_getaffinity(0))}
+  measured = {'processors': len(os.sched_getaffinity(0)), 'machine': [_machine()]}
   for part in dict.fromkeys(options.part):
-    print(f'{part}, load average {os.getloadavg()[0]:.2f}', flush=True)
-    seconds = _rounds(part, options.repeats)
+    print(part, flush=True)
+    seconds = _start(options.repeats) if part == 'start' else _rounds(part, options.repeats)
     for name, times in seconds.items():
       median, mean = float(np.median(times)), float(np.mean(times))
       measured[f'{part}, {name}'] = {'median': median, 'mean': mean, 'seconds': times}
-      speedup = np.median(seconds['stock']) / median
-      print(f'  {name:12} median {median:8.3f} s, mean {mean:8.3f} s, {speedup:.2f} x', flush=True)
+      ratio = mean / np.mean(seconds.get('rand-k', times))
+      print(f'  {name:12} median {median:8.3f} s, mean {mean:8.3f} s, {ratio:.2f} x', flush=True)
+  measured['machine'].append(_machine())
   if options.json:
     pathlib.Path(options.json).write_text(json.dumps(measured, indent=2), encoding='utf-8')
 
 
+def _machine() -> dict[str, float]:
+  """Measures how busy the machine is: the load average, and GFLOP/s of a matrix product."""
+  matrix, size = np.ones([2000, 2000], np.float32), 2000
+  begin = time.monotonic()
+  for _ in range(10):
+    matrix @ matrix  # noqa: B018
+  found = {'load': os.getloadavg()[0], 'gflops': 20e-9 * size**3 / (time.monotonic() - begin)}
+  print(f'load average {found["load"]:.2f}, {found["gflops"]:.0f} GFLOP/s', flush=True)
+  return found
+
+
+def _start(repeats: int) -> dict[str, list[float]]:
+  """Measures seconds of whole commands: to the plan, and to the end of the first round."""
+  run = [sys.executable, '-m', 'tasks.run', '--task=shakespeare', '--p=0.05']
+  seconds = {'--dry_run': [], '--rounds=1': []}
+  for flag in list(seconds) * repeats:
+    with tempfile.TemporaryDirectory() as directory:
+      begin = time.monotonic()
+      subprocess.run([*run, flag, f'--output_dir={directory}'], check=True, capture_output=True)
+      seconds[flag].append(time.monotonic() - begin)
+  return seconds
+
+
 def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
-  """Measures seconds of rounds by implementation, stock first."""
+  """Measures seconds of rounds by implementation."""
   task, num_clients = datasets.TASKS[part], _CLIENTS[part]
   import tensorflow as tf
   import tensorflow_federated as tff
@@ -88,7 +115,7 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
       client.map(lambda x, y: (x / 255 if part == 'fashion_mnist' else x, y))
       .shuffle(1000).repeat(settings.local_epochs).batch(settings.batch_size) for client in clients
   ]
-  top_k = fedsmp_tff.TopK(_RATIO, public_examples=data.public, mask_rounds=5, public_clients=4)
+  top_k = fedsmp_tff.TopK(_RATIO, public_examples=data.public, mask_rounds=10, public_clients=4)
   training = fedsmp_tff.LocalTraining(optimizer, settings.batch_size, settings.local_epochs)
   mechanism = fedsmp_tff.Mechanism(num_clients, settings.clip, settings.noise_multiplier)
   stock = tff.learning.algorithms.build_unweighted_fed_avg(
@@ -103,14 +130,16 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
   with runtime.local_context() as local:
     worker = tff.backends.test.create_sync_test_cpp_execution_context()
     weights = tff.learning.models.ModelWeights(*model.initial_weights)
-    body, _ = features.split(model, weights, data.public, task.is_scored)
+    is_scored = functools.partial(task.is_scored, settings.task_options)
+    body, _ = features.split(model, weights, data.public, is_scored)
     head_data = features.of_data(data, body, model.input_spec[0]).clients
     head_clients = [tf.data.Dataset.from_tensor_slices(head_data[i]) for i in range(num_clients)]
     measured = {
-        'stock': (worker, stock, batches),
         'rand-k': (local, fed_smp(model, fedsmp_tff.RandK(_RATIO)), clients),
         'top-k': (local, fed_smp(model, top_k), clients),
+        'dp_fedavg': (local, fed_smp(model, fedsmp_tff.Dense()), clients),
         'last layer': (local, fed_smp(model.head(), fedsmp_tff.Dense()), head_clients),
+        'stock': (worker, stock, batches),
     }
     seconds, states = {name: [] for name in measured}, {}
     for repeat in range(repeats + 1):

@@ -1,6 +1,5 @@
 """Tests of masks by past releases, and of what these say of coordinates."""
 
-import math
 
 import numpy as np
 import pytest
@@ -31,8 +30,6 @@ def _rank_one(rng, rows, columns):
 class TestReleasedTopK:
 
   @pytest.mark.parametrize('options, sentence', [
-      ({'decay': 0}, '`decay` must be more than 0'),
-      ({'decay': math.nan}, '`decay`'),
       ({'random_fraction': -0.1}, '`random_fraction` must be from 0 to 1'),
       ({'random_fraction': 1.5}, '`random_fraction`'),
       ({'num': None}, 'Exactly one of'),
@@ -88,13 +85,13 @@ class TestHybridTopK:
     return released.HybridTopK(num=2, public_examples=public, **options)
 
   def test_what_is_refused(self):
-    for options in ({'released_weight': 1.1}, {'decay': 0}, {'smoothing': -1}):
-      with pytest.raises(ValueError, match=f'`{next(iter(options))}` must be'):
-        self._option(**options)
+    with pytest.raises(ValueError, match='`released_weight` must be'):
+      self._option(released_weight=1.1)
 
   @pytest.mark.parametrize('weight, kept', [(0.0, [0, 1]), (0.5, [0, 8]), (1.0, [8, 9])])
-  def test_weighs_shares_of_energy(self, weight, kept):
-    option = self._option(released_weight=weight, smoothing=0.0)
+  def test_weighs_shares_of_energy(self, weight, kept, monkeypatch):
+    monkeypatch.setattr(released, '_SMOOTHING', 0.0)
+    option = self._option(released_weight=weight)
     public = np.array([5, -3, 0.1, 0, 0, 0, 0, 0, 0, np.nan])
     values = np.array([0, 0, 0.1, 0.2, 0, 0, 0, 0, 80, 50.0])
     release = releases_lib.release(_ALL, values, np.zeros(10))
@@ -116,9 +113,7 @@ class TestHybridTopK:
     public = (np.zeros((1, 1)), np.zeros(1))
     shapes = [(3, 4), (2,)]
     for num in range(1, 14):
-      option = released.HybridTopK(
-          num=num, public_examples=public, released_weight=0.0, smoothing=smoothing
-      )
+      option = released.HybridTopK(num=num, public_examples=public, released_weight=0.0)
       context = _context(option.initial_memory(14), shapes, public_update=update)
       assert set(option.choose(context).numpy()) == set(np.argsort(-expected)[:num])
 
@@ -133,8 +128,8 @@ class TestEnergies:
     if not noisy:
       releases = [release._replace(stddev=np.zeros(3)) for release in releases]
     for release in releases:
-      memory = memory.after(release, 0.8)
-    total, visits, estimates = numpy_reference.energies(releases, releases_lib.SHAPES, 0.8)
+      memory = memory.after(release)
+    total, visits, estimates = numpy_reference.energies(releases, releases_lib.SHAPES, 0.95)
     np.testing.assert_allclose(memory.total, total, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(memory.visits, visits, rtol=1e-5)
     estimate = memory.estimate(releases_lib.SHAPES)
@@ -153,7 +148,6 @@ class TestEnergies:
             kept.astype(np.int32), values[kept] + stddev * rng.normal(size=800),
             np.full(800, stddev),
         ),
-        1.0,
     ).estimate([(100, 80)]).numpy()
     others = np.setdiff1d(np.arange(8000), kept)
     best = others[np.argsort(-found[others])[:720]]
@@ -165,6 +159,6 @@ class TestEnergies:
     rng = np.random.default_rng(6)
     kept = np.arange(4000, dtype=np.int32)
     release = releases_lib.release(kept, rng.normal(size=4000), np.ones(4000))
-    found = released.Energies.none(8000).after(release, 1.0).estimate([(100, 80)]).numpy()
+    found = released.Energies.none(8000).after(release).estimate([(100, 80)]).numpy()
     # 1 is the noise's variance; a naive estimate, x^2 - 1, has standard deviation sqrt(2).
     assert np.std(found) < 0.05 and np.all(np.isfinite(found))
