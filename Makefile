@@ -10,7 +10,7 @@ PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorde
 .PHONY: run test test-slow results lint planted lock
 
 run: $(INSTALLED)
-	$(VENV)/bin/python -m tasks.run --task=shakespeare --algorithm=dp_fedavg $(ARGS)
+	$(VENV)/bin/python -m tasks.run --task=shakespeare --p=0.05 $(ARGS)
 
 # Everything that matters for privacy: some minutes.
 test: $(INSTALLED)

@@ -58,7 +58,7 @@ TASK = task_lib.Task(
     name='fashion_mnist',
     title='Fashion-MNIST images, CNN',
     defaults=task_lib.Defaults(
-        epsilon=1.01, rounds=40, clients_per_round=300, clip=0.1,
+        epsilon=1.01, rounds=40, clients_per_round=300, clip=0.1, p=0.2,
         learning_rate=0.1, learning_rate_decay=0.99, momentum=0.5,
         server_learning_rate=30.0, server_learning_rate_schedule='linear_decay',
         warm_start='public', trainable='head',

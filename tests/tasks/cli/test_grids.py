@@ -64,7 +64,7 @@ class TestComputation:
   def test_settings_are_of_this_line_alone(self):
     one = grids.Cell.of(['--task=fashion_mnist', '--algorithm=fedsmp_randk', '--clip=0.5'])
     other = grids.Cell.of(['--task=svhn', '--algorithm=dp_fedavg'])
-    assert one.settings.clip == 0.5 and one.settings.p == 0.05
+    assert one.settings.clip == 0.5 and one.settings.p == 0.2
     assert other.settings.clip == 0.4 and other.settings.p is None
     with pytest.raises(errors.InputError, match='--p has no effect unless --algorithm='):
       grids.Cell.of(['--task=svhn', '--algorithm=fedavg', '--p=0.1']).settings  # noqa: B018
