@@ -201,9 +201,10 @@ def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
       )
     records = [ledger_lib.read(path) for path in paths]
     recorded, charged = run_directory.rounds_charged(run_dir), records[-1].rounds_charged
-    if charged < recorded:
+    if charged < recorded or (recorded and paths[-1].name != run_directory.LEDGER):
       raise ledger_lib.LedgerError(
-          f'{paths[-1]} is truncated: {charged} rounds, but {run_dir}/metrics.csv has {recorded};'
+          f'{run_dir}/{run_directory.LEDGER} is truncated or missing: {run_dir}/metrics.csv has'
+          f' {recorded} rounds;'
           f' {ledger_lib.REMEDY}.'
       )
     runs += zip(paths, records)

@@ -99,6 +99,7 @@ def run(
     stack.enter_context(stop.handled())
     stack.enter_context(place_lib.context(place))
     out = stack.enter_context(run_directory.RunDirectory(path, output.overwrite))
+    stop.before_end = out.remove_if_new
     resuming.check_flags(out, s)
     seeds = experiment_lib.make_seeds(s.seed, out.config)
     experiment = experiment_lib.Experiment.build(s, seeds, place.data_dir)  # n clients, k, sigma.
@@ -113,11 +114,11 @@ def run(
     has_begun = not checkpoints.empty()
     experiment = public_model.initialized(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, budget, has_begun))
-    metrics = reporters.Metrics(experiment, out, ledger)
+    metrics, client_data = reporters.Metrics(experiment, out, ledger), experiment.client_data()
     with stop.rounds():
       weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
           experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
-          experiment.client_data(),
+          client_data,
           experiment.spec.sampler(experiment.seeds.sampling),   #   of r sampled clients.
           s.rounds,
           evaluation.of_run(experiment),
@@ -126,7 +127,7 @@ def run(
       )
     weights = experiment.task_weights(weights)
     out.write_weights(weights)
-    summary = metrics.summary()
+    summary = metrics.summary(finished=stopped_by is None)
     out.write_json(run_directory.SUMMARY, summary)
     results = reporters.summary_text(experiment, summary, metrics.seconds())
     print(f'{results}\noutput: {out.path}', flush=True)

@@ -9,8 +9,6 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
 import dataclasses
-import json
-import pathlib
 import sys
 import typing
 from typing import Optional
@@ -26,7 +24,6 @@ from tasks.cli import settings as settings_lib
 if typing.TYPE_CHECKING:
   from fedsmp_tff.theory import estimation
 
-_FILE = 'bound.json'
 _TITLES = {theorem_2.RANDK: 'rand-k', theorem_2.TOPK: 'top-k'}
 
 
@@ -42,9 +39,6 @@ class Options:
   )
   tune_rounds: int = options_lib.option(
       10, 'Rounds on public data, from which the constants are estimated.', at_least=1
-  )
-  tune_dir: str = options_lib.option(
-      'tune', f'Directory for the suggestion and the estimated constants ({_FILE}).'
   )
 
 
@@ -74,9 +68,6 @@ def main(argv: list[str]) -> int:
 
 def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: Options) -> None:
   _check(settings)
-  output = pathlib.Path(options.tune_dir)
-  with errors.writing_to('tune_dir', output):  # Before the work is done.
-    output.mkdir(parents=True, exist_ok=True)
   # Modules that take seconds to import, after the flags are checked.
   from fedsmp_tff.theory import estimation
   from tasks.training import experiment as experiment_lib
@@ -95,7 +86,8 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
       f'{settings.task}: {num_public:,} public examples, half of them as clients of {size};'
       f' {options.tune_rounds} rounds\n'
       '  it costs no privacy for runs that set the same examples aside:'
-      f' {seed_flag}--public_examples={num_public}',
+      f' {seed_flag}--public_examples={num_public},\n'
+      f'  which is public_digest = {data.public_digest()} in their config.json',
       flush=True,
   )
   try:
@@ -115,7 +107,7 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
       clipping_norm=settings.clip,
       noise_multiplier=spec.noise_multiplier,
   )
-  _report(settings.task, data.public_digest(), estimate, training, output)
+  _report(estimate, training)
 
 
 def _check(settings: settings_lib.RunSettings) -> None:
@@ -138,11 +130,8 @@ def _check(settings: settings_lib.RunSettings) -> None:
     )
 
 
-def _report(
-    task: str, public_digest: str, estimate: estimation.Estimate, training: theorem_2.Training,
-    output: pathlib.Path,
-) -> None:
-  """Prints the best p, and writes all numbers."""
+def _report(estimate: estimation.Estimate, training: theorem_2.Training) -> None:
+  """Prints the constants, and the best p."""
   c = estimate.constants
   print(
       f'  L = {c.smoothness:.4g}, zeta^2 = {c.gradient_variance:.4g}, beta^2 ='
@@ -152,9 +141,8 @@ def _report(
       f' {training.local_steps}, T = {training.rounds}, r = {training.clients_per_round}, C ='
       f' {training.clipping_norm:g}, sigma = {training.noise_multiplier:g}\n'
   )
-  suggested = {}
   for kind, variance in ((theorem_2.RANDK, None), (theorem_2.TOPK, estimate.topk_variance)):
-    p = suggested[kind] = theorem_2.best_compression_ratio(c, training, kind, variance)
+    p = theorem_2.best_compression_ratio(c, training, kind, variance)
     print(f'{_TITLES[kind]}: p = {p:.3g}')
     num_kept = max(1, round(p * training.dim))
     measured = variance and variance(num_kept)
@@ -168,18 +156,6 @@ def _report(
       ' assumes that\nnone is, and it bounds the gradient, not the accuracy: treat p as a starting'
       ' point.'
   )
-  values = {
-      'task': task,
-      'public_digest': public_digest,  # As in config.json of a run.
-      'suggested_compression_ratio': suggested,
-      'constants': vars(c),
-      'training': vars(training),
-      'update_norm': estimate.update_norm,
-      'topk': {'kept': estimate.kept.tolist(), 'lost': estimate.lost.tolist()},
-  }
-  with errors.writing_to('tune_dir', output):
-    (output / _FILE).write_text(json.dumps(values, indent=2) + '\n', encoding='utf-8')
-  print(f'wrote {output / _FILE}')
 
 
 if __name__ == '__main__':

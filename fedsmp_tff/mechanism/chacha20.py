@@ -32,7 +32,7 @@ def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
     int64[num].
   """
   blocks = -(-num // _WORDS_A_BLOCK)
-  size = min(_TILE, blocks)
+  size = max(1, min(_TILE, blocks))
   num_tiles = -(-blocks // size)
   half = tf.reshape(tf.bitcast(tf.cast(seed, tf.int64), tf.uint32), [4, 1])
   _, tiles = tf.while_loop(

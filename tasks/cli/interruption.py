@@ -1,6 +1,6 @@
 """SIGTERM and SIGINT: a round in flight may end; elsewhere, or on a second one, all ends now."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import os
 import select
@@ -40,10 +40,12 @@ class Interruption:
 
   Attributes:
     next_step: How to resume, as the end of the sentence that a signal ended the command.
+    before_end: Called before the process ends at once.
   """
 
   def __init__(self):
     self.next_step = ''
+    self.before_end: Callable[[], None] = lambda: None
     self._number: Optional[int] = None
     self._in_round = False
     self._abandoned = False
@@ -102,7 +104,7 @@ class Interruption:
     if first is None:
       return
     if not self._in_round:
-      _end(first, str(Interrupted(first, self.next_step)))
+      self._end(first, str(Interrupted(first, self.next_step)))
     self._number = first
     _say(
         f'{signal.Signals(first).name}: the round in flight has'
@@ -115,7 +117,19 @@ class Interruption:
         signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
       second = _next_signal(numbers)
     if second is not None:
-      _end(second, f'{signal.Signals(second).name} again: ended{self.next_step}')
+      self._end(second, f'{signal.Signals(second).name} again: ended{self.next_step}')
+
+  def _end(self, number: int, text: str) -> NoReturn:
+    """Ends the process, whatever its main thread does; files are whole at any time."""
+    _say(text)
+    # Children would notice the end of this process by themselves; some of Ray's in a minute.
+    with contextlib.suppress(psutil.Error):
+      for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+          child.kill()
+    self.before_end()
+    command.remove_generated_files()
+    os._exit(128 + number)
 
 
 def _next_signal(numbers: socket.socket, timeout: float = None):
@@ -128,18 +142,6 @@ def _next_signal(numbers: socket.socket, timeout: float = None):
       return None
     if number[0] in _SIGNALS:
       return number[0]
-
-
-def _end(number: int, text: str) -> NoReturn:
-  """Ends the process, whatever its main thread does; files are whole at any time."""
-  _say(text)
-  # Children would notice the end of this process by themselves; some of Ray's in a minute.
-  with contextlib.suppress(psutil.Error):
-    for child in psutil.Process().children(recursive=True):
-      with contextlib.suppress(psutil.Error):
-        child.kill()
-  command.remove_generated_files()
-  os._exit(128 + number)
 
 
 def _say(text: str) -> None:

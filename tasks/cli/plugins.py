@@ -60,6 +60,8 @@ def call(flag: str, name: str, kind: type[_T]) -> _T:
   """
   try:
     make: Any = pkgutil.resolve_name(name)
+    if not callable(make):
+      raise TypeError('it is not a function')
   except _IMPORT_ERRORS as error:
     raise errors.InputError(
         f"--{flag}={name} can't be imported ({error}). Use MODULE:FUNCTION, with MODULE on the"

@@ -67,7 +67,7 @@ class RunSettings:
   """Everything that defines a run: the values of the flags, with the task's defaults.
 
   Values are None if they have no effect, are off, or follow from others or from the data (see
-  `builders.privacy_spec`).
+  `experiment._privacy_spec`).
 
   Attributes:
     task_options: An instance of `Task.options`; None if the task has none.

@@ -23,6 +23,8 @@ def reading(path: pathlib.Path) -> Iterator[None]:
   """Raises `InputError` for any error of the block, which reads and checks this file."""
   try:
     yield
+  except MemoryError:
+    raise
   # Libraries raise many kinds of errors on a damaged file.
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise errors.InputError(

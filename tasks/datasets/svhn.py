@@ -4,6 +4,7 @@ import pathlib
 
 import numpy as np
 
+from tasks import errors
 from tasks.datasets import files
 from tasks.datasets import showing
 from tasks.datasets import task as task_lib
@@ -16,11 +17,13 @@ _NUM_CLIENTS = 6000
 def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
   del own
   names = [f'{part}_32x32.mat' for part in ('train', 'extra', 'test')]
-  paths = files.find(
-      split.directory or '', names,
+  remedy = (
       f'get {", ".join(names)} from http://ufldl.stanford.edu/housenumbers (cropped digits,'
-      ' format 2), and name their directory with --data_dir',
+      ' format 2), and name their directory with --data_dir'
   )
+  if split.directory is None:
+    raise errors.InputError(f'--task=svhn has no directory of its own; {remedy}.')
+  paths = files.find(split.directory, names, remedy)
   train, extra, test = map(_read_mat, paths)
   x, y = map(np.concatenate, zip(train, extra))
   source = f'real: SVHN, {len(x):,} training images (train and extra)'

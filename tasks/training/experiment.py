@@ -146,9 +146,7 @@ class Experiment:
 
   def client_data(self) -> features.ClientData:
     """Returns the datasets of participants."""
-    return features.ClientData(
-        self.examples, tagged=self.settings.seed is not None, at_once=self.body is not None
-    )
+    return features.ClientData(self.examples, tagged=self.settings.seed is not None)
 
   def is_scored(self, labels: tf.Tensor) -> tf.Tensor:
     """Returns which labels count for loss and accuracy; see `Task.is_scored`."""

@@ -19,7 +19,29 @@ from tasks.models import split as split_lib
 _BATCH = 250
 # Memory for datasets of clients; beyond it, features are computed at each visit.
 KEPT_BYTES = 4 * 10**9
-_PROGRESS_LINES = 4
+# Clients whose features are made together, and clients per line of progress.
+_CLIENTS, _CLIENTS_PER_LINE = 64, 1024
+
+
+class Features(Sequence):
+  """The features of clients, made at each access."""
+
+  def __init__(
+      self, clients: Sequence[task_lib.Examples],
+      features_of: Callable[[task_lib.Examples], task_lib.Examples],
+  ):
+    self._clients, self._features_of = clients, features_of
+
+  def __len__(self) -> int:
+    return len(self._clients)
+
+  def __getitem__(self, client: int) -> task_lib.Examples:
+    return self._features_of(self._clients[client])
+
+  def of(self, clients: Iterable[int]) -> list[task_lib.Examples]:
+    """Returns the features of several clients."""
+    # The task's own clients are read in this thread alone.
+    return _parallel_map(self._features_of, [self._clients[client] for client in clients])
 
 
 def of_data(
@@ -28,16 +50,8 @@ def of_data(
   """Returns data with the features that `body` makes of x; clients' are computed at each access."""
   features_of = _features_fn(lambda x: body(x), spec)
 
-  class Clients(Sequence):
-
-    def __len__(self) -> int:
-      return len(data.clients)
-
-    def __getitem__(self, client: int) -> task_lib.Examples:
-      return features_of(data.clients[client])
-
   return dataclasses.replace(
-      data, clients=Clients(), test=features_of(data.test, _parallel_map),
+      data, clients=Features(data.clients, features_of), test=features_of(data.test, _parallel_map),
       public=features_of(data.public, _parallel_map),
   )
 
@@ -86,55 +100,46 @@ def _parallel_map(function: Callable[[Any], Any], values: Iterable[Any]) -> list
 
 
 class ClientData:
-  """Maps participants to their datasets, each made when it is first sampled, and kept."""
+  """Maps participants to their datasets, and keeps these.
 
-  def __init__(self, data: task_lib.TaskData, tagged: bool, at_once: bool = False):
-    """Initializes.
+  Datasets are made when a client is first sampled; those of features at once, since they take
+  longer, and all processors make them together.
+  """
 
-    Args:
-      data: The examples.
-      tagged: Whether to add the client's number (`fedsmp_tff.tag_client`).
-      at_once: Whether to make all clients' datasets when the first is sampled: features take most
-        of the time, and the processors share them.
-    """
+  def __init__(self, data: task_lib.TaskData, tagged: bool):
+    """Initializes; `tagged` adds a client's number (`fedsmp_tff.tag_client`)."""
     self._data = data
     self._tagged = tagged
-    self._at_once = at_once
     self._datasets = {}
     self._free_bytes = KEPT_BYTES
+    if isinstance(data.clients, Features):
+      self._make_all()
 
   def __call__(self, client: int):
-    if self._at_once:
-      self._at_once = False
-      self._make_all()
-    if client not in self._datasets:
-      return self._keep(client, self._dataset(client))
-    return self._datasets[client]
+    if client in self._datasets:
+      return self._datasets[client]
+    # Negative: a dummy participant, without examples.
+    examples = [x[:0] for x in self._data.test] if client < 0 else self._data.clients[client]
+    return self._dataset(client, examples)
 
   def _make_all(self) -> None:
     """Makes the datasets of all clients that memory has room for."""
-    clients = np.arange(len(self._data.clients))
-    for part in np.array_split(clients, min(_PROGRESS_LINES, len(clients))):
-      for client, made in zip(part, _parallel_map(self._dataset, part)):
-        self._keep(int(client), made)
+    num = len(self._data.clients)
+    for start in range(0, num, _CLIENTS):
+      part = range(start, min(start + _CLIENTS, num))
+      for client, examples in zip(part, self._data.clients.of(part)):
+        self._dataset(client, examples)
       if self._free_bytes < 0:
         return
-      print(
-          f'features: {part[-1] + 1:,} of {len(clients):,} clients', file=sys.stderr, flush=True
-      )
+      if part.stop % _CLIENTS_PER_LINE == 0 or part.stop == num:
+        print(f'features: {part.stop:,} of {num:,} clients', file=sys.stderr, flush=True)
 
-  def _dataset(self, client: int) -> tuple[tf.data.Dataset, int]:
-    """Returns a participant's dataset and its bytes."""
-    # Negative: a dummy participant, without examples.
-    examples = [x[:0] for x in self._data.test] if client < 0 else self._data.clients[client]
+  def _dataset(self, client: int, examples: Sequence[np.ndarray]):
+    """Returns a participant's dataset, and keeps it if there is room."""
     dataset = tf.data.Dataset.from_tensor_slices(tuple(examples))
     if self._tagged:
       dataset = fedsmp_tff.tag_client(client, dataset)
-    return dataset, sum(array.nbytes for array in examples)
-
-  def _keep(self, client: int, made: tuple[tf.data.Dataset, int]) -> tf.data.Dataset:
-    dataset, num_bytes = made
-    self._free_bytes -= num_bytes
+    self._free_bytes -= sum(array.nbytes for array in examples)
     if self._free_bytes >= 0:
       self._datasets[client] = dataset
     return dataset

@@ -39,7 +39,7 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
   found = run_directory.read_json(path / run_directory.SUMMARY)
   files = (run_directory.WEIGHTS, tables.METRICS, tables.TIMINGS)
   if (
-      found.get('rounds') != settings.rounds
+      not found.get('finished')
       or differing(config.get('flags', {}), settings_lib.identity(settings))
       or not all((path / name).exists() for name in files)
   ):
@@ -79,7 +79,7 @@ def clean(path: pathlib.Path) -> None:
   """Removes the checkpoints, most of its size, of a run that has all rounds and is not in use."""
   with contextlib.suppress(errors.InputError), run_directory.RunDirectory(path) as out:
     found = run_directory.read_json(path / run_directory.SUMMARY)
-    if out.config is not None and found.get('rounds') == out.config['rounds']:
+    if out.config is not None and found.get('finished'):
       shutil.rmtree(path / run_directory.CHECKPOINTS, ignore_errors=True)
 
 

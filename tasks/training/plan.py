@@ -134,9 +134,9 @@ def _privacy_rows(experiment: experiment_lib.Experiment) -> _Rows:
     accountant += f'. The paper\'s RDP accountant, for {population:,} clients: {paper:.4g}'
   arithmetic = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
   reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
-  excludes = 'hyperparameter tuning; the exact number of reports'
+  excludes = 'hyperparameter tuning; the number of reports, which is exact: do not publish it'
   if experiment.data.test_outside_guarantee:
-    excludes += '; columns test_* of metrics.csv, measured on examples of clients'
+    excludes += '; columns test_*, measured on examples of clients: do not publish them'
   return [
       ('privacy', spent_text(experiment, rounds)),
       ('  accountant', accountant),

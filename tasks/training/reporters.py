@@ -99,8 +99,8 @@ class Metrics(loop.Reporter):
         )
       print(text, flush=True)
 
-  def summary(self) -> dict[str, Any]:
-    """Returns the results of the run, for summary.json."""
+  def summary(self, finished: bool) -> dict[str, Any]:
+    """Returns the results of the run, for summary.json; `finished`: nothing ended it early."""
     experiment, rows = self._experiment, list(self._metrics.rows())
     rounds = int(rows[-1]['round'])
     accuracies = {
@@ -121,6 +121,7 @@ class Metrics(loop.Reporter):
       }
     return {
         'rounds': rounds,
+        'finished': finished,
         'test_outside_guarantee': experiment.data.test_outside_guarantee,
         **best,
         'final_test_accuracy': accuracies[last],

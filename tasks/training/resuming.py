@@ -117,6 +117,8 @@ def begin(
     out.begin(_config(experiment), {_DATA_DIGEST: digest})
   directory = out.path / run_directory.CHECKPOINTS
   checkpoints = checkpoints_lib.Checkpoints(directory, out.config['run_id'].encode())
+  if not is_new:
+    _note_versions(out.config)
   if not is_new and checkpoints.empty():  # The run ended before its first checkpoint.
     if rounds := out.metrics.num_rounds():
       raise errors.InputError(
@@ -167,6 +169,21 @@ def ledger(
     yield opened
 
 
+def _note_versions(config: dict[str, Any]) -> None:
+  """Prints the packages whose versions have changed since a run began."""
+  changed = [
+      f'{name} {before}, now {now}' for name, now in _versions().items()
+      if (before := config['versions'].get(name)) != now
+  ]
+  if changed:
+    print(f'tasks.run: last bits may change: the run began with {"; ".join(changed)}', file=sys.stderr)
+
+
+def _versions() -> dict[str, str]:
+  versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+  return {'fedsmp_tff': fedsmp_tff.__version__, **versions}
+
+
 def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
   """Returns the contents of config.json of a new run."""
   return {
@@ -175,8 +192,7 @@ def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
       'flags': settings_lib.identity(experiment.settings),
       'seeds': experiment.seeds.public(),
       'run_id': secrets.token_hex(8),
-      'fedsmp_tff': fedsmp_tff.__version__,
-      'versions': {name: importlib.metadata.version(name) for name in _PACKAGES},
+      'versions': _versions(),
       'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
       'command': ['python', '-m', 'tasks.run', *sys.argv[1:]],
   }

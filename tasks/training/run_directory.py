@@ -64,12 +64,16 @@ class RunDirectory(contextlib.AbstractContextManager):
       raise
 
   def __exit__(self, *unused_error) -> None:
+    self.remove_if_new()
+    self._lock.close()
+
+  def remove_if_new(self) -> None:
+    """Removes the directories that were made for a run that has not begun."""
     if self._made:
       with contextlib.suppress(OSError):  # Another process may use a parent.
         (self.path / LOCK).unlink()
         for path in self._made:
           path.rmdir()
-    self._lock.close()
 
   def begin(self, config: dict[str, Any], files: dict[str, Any]) -> None:
     """Begins a run; with `overwrite`, removes the files of the former run.

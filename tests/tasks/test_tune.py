@@ -1,6 +1,7 @@
 """Tests of `python -m tasks.tune`: a suggestion from public data, and what it refuses."""
 
 import json
+import re
 
 import pytest
 
@@ -24,7 +25,6 @@ class TestComputation:
               'sets no public examples aside',
           ),
           (['--task=fashion_mnist', '--tune_rounds=0'], '--tune_rounds must be an integer >= 1; got 0'),
-          (['--task=fashion_mnist', '--tune_dir=/dev/null/x'], "x can't be written"),
       ],
   )
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
@@ -40,23 +40,18 @@ class TestExecution:
     kept = [a for a in tiny[1:] if 'output_dir' not in a and a != '--public_examples=8']
     return [
         *kept, '--seed=1', '--tune_rounds=2', '--client_examples=3', '--noise_multiplier=3',
-        f'--tune_dir={tmp_path / "tune"}',
     ]
 
   def test_suggests_p_from_the_public_examples_of_the_run_with_its_flags(
       self, capsys, arguments, tmp_path
   ):
     status, out, _ = _run(capsys, *arguments)
-    assert status == 0 and 'set the same examples aside: --seed=1 --public_examples=24\n' in out
-    values = json.loads((tmp_path / 'tune' / 'bound.json').read_text())
-    for kind, name in (('randk', 'rand-k'), ('topk', 'top-k')):
-      p = values['suggested_compression_ratio'][kind]
-      assert 0 < p <= 1 and f'{name}: p = {p:.3g}\n' in out
-    training = values['training']
-    # One epoch of three examples.
-    assert (training['local_steps'], training['noise_multiplier']) == (1, 3)
-    assert training['learning_rate'] == pytest.approx(0.125 / (1 - 0.5))
-    digest = values['public_digest']
+    assert status == 0 and 'set the same examples aside: --seed=1 --public_examples=24,\n' in out
+    for name in ('rand-k', 'top-k'):
+      assert 0 < float(re.search(f'^{name}: p = (.*)$', out, re.M)[1]) <= 1
+    # Of lr 0.125 and momentum 0.5; one epoch of three examples.
+    assert 'step eta_l/(1 - momentum) = 0.25, tau = 1, ' in out and 'sigma = 3\n' in out
+    digest = re.search('public_digest = (.*) in their config.json', out)[1]
     flags = [a for a in arguments if not a.startswith(('--tune', '--client_examples'))]
     for seed in ('1', '2'):
       run = [*flags, '--rounds=1', f'--seed={seed}', f'--output_dir={tmp_path / seed}']
@@ -65,16 +60,16 @@ class TestExecution:
       assert (config['public_digest'] == digest) == (seed == '1')
 
   def test_without_a_seed_only_where_no_seed_draws_the_public_set(
-      self, capsys, arguments, tmp_path
+      self, capsys, arguments
   ):
     unseeded = [a for a in arguments if a != '--seed=1']
     assert "may be its clients'; set --seed" in commands.refused(capsys, tune, *unseeded)
     status, out, err = _run(
         capsys, '--task=tests.support.people_task', '--tune_rounds=1', '--client_examples=3',
-        '--public_examples=24', f'--tune_dir={tmp_path / "tune"}',
+        '--public_examples=24',
     )
     assert status == 0, err
-    assert 'set the same examples aside: --public_examples=24\n' in out
+    assert 'set the same examples aside: --public_examples=24,\n' in out
 
   def test_too_few_public_examples(self, capsys, arguments):
     err = commands.refused(capsys, tune, *arguments, '--client_examples=20')

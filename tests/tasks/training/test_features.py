@@ -36,8 +36,10 @@ def _split(data):
 
 class TestExecution:
 
-  @pytest.mark.parametrize('at_once, used', [(False, [10, 7]), (True, [7, 10, 1])])
-  def test_clients_are_computed_once(self, at_once, used):
+  @pytest.mark.parametrize('kept, used', [(0, [7, 10, 10, 7]), (10**6, [7, 10, 1])])
+  def test_clients_are_computed_once_if_there_is_room(self, kept, used, monkeypatch):
+    monkeypatch.setattr(features, 'KEPT_BYTES', kept)
+    monkeypatch.setattr(features, '_CLIENTS', 1)
     data, sizes = _data(), []
     body, _ = _split(data)
 
@@ -47,7 +49,7 @@ class TestExecution:
 
     on_features = features.of_data(data, noted, _model().input_spec[0])
     assert sorted(sizes) == [40, 50, 250]  # Test and public set.
-    client_data = features.ClientData(on_features, tagged=False, at_once=at_once)
+    client_data = features.ClientData(on_features, tagged=False)
     for client in (1, 1, 0):
       x, y = next(iter(client_data(client).batch(20)))
       np.testing.assert_array_equal(x, body(tf.constant(data.clients[client][0])))
