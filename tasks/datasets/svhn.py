@@ -22,7 +22,7 @@ def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
       ' format 2), and name their directory with --data_dir'
   )
   if split.directory is None:
-    raise errors.InputError(f'--task=svhn has no directory of its own; {remedy}.')
+    raise errors.InputError(f'{names[0]} does not exist; {remedy}.')
   paths = files.find(split.directory, names, remedy)
   train, extra, test = map(_read_mat, paths)
   x, y = map(np.concatenate, zip(train, extra))

@@ -188,5 +188,5 @@ class TestLedger:
     assert self._account(capsys, f'--ledger={one}')[0] == 0
     path.write_text(''.join(whole[:-1]))
     status, out, err = self._account(capsys, f'--ledger={one}')
-    assert status == 1 and 'is truncated: 4 rounds' in err and 'VALID' not in out
+    assert status == 1 and 'is truncated or missing' in err and 'VALID' not in out
     assert 'restore the latest backup, and add the rounds that it lacks' in err

@@ -53,6 +53,18 @@ class TestTails:
     assert got == pytest.approx(-expected if negative else expected, rel=1e-14, abs=1e-15)
     assert (got < 0) == negative or exponent == 1
 
+  def test_quantiles_from_the_center_to_the_far_tails(self):
+    # 0.075 and exp(-25) are where one approximation ends and the next begins.
+    p = np.concatenate([
+        2.0 ** -np.linspace(1.001, 64, 1000), 0.075 * np.linspace(0.99, 1.01, 99),
+        np.exp(-25) * np.linspace(0.99, 1.01, 99),
+    ])
+    steps = (p * 2.0**64).astype(np.int64)
+    between = np.full(len(p), 2**62)
+    got = noise_shares.normal_of_bits(tf.constant(np.stack([steps, between]))).numpy()
+    expected = -special.ndtri((steps + 0.5) * 2.0**-64)
+    np.testing.assert_allclose(got, expected, rtol=4e-15)
+
   def test_a_share_is_the_normal_value_of_the_cipher_s_bits(self):
     seed = tf.constant([8, -9], tf.int64)
     share = noise_shares.gaussian_share(6, 2.5, seed).numpy()

@@ -13,6 +13,7 @@ from fedsmp_tff.mechanism import round as round_lib
 from tests.support import numpy_reference
 from tests.support import one_round
 from tests.support import processes
+from tests.support import releases
 
 _CLIENTS = 3
 
@@ -182,3 +183,24 @@ class TestRounds:
       np.testing.assert_allclose(update, output.result, atol=atol)
       assert list(measurements) == list(output.measurements) == steps.measurements
     assert int(state.round_num) == 2
+
+
+class TestMemory:
+
+  def test_nothing_is_remembered_without_a_release(self):
+    mechanism = mechanism_lib.Mechanism(
+        _CLIENTS, clipping_norm=100.0, noise_multiplier=0.0, min_reports=2
+    )
+    steps = round_lib.FedSmpRound(
+        released_lib.ReleasedTopK(num=4), mechanism, releases.SHAPES
+    )
+    updates = one_round.updates(_CLIENTS, dim=releases.DIM, seed=0)
+    start = steps.choose(steps.initial_state(1))
+    _, state, _ = _one_round(steps, start, updates)
+    assert np.any(state.memory.total != start.memory.total)
+    state = steps.choose(state)
+    update, after, measurements = _one_round(steps, state, updates[1:2])
+    assert measurements['released'] == 0 and not np.any(update)
+    tf.nest.map_structure(np.testing.assert_array_equal, after.memory, state.memory)
+    _, after, measurements = _one_round(steps, state, updates[1:])
+    assert measurements['released'] == 1 and np.any(after.memory.total != state.memory.total)

@@ -137,6 +137,12 @@ class TestExecution:
     # dp-accounting interpolates between integer orders.
     assert got == pytest.approx(expected, rel=0.05) and got <= expected + 1e-6
 
+  @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS, ids=lambda a: a.name)
+  def test_no_rounds_cost_nothing_and_no_noise_has_no_bound(self, accountant):
+    assert _spec().epsilon(accountant, 0) == 0
+    assert _spec(sigma=0.0).epsilon(accountant, 1) == math.inf
+    assert _spec(sigma=1.5).epsilon(accountant) < _spec().epsilon(accountant)
+
 
 class TestUpperBound:
   """The PLD accountants where deltas are tiny, rounds many, or losses on the grid too large."""
