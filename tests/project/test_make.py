@@ -19,15 +19,6 @@ def _make(directory, target, **environment):
   return done.stderr
 
 
-def test_without_python_it_names_the_remedy(tmp_path):
-  (tmp_path / 'bin').mkdir()
-  for program in ('make', 'sh'):
-    (tmp_path / 'bin' / program).symlink_to(shutil.which(program))
-  assert _make(tmp_path, 'run', PATH=str(tmp_path / 'bin')).startswith(
-      'make: no python3.11 is on the PATH; install Python 3.11, or name one: make PYTHON=FILE\n'
-  )
-
-
 def test_an_environment_that_is_a_link_is_not_emptied(tmp_path):
   (tmp_path / 'elsewhere').mkdir()
   (tmp_path / 'elsewhere' / 'file').write_text('kept')

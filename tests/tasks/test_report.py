@@ -87,21 +87,6 @@ class TestExecution:
     ]
     assert 'A private run with a seed is simulated: its epsilon is what fresh noise would' in text
 
-  def test_padding_has_a_column(self, tmp_path, runs):
-    run = runs('a', [0.1, 0.6])
-    rows = [row | {'test_accuracy_masked': 0.25} for row in commands.rows(run / 'metrics.csv')]
-    runs_on_disk.write_csv(run / 'metrics.csv', rows)
-    assert _report(tmp_path)[0][_OTHERS][0]['final, padding masked (%)'] == '25.00'
-
-  def test_reads_what_tasks_run_writes(self, tmp_path, data_dir):
-    run_dir = tmp_path / 'runs' / 'a'
-    assert commands.main(commands.tiny(data_dir, run_dir, '--algorithm=dp_fedavg')) == 0
-    (row,) = _report(tmp_path)[0][_OTHERS]
-    last = commands.rows(run_dir / 'metrics.csv')[-1]
-    assert row['final (%)'] == f'{100 * float(last["test_accuracy"]):.2f}'
-    assert row['epsilon, valid'] == f'{float(last["epsilon"]):.3g}'
-    assert row["epsilon, paper's accounting"] == f'{float(last["epsilon_paper"]):.3g}'
-
   def test_one_sentence_and_status_2(self, runs, capsys):
     arguments = [str(runs('a', [0.1, 0.2])), '--output=/dev/null/a']
     assert 'no run directory is named' in commands.refused(capsys, report)

@@ -116,15 +116,6 @@ class TestExecution:
       assert bool(record.seed_digest) == bool(arguments)
     assert statuses == [{'simulated'}, {'valid'}]
 
-  def test_the_plan_says_that_an_epsilon_above_10_promises_little(
-      self, data_dir, tmp_path, capsys
-  ):
-    for epsilon in (5, 12):
-      flags = (f'--epsilon={epsilon}', '--rounds=1', '--dry_run')
-      assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
-      printed = ' '.join(capsys.readouterr().out.split())
-      assert ('; above 10 it promises little' in printed) == (epsilon > 10)
-
   def test_a_spent_budget_ends_the_run_before_the_round(
       self, data_dir, tmp_path, capsys, monkeypatch
   ):

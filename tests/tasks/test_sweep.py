@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from tasks import sweep
-from tasks.cli import grids
 from tests.support import commands
 from tests.support import waiting
 
@@ -80,25 +79,6 @@ class TestComputation:
     assert out.splitlines() == [lines[2]]
     status, out, _ = _main(capsys, grid, *where[:2], '--status')
     assert status == 0 and out.count(' to do ') == 4 and not (tmp_path / 'runs').exists()
-
-  @pytest.mark.slow
-  def test_a_reader_may_have_seen_enough(self):
-    # More lines than a pipe holds.
-    head = subprocess.run(
-        f'{sys.executable} -m tasks.sweep --grid=paper/fashion_mnist --print | head -n 1',
-        shell=True, capture_output=True, text=True, check=True,
-    )
-    assert len(head.stdout.splitlines()) == 1 and not head.stderr
-
-  def test_the_last_line_is_of_this_process(self, tmp_path):
-    run = sweep._Run(tmp_path, grids.Cell.of(['--task=a']))
-    run.log.parent.mkdir()
-    run.log.write_text('round 5/60: of an earlier process\n')
-    begin = run.log.stat().st_size
-    assert run._last_line(begin) == 'no output'
-    with open(run.log, 'a') as file:
-      file.write(f'{"a long line " * 1000}\n\nround 6/60: this one\n\n')
-    assert run._last_line(begin) == 'round 6/60: this one'
 
 
 @pytest.mark.slow

@@ -45,16 +45,6 @@ def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
   assert again.returncode == 0 and '3 of 3 rounds done' in printed, err
 
 
-def test_a_finished_run_leaves_nothing_in_the_temporary_directory(data_dir, tmp_path, temporary):
-  command = commands.command(commands.tiny(data_dir, tmp_path / 'a', '--rounds=1'))
-  seen = set()
-  while command.poll() is None:
-    seen |= {*temporary.glob('__autograph_generated_file*.py')}
-    time.sleep(0.01)
-  assert command.returncode == 0, command.communicate()
-  assert seen  # Else this tests nothing.
-
-
 @contextlib.contextmanager
 def _started(body):
   """A process whose signals are an `Interruption`'s, `stop`, around this body."""

@@ -85,12 +85,6 @@ class TestMake:
       _oven(*arguments)
     assert str(error.value) == sentence
 
-  def test_conditions_as_text(self):
-    for text, values in {'--a=x': 'x', '--a=x or y': 'xy', '--a=x, y or z': 'xyz'}.items():
-      assert options.when('a', *values).text == text
-      assert options.when('a', *values).met({'a': 'x'})
-    assert not options.when('a', 'y', 'z').met({'a': 'x'})
-
   def test_ranges_are_open_or_closed(self):
     for name, value in (('degrees', 300), ('degrees', 20.001), ('golden', 0), ('minutes', 1)):
       assert getattr(_oven(f'--{name}={value}'), name) == value
@@ -103,23 +97,3 @@ class TestMake:
     first, second = _Oven(), _Oven()
     first.spices.append('cumin')
     assert second.spices == ['salt'] and _oven().spices == ['salt']
-
-
-def test_help_has_groups_choices_and_defaults():
-  text = options.help_text(options.new_flags(_Oven), full=True)
-  assert [line for line in text.splitlines() if not line.startswith('    ')] == [
-      '', 'Oven:',
-      '  --degrees: Degrees.',
-      '  --fuel: <gas|wood>: Fuel.',
-      '  --logs: Logs.',
-      '', 'Dish:',
-      '  --golden: How golden, instead of --minutes.',
-      '  --minutes: Minutes (default: by fuel).',
-      '', 'Flags:',
-      '  --[no]crisp: Crisp.',
-      '  --guests: Names.',
-      '  --notes: Notes;',
-      '  --spices: <salt|cumin>: Spices;',
-      '  --weight: Kilograms.',
-  ]
-  assert "    (default: 'gas')" in text.splitlines()

@@ -61,10 +61,6 @@ class TestRegistry:
 
 class TestCall:
 
-  def test_it_calls_the_function(self):
-    kind = tff.program.ReleaseManager
-    assert plugins.call('release_manager', f'{__name__}:manager', kind) is _MANAGER
-
   @pytest.mark.parametrize(
       'name, sentence',
       [

@@ -50,11 +50,6 @@ class TestParse:
     assert _settings().system_options.public_clients == 0
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
 
-  def test_public_only_is_a_run_without_rounds(self):
-    found = _settings('--algorithm=public_only', '--public_examples=300')
-    assert (found.rounds, found.warm_start, found.public_examples) == (0, 'public', 300)
-    assert found.learning_rate and found.clip is None
-
   def test_further_options(self):
     @dataclasses.dataclass(frozen=True)
     class Own:

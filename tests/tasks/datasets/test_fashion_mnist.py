@@ -57,11 +57,3 @@ class TestExecution:
     small_data.write_idx(path, np.full(num, label, np.uint8))
     with pytest.raises(errors.InputError, match=f'train-labels.*{match}'):
       _load(data_dir)
-
-  @pytest.mark.skipif(not _REAL.is_dir(), reason='needs Debian\'s dataset-fashion-mnist')
-  def test_the_real_images(self):
-    data = fashion_mnist.TASK.load(None, task_lib.Split(0, 1000))
-    assert len(data.clients) == 6000 and len(data.public[0]) == 1000
-    sizes = [len(x) for x, _ in data.clients]
-    assert set(sizes) == {9, 10} and sum(sizes) == 59_000
-    assert np.bincount(data.test[1]).tolist() == [1000] * 10

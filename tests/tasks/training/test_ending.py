@@ -123,17 +123,6 @@ class TestSignals:
     assert 'again: ended' in _end(command, 130)[1]
     waiting.until_ended([process.pid for process in others])
 
-  @pytest.mark.slow
-  @pytest.mark.parametrize('delay', [2, 5])
-  def test_before_the_rounds_it_ends_without_a_traceback(self, data_dir, tmp_path, delay):
-    command = commands.started(commands.tiny(data_dir, tmp_path / 'a', '--rounds=1000000'))
-    time.sleep(delay)
-    command.send_signal(signal.SIGINT)
-    _, err = command.communicate(timeout=waiting.SECONDS)
-    # The signal kills the process before the packages are imported.
-    assert command.returncode in (130, -signal.SIGINT), err
-    assert 'Traceback' not in err
-
 
 @pytest.mark.slow
 def test_memory_threads_and_files_of_a_long_run_stay(data_dir, tmp_path):

@@ -137,13 +137,3 @@ class TestExecution:
     assert commands.main(commands.tiny(data_dir, parts, *flags)) == 0
     assert 'resuming after round 3 of 5' in capsys.readouterr().out
     assert commands.story(parts) == commands.story(whole)
-
-  def test_validation_examples_are_no_test_examples(self, data_dir, tmp_path, capsys):
-    out = tmp_path / 'run'
-    # 60 examples: 8 public, 16 for validation, 36 of twelve clients. The test set has 20.
-    flags = ('--algorithm=fedsmp_topk', '--seed=1', '--validation_examples=16')
-    assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
-    printed = ' '.join(capsys.readouterr().out.split())
-    assert '12 clients with 3 to 3 examples each' in printed and 'validation set 16' in printed
-    for row in commands.rows(out / 'metrics.csv'):
-      assert (16 * float(row['test_accuracy'])) % 1 == 0

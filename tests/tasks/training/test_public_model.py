@@ -81,20 +81,7 @@ class TestTrain:
     assert [epoch for epoch, _ in reports] == [1, 2, 3]
     assert reports[-1][1] < reports[0][1]
 
-  def test_same_seed_same_bits(self):
-    schedule = task_lib.Pretraining(2, 0.01, 16)
-    first, same, other = (
-        public_model.train(_model(), schedule, _examples(40), seed).trainable for seed in (3, 3, 4)
-    )
-    assert np.array_equal(first[0], same[0]) and not np.array_equal(first[0], other[0])
-
   def test_a_loss_that_is_not_finite_is_refused(self):
     x, y = _examples(40)
     with pytest.raises(errors.RunError, match='loss on the public examples is nan in epoch 1'):
       public_model.train(_model(), task_lib.Pretraining(), (x * np.nan, y), 1)
-
-  def test_a_last_layer_without_bias_has_a_temperature_too(self):
-    weights = [np.ones([4, 3], np.float32), np.ones([3, 2], np.float32)]
-    first, last = public_model._apply_temperature(weights, 2.0)
-    np.testing.assert_array_equal(first, weights[0])
-    np.testing.assert_array_equal(last, weights[1] / 2)

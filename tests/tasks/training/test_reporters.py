@@ -1,12 +1,10 @@
 """Tests of a run's lines of progress, and of accuracy in its files: on samples until the end."""
 
-import itertools
 import json
 import re
 
 import pytest
 
-from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import commands
 from tests.support import waiting
 
@@ -45,25 +43,6 @@ def test_accuracy_on_all_examples(arguments, data_dir, tmp_path, capsys):
   best, best_round = max(accuracies), accuracies.index(max(accuracies))
   assert (summary['best_test_accuracy'], summary['best_round']) == (best, best_round)
   assert f'best {100 * best:.2f} % (round {best_round}), final' in printed
-
-
-def test_a_run_that_ended_early_names_its_sample(data_dir, tmp_path, capsys):
-  spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
-  budget = f'--epsilon_budget={spec.epsilon(rounds=2) + 0.01}'
-  accuracies, summary, printed = _run(
-      capsys, data_dir, tmp_path / 'a', f'--eval_examples={_SAMPLE}', budget, status=1
-  )
-  assert summary['final_test_accuracy'] == accuracies[-1] and summary['rounds'] == 2
-  assert f'{100 * accuracies[-1]:.2f} %, of {_SAMPLE} random test examples' in printed
-
-
-def test_the_first_line_comes_before_tensorflow(data_dir, tmp_path, monkeypatch):
-  monkeypatch.setenv('PYTHONPROFILEIMPORTTIME', '1')  # A line for each import.
-  process = commands.started(commands.tiny(data_dir, tmp_path / 'run', '--rounds=1'))
-  lines = [*itertools.takewhile(lambda line: 'tensorflow' not in line, process.stderr)]
-  process.kill()
-  process.communicate()
-  assert 'tasks.run: starting TensorFlow\n' in lines
 
 
 @pytest.mark.parametrize('seconds', [0, 100_000])

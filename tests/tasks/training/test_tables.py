@@ -4,7 +4,6 @@ import pytest
 
 from tasks import errors
 from tasks.training import tables
-from tests.support import commands
 
 
 def _table(path, rounds):
@@ -18,15 +17,6 @@ def _table(path, rounds):
 
 def _row(round_num):
   return {'round': round_num, 'loss': round_num / 3, 'epsilon': None}
-
-
-def test_rows_are_in_the_file_when_they_are_added(tmp_path):
-  table, _ = _table(tmp_path / 't.csv', 2)
-  rows = commands.rows(tmp_path / 't.csv')
-  assert rows == list(table.rows())
-  assert [row['round'] for row in rows] == ['0', '1', '2']
-  assert float(rows[2]['loss']) == 2 / 3 and rows[0]['epsilon'] == ''
-  assert table.num_rounds() == 2
 
 
 @pytest.mark.parametrize('rest', [b'', b'4', b'4,2.5', b'4,2.5,\r\n5,'])
