@@ -1,4 +1,4 @@
-"""Properties over generated inputs: encoding, accounting, flags."""
+"""Properties over generated inputs: encoding and accounting."""
 
 import math
 
@@ -9,9 +9,6 @@ import pytest
 from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
-from tasks import errors
-from tasks.cli import options
-from tasks.cli import settings
 from tests.support import gaussian_mechanism
 
 # The same examples each time: what CI finds can be found again.
@@ -81,21 +78,3 @@ class TestClosedForm:
       if accountant.sampling == sampling:
         # One round on a grid may be exact, but for rounding.
         assert accountant.epsilon(rounds_of, delta) >= exact * (1 - 1e-9)
-
-
-_FLAGS = sorted(options.options_of(settings.RunSettings))
-
-
-class TestFlags:
-
-  @_many
-  @hypothesis.given(st.lists(
-      st.text(max_size=12)
-      | st.builds('--{}={}'.format, st.sampled_from(_FLAGS), st.text(max_size=8)),
-      max_size=3,
-  ))
-  def test_any_command_line_is_taken_or_refused(self, arguments):
-    try:
-      settings.parse(['--task=fashion_mnist', *arguments], program='test')
-    except errors.InputError as error:
-      assert str(error)

@@ -31,16 +31,6 @@ class TestComputation:
       )
       assert row.accuracy == accuracy
 
-  def test_table_7_is_read_as_table_2(self):
-    table_2 = {
-        row.p: row.accuracy for row in paper_tables.rows()
-        if row.table == 2 and row.algorithm == 'fedsmp_topk'
-    }
-    of_7 = [row for row in paper_tables.rows() if row.table == 7]
-    for row in of_7:
-      if row.epsilon == 1.01:
-        assert row.accuracy == table_2[row.p]
-
   @pytest.mark.parametrize('table', sorted(paper_tables.TITLES))
   def test_every_row_has_the_run_that_reproduces_it(self, table):
     for row in paper_tables.rows():

@@ -2,11 +2,9 @@
 
 import itertools
 
-from matplotlib import image
 import numpy as np
 import pytest
 
-from tasks import systems
 from tasks.cli import grids
 from tasks.reporting import figures
 from tasks.reporting import results
@@ -76,28 +74,6 @@ class TestComputation:
     assert by_uplink.get_xscale() == 'log'
     assert _curves(by_uplink)[1][0] == pytest.approx([np.nan, 0.01, 0.02], nan_ok=True)
     assert by_round.get_ylim()[0] == pytest.approx(15)  # 25 points below the lowest final accuracy.
-
-  def test_the_most_accurate_of_a_label_or_of_many_of_a_system(self, make, tmp_path):
-    runs = [dict(accuracies=[0.1, a], algorithm='dp_fedavg', clip=1 + a) for a in (0.3, 0.5, 0.4)]
-    names = systems.SYSTEMS.names
-    assert len({systems.SYSTEMS[name].title for name in names}) == len(names)  # Labels differ.
-    runs.append(runs[0] | dict(flagfile='/dev/null', task='fashion_mnist'))
-    runs += [dict(accuracies=[0.1, p], p=p) for p in (0.1, 0.2, 0.4)]
-    figure = make(*runs)['rounds']
-    assert [label.rsplit(', sigma')[0] for label in _legend(figure)] == [
-        'Fed-SMP top-k, p = 0.1', 'Fed-SMP top-k, p = 0.2', 'Fed-SMP top-k, p = 0.4',
-        'DP-FedAvg', 'DP-FedAvg, last layer',
-    ]
-    assert _legend(figure)[3].endswith(': 50.0 %') and _note(figure).startswith('5 of 7 settings')
-    more = [dict(accuracies=[0.1, p], p=p, algorithm='fedavg_randk') for p in np.arange(1, 9) / 10]
-    assert [label.rsplit(', p')[0] for label in _legend(make(*runs, *more)['rounds'])] == [
-        'Fed-SMP top-k', 'DP-FedAvg, sigma = 1.4: 50.0 %',
-        'DP-FedAvg, last layer, sigma = 1.08: 30.0 %', 'FedAvg rand-k',
-    ]
-    figure.savefig(tmp_path / 'a.png')
-    pixels = image.imread(tmp_path / 'a.png')
-    assert pixels.min() == 0  # There is ink, but not at the edges.
-    assert pixels[:, 0].min() == pixels[:, -1].min() == pixels[-1].min() == 1
 
   def test_an_ablation_has_its_steps_in_order_and_baselines_apart(self, make):
     steps, baselines = grids.read('ablation/fashion_mnist')
