@@ -26,3 +26,16 @@ def test_fashion_mnist_is_learnt(tmp_path):
   # With unmasked or unscaled noise it stays at chance.
   assert float(rows[-1]['test_accuracy']) > 0.3
   assert all(row['released'] == '1' for row in rows[1:])
+
+
+def test_shakespeare_is_learnt(tmp_path):
+  out = tmp_path / 'run'
+  arguments = [
+      '--flagfile=tasks/experiments/paper/shakespeare.flags', '--shakespeare_protocol=people',
+      '--algorithm=fedavg_topk', '--rounds=4', '--public_examples=100', '--eval_examples=200',
+      '--initializer=keras', '--seed=1',
+  ]
+  assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
+  losses = [float(r['test_loss']) for r in commands.rows(out / 'metrics.csv') if r['test_loss']]
+  # ln 90 = 4.5 before; characters' frequencies alone give about 3.3.
+  assert losses[0] == pytest.approx(4.5, abs=0.05) and losses[-1] < 3.6
