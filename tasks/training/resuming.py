@@ -180,8 +180,7 @@ def _note_versions(config: dict[str, Any]) -> None:
 
 
 def _versions() -> dict[str, str]:
-  versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-  return {'fedsmp_tff': fedsmp_tff.__version__, **versions}
+  return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
 def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
@@ -192,6 +191,7 @@ def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
       'flags': settings_lib.identity(experiment.settings),
       'seeds': experiment.seeds.public(),
       'run_id': secrets.token_hex(8),
+      'fedsmp_tff': fedsmp_tff.__version__,
       'versions': _versions(),
       'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
       'command': ['python', '-m', 'tasks.run', *sys.argv[1:]],
