@@ -35,7 +35,7 @@ class TestComputation:
 class TestExecution:
 
   @pytest.mark.parametrize('noise, sparsifier, releases', [
-      ('gaussian', 'randk', 4000),
+      ('gaussian', 'randk', 4000), ('discrete_gaussian', 'randk', 4000),
       pytest.param('discrete_gaussian', 'released', 8000, marks=pytest.mark.slow),
   ])
   def test_right_code_stands(self, noise, sparsifier, releases, capsys):
