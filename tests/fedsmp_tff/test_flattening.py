@@ -43,9 +43,3 @@ class TestFlattener:
   def test_refuses_types(self, value_type):
     with pytest.raises(TypeError, match='`value_type` must .*Found'):
       flattening.Flattener(tff.to_type(value_type))
-
-
-def test_sizes_sum_up_to_d():
-  shapes = [(3, 4), (5,), ()]
-  assert flattening.sizes(shapes) == [12, 5, 1]
-  assert flattening.dim(shapes) == 18

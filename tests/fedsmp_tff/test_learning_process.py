@@ -161,6 +161,20 @@ class TestExecution:
         linear_runs.flat(process.get_model_weights(state)),
     )
 
+  def test_any_server_optimizer(self):
+    adam = tff.learning.optimizers.build_adam(0.01)
+    updates = []
+    for optimizer in (None, adam):
+      process = _build(sparsifiers.Dense(), clip=None, sigma=None, server_optimizer=optimizer)
+      state = process.initialize()
+      after = process.next(state, linear_runs.datasets()).state
+      before, after = (linear_runs.flat(process.get_model_weights(s)) for s in (state, after))
+      updates.append(before - after)
+    # Adam's first step: a gradient over its absolute value and 1e-7.
+    np.testing.assert_allclose(
+        updates[1], 0.01 * updates[0] / (np.abs(updates[0]) + 1e-7), rtol=1e-3
+    )
+
   def test_the_same_seed_tells_the_same_story(self):
     def story(seed):
       process = _build(sparsifiers.RandK(num=4), sigma=1.0, seed=seed)

@@ -134,6 +134,12 @@ class TestExecution:
     for part in _train(training, tiny_models.regression_examples(0)):
       assert not np.any(part)
 
+  def test_any_tff_optimizer(self):
+    training = local_training.LocalTraining(tff.learning.optimizers.build_adam(0.01), 4, epochs=1)
+    # Adam's first step is its rate, whatever the gradient.
+    for part in _train(training, tiny_models.regression_examples(4)):
+      np.testing.assert_allclose(np.abs(part), 0.01, rtol=1e-3)
+
   def test_examples_of_a_dataset(self):
     x, y = tiny_models.regression_examples(5)
     dataset = tf.data.Dataset.from_tensor_slices((x, y))

@@ -116,9 +116,3 @@ def test_an_abandoned_round_that_ends_by_another_error_is_interrupted(monkeypatc
         # As a callback of C++ does.
         raise SystemError('a function returned with an exception set') from error
   assert raised.value.status == 143
-
-
-def test_other_errors_are_their_own():
-  with pytest.raises(ZeroDivisionError):
-    with interruption.Interruption().handled():
-      raise ZeroDivisionError
