@@ -55,19 +55,12 @@ class RayWorkers(workers_lib.Workers):
   """
 
   def __init__(
-      self,
-      num_workers: Optional[int],
-      client_timeout: float,
-      max_batch: int,
+      self, num_workers: Optional[int], client_timeout: float, max_batch: int,
       environment: dict[str, str],
   ):
-    """Initializes the workers; Ray must have been initialized.
+    """Initializes the workers, with the arguments of `ray_context`; Ray must be initialized.
 
-    Args:
-      num_workers: See `ray_context`.
-      client_timeout: See `ray_context`.
-      max_batch: See `ray_context`.
-      environment: Environment variables of workers, set before TensorFlow starts.
+    `environment` has their environment variables, which are set before TensorFlow starts.
     """
     import ray  # pylint: disable=g-import-not-at-top
 
@@ -141,12 +134,17 @@ class RayWorkers(workers_lib.Workers):
 
   def _collect(self, cohort, calls) -> Iterator[workers_lib.Result]:
     """Waits for results, starts and losses of workers, and yields the results to be used."""
-    if not calls and not self._free:
-      self._wait_for_a_worker()
-      return
-    now = time.monotonic()
-    timeout = min([_SECONDS_BETWEEN_CHECKS, *(c.deadline - now for c in calls.values())])
-    ready, _ = self._ray.wait([*calls, *self._starting], num_returns=1, timeout=max(timeout, 0.0))
+    now, timeout, ready = time.monotonic(), _SECONDS_WITHOUT_WORKER, []
+    if calls:
+      timeout = min([_SECONDS_BETWEEN_CHECKS, *(c.deadline - now for c in calls.values())])
+    if waiting := [*calls, *self._starting]:  # Empty if the cluster has no CPU or GPU at all.
+      ready, _ = self._ray.wait(waiting, num_returns=1, timeout=max(timeout, 0.0))
+    if not ready and not calls and not self._free:
+      raise WorkersLostError(
+          f'No Ray worker is left, and none could be started within {_SECONDS_WITHOUT_WORKER} s:'
+          f' the cluster has {self._ray.cluster_resources()}, of which'
+          f' {self._ray.available_resources()} is free. Add nodes, or ask for fewer workers.'
+      )
     for reference in ready:
       if reference in self._starting:
         self._started(reference)
@@ -175,21 +173,6 @@ class RayWorkers(workers_lib.Workers):
           ' per client'
       )
 
-  def _wait_for_a_worker(self) -> None:
-    """Waits until a worker has started; raises `WorkersLostError` if none does."""
-    ready = []
-    if self._starting:  # Empty if the cluster has no CPU or GPU at all.
-      ready, _ = self._ray.wait(
-          list(self._starting), num_returns=1, timeout=_SECONDS_WITHOUT_WORKER
-      )
-    if not ready:
-      raise WorkersLostError(
-          f'No Ray worker is left, and none could be started within {_SECONDS_WITHOUT_WORKER} s:'
-          f' the cluster has {self._ray.cluster_resources()}, of which'
-          f' {self._ray.available_resources()} is free. Add nodes, or ask for fewer workers.'
-      )
-    self._started(ready[0])
-
   def _started(self, reference) -> None:
     actor = self._starting.pop(reference)
     try:
@@ -208,12 +191,10 @@ class RayWorkers(workers_lib.Workers):
     self._ray.kill(call.actor)
     losses = cohort.requeue(call.batch)
     if losses >= _MAX_LOSSES:
-      first, last = call.batch[0], call.batch[-1]
-      clients = f'Client {first}' if first == last else f'A client from {first} to {last}'
       raise WorkersLostError(
-          f'{clients} of the round was lost with {losses} Ray workers, one after the other; the'
-          f" last: {reason}. Look at its data, at the nodes' memory, and at the limit of time for a"
-          ' client.'
+          f'A client from {call.batch[0]} to {call.batch[-1]} of the round was lost with'
+          f' {losses} Ray workers, one after the other; the last: {reason}. Look at its data, at the'
+          " nodes' memory, and at the limit of time for a client."
       )
 
   def _sent(self, leaf: values.Leaf) -> Any:

@@ -18,7 +18,6 @@ from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff.theory import theorem_2
 
-_FEWEST_CLIENTS = 2
 _POINTS = 400
 
 
@@ -81,10 +80,10 @@ def estimate(
   order = np.random.default_rng(seed).permutation(len(y))
   half = len(y) // 2
   num_clients = (len(y) - half) // client_examples
-  if num_clients < _FEWEST_CLIENTS:
+  if num_clients < 2:
     raise ValueError(
         f'`client_examples`={client_examples} makes {num_clients} clients of half of the {len(y)}'
-        f' public examples, and {_FEWEST_CLIENTS} are needed: lower it, or take more public examples.'
+        f' public examples, and 2 are needed: lower it, or take more public examples.'
     )
   server = x[order[:half]], y[order[:half]]
   clients = [
@@ -99,7 +98,7 @@ def estimate(
     round_seed = randomness.fold_in(base, t)
     seeds = [randomness.fold_in(round_seed, i) for i in range(num_clients + 1)]
     public, *updates = [
-        measure.update(weights, *examples, t, client_seed)
+        measure.update(*map(tf.constant, (weights, *examples, t)), client_seed).numpy()
         for examples, client_seed in zip([server, *clients], seeds)
     ]
     norms += [np.linalg.norm(update) for update in updates]
@@ -144,6 +143,7 @@ class _Measurements:
 
   Attributes:
     initial_weights: The trainable weights with which the model starts.
+    update: Returns the update of local training, from tensors: weights, x, y, round and seed.
   """
 
   def __init__(
@@ -173,7 +173,7 @@ class _Measurements:
       return flattener.flatten(training.train(model, start, (x, y), hparams, seed))
 
     self._gradient = gradient
-    self._update = update
+    self.update = update
 
   def gradients(self, weights: np.ndarray, clients: Sequence[Any]) -> _Point:
     """Measures the gradients of all clients at some weights."""
@@ -191,12 +191,6 @@ class _Measurements:
       mean = mean + client_mean / len(clients)
     between = max(0.0, float(np.mean(squared)) - _squared_norm(mean))
     return _Point(weights, float(np.mean(losses)), mean, float(np.mean(within)), between)
-
-  def update(
-      self, weights: np.ndarray, x: np.ndarray, y: np.ndarray, round_num: int, seed: tf.Tensor
-  ) -> np.ndarray:
-    """Returns the update of local training from some weights in some round."""
-    return self._update(*map(tf.constant, (weights, x, y, round_num)), seed).numpy()
 
 
 def _lost(update: np.ndarray, public: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

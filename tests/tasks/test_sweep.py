@@ -97,7 +97,7 @@ class TestExecution:
     for name, log in logs.items():
       # Begun once and ended once, by one of them; what failed may be tried by both.
       if '-fedavg-' in name:
-        assert 'tasks.run: Fashion-MNIST: ' in log and 'does not exist' in log
+        assert 'does not exist' in log
       else:
         assert log.count('\noutput: ') == 2 and log.count('3 of 3 rounds done') == 1
         assert _rounds(root / name) == [0, 1, 2, 3]
@@ -105,7 +105,7 @@ class TestExecution:
     assert len(logs) == 3
     done = [int(re.search(r'^(\d+) done', out, re.M)[1]) for out, _ in said]
     assert sum(done) == 2
-    failed = [out for out, _ in said if 'FAILED: exit status 2: tasks.run: Fashion-M' in out]
+    failed = [out for out, _ in said if 'FAILED: exit status 2: tasks.run: ' in out]
     assert failed and sorted(one.returncode for one in both) == [int(len(failed) == 2), 1]
 
   def test_interrupted_twice_and_started_again(self, write_grid, tmp_path, capsys):
