@@ -124,7 +124,7 @@ class TestExecution:
     (config, plan), other = run(2), run(5)
     assert (config, plan) == other
     assert config['num_clients'] == (12 if per_client else 11)
-    marked = 'columns test_* of metrics.csv, measured on examples of clients'
+    marked = 'columns test_*, measured on examples of clients: do not publish them'
     assert (marked in plan) == per_client
 
   def test_more_than_there_is(self):
