@@ -32,8 +32,8 @@ def test_shakespeare_is_learnt(tmp_path):
   out = tmp_path / 'run'
   arguments = [
       '--flagfile=tasks/experiments/paper/shakespeare.flags', '--shakespeare_protocol=people',
-      '--algorithm=fedavg_topk', '--rounds=4', '--public_examples=100', '--eval_examples=200',
-      '--initializer=keras', '--seed=1',
+      '--algorithm=fedavg_topk', '--p=0.05', '--rounds=4', '--public_examples=100',
+      '--eval_examples=200', '--initializer=keras', '--seed=1',
   ]
   assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
   losses = [float(r['test_loss']) for r in commands.rows(out / 'metrics.csv') if r['test_loss']]
