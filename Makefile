@@ -12,11 +12,11 @@ PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorde
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --p=0.05 $(ARGS)
 
-# Everything that matters for privacy: some minutes.
+# Everything that matters for privacy: about eight minutes.
 test: $(INSTALLED)
 	$(PYTEST) -m 'not slow' $(ARGS)
 
-# The rest, which takes longer: Ray, signals, real data, planted faults, notebooks, the wheel.
+# The rest, about 20 minutes: Ray, signals, real data, planted faults, notebooks, the wheel.
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(ARGS)
 
