@@ -141,7 +141,8 @@ class Experiment:
     s = self.settings
     return fedsmp_tff.LocalTraining(
         tff.learning.optimizers.build_sgdm(s.learning_rate, s.momentum), s.batch_size,
-        epochs=s.local_epochs, learning_rate_fn=lambda round_num: s.learning_rate * _decay(s, round_num),
+        epochs=s.local_epochs,
+        learning_rate_fn=lambda round_num: s.learning_rate * _decay(s, round_num),
     )
 
   def client_data(self) -> features.ClientData:

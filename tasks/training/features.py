@@ -49,7 +49,6 @@ def of_data(
 ) -> task_lib.TaskData:
   """Returns data with the features that `body` makes of x; clients' are computed at each access."""
   features_of = _features_fn(lambda x: body(x), spec)
-
   return dataclasses.replace(
       data, clients=Features(data.clients, features_of), test=features_of(data.test, _parallel_map),
       public=features_of(data.public, _parallel_map),

@@ -179,7 +179,9 @@ def all_of(
     manager: Optional[tff.program.ReleaseManager],
 ) -> list[loop.Reporter]:
   """Returns a run's reporters: tables, lines of progress, TensorBoard, and the user's `manager`."""
-  managers = [tff.program.TensorBoardReleaseManager(out.path), *([] if manager is None else [manager])]
+  managers = [tff.program.TensorBoardReleaseManager(out.path)]
+  if manager is not None:
+    managers.append(manager)
   rows = [releases.Releases(manager, lambda report: metrics.row) for manager in managers]
   return [metrics, Lines(experiment), *rows]
 

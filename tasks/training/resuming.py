@@ -115,10 +115,10 @@ def begin(
     key = secrets.token_bytes(32)
     digest = {'key': key.hex(), 'digest': _digest(experiment.data, key)}
     out.begin(_config(experiment), {_DATA_DIGEST: digest})
+  else:
+    _note_versions(out.config)
   directory = out.path / run_directory.CHECKPOINTS
   checkpoints = checkpoints_lib.Checkpoints(directory, out.config['run_id'].encode())
-  if not is_new:
-    _note_versions(out.config)
   if not is_new and checkpoints.empty():  # The run ended before its first checkpoint.
     if rounds := out.metrics.num_rounds():
       raise errors.InputError(
@@ -176,7 +176,8 @@ def _note_versions(config: dict[str, Any]) -> None:
       if (before := config['versions'].get(name)) != now
   ]
   if changed:
-    print(f'tasks.run: last bits may change: the run began with {"; ".join(changed)}', file=sys.stderr)
+    versions = '; '.join(changed)
+    print(f'tasks.run: last bits may change: the run began with {versions}', file=sys.stderr)
 
 
 def _versions() -> dict[str, str]:
