@@ -3,9 +3,9 @@
 The driver sends this module, as `graphs`, by value to workers on other machines.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
@@ -50,16 +50,12 @@ class IntegerSum:
 
 
 def run(
-    run_client: Callable[[Sequence[Any]], list[np.ndarray]],
-    clients: Sequence[Sequence[Any]],
-    positions: Sequence[int],
-    sums: Sequence[IntegerSum],
+    clients: Iterator[list[np.ndarray]], positions: Sequence[int], sums: Sequence[IntegerSum]
 ) -> list[np.ndarray]:
   """Runs the clients of a batch and adds their integers.
 
   Args:
-    run_client: Maps a client's leaves to its results.
-    clients: The leaves of each client.
+    clients: Runs the next client and yields its results.
     positions: The position of each client in the round.
     sums: The sums of the last results. With more than one client, all results are added.
 
@@ -70,9 +66,9 @@ def run(
     ValueError: If a client's integers are out of their range.
   """
   totals = [sum_.zero for sum_ in sums]
-  for client, position in zip(clients, positions):
+  for position in positions:
     with naming(position):
-      results = run_client(client)
+      results = next(clients)
     num_plain = len(results) - len(sums)
     for sum_, value in zip(sums, results[num_plain:]):
       sum_.check(value, position)

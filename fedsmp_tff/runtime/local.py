@@ -20,6 +20,9 @@ from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
 
+# Clients that a thread takes at once, at most.
+_MAX_BATCH = 8
+
 
 class LocalWorkers(workers_lib.Workers):
   """Threads, each with a device."""
@@ -45,13 +48,16 @@ class LocalWorkers(workers_lib.Workers):
   def run(self, job: workers_lib.Job) -> Iterator[workers_lib.Result]:
     """See `workers.Workers`."""
     broadcasts = {d: graphs.on_device(d, job.broadcast) for d in self._devices}
-    # Batches are of one client: there is no traffic to save.
-    cohort = workers_lib.Cohort(job)
+    cohort = workers_lib.Cohort(job, _MAX_BATCH)
     running = {}
     try:
       while cohort:
         # As many wait as run, so that no thread waits for this one.
-        while len(running) < 2 * self._num_workers and (batch := cohort.take()) is not None:
+        while len(running) < 2 * self._num_workers:
+          # Short clients take their time in groups; longer ones end evenly.
+          num_workers = 1 if self._is_short(job.work) else self._num_workers
+          if (batch := cohort.take(num_workers)) is None:
+            break
           running[self._pool.submit(self._run_batch, job, broadcasts, batch)] = batch
         done, _ = concurrent.futures.wait(
             running, return_when=concurrent.futures.FIRST_COMPLETED
@@ -65,55 +71,32 @@ class LocalWorkers(workers_lib.Workers):
       self._abandoned = bool(running)
 
   def _run_batch(self, job, broadcasts, positions) -> list[np.ndarray]:
-    return batches.run(
-        lambda leaves: self._run_client(job.work, broadcasts, leaves),
-        [job.clients[p] for p in positions],
-        positions,
-        job.work.sums,
-    )
-
-  def _run_client(self, work, broadcasts, leaves) -> list[np.ndarray]:
     slot = self._slots.get()
     try:
       device = self._devices[slot % len(self._devices)]
       with tf.device(device):
-        function = self._function(work, slot if work.has_resources else device)
-        results = function(*map(values.tensor_of, leaves), *broadcasts[device])
-        return [result.numpy() for result in results]
+        function = self._function(job.work, slot if job.work.has_resources else device)
+        clients = [[values.tensor_of(leaf) for leaf in job.clients[p]] for p in positions]
+        results = function.results(clients, broadcasts[device])
+        return batches.run(results, positions, job.work.sums)
     finally:
       self._slots.put(slot)
 
-  def _function(self, work, key):
+  def _function(self, work, key) -> graphs.ClientsFunction:
     with self._making:
       functions = self._functions.setdefault(work, {})
       if key not in functions:
-        functions[key] = _Function(work.graph)
+        functions[key] = graphs.ClientsFunction(work.graph)
       return functions[key]
+
+  def _is_short(self, work) -> bool:
+    with self._making:
+      return any(function.is_short for function in self._functions.get(work, {}).values())
 
   def close(self) -> None:
     # Python waits for threads that still run when it ends; a program that abandoned a round can
     # leave by `os._exit`.
     self._pool.shutdown(wait=not self._abandoned)
-
-
-class _Function:
-  """A graph's function, whose first call ends before any other begins.
-
-  TensorFlow optimizes the graph in the first call, and once more in each concurrent one.
-  """
-
-  def __init__(self, graph: graphs.Graph):
-    self._function = graph.function()
-    self._first = threading.Lock()
-    self._optimized = False
-
-  def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-    with self._first:
-      if not self._optimized:
-        results = self._function(*tensors)
-        self._optimized = True
-        return results
-    return self._function(*tensors)
 
 
 def _create(

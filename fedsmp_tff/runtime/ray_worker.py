@@ -5,7 +5,6 @@ The driver sends this module by value, so that a node needs TensorFlow and Ray a
 
 from typing import Any
 
-import numpy as np
 import ray
 import tensorflow as tf
 
@@ -74,7 +73,7 @@ class Worker:
       with tf.device(self._device):
         if work_key not in self._works:
           graph, sums = ray.get(work[0])
-          self._works[work_key] = graph.function(), sums
+          self._works[work_key] = graphs.ClientsFunction(graph), sums
         function, sums = self._works[work_key]
         if self._round != round_key:
           self._broadcast = graphs.on_device(
@@ -82,16 +81,8 @@ class Worker:
           )
           self._round = round_key
 
-        def run_client(leaves):
-          tensors = [
-              graphs.dataset_variant(_fetched(*leaf))
-              if isinstance(leaf, tuple)
-              else tf.constant(leaf)
-              for leaf in leaves
-          ]
-          return [np.asarray(result.numpy()) for result in function(*tensors, *self._broadcast)]
-
-        return OK, batches.run(run_client, clients, positions, sums)
+        tensors = [[_tensor_of(leaf) for leaf in leaves] for leaves in clients]
+        return OK, batches.run(function.results(tensors, self._broadcast), positions, sums)
     except tf.errors.OpError as error:
       arguments = None, None, error.message
       return FAILED, (type(error), arguments, getattr(error, '__notes__', []))
@@ -99,5 +90,8 @@ class Worker:
       return FAILED, (ValueError, (str(error),), getattr(error, '__notes__', []))
 
 
-def _fetched(value: Any) -> Any:
-  return ray.get(value) if isinstance(value, ray.ObjectRef) else value
+def _tensor_of(leaf: Any) -> tf.Tensor:
+  if not isinstance(leaf, tuple):
+    return tf.constant(leaf)
+  (graph,) = leaf
+  return graphs.dataset_variant(ray.get(graph) if isinstance(graph, ray.ObjectRef) else graph)

@@ -1,11 +1,10 @@
 """Data as the features of a frozen body: the public and the test set at once, clients when used."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 import concurrent.futures
 import dataclasses
 import os
 import sys
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,29 +18,27 @@ from tasks.models import split as split_lib
 _BATCH = 250
 # Memory for datasets of clients; beyond it, features are computed at each visit.
 KEPT_BYTES = 4 * 10**9
+# Batches of at most `_SMALL` examples are computed `_GROUP` in a call: ten images take TensorFlow as
+# long as Python takes to call it.
+_GROUP, _SMALL = 16, 16
 # Clients whose features are made together, and clients per line of progress.
-_CLIENTS, _CLIENTS_PER_LINE = 64, 1024
+_CLIENTS, _CLIENTS_PER_LINE = 128, 1024
+
+# Maps the examples of several clients to their features.
+FeaturesFn = Callable[[Sequence[task_lib.Examples]], list[task_lib.Examples]]
 
 
 class Features(Sequence):
   """The features of clients, made at each access."""
 
-  def __init__(
-      self, clients: Sequence[task_lib.Examples],
-      features_of: Callable[[task_lib.Examples], task_lib.Examples],
-  ):
-    self._clients, self._features_of = clients, features_of
+  def __init__(self, clients: Sequence[task_lib.Examples], features_of: FeaturesFn):
+    self.examples, self.features_of = clients, features_of
 
   def __len__(self) -> int:
-    return len(self._clients)
+    return len(self.examples)
 
   def __getitem__(self, client: int) -> task_lib.Examples:
-    return self._features_of(self._clients[client])
-
-  def of(self, clients: Iterable[int]) -> list[task_lib.Examples]:
-    """Returns the features of several clients."""
-    # The task's own clients are read in this thread alone.
-    return _parallel_map(self._features_of, [self._clients[client] for client in clients])
+    return self.features_of([self.examples[client]])[0]
 
 
 def of_data(
@@ -49,9 +46,9 @@ def of_data(
 ) -> task_lib.TaskData:
   """Returns data with the features that `body` makes of x; clients' are computed at each access."""
   features_of = _features_fn(lambda x: body(x), spec)
+  test, public = features_of([data.test, data.public])
   return dataclasses.replace(
-      data, clients=Features(data.clients, features_of), test=features_of(data.test, _parallel_map),
-      public=features_of(data.public, _parallel_map),
+      data, clients=Features(data.clients, features_of), test=test, public=public
   )
 
 
@@ -72,30 +69,42 @@ def split(
   """
   *body_weights, kernel, bias = weights.trainable
   features_of = _features_fn(lambda x: model.body(body_weights, x), model.input_spec[0])
-  features, labels = features_of(public, _parallel_map)
+  [(features, labels)] = features_of([public])
   whitening = split_lib.whitening(features[np.asarray(is_scored(tf.constant(labels)))])
   body = split_lib.FrozenBody(model.body, tuple(body_weights), *whitening)
   return body, body.head_of(kernel, bias)
 
 
-def _features_fn(
-    body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec
-) -> Callable[[task_lib.Examples], task_lib.Examples]:
+def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) -> FeaturesFn:
   traced = tf.function(body, input_signature=[spec], autograph=False)
 
-  def features_of(examples, map_fn=map):
-    x, y = examples
-    batches = [x[i : i + _BATCH] for i in range(0, max(len(x), 1), _BATCH)]
-    parts = map_fn(lambda batch: traced(tf.constant(batch, spec.dtype)).numpy(), batches)
-    return np.concatenate([*parts]), y
+  @tf.function(input_signature=[spec] * _GROUP, autograph=False)
+  def traced_group(*batches):
+    return [traced(batch) for batch in batches]
+
+  def of_group(group):
+    batches = [tf.constant(batch, spec.dtype) for batch in group]
+    if len(batches) == 1:
+      return [traced(*batches).numpy()]
+    padding = [batches[0][:0]] * (_GROUP - len(batches))
+    return [part.numpy() for part in traced_group(*batches, *padding)][: len(batches)]
+
+  def features_of(clients):
+    # No batch has two clients' examples.
+    batches = [
+        x[i : i + _BATCH] for x, _ in clients for i in range(0, max(len(x), 1), _BATCH)
+    ]
+    size = _GROUP if max(map(len, batches)) <= _SMALL else 1
+    groups = [batches[i : i + size] for i in range(0, len(batches), size)]
+    # The processors share the groups, as TensorFlow frees Python.
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+      parts = iter([part for group in pool.map(of_group, groups) for part in group])
+    return [
+        (np.concatenate([next(parts) for _ in range(0, max(len(x), 1), _BATCH)]), y)
+        for x, y in clients
+    ]
 
   return features_of
-
-
-def _parallel_map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-  """Returns the function of each value; the processors share them, as TensorFlow frees Python."""
-  with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-    return [*pool.map(function, values)]
 
 
 class ClientData:
@@ -123,15 +132,25 @@ class ClientData:
 
   def _make_all(self) -> None:
     """Makes the datasets of all clients that memory has room for."""
-    num = len(self._data.clients)
-    for start in range(0, num, _CLIENTS):
-      part = range(start, min(start + _CLIENTS, num))
-      for client, examples in zip(part, self._data.clients.of(part)):
-        self._dataset(client, examples)
-      if self._free_bytes < 0:
-        return
-      if part.stop % _CLIENTS_PER_LINE == 0 or part.stop == num:
-        print(f'features: {part.stop:,} of {num:,} clients', file=sys.stderr, flush=True)
+    clients, num = self._data.clients, len(self._data.clients)
+    parts = [range(i, min(i + _CLIENTS, num)) for i in range(0, num, _CLIENTS)]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+      def started(part):
+        # The task's own clients are read in this thread alone.
+        examples = [clients.examples[client] for client in part]
+        return pool.submit(clients.features_of, examples)
+
+      pending = started(parts[0])
+      for part, following in zip(parts, [*parts[1:], None]):
+        made = pending.result()
+        pending = started(following) if following else None
+        for client, examples in zip(part, made):
+          self._dataset(client, examples)
+        if self._free_bytes < 0:
+          return
+        if part.stop % _CLIENTS_PER_LINE == 0 or part.stop == num:
+          print(f'features: {part.stop:,} of {num:,} clients', file=sys.stderr, flush=True)
 
   def _dataset(self, client: int, examples: Sequence[np.ndarray]):
     """Returns a participant's dataset, and keeps it if there is room."""

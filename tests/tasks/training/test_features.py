@@ -1,5 +1,7 @@
 """Tests of features as data: computed once per client, and rounds that train on them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -36,10 +38,12 @@ def _split(data):
 
 class TestExecution:
 
-  @pytest.mark.parametrize('kept, used', [(0, [7, 10, 10, 7]), (10**6, [7, 10, 1])])
+  @pytest.mark.parametrize('kept, used', [(0, [7, 10, 10, 10, 7]), (10**6, [7, 10, 1])])
   def test_clients_are_computed_once_if_there_is_room(self, kept, used, monkeypatch):
     monkeypatch.setattr(features, 'KEPT_BYTES', kept)
+    # Parts of one client, each computed while the datasets of the part before are made.
     monkeypatch.setattr(features, '_CLIENTS', 1)
+    monkeypatch.setattr(features, '_GROUP', 1)
     data, sizes = _data(), []
     body, _ = _split(data)
 
@@ -59,6 +63,21 @@ class TestExecution:
     for name, num in (('test', 300), ('public', 40)):
       x, y = getattr(on_features, name)
       assert x.shape == (num, 6) and y is getattr(data, name)[1]
+
+  def test_features_of_a_client_depend_on_no_other_client(self):
+    # Small clients share a call; two large ones do not.
+    sizes = [3, 0, 16, *range(1, 16), 7, 17, 260]
+    clients = [_examples(num, seed) for seed, num in enumerate(sizes)]
+    data = dataclasses.replace(_data(), clients=clients)
+    body, _ = _split(data)
+    for num in (1, 5, 18, len(sizes)):
+      some = dataclasses.replace(data, clients=clients[:num])
+      on_features = features.of_data(some, body, _model().input_spec[0]).clients
+      together = on_features.features_of(clients[:num])
+      for client, (x, y) in enumerate(together):
+        own_x, own_y = on_features[client]
+        np.testing.assert_array_equal(x.view(np.uint16), own_x.view(np.uint16))
+        assert len(x) == len(y) == sizes[client] and y is own_y is clients[client][1]
 
   def test_rounds_on_features_are_rounds_through_the_frozen_body(self):
     data = _data()
