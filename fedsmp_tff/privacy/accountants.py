@@ -240,7 +240,7 @@ class _Pld(Accountant):
   rdp: type[_Rdp]
 
   def __init__(self, coarseness: int = 1):
-    """Initializes; a grid with `coarseness` times the step takes less time, for a larger epsilon."""
+    """Initializes; a grid of up to `coarseness` times the step takes less time."""
     self._coarseness = coarseness
     self.faster = type(self)(_COARSENESS) if coarseness == 1 else None
 
@@ -255,10 +255,11 @@ class _Pld(Accountant):
 
   def step(self, rounds: Rounds) -> float:
     """Returns the step of the common grid of all rounds' losses."""
-    return self._coarseness * pld.step_of([
+    described = [
         (params.noise_multiplier / self.sensitivity, params.sampling_rate, num)
         for params, num in rounds
-    ])
+    ]
+    return pld.step_of(described, self._coarseness)
 
 
 class _PoissonPld(_Pld):

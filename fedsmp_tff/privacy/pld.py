@@ -51,17 +51,20 @@ _ROUNDING = np.finfo(float).eps
 Loss = pld.PrivacyLossDistribution
 
 
-def step_of(rounds: Sequence[tuple[float, float, int]]) -> float:
+def step_of(rounds: Sequence[tuple[float, float, int]], coarseness: int = 1) -> float:
   """Returns the step of the common grid of the losses of all rounds.
 
   Args:
     rounds: Tuples of a positive noise multiplier, relative to the sensitivity (sigma; sigma / 2
       for a replaced client), a sampling rate, and a number of rounds, at least one.
+    coarseness: Factor of the largest step, and of the step with little noise.
   """
   variance = sum(num * _loss_variance(sigma, rate) for sigma, rate, num in rounds)
   stddev = math.sqrt(variance / sum(num for *_, num in rounds))
   largest = max(_largest_loss(sigma, rate) for sigma, rate, _ in rounds)
-  return max(min(_MOST_STEP, stddev / _STEPS_A_STDDEV), largest / _MAX_STEPS)
+  return max(
+      min(coarseness * _MOST_STEP, stddev / _STEPS_A_STDDEV), coarseness * largest / _MAX_STEPS
+  )
 
 
 def _loss_variance(noise_multiplier: float, sampling_rate: float) -> float:

@@ -67,7 +67,9 @@ class Metrics(loop.Reporter):
     if self._ledger is None:
       return {}
     measured = report.evaluation is not None
-    epsilons = self._experiment.epsilons(report.rounds_charged if measured else 0)
+    # Exact after the last round: twenty of them take Shakespeare's default run 12 s.
+    fast = report.rounds_done < self._experiment.settings.rounds
+    epsilons = self._experiment.epsilons(report.rounds_charged if measured else 0, fast)
     return {
         'rounds_charged': report.rounds_charged,
         **{name: value if measured else None for name, value in epsilons.items()},

@@ -44,7 +44,9 @@ class TestExecution:
       spec = spec_lib.PrivacySpec(12, 3, 3, 1.4, 1.0, 12**-1.1)
       for t, row in enumerate(rows):
         assert row['rounds_charged'] == row['round'] == str(t)
-        assert float(row['epsilon']) == pytest.approx(spec.epsilon(rounds=t))
+        # Before the end from a coarser grid: never less, hardly more.
+        exact, epsilon = spec.epsilon(rounds=t), float(row['epsilon'])
+        assert exact <= epsilon <= 1.002 * exact and (t < 3 or epsilon == exact)
         assert float(row['epsilon_paper']) == pytest.approx(spec.epsilon(accountants.PAPER, t))
       record = ledger_lib.read(out / 'privacy_ledger.jsonl')
       assert record.spec == spec and record.rounds == [0, 1, 2] and not record.seeded

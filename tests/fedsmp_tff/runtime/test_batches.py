@@ -9,8 +9,7 @@ from fedsmp_tff.runtime import batches
 def _run(sums, values, start=0):
   """The batch's results, where each client gives its value to each sum."""
   return batches.run(
-      lambda client: [np.asarray(client[0])] * len(sums),
-      [[value] for value in values],
+      iter([[np.asarray(value)] * len(sums) for value in values]),
       range(start, start + len(values)),
       sums,
   )
@@ -28,11 +27,12 @@ class TestComputation:
       _run([sum_], values, start=7)
 
   def test_an_error_within_a_client_names_it(self):
-    def fail(client):
-      raise KeyError(*client)
+    def clients():
+      yield []
+      raise KeyError('x')
 
     with pytest.raises(KeyError) as raised:
-      batches.run(fail, [['x']], [4], [])
+      batches.run(clients(), [3, 4], [])
     assert raised.value.__notes__ == ['(from client 4 of the round, counted from 0)']
 
 

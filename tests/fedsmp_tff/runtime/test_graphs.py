@@ -1,6 +1,7 @@
 """Tests of graphs as functions: variables of their own, started anew in each call."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from fedsmp_tff.runtime import graphs
@@ -51,3 +52,67 @@ class TestExecution:
   def test_one_thread_an_operation_once_tensorflow_runs(self):
     tf.constant(1) + 1
     assert graphs.use_one_thread_an_operation()  # conftest.py did it in time.
+
+
+def _client(x, y):
+  """Results of a small client: dependent on the order of floats, and refused for y = 13."""
+  with tf.control_dependencies([tf.debugging.Assert(tf.not_equal(y, 13), [y])]):
+    noise = tf.random.stateless_normal([50], [1, y])
+  return tf.reduce_sum(tf.tanh(tf.tensordot(x, x, 1) + noise)), y + 1
+
+
+def _clients_graph():
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, [50], 'x')
+    y = tf.compat.v1.placeholder(tf.int32, [], 'y')
+    outputs = _client(x + tf.compat.v1.placeholder(tf.float32, [], 'b'), y)
+  names = tuple(output.name for output in outputs)
+  return graphs.Graph(graph.as_graph_def().SerializeToString(), ('x:0', 'y:0', 'b:0'), names)
+
+
+class TestClientsFunction:
+
+  def _run(self, function, clients):
+    broadcast = [tf.constant(0.25)]
+    return [tuple(r.item() for r in results) for results in function.results(clients, broadcast)]
+
+  def test_groups_have_the_results_of_clients_alone(self, monkeypatch):
+    rng = np.random.default_rng(4)
+    clients = [
+        [tf.constant(rng.standard_normal(50), tf.float32), tf.constant(100 + i)] for i in range(30)
+    ]
+    alone = graphs.ClientsFunction(_clients_graph())
+    expected = self._run(alone, clients)
+    assert not alone.is_short and [y for _, y in expected] == list(range(101, 131))
+    monkeypatch.setattr(graphs, '_NUM_ALONE', 3)
+    monkeypatch.setattr(graphs, '_SHORT_SECONDS', 1.0)
+    sizes, run_group = [], graphs.ClientsFunction._run_group
+
+    def watch(self, group, broadcast):
+      sizes.append(len(group))
+      return run_group(self, group, broadcast)
+
+    monkeypatch.setattr(graphs.ClientsFunction, '_run_group', watch)
+    # The first is not timed, three are, and two are left at the end.
+    assert self._run(graphs.ClientsFunction(_clients_graph()), clients) == expected
+    assert sizes == [8, 8, 8]
+
+  def test_an_error_in_a_group_is_raised_at_its_client(self, monkeypatch):
+    monkeypatch.setattr(graphs, '_NUM_ALONE', 1)
+    monkeypatch.setattr(graphs, '_SHORT_SECONDS', 1.0)
+    clients = [[tf.zeros([50]), tf.constant(i)] for i in range(20)]
+    results = graphs.ClientsFunction(_clients_graph()).results(clients, [tf.constant(0.0)])
+    assert [next(results)[1] for _ in range(13)] == list(range(1, 14))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+      next(results)
+
+  @pytest.mark.parametrize('seconds, has_variables', [(1e-9, False), (1.0, True)])
+  def test_long_clients_and_variables_stay_alone(self, seconds, has_variables, monkeypatch):
+    monkeypatch.setattr(graphs, '_NUM_ALONE', 1)
+    monkeypatch.setattr(graphs, '_SHORT_SECONDS', seconds)
+    graph = _counter() if has_variables else _clients_graph()
+    client = [tf.constant(5)] if has_variables else [tf.zeros([50]), tf.constant(4)]
+    function = graphs.ClientsFunction(graph)
+    broadcast = [] if has_variables else [tf.constant(0.0)]
+    results = [r[-1].item() for r in function.results([client] * 20, broadcast)]
+    assert results == [15 if has_variables else 5] * 20 and not function.is_short

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import randomness
 from fedsmp_tff import runtime
+from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import local
 from tests.support import processes
 from tests.support import tiny_models
@@ -74,7 +75,7 @@ _CONTEXTS = {
 def each_context(request):
   """Runs the module's tests in each place, one place after the other."""
   with _CONTEXTS[request.param]():
-    yield
+    yield request.param
 
 
 # Places that differ in how clients' results come back, for what else does not depend on the place.
@@ -106,13 +107,14 @@ class TestComputation:
 
   def test_only_k_integers_and_counts_leave_a_client(self, monkeypatch):
     left = []
-    run_client = local.LocalWorkers._run_client
+    results_of = graphs.ClientsFunction.results
 
     def watch(self, *arguments):
-      left.append(run_client(self, *arguments))
-      return left[-1]
+      for results in results_of(self, *arguments):
+        left.append(results)
+        yield results
 
-    monkeypatch.setattr(local.LocalWorkers, '_run_client', watch)
+    monkeypatch.setattr(graphs.ClientsFunction, 'results', watch)
     process = _fed_smp()
     with runtime.local_context():
       process.next(process.initialize(), _data(6))
@@ -193,17 +195,21 @@ class TestExecution:
 
   # Workers that share their randomness would share noise: on Ray in `make test` too.
   @pytest.mark.parametrize('each_context', ['local', 'ray'], indirect=True)
-  def test_fresh_noise_differs_between_clients_and_rounds(self, each_context):
+  def test_fresh_noise_differs_between_clients_and_rounds(self, each_context, monkeypatch):
+    # 2 x 200 clients: after the first hundred they run in groups of eight per call.
     @tff.tensorflow.computation(np.int32)
     def row(client):
-      return tf.one_hot(client, 20, dtype=tf.int64)[:, None] * randomness.fresh_seed()
+      return tf.one_hot(client, 200, dtype=tf.int64)[:, None] * (randomness.fresh_seed() // 16)
 
     @tff.federated_computation(_INTS)
     def draw(clients):
-      return tff.federated_sum(tff.federated_map(row, clients))
+      return tff.federated_secure_sum_bitwidth(tff.federated_map(row, clients), 60)
 
-    seeds = {tuple(seed) for _ in range(3) for seed in draw(list(range(20)))}
-    assert len(seeds) == 60
+    groups, grouped = [], graphs._grouped
+    monkeypatch.setattr(graphs, '_grouped', lambda *a: groups.append(grouped(*a)) or groups[-1])
+    seeds = [tuple(seed) for _ in range(2) for seed in draw(list(range(200)))]
+    assert len({*seeds}) == 400 and all(all(seed) for seed in seeds)
+    assert len(groups) == (each_context == 'local')  # Ray's workers are other processes.
 
   @_local_and_ray
   def test_another_number_of_clients_gets_its_sentence_first(self, each_context):
