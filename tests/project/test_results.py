@@ -8,7 +8,6 @@ import re
 import pytest
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_RESULTS = _ROOT / 'docs' / 'results'
 # Beginnings of columns' titles in the documents, and columns of cells.csv.
 _COLUMNS = {
     'paper: best': 'paper (best, %)',
@@ -20,9 +19,6 @@ _COLUMNS = {
     'uplink': 'uplink (MB)',
     'seeds': 'seeds',
 }
-
-# Commit f825c2d, which made these runs, had methods of their own for --trainable=head.
-_RECORDED_HEADS = {'dp_fedavg': 'fedsmp_head', 'fedavg': 'fedavg_head'}
 
 
 def _cells(path):
@@ -37,7 +33,7 @@ def _cells(path):
 
 def _tables():
   """Yields each table of results: its header, its rows and the rows of the cells.csv it names."""
-  for document in (_ROOT / 'README.md', _RESULTS / 'README.md'):
+  for document in (_ROOT / 'README.md', _ROOT / 'docs' / 'results.md'):
     linked = []
     for part in document.read_text(encoding='utf-8').split('\n\n'):
       linked = re.findall(r'\(([^()]*cells\.csv)\)', part) or linked
@@ -45,7 +41,7 @@ def _tables():
       header, _, *rows = [[text.strip() for text in line] for line in lines] or [[], []]
       if any('final' in name or name == 'validation set' for name in header) and linked:
         cells = list(itertools.chain(*(_cells(document.parent / path) for path in linked)))
-        yield pytest.param(header, rows, cells, id=f'{document.parent.name}: {header[0]}')
+        yield pytest.param(header, rows, cells, id=f'{document.name}: {header[0]}')
 
 
 def _agrees(column, text, cell):
@@ -66,9 +62,7 @@ assert len(_TABLES) >= 9
 @pytest.mark.parametrize('header, rows, cells', _TABLES)
 def test_each_figure_is_one_of_a_cell_of_its_method(header, rows, cells):
   for row in rows:
-    method, trainable = re.findall(r'`(\w+)(?: --trainable=(\w+))?', row[0] + header[0])[0]
-    if trainable == 'head':
-      method = _RECORDED_HEADS[method]
+    method = re.findall(r'`(\w+)', row[0] + header[0])[0]
     of_method = [cell for cell in cells if cell.get('algorithm') == method]
     by_column = {}
     for title, text in zip(header[1:], row[1:]):
