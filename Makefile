@@ -2,12 +2,13 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+DOCS_VENV := .venv-docs
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 # Whole files, in the order of conftest.py: processes share what a file's tests set up.
 PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-slow results lint planted lock
+.PHONY: run test test-slow results lint docs planted lock
 
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --p=0.05 $(ARGS)
@@ -37,6 +38,15 @@ lint: $(INSTALLED)
 	  npx --yes @bazel/buildifier --mode=check --lint=warn BUILD MODULE.bazel; \
 	fi
 
+# The documentation site, in site/; its own environment has no TensorFlow.
+docs: $(DOCS_VENV)/.installed
+	$(DOCS_VENV)/bin/python -m docs.build_site
+
+$(DOCS_VENV)/.installed: requirements-docs.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements-docs.txt
+	touch $@
+
 $(INSTALLED): requirements.txt
 	@test -n "$(PYTHON)" || { \
 	  echo "make: no python3.11 is on the PATH; install Python 3.11, or name one: make PYTHON=FILE" >&2; \
@@ -50,7 +60,10 @@ $(INSTALLED): requirements.txt
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements.txt
 	touch $@
 
-# Makes requirements.txt from requirements.in and overrides.txt; needs uv.
+# Makes requirements.txt from requirements.in and overrides.txt, and requirements-docs.txt from
+# pyproject.toml; needs uv.
 lock:
 	uv pip compile --python-version 3.11 --overrides overrides.txt \
 	  --no-emit-index-url --no-header --upgrade requirements.in -o requirements.txt
+	uv pip compile --python-version 3.11 --group docs \
+	  --no-emit-index-url --no-header --upgrade pyproject.toml -o requirements-docs.txt

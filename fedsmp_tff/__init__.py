@@ -1,4 +1,4 @@
-"""Fed-SMP on TensorFlow Federated: private sums of k shared coordinates.
+"""Fed-SMP on TensorFlow Federated: private sums over k selected coordinates.
 
 Algorithm 1 of Hu, Guo, Gong, "Federated Learning with Sparsified Model
 Perturbation" (d weights, k selected coordinates, r clients per round):
@@ -7,13 +7,13 @@ Perturbation" (d weights, k selected coordinates, r clients per round):
      an update on public data (TopK);
   2. it broadcasts the weights and the mask to r clients;
   3. each client trains tau steps and takes old minus new weights;
-  4. selects the k coordinates, times d/k with RandK;
+  4. selects the k coordinates, scaled by d/k with RandK;
   5. clips them to L2 norm C;
   6. adds N(0, C^2 sigma^2 / r) to each of them;
   7. encodes them as integers, and one secure sum adds the integers of all clients;
   8. the server decodes, divides by r, and subtracts the mean from the weights;
   9. epsilon follows from sigma, the sampling of clients and the number of rounds;
-  10. epsilon does not depend on k: the release of fewer coordinates has less noise in all.
+  10. epsilon does not depend on k: the release of fewer coordinates has less total noise.
 
 Masks from past releases (`ReleasedTopK`, `HybridTopK`, or your own `Sparsifier`) cost no epsilon.
 
@@ -34,7 +34,6 @@ from fedsmp_tff import _platform
 
 __version__ = '0.2.0'
 
-# Each public name, once, under the module that defines it.
 _NAMES = {
     'aggregator': ('FedSmpFactory',),
     'learning_process': ('build_fed_smp', 'tag_client'),

@@ -16,13 +16,13 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   """Computes the private mean of client updates on k shared coordinates (Fed-SMP, Algorithm 1).
 
   The created process runs `mechanism.round.FedSmpRound` on values of any structure of float32 and
-  float64 tensors with d elements in all:
+  float64 tensors with d elements in total:
 
-  * at CLIENTS: takes the k coordinates of the flat value, times d/k (`RandK` only), or zeros if
-    they are not finite; clips them to L2 norm C; adds N(0, C^2 sigma^2 / r) to each, from a fresh
-    seed, and encodes them as integers (`GaussianChannel`), or rounds them first and adds integer
-    noise (`LatticeChannel`);
-  * between: ONE secure sum of int[k] and the number of participants;
+  * at CLIENTS: selects the k coordinates of the flat value (zeros if they are not finite), scales
+    them by d/k (`RandK` only) and clips them to L2 norm C; adds N(0, C^2 sigma^2 / r) to each, from
+    a fresh seed, and encodes them as integers (`GaussianChannel`), or rounds them first and adds
+    integer noise (`LatticeChannel`);
+  * in between: ONE secure sum of int[k] and the number of participants;
   * at SERVER: decodes, divides by r, puts the k values at their coordinates in the structure (zero
     elsewhere), and chooses the next round's coordinates.
 
@@ -38,9 +38,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   A round fails unless exactly `num_slots` participants report, including dummy participants
   without data (`sampling.PoissonSampler`): fewer noise shares would add up to less than the
   mechanism's noise. With `min_reports` each share is larger, so that this many shares suffice;
-  with fewer participants nothing is released: the mean is zero and C stays.
+  with fewer participants nothing is released: the mean is zero and C is unchanged.
 
-  One round of three clients with six coordinates, of which a mask selects two:
+  One round of three clients, with a mask of two of six coordinates:
 
   >>> import numpy as np
   >>> import tensorflow_federated as tff
@@ -74,15 +74,14 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      sparsifier: Chooses the coordinates: `RandK`, `ReleasedTopK` or `Dense`. `TopK` and
+      sparsifier: Choice of the coordinates: `RandK`, `ReleasedTopK` or `Dense`. `TopK` and
         `HybridTopK` need the model: use them in `fedsmp_tff.build_fed_smp`.
       mechanism: Options of the private sum, usually from `PrivacySpec.mechanism()`.
-      seed: Seed of the masks, which are public; None: a fresh seed at `initialize`. The noise
-        does not depend on it.
-      make_channel: Makes the channel of a mechanism; see `Channel` for your own.
+      seed: Seed of the public masks, not of the noise; None: a fresh seed at `initialize`.
+      make_channel: Function that makes a mechanism's channel; for a custom one see `Channel`.
 
     Raises:
-      TypeError: If an argument is of the wrong kind.
+      TypeError: If an argument has the wrong type.
     """
     if not isinstance(sparsifier, sparsifiers.Sparsifier):
       raise TypeError(f'`sparsifier` must be a Sparsifier. Found {type(sparsifier)}.')
@@ -107,17 +106,17 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Args:
       value_type: The type of a client's value.
-      weight_type: Refused. Builders that do not check for a weighted aggregator pass it, such as
-        `tff.learning.algorithms.build_fed_sgd`.
+      weight_type: Must be None. Builders that do not check for a weighted aggregator, such as
+        `tff.learning.algorithms.build_fed_sgd`, pass it.
 
     Raises:
       TypeError: If `value_type` is not a structure of float32 and float64 tensors of known shapes,
-        or there are weights.
+        or `weight_type` is set.
       ValueError: If the sparsifier needs the model's weights (`TopK`), or k exceeds d.
     """
     if weight_type is not None:
       raise TypeError(
-          'FedSmpFactory has no weights: a heavier client could move the sum by more'
+          'FedSmpFactory takes no weights: a client of larger weight could move the sum by more'
           ' than the clip allows. Pass `tff.aggregators.as_weighted_aggregator(factory)`, which'
           f' gives all clients equal weight. Found weights of type {weight_type}.'
       )

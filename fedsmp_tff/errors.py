@@ -1,11 +1,11 @@
-"""One-line messages for people about exceptions."""
+"""Turns exceptions into one-line messages for users."""
 
 import re
 from typing import Optional
 
 
 def reason(error: Exception) -> str:
-  """Returns the first line of an error's text, without TensorFlow's names of nodes."""
+  """Returns the first line of an error's text, without TensorFlow's node names."""
   if isinstance(error, OSError) and error.strerror:
     return error.strerror
   text = getattr(error, 'message', None) or str(error) or type(error).__name__
@@ -15,7 +15,7 @@ def reason(error: Exception) -> str:
 def failed_check(error: Exception) -> Optional[str]:
   """Returns the sentence of a failed `tf.debugging` check; None if no check failed.
 
-  TensorFlow puts the sentence behind a traceback of the graph.
+  TensorFlow puts the sentence after a traceback of the graph.
 
   >>> failed_check(ValueError('Graph execution error: assertion failed: [Too few.] [x = ] [0]'))
   'Too few.'

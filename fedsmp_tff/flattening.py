@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-# Shapes of a model's tensors, in order; d elements in all.
-Shapes = Sequence[Sequence[int]]
+Shapes = Sequence[Sequence[int]]  # A model's tensors in order, with d elements in total.
 
 
 class Flattener:
@@ -36,7 +35,7 @@ class Flattener:
       value_type: A tensor or a structure of tensors, float32 or float64, of known shapes.
 
     Raises:
-      TypeError: If `value_type` is of another kind, or d is not from 1 to 2^31 - 1.
+      TypeError: If `value_type` is a different type, or d is not from 1 to 2^31 - 1.
     """
     allowed = (np.float32, np.float64)
     if not tff.types.is_structure_of_floats(value_type) or not all(
@@ -54,8 +53,8 @@ class Flattener:
     self.dim = sum(self._sizes)
     if not 0 < self.dim < 2**31:
       raise TypeError(
-          '`value_type` must have from 1 to 2^31 - 1 elements in all, which int32'
-          f' coordinates can name. Found {self.dim}.'
+          '`value_type` must have from 1 to 2^31 - 1 elements in total, the range of int32'
+          f' coordinates. Found {self.dim}.'
       )
     is_double = any(leaf.dtype.type is np.float64 for leaf in self._leaves)
     self._dtype = tf.float64 if is_double else tf.float32

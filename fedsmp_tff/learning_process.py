@@ -16,7 +16,7 @@ from fedsmp_tff.mechanism import state as state_lib
 
 
 class FedSmpProcess(tff.learning.templates.LearningProcess):
-  """A learning process with its mechanism, which `program.loop.run` checks by the ledger."""
+  """A learning process with its mechanism, which `program.loop.run` checks against the ledger."""
 
   def __init__(self, *arguments: Any, mechanism: mechanism_lib.Mechanism, **options: Any):
     super().__init__(*arguments, **options)
@@ -29,7 +29,7 @@ def tag_client(
   """Returns one client's data for a process with `seed`, which derives randomness from the id.
 
   Args:
-    client_id: A number that no other client has.
+    client_id: Unique number of the client.
     dataset: The client's examples.
   """
   ids = tf.data.Dataset.from_tensors(tf.constant(client_id, tf.int64))
@@ -87,22 +87,22 @@ def build_fed_smp(
     training: Local training of a client.
     aggregator: The masked private sum; here its sparsifier may also train on public data (`TopK`,
       `HybridTopK`). `next` takes exactly `aggregator.mechanism.num_slots` clients; a client
-      without examples sends its noise alone.
-    server_optimizer: Applies the mean update, as a gradient, to the weights; None: SGD at learning
-      rate 1, as in the paper.
-    seed: For simulation only: makes masks, the order of examples and the NOISE reproducible, order
-      and noise from (seed, round, client id). `next` then takes `tag_client(id, dataset)` per
-      client. Whoever knows the seed can remove the noise. None: all randomness is fresh, except
-      masks if `aggregator.seed` is set.
+      without examples sends only its noise share.
+    server_optimizer: Optimizer that applies the mean update, as a gradient, to the weights; None:
+      SGD at learning rate 1, as in the paper.
+    seed: Seed, for simulation only, that makes masks, the order of examples and the NOISE
+      reproducible; order and noise follow from (seed, round, client id). `next` then takes
+      `tag_client(id, dataset)` per client. Anyone who knows the seed can remove the noise. None:
+      all randomness is fresh, except masks if `aggregator.seed` is set.
 
   Returns:
     The process. `next` takes a list of datasets of single (not batched) examples `(x, y)`, as
     `model.input_spec` describes without its first dimension.
 
   Raises:
-    TypeError: If an argument is of the wrong kind.
-    ValueError: If a number is out of its range, the schedule and the optimizer do not fit, or the
-      sparsifier asks for a public update and has no public data.
+    TypeError: If an argument has the wrong type.
+    ValueError: If a number is out of range, the optimizer does not fit the schedule, or the
+      sparsifier requests a public update and has no public data.
   """
   if server_optimizer is None:
     server_optimizer = tff.learning.optimizers.build_sgdm(1.0)
@@ -110,7 +110,7 @@ def build_fed_smp(
   for name, value, kind, remedy in (
       ('model', model, tff.learning.models.FunctionalModel, from_keras),
       ('training', training, local_training.LocalTraining, ''),
-      ('aggregator', aggregator, aggregator_lib.FedSmpFactory, ', as a stock process takes it'),
+      ('aggregator', aggregator, aggregator_lib.FedSmpFactory, ''),
       ('server_optimizer', server_optimizer, tff.learning.optimizers.Optimizer, ' of TFF'),
   ):
     if not isinstance(value, kind):

@@ -1,4 +1,4 @@
-"""Local training: ClientUpdate of Algorithm 1, and the update on public data of SelectTopk."""
+"""Local training: ClientUpdate of Algorithm 1, and SelectTopk's update on public data."""
 
 from collections.abc import Callable
 import dataclasses
@@ -11,8 +11,7 @@ from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
-# `Dataset.batch` reserves at most 2^16 elements at once, whatever the batch size.
-_ALL_EXAMPLES = 2**31 - 1
+_ALL_EXAMPLES = 2**31 - 1  # `Dataset.batch` reserves at most 2^16 elements at once.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +26,12 @@ class LocalTraining:
     batch_size: Number of examples per step; the last minibatch of an epoch may be smaller.
     epochs: Number of epochs. Exactly one of `epochs` and `steps` is set.
     steps: Number of steps, the paper's tau, over as many epochs as they need.
-    learning_rate_fn: Maps a round's number (int32 scalar tensor, from 0) to the learning rate of
-      the round; None: the optimizer's own.
+    learning_rate_fn: Function from a round's number (int32 scalar tensor, from 0) to its learning
+      rate; None: the optimizer's own.
 
   Raises:
     TypeError: If `optimizer` is not a TFF optimizer.
-    ValueError: If a number is out of its range, or not exactly one of `epochs` and `steps` is set.
+    ValueError: If a number is out of range, or not exactly one of `epochs` and `steps` is set.
   """
 
   optimizer: tff.learning.optimizers.Optimizer
@@ -79,7 +78,7 @@ class LocalTraining:
     return self.hparams_of_round(hparams, tf.constant(0))
 
   def hparams_of_round(self, hparams: Any, round_num: tf.Tensor) -> Any:
-    """Returns `hparams` with the schedule's learning rate of a round."""
+    """Returns `hparams` with the round's scheduled learning rate."""
     if self.learning_rate_fn is None:
       return hparams
     rate = tf.cast(self.learning_rate_fn(round_num), tf.float32)
@@ -107,7 +106,7 @@ class LocalTraining:
       seed: int64[2], seed of the order of the examples.
 
     Returns:
-      The update, a structure as `weights.trainable`.
+      The update, in the structure of `weights.trainable`.
     """
     num_examples = tf.shape(tf.nest.flatten(examples)[0])[0]
     per_epoch = -(-num_examples // self.batch_size)
@@ -226,8 +225,8 @@ class PublicUpdate:
     for rows, own_seed in self._parts(seed):
       own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
       update = self._flattener.flatten(self._train(weights, own, hparams, own_seed))
-      # The largest update dominates an unclipped mean: of ten pseudo-clients in Shakespeare's first
-      # round it has 6 % of the energy of the clients' mean, the clipped mean 83 %.
+      # The largest update dominates an unclipped mean: with ten pseudo-clients, in Shakespeare's
+      # first round, it has 6 % of the energy of the clients' mean, the clipped mean 83 %.
       norm = tf.norm(tf.cast(update, tf.float64))
       factor = tf.where(norm > clipping_norm, clipping_norm / norm, 1.0)
       updates.append(update * tf.cast(factor, update.dtype))

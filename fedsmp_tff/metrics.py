@@ -1,8 +1,8 @@
 """`no_client_metrics`: a metrics aggregator that releases nothing, for stock TFF processes.
 
 By default the processes of `tff.learning.algorithms` add each client's training loss and numbers of
-examples and batches in an unsecure sum without noise: exact functions of clients' data, which no
-epsilon covers. The sums of TFF's `secure_sum_then_finalize` are as exact, and as uncovered.
+examples and batches in an insecure sum without noise: exact functions of clients' data, which no
+epsilon covers. Nor does it cover the sums of TFF's `secure_sum_then_finalize`, which are exact too.
 """
 
 import collections

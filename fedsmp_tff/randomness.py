@@ -2,7 +2,7 @@
 
 Every random number of this library comes from a stateless TensorFlow operation, or from
 `mechanism.chacha20`, on such a seed: private runs (fresh seeds) and reproducible simulations
-(derived seeds) share one path. Derived seeds protect nothing: whoever knows the run's seed can
+(derived seeds) share one path. Derived seeds protect nothing: anyone who knows the run's seed can
 remove the noise.
 
 All streams, each a `fold_in` of its parent in this tree:
@@ -26,7 +26,7 @@ A fresh seed has 126 random bits, and `fold_in` mixes both of its words, so that
 client's noise has them too (a fold of 126 random bits in 128 loses a quarter of a bit). `chacha20`
 draws the noise from that key: an exact share reveals neither the key nor another value.
 
-Masks, rotations, the order of examples and coins come from Philox, which is no cryptographic
+Masks, rotations, the order of examples and coins come from Philox, which is not a cryptographic
 cipher. TensorFlow permutes the 128 bits of a seed, 64 as the key and 64 as the upper half of the
 counter; an attacker who knows a block's 128 bits finds the key in 2^64 trials.
 """
@@ -39,11 +39,9 @@ import tensorflow as tf
 _ENTROPY_SOURCE = '/dev/urandom'
 _READ_BYTES = 4096
 _ENTROPY_LINES = 8
-# Public SipHash keys for two hashes of one random text.
-_HASH_KEYS = ((1, 2), (3, 4))
+_HASH_KEYS = ((1, 2), (3, 4))  # Public SipHash keys for two hashes of one random text.
 _PHILOX = 1
-# Separates the blocks of `fold_in` from blocks that are drawn from the seed itself.
-_FOLD = 0x666F6C645F696E21
+_FOLD = 0x666F6C645F696E21  # Separates blocks of `fold_in` from blocks drawn from the seed itself.
 
 
 def fresh_seed() -> tf.Tensor:

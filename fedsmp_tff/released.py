@@ -1,4 +1,4 @@
-"""Top k by past releases: without public data (ReleasedTopK) or with them (HybridTopK).
+"""Top-k masks from past releases, without public data (ReleasedTopK) or with it (HybridTopK).
 
 Both estimate each coordinate's energy, the mean square of its values, at no cost in epsilon.
 """
@@ -15,25 +15,20 @@ from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import state as state_lib
 
 _FITS = 3
-# Least factor of a group of coordinates, whose low estimate may be noise.
-_LEAST = 1 / 50
-# Fraction of the exploration that is shared equally by all tensors.
-_EQUAL_FRACTION = 0.5
-# Factor per round on the weight of past releases.
-_DECAY = 0.95
-# Weight of the product of rows and columns in the energies of a public update.
-_SMOOTHING = 0.75
-# Orders coordinates of equal estimates, such as never selected coordinates, at random.
-_JITTER = 0.01
+_LEAST = 1 / 50  # Minimum factor of a group of coordinates, whose low estimate may be noise.
+_EQUAL_FRACTION = 0.5  # Fraction of the exploration that all tensors share equally.
+_DECAY = 0.95  # Factor per round on the weight of past releases.
+_SMOOTHING = 0.75  # Weight of the product of rows and columns in the energies of a public update.
+_JITTER = 0.01  # Orders coordinates with equal estimates, such as never-selected ones, at random.
 
 
 @dataclasses.dataclass(frozen=True)
 class ReleasedTopK(sparsifiers.SizedSparsifier):
   """Selects the k coordinates of largest energy by past releases; values are not scaled.
 
-  A fraction of the k coordinates explores: these are drawn at random, half of them from all tensors
-  equally, half in proportion to their energies. The others are the largest of `Energies.estimate`.
-  In the first round all k coordinates explore.
+  A fraction of the k coordinates is drawn at random, for exploration: half of the weight is equal
+  for all tensors, half is proportional to the estimated energies. The others have the largest
+  `Energies.estimate`. In the first round all k coordinates are random.
 
   `ReleasedTopK` needs only the aggregator's own state, so it works in any process that takes an
   aggregator. Compare TP-TopK (arXiv 2606.04375), for record-level privacy, which chooses one mask
@@ -43,7 +38,7 @@ class ReleasedTopK(sparsifiers.SizedSparsifier):
   the round (`FedSmpRound`).
 
   Attributes:
-    random_fraction: Fraction of k that explores, in [0, 1].
+    random_fraction: Fraction of k that is drawn at random, in [0, 1].
   """
 
   random_fraction: float = 0.1
@@ -83,10 +78,10 @@ class HybridTopK(sparsifiers.TopK):
   """Selects the top k by an update on public data and past releases; values are not scaled.
 
   A coordinate's score is the weighted mean of two fractions of energy: of the public update, and
-  of the estimate from releases. Public data rank coordinates that were never selected; releases
-  reflect the clients' data, from which public data may differ. The public update is a noisy
-  sample, so its energies are smoothed by the product of their rows and columns, as estimates from
-  releases are (`Energies.estimate`).
+  of the estimate from releases. The public update ranks coordinates that were never selected;
+  releases reflect the clients' data, which may differ from public data. The public update is a
+  noisy sample, so its energies are smoothed by the product of their rows and columns, as estimates
+  from releases are (`Energies.estimate`).
 
   Privacy: the mask is a function of past releases and of public data (`FedSmpRound`).
 
@@ -110,7 +105,6 @@ class HybridTopK(sparsifiers.TopK):
     public = _fractions(tf.cast(context.public_update(), tf.float32) ** 2)
     public += _SMOOTHING * (_rank_one(public, context.shapes) - public)
     released = _fractions(context.memory.estimate(context.shapes))
-    # `select` ranks by magnitude.
     return self.select(public + self.released_weight * (released - public))
 
 
@@ -135,8 +129,8 @@ class Energies(NamedTuple):
   def after(self, release: state_lib.Release) -> 'Energies':
     """Returns the memory after one more release; older releases decay.
 
-    A released value's square less the noise's variance is an unbiased estimate of the square of
-    the value without noise; it may be negative.
+    The square of a released value minus the noise variance is an unbiased estimate of the squared
+    value without noise; it may be negative.
     """
     squares = tf.cast(release.values**2 - release.stddev**2, tf.float32)
     where = release.coordinates[:, tf.newaxis]
@@ -161,7 +155,7 @@ class Energies(NamedTuple):
     """
     visits = tf.reduce_sum(self.visits)
     variance = tf.math.divide_no_nan(self.noise, visits)
-    # If the releases are noise, the most energy that they could hide.
+    # Energy that releases could hide if they were noise alone.
     hidden = variance * tf.sqrt(tf.math.divide_no_nan(2.0, visits))
     mean = tf.maximum(tf.math.divide_no_nan(tf.reduce_sum(self.total), visits), hidden)
     # All further numbers are relative to the mean.
@@ -211,7 +205,7 @@ class _Fit:
     The prior of a factor has a standard deviation equal to its mean. The error of its estimate
     comes from the noise and from differences between energies within the group.
     """
-    # The variance of (x + noise)^2 is 2 v^2 + 4 v x^2, that of x^2 about its mean 2 mean^2.
+    # Given x, (x + noise)^2 has variance 2 v^2 + 4 v x^2; x^2 has variance 2 mean^2.
     v = self._variance
     variance = 2 * visits * v**2 + (4 * v + 2 * level) * expected
     weight = tf.math.divide_no_nan(expected**2, expected**2 + variance)

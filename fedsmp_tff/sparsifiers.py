@@ -44,7 +44,7 @@ class PublicTraining(NamedTuple):
   Attributes:
     examples: A structure `(x, y)` of arrays whose first dimension counts the examples.
     training: A `LocalTraining`.
-    clients: Number of pseudo-clients, each with an equal part of the examples, drawn anew each
+    clients: Number of pseudo-clients, each with an equal part of the examples, redrawn each
       time; the public update is the mean of their clipped updates. None: one training on all
       examples, as in the paper.
   """
@@ -58,8 +58,8 @@ class Sparsifier(abc.ABC):
   """Interface: chooses k of d coordinates.
 
   Attributes:
-    mask_rounds: H; a mask is chosen before rounds 0, H, 2 H... and held in between, which costs no
-      privacy, since it is public.
+    mask_rounds: H, the number of rounds per mask. A mask is chosen before rounds 0, H, 2 H... and
+      held in between, which costs no privacy, since it is public.
     keeps_all: Whether k = d: no coordinates are chosen, stored or sent.
   """
 
@@ -131,9 +131,7 @@ class SizedSparsifier(Sparsifier):
     if self.num is None:
       return max(1, round(self.compression_ratio * dim))
     if self.num > dim:
-      raise ValueError(
-          f'`num` must be at most the number of coordinates, {dim}. Found {self.num}.'
-      )
+      raise ValueError(f'`num` must be at most the number of coordinates, {dim}. Found {self.num}.')
     return int(self.num)
 
 
@@ -161,8 +159,8 @@ class RandK(SizedSparsifier):
   def select(self, dim: int, seed: tf.Tensor) -> tf.Tensor:
     """Returns k distinct coordinates, int32[k], from `seed`, int64[2].
 
-    They have the k largest of d independent 64-bit keys: every k-subset is equally likely, but for
-    equal keys, whose probability is under d^2 / 2^65.
+    They have the k largest of d independent 64-bit keys: every k-subset is equally likely, except
+    for equal keys, whose probability is under d^2 / 2^65.
     """
     keys = tf.random.stateless_uniform([dim], seed, minval=None, maxval=None, dtype=tf.int64)
     return tf.math.top_k(keys, self.num_kept(dim)).indices

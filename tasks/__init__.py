@@ -5,7 +5,7 @@ import os
 import sys
 
 if importlib.util.find_spec('absl') is None:
-  # `python -m tasks.run` with another Python than that of make.
+  # `python -m tasks.run` was started with a Python other than make's.
   sys.exit(
       f'tasks: {sys.executable} lacks the packages of requirements.txt. Run `make run` once, then'
       ' `. .venv/bin/activate` in this shell.'

@@ -35,41 +35,41 @@ class Options:
   """The options of this command."""
 
   noise_multiplier: Optional[float] = _option(
-      None, 'sigma: the noise of a sum over clients has standard deviation sigma C.'
+      None, 'sigma: noise stddev of the sum over clients / C.'
   )
-  clients_per_round: Optional[int] = _option(None, 'r, clients per round.')
-  population: Optional[int] = _option(None, 'n, clients from which rounds sample.')
+  clients_per_round: Optional[int] = _option(None, 'Number of clients per round, r.')
+  population: Optional[int] = _option(None, 'Number of clients to sample from, n.')
   rounds: Optional[int] = _option(
-      None, 'T, rounds in all.', at_least=1, at_most=calibration.MOST_ROUNDS
+      None, 'Number of rounds, T.', at_least=1, at_most=calibration.MOST_ROUNDS
   )
   delta: Optional[float] = options_lib.option(
       None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).', above=0, below=1
   )
   epsilon: Optional[float] = _option(
       None,
-      'A target: with --rounds, finds the sigma that reaches it; with --noise_multiplier, the'
-      ' most rounds that stay within it.',
+      'Target epsilon. With --rounds: find the sigma that reaches it. With --noise_multiplier: find'
+      ' the maximum number of rounds within it.',
       above=0,
   )
   sampling: str = _option(
       sampling_lib.POISSON,
-      'Sampling of clients, which decides the valid accountants. poisson: each with probability'
-      ' r/n; fixed_size: exactly r of n, as in Algorithm 1.',
+      'Sampling of clients, which determines the sound accountants. poisson: each with probability'
+      ' r/n. fixed_size: exactly r of n, as in Algorithm 1.',
       values=[sampling_lib.POISSON, sampling_lib.FIXED],
   )
   num_slots: Optional[int] = _option(
       None,
-      'With Poisson sampling, the most clients that take part in a round (default: no limit;'
-      ' tasks.run has one).',
+      'Maximum number of clients per round with Poisson sampling (default: no limit; tasks.run has'
+      ' one).',
   )
   accountant: list[str] = options_lib.option(
-      [], 'A module with an ACCOUNTANT of your own (docs/extending.md), printed next to the others.',
+      [], 'Module with a custom ACCOUNTANT (docs/extending.md), printed next to the built-in ones.',
       repeated=True,
   )
   ledger: list[str] = options_lib.option(
       [],
-      'Instead of numbers: prints what runs about the same clients have spent together, from the'
-      ' privacy ledgers of their --output_dir; more directories may follow as arguments.',
+      'Directory of a run, its --output_dir, in place of numbers: print the joint epsilon of runs'
+      ' on the same clients, from their privacy ledgers. More directories may follow as arguments.',
       repeated=True,
   )
 
@@ -95,8 +95,8 @@ _COMMAND = command.Command(
         ' --population=6000 --rounds=180',
         '       python -m tasks.account --ledger=RUN_DIR [RUN_DIR...]',
         '',
-        'Prints epsilon by every accountant, each with its assumptions, and which of them',
-        'are valid for the sampling in use. With --epsilon: the sigma or the rounds.',
+        'Prints epsilon by every accountant, each with its assumptions, and whether it is sound',
+        'for the sampling in use. With --epsilon: sigma or the number of rounds.',
     ),
     (Options,),
     parse=command.parse_with_arguments,
@@ -142,13 +142,13 @@ def _account_for_numbers(options: Options) -> None:
     _print_row(
         f'epsilon = {epsilon:.4g}', 'no guarantee',
         "theorem_1: the paper's closed form, exactly r of n clients",
-        'replace-one adjacency, but sensitivity C where it is 2C',
+        'replace-one adjacency, but sensitivity C instead of 2C',
         *(f'CONDITION NOT MET: {condition}' for condition in unmet),
     )
   print(
-      '\nAll assume: a client is one unit of privacy; n is public; those who see the model do not'
+      '\nAll assume: a client is one unit of privacy; n is public; recipients of the model do not'
       ' know\nwho takes part; all participants report and add fresh noise; noise and sums are in\n'
-      'real arithmetic. Integer noise: see the plan of tasks.run.'
+      'real arithmetic. For integer noise see the plan of tasks.run.'
   )
 
 
@@ -159,12 +159,12 @@ def _check_complete(options: Options) -> None:
     needed += ['noise_multiplier', 'rounds']
   elif (options.noise_multiplier is None) == (options.rounds is None):
     raise errors.InputError(
-        '--epsilon needs one of --rounds, for which it finds sigma, and'
-        ' --noise_multiplier, for which it finds the rounds; set one of them.'
+        '--epsilon needs either --rounds, for which it finds sigma, or --noise_multiplier, for'
+        ' which it finds the number of rounds. Set exactly one of them.'
     )
   for name in needed:
     if getattr(options, name) is None:
-      raise errors.InputError(f'--{name} is not set; set it (see {_COMMAND.program} --help).')
+      raise errors.InputError(f'--{name} is not set. Set it (see {_COMMAND.program} --help).')
 
 
 def _account_for_runs(run_dirs: list[str], options: Options) -> None:
@@ -176,11 +176,11 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   try:
     accountants.claim(rounds)
   except ValueError as error:
-    raise errors.InputError(f'{str(error).rstrip(".")}; name runs of one --sampling.') from None
+    raise errors.InputError(f'{error} Name runs with the same --sampling.') from None
   ledger_lib.check_independent(runs)
   delta = options.delta or min(record.spec.delta for _, record in runs)
   print(
-      '\nall together, if they are about the same people, each a single client in each run, at'
+      '\nall runs together, if they are on the same people, each a single client in each run, at'
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
@@ -196,16 +196,15 @@ def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
     paths = run_directory.ledgers(run_dir)
     if not paths:
       raise errors.InputError(
-          f'--ledger={run_dir} has no privacy ledger; name the --output_dir of a run'
-          ' with privacy.'
+          f'--ledger={run_dir} has no privacy ledger. Name the --output_dir of a private'
+          ' run.'
       )
     records = [ledger_lib.read(path) for path in paths]
     recorded, charged = run_directory.rounds_charged(run_dir), records[-1].rounds_charged
     if charged < recorded or (recorded and paths[-1].name != run_directory.LEDGER):
       raise ledger_lib.LedgerError(
           f'{run_dir}/{run_directory.LEDGER} is truncated or missing: {run_dir}/metrics.csv has'
-          f' {recorded} rounds;'
-          f' {ledger_lib.REMEDY}.'
+          f' {recorded} rounds; {ledger_lib.REMEDY}.'
       )
     runs += zip(paths, records)
   return runs
@@ -232,9 +231,10 @@ def _print_answers(
   if seeded:
     print('Quote none: the noise of a seeded run can be removed.\n')
   else:
-    # All valid answers hold at once: the tightest is the best to quote.
+    # All sound answers hold at the same time: the tightest is the best to quote.
     quoted = accountants.claim(rounds)
-    print(f'Quote {options.answer_text(answers[quoted])}, by {quoted.name}: the best valid one.\n')
+    text = options.answer_text(answers[quoted])
+    print(f'Quote {text}, by {quoted.name}: the tightest sound accountant.\n')
   for accountant, answer in answers.items():
     status = 'WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID'
     if not accountant.guarantees:

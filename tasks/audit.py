@@ -1,8 +1,8 @@
-"""`python -m tasks.audit`: a canary through the real aggregator, a lower bound from its scores.
+"""`python -m tasks.audit`: a lower bound on epsilon, from a canary sent through the aggregator.
 
-One round without sampling is released many times over, in which the canary takes part or not. Its
-scores are the released sum along it and, if the next round's coordinates follow from releases, how
-far these lean towards it. `tasks/training/canaries.py` has the canary.
+One round without sampling is released many times, with and without the canary. Its scores are the
+projection of the released sum on it and, if the next mask depends on releases, the overlap of that
+mask with it. `tasks/training/canaries.py` defines the canary.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
 
-# Small, for speed; k and d do not enter the guarantee.
+# Small, for speed; the guarantee does not depend on k and d.
 _PARTICIPANTS, _VALUES = 4, 8
 # n of Fashion-MNIST, for the default of delta.
 _POPULATION = 6000
@@ -41,12 +41,12 @@ class Options:
       'randk', 'Choice of coordinates. randk: random; released: by past releases.',
       values=['randk', 'released'],
   )
-  releases: int = _option(400_000, 'Releases with the canary, and without it.', at_least=100)
+  releases: int = _option(400_000, 'Number of releases with the canary and without.', at_least=100)
   confidence: float = _option(
       0.95, 'Confidence level of the lower bound.', at_least=0.5, at_most=0.9999
   )
   seed: Optional[int] = _option(
-      None, 'Makes coordinates and noise reproducible (default: fresh).', at_least=0
+      None, 'Seed of coordinates and noise (default: fresh randomness).', at_least=0
   )
 
 
@@ -56,20 +56,20 @@ _COMMAND = command.Command(
         'usage: python -m tasks.audit [flags]',
         '',
         'Prints a lower confidence bound on epsilon, from a canary sent through the aggregator,',
-        'next to the claim. Exit status 1 if the bound is above the claim.',
+        'next to the reported epsilon. Exit status 1 if the bound exceeds the reported epsilon.',
     ),
     (Options,),
 )
 
 
 def main(argv: list[str]) -> int:
-  """Runs the command; returns its exit status: 1 if the claim is refuted."""
+  """Runs the command; returns its exit status: 1 if the reported epsilon is refuted."""
   return _COMMAND.main(argv, _main)
 
 
 def _main(options: Options) -> int:
   try:
-    # If all clients are sampled, the guarantee is that of the sum itself.
+    # If all clients are sampled, the guarantee is the guarantee of the sum itself.
     spec = spec_lib.PrivacySpec(
         population=_PARTICIPANTS, clients_per_round=_PARTICIPANTS, rounds=1,
         noise_multiplier=options.noise_multiplier, clipping_norm=1.0, delta=options.delta,
@@ -77,7 +77,7 @@ def _main(options: Options) -> int:
     )
   except ValueError as error:
     raise errors.as_flags(error, options_lib.options_of(Options)) from None
-  # They import TensorFlow, which --help and wrong flags need not wait for.
+  # These modules import TensorFlow, which --help and wrong flags need not wait for.
   from fedsmp_tff import runtime
   from tasks.training import canaries
 
@@ -88,14 +88,14 @@ def _main(options: Options) -> int:
   claim = spec.epsilon()
   audit = auditing.epsilon_of_one_release(present, absent, spec.delta, options.confidence)
   refuted = audit.epsilon > claim
-  percentage = f' ({100 * audit.epsilon / claim:.0f} % of the claim)' if claim else ''
+  percentage = f' ({100 * audit.epsilon / claim:.0f} % of it)' if claim else ''
   print(
-      'one release, nobody sampled, one client added or removed\n'
-      f'  claimed  epsilon = {claim:.4g} at delta = {spec.delta:.3g}, sigma ='
+      'one release without sampling, one client added or removed\n'
+      f'  reported  epsilon = {claim:.4g} at delta = {spec.delta:.3g}, sigma ='
       f' {spec.noise_multiplier:g}, {spec.noise} noise; {options.sparsifier} coordinates\n'
-      f'  audited  epsilon > {audit.epsilon:.4g}{percentage}, confidence'
+      f'  audited   epsilon > {audit.epsilon:.4g}{percentage}, confidence'
       f' {options.confidence:g}: canary {where}; {audit.method}\n'
-      f'  {"CLAIM REFUTED" if refuted else "the claim stands"}',
+      f'  {"REPORTED EPSILON REFUTED" if refuted else "not refuted"}',
       flush=True,
   )
   return int(refuted)

@@ -3,7 +3,7 @@
 Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare, and the start of
 a run. Stock is `build_unweighted_fed_avg`, a Keras model and `dp_aggregator` with TFF's own
 settings. Implementations alternate, so that a busy machine slows all; the first round, which builds
-graphs, is left out. A top-k mask serves ten rounds: the mean of ten includes one.
+graphs, is excluded. A top-k mask serves ten rounds: the mean over ten rounds includes one choice.
 """
 
 import os
@@ -71,7 +71,7 @@ def _main(options: Options) -> None:
 
 
 def _machine() -> dict[str, float]:
-  """Measures how busy the machine is: the load average, and GFLOP/s of a matrix product."""
+  """Measures the load of the machine: the load average, and GFLOP/s of a matrix product."""
   matrix, size = np.ones([2000, 2000], np.float32), 2000
   begin = time.monotonic()
   for _ in range(10):
@@ -149,7 +149,7 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
           begin = time.monotonic()
           states[name] = process.next(state, examples).state
           seconds[name].append(time.monotonic() - begin)
-  for child in psutil.Process().children():  # TFF leaves its worker behind.
+  for child in psutil.Process().children():  # TFF does not end its worker.
     child.kill()
   return {name: times[1:] for name, times in seconds.items()}
 

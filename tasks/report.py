@@ -2,7 +2,7 @@
 
 import os
 
-# TensorFlow's notes on its start do not concern a report.
+# Silences TensorFlow's startup log.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
@@ -36,9 +36,9 @@ _COMMAND = command.Command(
     (
         'usage: python -m tasks.report RUNS... [--output=DIRECTORY]',
         '',
-        'RUNS are directories of runs (--output_dir of tasks.run), or of many (--sweep_dir of',
-        'tasks.sweep). Writes the numbers of the paper that these runs reproduce next to theirs,',
-        'the flags in which they differ from the paper, all other runs, and a list of the runs.',
+        'RUNS are directories of a run (--output_dir of tasks.run) or of many (--sweep_dir of',
+        'tasks.sweep). Writes the results of the paper next to the runs that reproduce them, with',
+        'the flags that differ from the paper, then all other runs, and a list of the runs.',
     ),
     (Options,),
     parse=command.parse_with_arguments,
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
 
 def _main(options: Options, run_dirs: list[str]) -> None:
   if not run_dirs:
-    raise errors.InputError('no run directory is named; name one or more.')
+    raise errors.InputError('No run directory is named. Name one or more.')
   runs = [results.read(directory) for directory in results.find(run_dirs)]
   groups = results.group([run for run in runs if run is not None])
   tables, figures = tables_lib.all_tables(groups), {}

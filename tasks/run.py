@@ -1,4 +1,4 @@
-"""`python -m tasks.run --task=TASK`: trains with Fed-SMP or a sibling, and prints what it spent."""
+"""`python -m tasks.run --task=TASK`: trains with Fed-SMP or a baseline, prints the privacy."""
 
 import contextlib
 import os
@@ -48,8 +48,8 @@ _COMMAND = command.Command(
     (
         'usage: python -m tasks.run --task=TASK [flags]',
         '',
-        'Trains a model with Fed-SMP or a system to compare it with, prints the plan and',
-        'the privacy spent, and writes the run to --output_dir. For instance:',
+        'Trains a model with Fed-SMP or a baseline, prints the plan and the privacy spent, and',
+        'writes the run to --output_dir. For example:',
         '  python -m tasks.run --task=shakespeare --p=0.05',
         '  python -m tasks.run --task=fashion_mnist --algorithm=dp_fedavg --seed=1',
         '  python -m tasks.run --flagfile=tasks/experiments/paper/fashion_mnist.flags --p=0.005',
@@ -142,8 +142,8 @@ def _prepare_tensorflow(seeded: bool) -> None:
   if 'tensorflow' not in sys.modules:  # The import takes 10 s if its files are not in memory.
     print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
   if seeded:
-    # Two runs of a seed are equal, on GPUs too. TensorFlow reads it once: in a process that has run
-    # something without a seed, a seeded run has another graph, and other last bits, than alone.
+    # Makes two runs of a seed equal, on GPUs too. TensorFlow reads it once: after a run without a
+    # seed in this process, a seeded run has another graph, and other last bits, than in a new one.
     os.environ['TF_DETERMINISTIC_OPS'] = '1'
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-# TensorFlow's notes on its start do not concern a sweep.
+# Silences TensorFlow's startup log.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
@@ -67,7 +67,7 @@ _COMMAND = command.Command(
         'Runs every unfinished configuration of a grid, the paper\'s headline rows first. The same',
         'command resumes an interrupted sweep; a run that fails is reported, and the others',
         'continue. Exit status 1 if one has failed. The checkpoints of finished runs are removed.',
-        'For instance:',
+        'For example:',
         '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
     ),
     (Options,),
@@ -134,7 +134,7 @@ class _Run:
         return
       except OSError as error:
         print(
-            f'tasks.sweep: {self.root} can\'t be locked ({error.strerror}): see to it that'
+            f'tasks.sweep: {self.root} can\'t be locked ({error.strerror}): make sure that'
             ' no other sweep uses it.',
             file=sys.stderr,
         )
@@ -215,7 +215,7 @@ def _cells(options: Options, extra: Sequence[str]) -> list[grids.Cell]:
   """
   if options.grid is None:
     raise errors.InputError(
-        f'--grid is not set; set it to a file, or to one of {", ".join(grids.names())}.'
+        f'--grid is not set. Set it to a file, or to one of {", ".join(grids.names())}.'
     )
   paragraphs = [
       [grids.Cell.of((*cell.flags, *extra)) for cell in paragraph]
@@ -225,8 +225,8 @@ def _cells(options: Options, extra: Sequence[str]) -> list[grids.Cell]:
   if options.index is not None:
     if options.index >= len(cells):
       raise errors.InputError(
-          f'--index={options.index} is not one of the {len(cells)} runs, which count from 0;'
-          ' lower it.'
+          f'--index={options.index} exceeds the {len(cells)} runs, which count from 0. Use'
+          f' --index={len(cells) - 1} or less.'
       )
     cells = [cells[options.index]]
   for cell in cells:

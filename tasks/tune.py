@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# TensorFlow's notes on its start do not concern a run.
+# Silences TensorFlow's startup log.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=g-import-not-at-top
@@ -29,7 +29,7 @@ _TITLES = {theorem_2.RANDK: 'rand-k', theorem_2.TOPK: 'top-k'}
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """The options of this command, besides those of a run."""
+  """The options of this command, in addition to the options of a run."""
 
   client_examples: Optional[int] = options_lib.option(
       None,
@@ -38,7 +38,7 @@ class Options:
       at_least=1,
   )
   tune_rounds: int = options_lib.option(
-      10, 'Rounds on public data, from which the constants are estimated.', at_least=1
+      10, 'Number of rounds on public data, to estimate the constants.', at_least=1
   )
 
 
@@ -49,8 +49,8 @@ _COMMAND = command.Command(
         '',
         'Estimates the constants of Theorem 2 from a few training rounds on public data, and',
         'prints the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
-        'settings are those of a run with the same flags (see python -m tasks.run --help).',
-        'It trains on the public examples of that run alone, so it costs no privacy.',
+        'settings follow from the flags as in a run (see python -m tasks.run --help). It trains',
+        'only on the public examples of that run, so it costs no privacy.',
     ),
     (Options,),
     parse=lambda arguments, *tables, program: settings_lib.parse(
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: Options) -> None:
   _check(settings)
-  # Modules that take seconds to import, after the flags are checked.
+  # These modules take seconds to import, so the flags are checked first.
   from fedsmp_tff.theory import estimation
   from tasks.training import experiment as experiment_lib
 
@@ -78,12 +78,12 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
   if settings.seed is None and not (data.public_owners and data.public_owners.ids):
     raise errors.InputError(
         f'--seed is not set, and a run of {settings.task} draws its public examples by its own'
-        ' seed: the examples here may be its clients\'; set --seed to that of the run.'
+        ' seed: the examples here may be its clients\'. Set --seed to the seed of the run.'
     )
   size = options.client_examples or settings.batch_size
   seed_flag = '' if settings.seed is None else f'--seed={settings.seed} '
   print(
-      f'{settings.task}: {num_public:,} public examples, half of them as clients of {size};'
+      f'{settings.task}: {num_public:,} public examples, half of them in clients of {size} each;'
       f' {options.tune_rounds} rounds\n'
       '  it costs no privacy for runs that set the same examples aside:'
       f' {seed_flag}--public_examples={num_public},\n'
@@ -114,19 +114,19 @@ def _check(settings: settings_lib.RunSettings) -> None:
   """Raises `InputError` if Theorem 2 or the public examples do not fit a run."""
   if settings.clip is None:
     raise errors.InputError(
-        f'--algorithm={settings.algorithm} adds no noise, so that p = 1 is best; choose one that'
-        ' does.'
+        f'--algorithm={settings.algorithm} adds no noise, so that p = 1 is best. Choose a private'
+        ' algorithm.'
     )
   if settings.public_examples is None:
     raise errors.InputError(
         f'--algorithm={settings.algorithm} sets no public examples aside, so that clients would'
-        ' have the examples that this command trains on; add --warm_start=public, or choose'
-        ' fedsmp_topk, which gives p of rand-k too.'
+        ' have the examples that this command trains on. Add --warm_start=public, or choose'
+        ' fedsmp_topk, which also gives p of rand-k.'
     )
   if settings.trainable != settings_lib.ALL:
     raise errors.InputError(
         f'--trainable={settings.trainable} has a frozen body, but Theorem 2 is estimated for all'
-        ' layers; drop --trainable.'
+        ' layers. Remove --trainable.'
     )
 
 
@@ -147,13 +147,13 @@ def _report(estimate: estimation.Estimate, training: theorem_2.Training) -> None
     num_kept = max(1, round(p * training.dim))
     measured = variance and variance(num_kept)
     for sentence in theorem_2.violations(c, training, kind, num_kept, measured):
-      print(f'  beyond the theorem: {sentence}')
+      print(f'  outside the theorem: {sentence}')
   worst = theorem_2.best_compression_ratio(c, training, theorem_2.TOPK)
   least = min(1.0, (estimate.update_norm / training.clipping_norm) ** 2)
   print(
-      f'\nTop-k: by what it was measured to lose; by its worst case, 1 - k/d, p = {worst:.3g}.\n'
+      f'\nTop-k: by its measured loss; by its worst case, 1 - k/d, p = {worst:.3g}.\n'
       f'Rand-k scales by d/k: below p = {least:.2g} half of the updates would be clipped. The bound'
-      ' assumes that\nnone is, and it bounds the gradient, not the accuracy: treat p as a starting'
+      ' assumes\nno clipping, and it bounds the gradient, not the accuracy: treat p as a starting'
       ' point.'
   )
 

@@ -114,7 +114,7 @@ FAULTS = (
           f'{_LIB}/privacy/test_sampling.py {_LIB}/program/test_loop.py'),
     Fault(_LEDGER, 'return round_num if self.seeded else entry', 'return round_num',
           f'{_LIB}/privacy/test_ledger.py {_LIB}/program/test_loop.py'),
-    # What is claimed.
+    # The reported epsilon.
     Fault(_PLD, 'return Loss(gaussian_loss.distribution(noise_multiplier / 2, rate, _REPLACED, step))',
           'return Loss(gaussian_loss.distribution(noise_multiplier, rate, _REPLACED, step))',
           f'{_LIB}/privacy/test_pld.py'),
@@ -145,7 +145,7 @@ FAULTS = (
     Fault('fedsmp_tff/privacy/budget.py',
           'counted = [*self._before, (self._spec.round, rounds)]',
           'counted = [(self._spec.round, rounds)]', f'{_LIB}/privacy/test_budget.py'),
-    # What is recorded.
+    # The records.
     Fault(_LEDGER, 'return len(set(self.rounds)) if self.seeded else len(self.rounds)',
           'return len(set(self.rounds))', f'{_LIB}/privacy/test_ledger.py'),
     Fault(_LEDGER, 'if record.id in by_id:', 'if False:', f'{_LIB}/privacy/test_ledger.py'),
@@ -158,7 +158,7 @@ FAULTS = (
       output = _next(process, state, cohort)
       draw = round_num if ledger is None else ledger.begin(round_num)
 ''', f'{_LIB}/program/test_loop.py'),
-    # What leaves clients, and whose data are whose.
+    # The outputs of clients, and the owners of data.
     Fault('fedsmp_tff/runtime/ray_worker.py', 'if self._round != round_key:',
           'if self._round is None:',
           f'{_LIB}/runtime/test_ray_cluster.py -k each_round_s_clients'),

@@ -4,8 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-# Standard deviation of the noise on the sum of votes, over r (Andrew et al. 2021).
-_VOTES_STDDEV = 1 / 20
+_VOTES_STDDEV = 1 / 20  # Noise stddev of the sum of votes, divided by r (Andrew et al. 2021).
 _MOST_WEIGHT = 0.5
 
 
@@ -51,5 +50,5 @@ class AdaptiveClipping:
     return math.sqrt(1 - vote**2)
 
   def log_factor(self, mean_vote: Any) -> Any:
-    """Returns the logarithm of next C over C, from the noisy mean of the votes."""
+    """Returns log(next C / C), from the noisy mean vote."""
     return -self.learning_rate * (mean_vote + 0.5 - self.quantile)

@@ -1,10 +1,10 @@
 """ChaCha20 as TensorFlow operations: random bits that do not reveal their key.
 
-Noise is only as secret as its generator, and Philox, TensorFlow's own, is no cryptographic cipher.
-The cipher of the `cryptography` package would be a `tf.py_function`, which a graph cannot carry to
-another process. So the cipher is here, 30 operations in a loop of ten, compiled by XLA. One busy
-core takes 0.3 ms for the bits of 8,317 values of Gaussian noise and 15 ms for those of 1.66 million;
-without XLA it takes 1.1 and 116.
+Noise is only as secret as its generator, and Philox, TensorFlow's own, is not a cryptographic
+cipher. The `cryptography` package would require a `tf.py_function`, which a graph cannot carry to
+another process. So this module implements the cipher, as 30 operations in a loop of ten, compiled
+by XLA. One busy core generates the bits of 8,317 Gaussian values in 0.3 ms, and of 1.66 million in
+15 ms; without XLA, in 1.1 and 116 ms.
 
 Source: Nir, Langley, "ChaCha20 and Poly1305 for IETF Protocols" (RFC 8439).
 """
@@ -15,8 +15,7 @@ import tensorflow as tf
 _CONSTANTS = np.frombuffer(b'expand 32-byte k', np.uint32)
 _DOUBLE_ROUNDS = 10
 _WORDS_A_BLOCK = 8
-# Blocks at a time: their 16 KiB of state stay in a core's cache. All at once take 2.5 times as long.
-_TILE = 256
+_TILE = 256  # Blocks, whose state fits in a core's cache; a single tile takes 2.5 times as long.
 
 
 @tf.function(autograph=False, jit_compile=True)
@@ -24,8 +23,8 @@ def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
   """Returns the start of ChaCha20's key stream as little-endian words of 64 bits.
 
   Args:
-    seed: int64[2], both halves of the key, as the cipher's first description has it for keys of
-      128 bits. The nonce is zero: a seed is for one stream.
+    seed: int64[2], which is both halves of the key, as in the cipher's original variant for keys
+      of 128 bits. The nonce is zero: use a seed for one stream only.
     num: Number of words, at most 2^34.
 
   Returns:

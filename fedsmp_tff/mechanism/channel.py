@@ -19,8 +19,7 @@ from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise_shares
 
-# A client's integers: `values`, [num_integers], and `participants`, 1.
-Report = collections.OrderedDict
+Report = collections.OrderedDict  # Integers: `values`, [num_integers], and `participants`, 1.
 _MOST_TRIES = 1000
 
 
@@ -28,16 +27,16 @@ class Channel(abc.ABC):
   """Adds a client's noise share, encodes, sums securely, and decodes.
 
   `FedSmpRound` passes the vector that the guarantee is about: of norm at most 1, in units of C
-  (as it is without clipping). To use a channel of your own, pass a function that makes it to
-  `FedSmpFactory` as `make_channel`. `PrivacySpec` accounts for `GaussianChannel` and
-  `LatticeChannel` alone: the guarantee of another channel is yours to prove.
+  (unscaled without clipping). To use a custom channel, pass a function that makes it to
+  `FedSmpFactory` as `make_channel`. `PrivacySpec` accounts only for `GaussianChannel` and
+  `LatticeChannel`: you must prove the guarantee of any other channel.
 
   Attributes:
     num_values: Length of a client's vector.
     num_integers: Number of integers in a report.
     bits: Bits per value.
     wire_bits: Bits per integer on the wire.
-    step: Distance between neighbouring representable values.
+    step: Distance between adjacent representable values.
     value_bound: Largest magnitude that is represented.
     dtype: Type of the integers.
   """
@@ -67,12 +66,12 @@ class Channel(abc.ABC):
   def decode_sum(
       self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
   ) -> tf.Tensor:
-    """Decodes the sum of clients' integers to the sum of their noisy values.
+    """Decodes the sum of clients' integers into the sum of their noisy values.
 
     Args:
       total: `dtype`[num_integers], the sum of the integers from `encode`.
       num_clients: Number of clients in the sum, an integer scalar.
-      public_seed: The public seed that `encode` got.
+      public_seed: Public seed passed to `encode`.
 
     Returns:
       float64[num_values].
@@ -135,7 +134,7 @@ class GaussianChannel(mechanism_lib.FixedPoint, Channel):
 
   def describe(self, unit: str) -> str:
     return (
-        f'{self.bits} bits a value in [{-self.value_bound:.4g}, {self.value_bound:.4g}]{unit},'
+        f'{self.bits} bits per value in [{-self.value_bound:.4g}, {self.value_bound:.4g}]{unit},'
         f' step {self.step:.2g}{unit}; sums in {self.dtype.name}'
     )
 

@@ -1,4 +1,4 @@
-"""Noise in a finite field: vectors rounded to integers, integer noise, sums modulo 2^b.
+"""Integer noise: vectors rounded to integers, discrete Gaussian noise, sums modulo 2^b.
 
 The integers that leave a client carry the guarantee: a client rounds before it adds the noise, and
 noise is in integers. Wrapping around, the secure sum and the server's work are post-processing.
@@ -16,20 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Standard deviations of a sum's values inside the field. A value leaves it with probability 2e-9,
-# and is then wrong by the whole range.
+# Half the range of a sum, in standard deviations of its values. A value leaves the range with
+# probability 2e-9, and is then wrong by the whole range.
 _RANGE = 6.0
-# A random rounding is accepted with probability 1 - beta at least.
-_BETA = math.exp(-0.5)
+_BETA = math.exp(-0.5)  # A random rounding is accepted with probability at least 1 - beta.
 _MIN_BITS, _MAX_BITS = 8, 30
 _DEFAULT_BITS = 16
-# Least variance of a share, in squared steps, that a Gaussian dominates
-# (`privacy.discrete_gaussian`).
+# Minimum share variance, in squared steps, that a Gaussian dominates (`privacy.discrete_gaussian`).
 LEAST_SHARE_VARIANCE = 8.0
-# Decimal digits of the probabilities of a table.
-_DIGITS = 60
-# Most probability beyond each end of a table.
-_TAIL = decimal.Decimal(2) ** -80
+_DIGITS = 60  # Decimal digits in the computation of a table.
+_TAIL = decimal.Decimal(2) ** -80  # Maximum probability beyond each end of a table.
 _MOST_ENTRIES = 2**18
 
 
@@ -37,7 +33,7 @@ def default_bits(
     num_values: int, noise_multiplier: float, clients_per_round: int, num_slots: int,
     min_reports: int,
 ) -> int:
-  """Returns 16, or the least bits above 16 that `Lattice` accepts for these numbers."""
+  """Returns 16, or the smallest larger number of bits that `Lattice` accepts."""
   bits = _DEFAULT_BITS
   while bits < _MAX_BITS and noise_multiplier:
     try:
@@ -66,13 +62,13 @@ class Lattice:
   Attributes:
     bits: Bits of each integer, in a report and in the sum.
     num_values: Length of a client's vector.
-    noise_multiplier: Least standard deviation of the noise of a released sum.
+    noise_multiplier: Minimum standard deviation of the noise in a released sum.
     clients_per_round: r; the range fits r vectors of norm 1.
-    num_slots: Most shares in a sum.
-    min_reports: Fewest shares in a released sum.
+    num_slots: Maximum number of noise shares in a sum.
+    min_reports: Minimum number of noise shares in a released sum.
 
   Raises:
-    ValueError: If `bits` is out of its range, or so small that a noise share has a variance under
+    ValueError: If `bits` is out of range, or so small that a noise share has a variance under
       8 squared steps: no Gaussian would dominate it.
   """
 
@@ -91,9 +87,9 @@ class Lattice:
       )
     if self.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
       raise ValueError(
-          '`bits` must be so large that a noise share has a variance of'
-          f' {LEAST_SHARE_VARIANCE:g} squared steps, which the guarantee takes. Found {self.bits}'
-          f' with {self.share_variance:.3g}; raise `bits`.'
+          '`bits` must be so large that a noise share has a variance of at least'
+          f' {LEAST_SHARE_VARIANCE:g} squared steps, as the guarantee requires. Found {self.bits},'
+          f' with a variance of {self.share_variance:.3g}; raise `bits`.'
       )
 
   @property
@@ -124,14 +120,12 @@ class Lattice:
   def squared_norm_bound(self) -> int:
     """Largest squared L2 norm of a client's integers, before noise.
 
-    Kairouz, Liu, Steinke 2021, conditional rounding: a random rounding is within it with
-    probability 1 - beta at least, and a client repeats it otherwise.
+    Kairouz, Liu, Steinke 2021, conditional rounding: a random rounding satisfies it
+    with probability at least 1 - beta, and is repeated otherwise.
     """
     root = math.sqrt(self.num_integers)
     spread = math.sqrt(2 * math.log(1 / _BETA)) * (self.scale + root / 2)
-    return math.floor(
-        min((self.scale + root) ** 2, self.scale**2 + root**2 / 4 + spread)
-    )
+    return math.floor(min((self.scale + root) ** 2, self.scale**2 + root**2 / 4 + spread))
 
   @property
   def share_variance(self) -> float:
@@ -147,12 +141,12 @@ class Lattice:
 
 
 class IntegerTable(NamedTuple):
-  """Cumulative probabilities of a distribution of integers, of 128 bits each.
+  """Cumulative probabilities of a distribution over integers, in 128 bits each.
 
   Attributes:
     lowest: Smallest integer.
-    high: int64[num - 1], ascending: the upper 64 bits, less 2^63.
-    low: int64[num - 1]: the lower 64 bits, less 2^63.
+    high: int64[num - 1], ascending: the upper 64 bits, minus 2^63.
+    low: int64[num - 1]: the lower 64 bits, minus 2^63.
     distance: Upper bound on the total variation distance of a draw from the distribution.
   """
 
@@ -175,8 +169,8 @@ def integer_table(variance: float) -> IntegerTable:
   entries = 2 * (math.ceil(12 * math.sqrt(variance)) + 40)  # Negligible probability beyond.
   if entries > _MOST_ENTRIES:
     raise ValueError(
-        f'Integer noise of standard deviation {math.sqrt(variance):.4g} a client is too'
-        ' wide to draw exactly; lower `bits`.'
+        f'Integer noise of standard deviation {math.sqrt(variance):.4g} per client is too wide to'
+        ' draw exactly. Lower `bits`.'
     )
   with decimal.localcontext(decimal.Context(prec=_DIGITS)):
     weights = _weights(decimal.Decimal(variance), entries // 2)

@@ -1,4 +1,4 @@
-"""The options of the private sum as one object, checked once; works without TensorFlow."""
+"""Options of the private sum as one object, checked once; works without TensorFlow."""
 
 from collections.abc import Callable
 import dataclasses
@@ -12,18 +12,16 @@ GAUSSIAN = 'gaussian'
 DISCRETE_GAUSSIAN = 'discrete_gaussian'
 KINDS = (GAUSSIAN, DISCRETE_GAUSSIAN)
 
-# Largest magnitude that is encoded without clipping, far above values of networks' updates.
-_DEFAULT_VALUE_BOUND = 16.0
-# Standard deviations of a noise share inside the encoded range. A share beyond it is cut before the
-# sum, which is no post-processing of the sum and would have to be part of delta. Its probability
-# is 3.6e-33 per value, and 3.6e-16 over 10^6 values, 10^5 clients and 10^6 rounds: less than the
-# PLD accountant cuts off itself.
+_DEFAULT_VALUE_BOUND = 16.0  # Without clipping; far above the values of model updates.
+# Encoded range of a noise share, in standard deviations. A share beyond it is cut before the sum,
+# which is not post-processing of the sum and would have to be part of delta. Its probability is
+# 3.6e-33 per value, and 3.6e-16 over 10^6 values, 10^5 clients and 10^6 rounds: less than the PLD
+# accountant itself cuts off.
 _NOISE_TAIL = 12.0
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _MIN_BITS = 8
-# Values are rounded in float64, which has 53 bits.
-_MAX_BITS = 50
+_MAX_BITS = 50  # Values are rounded in float64, which has 53 bits.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,27 +40,25 @@ class Mechanism:
   ValueError: `noise_multiplier`=1.4 needs a `clipping_norm`, which bounds ...
 
   Attributes:
-    clients_per_round: r, the divisor of sums: the number of sampled clients, with Poisson
-      sampling the expected one.
-    clipping_norm: C, the L2 norm to which a client's k values are clipped; None: no privacy.
-    noise_multiplier: sigma; the noise of a released sum has at least stddev C sigma.
+    clients_per_round: r, number of sampled clients (Poisson: expected), and the divisor of sums.
+    clipping_norm: C, the L2 norm to which a client's k values are clipped; None: no DP.
+    noise_multiplier: sigma; the noise in a released sum has stddev C sigma or more.
     num_slots: Number of participants of a round, at least r; None: r.
-    min_reports: Least number of participants whose sum is released; their noise shares alone
+    min_reports: Minimum number of participants whose sum is released; their noise shares alone
       add up to sigma. None: a round with other than `num_slots` participants fails.
     noise: `gaussian`, or `discrete_gaussian` for noise in integers.
-    bits: Bits of each integer in a report. None: the most with which a sum over all slots fits
-      in int32; for `discrete_gaussian` see `integer_noise.default_bits`.
-    num_values: Length of the vector that epsilon of `discrete_gaussian` noise is about: k, and one
-      more for the vote of `adaptive_clipping`; None: any.
-    value_bound: Largest magnitude that is encoded without clipping; None: 16 (times d/k for
-      `RandK`).
-    adaptive_clipping: Rule by which C changes, from `clipping_norm` on; None: C is constant.
-    clipping_schedule: Maps a round's number (int32 scalar tensor, from 0) to a positive factor on
-      `clipping_norm` in that round; None: 1. Noise is scaled to the round's C, so that epsilon
-      is the same. Excludes `adaptive_clipping`.
+    bits: Bits of each integer in a report. None: the maximum for which a sum over all slots
+      fits in int32; for `discrete_gaussian` see `integer_noise.default_bits`.
+    num_values: Length of the vector for which epsilon of `discrete_gaussian` noise holds: k, plus
+      one for the vote of `adaptive_clipping`; None: any.
+    value_bound: Maximum encoded magnitude without clipping; None: 16 (times d/k for `RandK`).
+    adaptive_clipping: Rule that adapts C, starting at `clipping_norm`; None: C is constant.
+    clipping_schedule: Function from a round's number (int32 scalar tensor, from 0) to a positive
+      factor on `clipping_norm`; None: 1. Noise is scaled to the round's C, so that epsilon is
+      unchanged. Excludes `adaptive_clipping`.
 
   Raises:
-    ValueError: If a number is out of its range, or two options exclude each other.
+    ValueError: If a number is out of range, or two options exclude each other.
   """
 
   clients_per_round: int
@@ -92,9 +88,7 @@ class Mechanism:
     if least is not None and not 1 <= least <= num_slots:
       raise ValueError(f'`min_reports` must be from 1 to `num_slots`={num_slots}. Found {least}.')
     if self.private and not 0 < self.clipping_norm < math.inf:
-      raise ValueError(
-          f'`clipping_norm` must be positive and finite. Found {self.clipping_norm}.'
-      )
+      raise ValueError(f'`clipping_norm` must be positive and finite. Found {self.clipping_norm}.')
     if not 0 <= self.noise_multiplier < math.inf:
       raise ValueError(
           f'`noise_multiplier` must be non-negative and finite. Found {self.noise_multiplier}.'
@@ -103,8 +97,8 @@ class Mechanism:
       raise ValueError(f'`noise` must be one of {KINDS}. Found {self.noise!r}.')
     if self.value_bound is not None and self.private:
       raise ValueError(
-          f'`value_bound`={self.value_bound} needs `clipping_norm=None`: a norm bounds values'
-          f' by itself. Found {self.clipping_norm}.'
+          f'`value_bound`={self.value_bound} needs `clipping_norm=None`: a clip already bounds'
+          f' values. Found {self.clipping_norm}.'
       )
     for name in ('noise_multiplier', 'noise', 'adaptive_clipping', 'clipping_schedule'):
       value = getattr(self, name)
@@ -123,12 +117,12 @@ class Mechanism:
 
   @property
   def private(self) -> bool:
-    """Whether clients clip, and add noise."""
+    """Whether clients clip and add noise."""
     return self.clipping_norm is not None
 
   @property
   def noise_shares(self) -> int:
-    """Least number of noise shares in a released sum."""
+    """Minimum number of noise shares in a released sum."""
     return self.min_reports or self.num_slots
 
   @property
@@ -152,7 +146,7 @@ class Mechanism:
 
   @property
   def values_noise_multiplier(self) -> float:
-    """Noise multiplier of the k values alone: above sigma if C adapts."""
+    """Noise multiplier of the k values alone; exceeds sigma if C adapts."""
     return self.noise_multiplier / self.value_weight
 
   def encoding(
@@ -189,7 +183,7 @@ def share_stddev(noise_stddev: float, num_shares: int) -> float:
 
 
 def default_bits(num_summands: int) -> int:
-  """Returns the most bits per value with which a sum fits in int32."""
+  """Returns the maximum number of bits per value for which a sum fits in int32."""
   return 31 - (num_summands - 1).bit_length()
 
 
@@ -212,10 +206,10 @@ class FixedPoint:
   Attributes:
     bits: Bits per value.
     value_bound: B, the largest magnitude that is represented.
-    num_summands: Most clients in a sum: the slots of a round.
+    num_summands: Maximum number of clients in a sum: the slots of a round.
 
   Raises:
-    ValueError: If `bits` or `value_bound` is out of its range.
+    ValueError: If `bits` or `value_bound` is out of range.
   """
 
   bits: int
@@ -227,7 +221,7 @@ class FixedPoint:
     if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= most:
       raise ValueError(
           f'`bits` must be an integer from {_MIN_BITS} to {most} for sums over'
-          f' {self.num_summands} slots. Found {self.bits}; lower `bits` or `num_slots`.'
+          f' {self.num_summands} slots. Found {self.bits}; change `bits`, or lower `num_slots`.'
       )
     if not 0 < self.value_bound < math.inf:
       raise ValueError(f'`value_bound` must be positive and finite. Found {self.value_bound}.')
@@ -239,7 +233,7 @@ class FixedPoint:
 
   @property
   def step(self) -> float:
-    """Distance between neighbouring representable values."""
+    """Distance between adjacent representable values."""
     return self.value_bound / self.levels
 
   @property

@@ -7,10 +7,8 @@ import tensorflow as tf
 from fedsmp_tff.mechanism import chacha20
 from fedsmp_tff.mechanism import integer_noise
 
-# A first word below it has fewer than 24 significant bits.
-_DEEP = 2**23
-# Numerators and denominators of `_upper_quantile`, from the constant term on: where |z| is small,
-# in the tails, and in the far tails.
+_DEEP = 2**23  # A first word below it has fewer than 24 significant bits.
+# Numerators and denominators of `_upper_quantile`, constants first: center, tails, far tails.
 _CENTER = (
     (3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3,
      1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
@@ -40,8 +38,8 @@ _FAR_TAIL = (
 def gaussian_share(num_values: int, stddev: float, seed: tf.Tensor) -> tf.Tensor:
   """Draws one client's Gaussian noise share by inversion of random bits.
 
-  TensorFlow's own float64 normal ends at 5.68 standard deviations, which shows if one share is
-  in a sum. So each value comes from 64 random bits, in the tails from 128 (`normal_of_bits`).
+  TensorFlow's own float64 normal ends at 5.68 standard deviations, which is visible in a sum with
+  one share. So each value comes from 64 random bits, in the tails from 128 (`normal_of_bits`).
 
   Args:
     num_values: Number of values.
@@ -53,8 +51,8 @@ def gaussian_share(num_values: int, stddev: float, seed: tf.Tensor) -> tf.Tensor
     float64[num_values].
   """
   first = chacha20.stream(seed, num_values)
-  # Second words matter only beyond 7 standard deviations, which one share of 10^6 values in a
-  # million has; drawing them always takes 1.8 times as long.
+  # Second words matter only beyond 7 standard deviations, which one in a million shares of 10^6
+  # values reaches; drawing them always takes 1.8 times as long.
   deep = tf.reduce_any(tf.bitwise.bitwise_and(first, tf.int64.max) < _DEEP)
   second = tf.cond(
       deep,
@@ -69,7 +67,7 @@ def normal_of_bits(bits: tf.Tensor) -> tf.Tensor:
   """Returns standard normal values by inversion of random bits.
 
   One bit is the sign. The others are a probability p in (0, 1/2), uniform, whose quantile is the
-  magnitude: 63 bits are its multiple of 2^-64, 63 more the rest. So p has float64's relative
+  magnitude: 63 bits are its multiple of 2^-64, 63 more the remainder. So p has float64's relative
   precision in both tails, however small it is. The least p is 2^-128: values end at 13.1 standard
   deviations. The mass of 2^-127 beyond costs a delta under 10^-21 in 10^6 rounds of 10^5 shares
   of 10^6 values.

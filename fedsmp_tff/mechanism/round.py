@@ -24,8 +24,7 @@ from fedsmp_tff.mechanism import channel as channel_lib
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
 
-# Maps a round's public seed, int64[2], to an update on public data, [d].
-PublicUpdate = Callable[[tf.Tensor], tf.Tensor]
+PublicUpdate = Callable[[tf.Tensor], tf.Tensor]  # From the round's public seed to an update [d].
 Measurements = collections.OrderedDict[str, tf.Tensor]
 
 
@@ -52,7 +51,7 @@ class FedSmpRound:
       shapes: flattening.Shapes,
       make_channel: channel_lib.MakeChannel = channel_lib.make_channel,
   ):
-    """Initializes the round; `shapes` are those of the model's tensors, in order.
+    """Initializes the round; `shapes` has the shapes of the model's tensors, in order.
 
     Raises:
       ValueError: If `mechanism.num_values` is not the length of a client's vector.
@@ -67,8 +66,8 @@ class FedSmpRound:
     if mechanism.num_values not in (None, num_values):
       raise ValueError(
           f'`num_values`={mechanism.num_values} must be the number of values that clients send,'
-          f' {num_values} (k, and one more for the vote of `adaptive_clipping`): epsilon of integer'
-          ' noise depends on it. Set `num_values` of `PrivacySpec` to that.'
+          f' {num_values} (k, plus one for the vote of `adaptive_clipping`): epsilon of integer'
+          f' noise depends on it. Set `num_values`={num_values} in `PrivacySpec`.'
       )
     self.channel = make_channel(mechanism, num_values, self._scale)
 
@@ -83,7 +82,7 @@ class FedSmpRound:
     return names
 
   def initial_state(self, seed: Optional[int]) -> state_lib.FedSmpState:
-    """Returns the state before round 0, its coordinates zeros until `choose`.
+    """Returns the state before round 0, with zeros for coordinates until `choose`.
 
     Args:
       seed: Seed of the masks, which are public; None: a fresh seed.
@@ -108,12 +107,12 @@ class FedSmpRound:
 
     Args:
       state: The state at the start of a round.
-      public_update: Makes the update on the sparsifier's public data from the round's weights;
-        not called in rounds that hold an earlier mask. None: there are no public data.
+      public_update: Function that returns the update on the sparsifier's public data from the
+        round's weights; not called in rounds that hold an earlier mask. None: no public data.
       anew: Whether to choose also in rounds that hold an earlier mask.
 
     Raises:
-      ValueError: If the sparsifier asks for a public update and there is none.
+      ValueError: If the sparsifier requests a public update and there is none.
     """
     if self._sparsifier.keeps_all:
       return state
@@ -142,8 +141,8 @@ class FedSmpRound:
   ) -> channel_lib.Report:
     """Returns a client's report: masks, scales, clips, adds a noise share, encodes.
 
-    A non-finite update counts as zero and gets its noise share all the same: the sum's noise is
-    right, and no client can spoil the sum.
+    A non-finite update counts as zero and still gets its noise share, so that the sum is finite
+    and has its full noise.
 
     Args:
       update: float32[d] or float64[d].
@@ -151,8 +150,7 @@ class FedSmpRound:
       noise_seed: int64[2], a secret seed, different for each client and round.
 
     Returns:
-      The integers `values`, [channel.num_integers], and `participants`, 1. Nothing else leaves a
-      client.
+      The integers `values`, [channel.num_integers], and `participants`, 1: all that a client sends.
     """
     kept = update if self._sparsifier.keeps_all else tf.gather(update, state.coordinates)
     kept = tf.cast(kept, tf.float64) * self._scale
@@ -205,10 +203,9 @@ class FedSmpRound:
     del seed
     name = type(self._sparsifier).__name__
     raise ValueError(
-        f'`{name}` chooses coordinates by training on public data from the model\'s weights,'
-        ' which an aggregator does not see, and needs examples to train on. Use'
-        f' `fedsmp_tff.build_fed_smp`, and have `{name}.public_training` return them; or take'
-        ' `RandK` or `ReleasedTopK` here.'
+        f'`{name}` chooses coordinates by training on public data from the model\'s weights, which'
+        ' an aggregator does not see, and needs examples. Use `fedsmp_tff.build_fed_smp`, and have'
+        f' `{name}.public_training` return them; or use `RandK` or `ReleasedTopK` here.'
     )
 
   def _release(self, total, state) -> tuple[state_lib.Release, Optional[tf.Tensor]]:
@@ -258,15 +255,13 @@ class FedSmpRound:
     if self.mechanism.private:
       measured['clipping_norm'] = state.clipping_norm
     if self.mechanism.noise_multiplier:
-      # Energy of the released mean over the noise's, less 1: a function of public numbers.
+      # Energy of the released mean / energy of its noise - 1: a function of public numbers.
       energy = self.num_kept * release.stddev[0] ** 2
       measured['signal_to_noise'] = tf.maximum(tf.reduce_sum(release.values**2) / energy - 1, 0.0)
     return measured
 
-  # C: constant, scheduled, or moved by the clients' votes (`AdaptiveClipping`).
-
   def _scheduled_clipping_norm(self, round_num) -> tf.Tensor:
-    """Returns the C of a round that is constant or scheduled; infinite without clipping."""
+    """Returns the constant or scheduled C of a round; infinite without clipping."""
     mechanism = self.mechanism
     norm = tf.constant(mechanism.clipping_norm if mechanism.private else math.inf, tf.float64)
     if mechanism.clipping_schedule is not None:

@@ -7,7 +7,7 @@ class FedSmpState(NamedTuple):
   """Server state of the aggregation, all of it public.
 
   Attributes:
-    round_num: int32, number of rounds that ended.
+    round_num: int32, number of finished rounds.
     seed: int64[2], the seed of every round's public random choices.
     clipping_norm: float64, C of the round; infinite without clipping.
     coordinates: int32[k], the round's mask, ascending; int32[0] for `Dense`, which selects all.
@@ -30,10 +30,8 @@ class Release(NamedTuple):
 
   Attributes:
     coordinates: int32[k], the selected coordinates, ascending.
-    values: float64[k], mean client value at each selected coordinate (sum / r); zeros if not
-      `valid`.
-    stddev: float64[k], standard deviation of the noise in `values`, which is public; zero without
-      privacy.
+    values: float64[k], mean client value per selected coordinate (sum / r); zeros if not `valid`.
+    stddev: float64[k], standard deviation of the noise in `values`, public; zero without privacy.
     valid: bool, whether enough participants reported for a release.
   """
 

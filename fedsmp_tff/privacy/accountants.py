@@ -1,11 +1,11 @@
 """Accountants: each computes epsilon of rounds for one way to sample clients.
 
 Every round releases a sum over sampled clients of vectors clipped to C, plus noise of standard
-deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. With Poisson sampling
-neighbours differ by one client added or removed, which moves the sum by up to C; with a fixed
-number of clients by one replaced client, which moves it by up to 2 C.
+deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. With Poisson sampling,
+adjacent populations differ by one added or removed client, which moves the sum by up to C; with
+fixed-size sampling, by one replaced client, which moves it by up to 2 C.
 
-An accountant of your own derives from `Accountant`; `claim` considers `ACCOUNTANTS` alone.
+A custom accountant derives from `Accountant`; `claim` considers only `ACCOUNTANTS`.
 """
 
 import abc
@@ -24,15 +24,14 @@ from fedsmp_tff.privacy import sampling as sampling_lib
 
 _TENTHS = tuple(1 + x / 10 for x in range(1, 100))
 _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
-# The orders of Opacus 0.x, which the paper used.
-_PAPER_ORDERS = (*_TENTHS, *range(12, 64))
+_PAPER_ORDERS = (*_TENTHS, *range(12, 64))  # The orders of Opacus 0.x, which the paper used.
 _MAX_STEPS_TO_DELTA = 100
-_COARSENESS = 16  # Of the grid on which a search for sigma begins.
+_COARSENESS = 16  # Factor on the grid step at the start of a search for sigma.
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
 _REPLACE = 'replace-one adjacency, sensitivity 2C'
 _POISSON = 'Poisson sampling at rate r/n'
-_FIXED = 'exactly r of n clients a round, without replacement'
+_FIXED = 'exactly r of n clients per round, without replacement'
 
 
 class Round(NamedTuple):
@@ -40,12 +39,11 @@ class Round(NamedTuple):
 
   Attributes:
     sampling: `sampling.POISSON` or `sampling.FIXED`.
-    population: n, of the larger of two neighbouring populations.
+    population: n, in the larger of two adjacent populations.
     clients_per_round: r.
-    num_slots: Most clients that take part.
+    num_slots: Maximum number of clients that take part.
     noise_multiplier: sigma of the Gaussian noise, or of the Gaussian that dominates integer noise.
-    distance: Total variation of a release from post-processing of the Gaussian sum; 0 for Gaussian
-      noise.
+    distance: Total variation distance from the Gaussian sum's post-processing; 0 if Gaussian.
   """
 
   sampling: str
@@ -60,7 +58,7 @@ class Round(NamedTuple):
     return self.clients_per_round / self.population
 
   def with_sampling(self, sampling: str) -> 'Round':
-    """Returns the round with r clients of another sampling, without truncation."""
+    """Returns the round with r clients by another sampling scheme, without truncation."""
     if sampling == self.sampling:
       return self
     num_slots = self.population if sampling == sampling_lib.POISSON else self.clients_per_round
@@ -74,7 +72,7 @@ class Round(NamedTuple):
     return self._replace(num_slots=self.population, distance=self.distance + overflow)
 
 
-# Rounds on the same clients, each with the number of times that it was started.
+# Rounds on the same clients, each with the number of times that it was begun.
 Rounds = Sequence[tuple[Round, int]]
 
 
@@ -90,7 +88,7 @@ class Accountant(abc.ABC):
     assumption: Adjacency and sensitivity.
     sampling: Assumed sampling: `sampling.POISSON` or `sampling.FIXED`.
     guarantees: Whether epsilon is an upper bound, not an estimate.
-    faster: Accountant by which a search for sigma begins; None if this accountant is fast.
+    faster: Accountant for the start of a search for sigma; None if this accountant is fast.
   """
 
   name: str
@@ -101,7 +99,7 @@ class Accountant(abc.ABC):
   faster: Optional['Accountant'] = None
 
   def covers(self, round_params: Round) -> bool:
-    """Returns whether the accountant covers all that happens in such a round."""
+    """Returns whether the accountant covers everything that happens in such a round."""
     return round_params.sampling == self.sampling
 
   @abc.abstractmethod
@@ -113,7 +111,7 @@ class Accountant(abc.ABC):
     """
 
   def models(self, rounds: Rounds) -> Sequence[Rounds]:
-    """Returns equivalent descriptions of the rounds; the least epsilon counts."""
+    """Returns equivalent descriptions of the rounds; the smallest epsilon counts."""
     return [rounds]
 
   def is_sound(self, round_params: Round) -> bool:
@@ -124,7 +122,7 @@ class Accountant(abc.ABC):
   def epsilon(self, rounds: Rounds, delta: float) -> float:
     """Returns epsilon of all rounds together; 0 without rounds, infinite without a proof.
 
-    Rounds of another sampling count as if r clients were sampled in this accountant's way.
+    Rounds with another sampling scheme count as if r clients were sampled by this accountant's.
 
     Args:
       rounds: Rounds on the same clients.
@@ -157,7 +155,7 @@ class Accountant(abc.ABC):
 
 
 class _Rdp(Accountant):
-  """Rényi DP with the conversion of Canonne, Kamath, Steinke (2020)."""
+  """RDP accountant, with the conversion of Canonne, Kamath, Steinke (2020)."""
 
   def __init__(self, upper_bound: float = math.inf):
     """Initializes; skips orders that cannot give less than a known upper bound."""
@@ -187,7 +185,7 @@ class _Rdp(Accountant):
 
 
 class _PoissonRdp(_Rdp):
-  """Rényi DP of Poisson sampling, by dp-accounting."""
+  """RDP accountant for Poisson sampling, by dp-accounting."""
 
   name, title = 'poisson_rdp', f'RDP, {_POISSON}'
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
@@ -216,7 +214,7 @@ class _PoissonRdp(_Rdp):
 
 
 class _FixedRdp(_Rdp):
-  """Rényi DP of a fixed number of clients: Wang, Balle, Kasiviswanathan (2019), Theorem 9."""
+  """RDP accountant for fixed-size sampling: Wang, Balle, Kasiviswanathan (2019), Theorem 9."""
 
   name, title = 'fixed_rdp', f'RDP, {_FIXED}'
   assumption, sampling = _REPLACE, sampling_lib.FIXED
@@ -234,13 +232,13 @@ POISSON_RDP, FIXED_RDP = _PoissonRdp(), _FixedRdp()
 
 
 class _Pld(Accountant):
-  """Privacy loss distributions, or Rényi DP if its upper bound is less."""
+  """PLD accountant, or the RDP accountant if its upper bound is smaller."""
 
   sensitivity: int  # In units of C.
   rdp: type[_Rdp]
 
   def __init__(self, coarseness: int = 1):
-    """Initializes; a grid of up to `coarseness` times the step takes less time."""
+    """Initializes; `coarseness` is a factor on the grid step that saves time."""
     self._coarseness = coarseness
     self.faster = type(self)(_COARSENESS) if coarseness == 1 else None
 
@@ -305,23 +303,23 @@ class _Paper(Accountant):
 
 
 POISSON_PLD, FIXED_PLD, PAPER = _PoissonPld(), _FixedPld(), _Paper()
-# Of two accountants that are sound for the same rounds the first has the smaller epsilon: PLD uses
-# Rényi DP if that gives less, and the paper's conversion adds more at each order, at fewer orders.
+# Among accountants that are sound for the same rounds, the first has the smallest epsilon: PLD uses
+# RDP if that gives less, and the paper's conversion adds more at each order, at fewer orders.
 ACCOUNTANTS = (POISSON_PLD, FIXED_PLD, POISSON_RDP, FIXED_RDP, PAPER)
 
 
 def claim(rounds: Rounds) -> Accountant:
-  """Returns the accountant of least epsilon among `ACCOUNTANTS` that are sound for all rounds.
+  """Returns the accountant of smallest epsilon among `ACCOUNTANTS` that are sound for all rounds.
 
   Raises:
-    ValueError: If the rounds are not of one sampling.
+    ValueError: If the rounds do not have the same sampling scheme.
   """
   for accountant in ACCOUNTANTS:
     if all(accountant.is_sound(params) for params, _ in rounds):
       return accountant
   raise ValueError(
-      'Rounds with Poisson sampling and with a fixed number of clients use different adjacency, so'
-      ' their guarantees do not compose.'
+      'Rounds with Poisson sampling and with fixed-size sampling use different adjacency, so their'
+      ' guarantees do not compose.'
   )
 
 

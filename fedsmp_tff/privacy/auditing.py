@@ -1,8 +1,8 @@
 """Lower confidence bounds on epsilon from canaries' scores.
 
-An accountant bounds the leakage of a correct implementation from above; an audit bounds that of
-this implementation from below. A bound above the reported epsilon refutes it. A bound below it
-proves nothing: canaries are one attack, and bounds are of 95 % confidence by default.
+An accountant bounds the leakage of a correct implementation from above; an audit bounds the leakage
+of this implementation from below. A bound above the reported epsilon refutes it. A bound below it
+proves nothing: canaries are one attack, and the confidence is 95 % by default.
 """
 
 import math
@@ -68,6 +68,6 @@ def epsilon_of_one_release(
   name = 'score' if present.shape[1] == 1 else f'score {attack[0] + 1}'
   return Audit(
       max(0.0, bound(attack, held)),
-      f'{len(present):,} releases with a canary and {len(absent):,} without; {name} from'
-      f' {attack[1]:.3g} on; Clopper-Pearson',
+      f'{len(present):,} releases with a canary and {len(absent):,} without; {name} >='
+      f' {attack[1]:.3g}; Clopper-Pearson',
   )

@@ -1,4 +1,4 @@
-"""An epsilon that a run must not pass, with the runs on the same clients before it."""
+"""An epsilon that a run, with earlier runs on the same clients, must not exceed."""
 
 import math
 
@@ -7,11 +7,11 @@ from fedsmp_tff.privacy import spec as spec_lib
 
 
 class BudgetSpentError(Exception):
-  """A round would pass the budget, and does not begin; the message has the numbers."""
+  """A round would exceed the budget and does not begin; the message has the numbers."""
 
 
 class EpsilonBudget:
-  """An epsilon, at the delta of a run, and which rounds of the run stay within it.
+  """Decides whether rounds of a run stay within an epsilon, at the delta of the run.
 
   >>> spec = spec_lib.PrivacySpec(
   ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
@@ -23,19 +23,17 @@ class EpsilonBudget:
   False
   """
 
-  def __init__(
-      self, epsilon: float, spec: spec_lib.PrivacySpec, before: accountants.Rounds = ()
-  ):
+  def __init__(self, epsilon: float, spec: spec_lib.PrivacySpec, before: accountants.Rounds = ()):
     """Initializes the budget.
 
     Args:
       epsilon: The budget, positive.
       spec: The specification of the run.
-      before: Rounds of earlier runs on the same clients, and their numbers.
+      before: Rounds of earlier runs on the same clients.
 
     Raises:
-      ValueError: If `epsilon` is not positive, or an earlier run has another `sampling`: the
-        guarantees then do not compose.
+      ValueError: If `epsilon` is not positive, or an earlier run has another `sampling`, so that
+        the guarantees do not compose.
     """
     if not epsilon > 0:
       raise ValueError(f'`epsilon_budget` must be positive. Found {epsilon}.')
@@ -52,9 +50,9 @@ class EpsilonBudget:
     return self._accountant.epsilon(counted, self._spec.delta)
 
   def allows(self, rounds: int) -> bool:
-    """Whether a number of rounds of the run stays within the budget."""
+    """Returns whether a number of rounds of the run stays within the budget."""
     while self._most_allowed < rounds < self._fewest_refused:
-      # First the whole run, then halfway to it: fewer epsilons than one for each round.
+      # First the whole run, then bisection: this computes fewer epsilons than one per round.
       candidate = max(rounds, self._spec.rounds)
       if self._fewest_refused < math.inf:
         candidate = (rounds + self._fewest_refused) // 2

@@ -7,13 +7,10 @@ import math
 from scipy import optimize
 
 MOST_ROUNDS = 10**6
-# Replace 0 and infinity, which have no logarithm.
-_SMALL_EPSILON, _LARGE_EPSILON = 1e-9, 1e6
-# Of the logarithm of sigma.
-_FIRST_WIDTH = 0.25
-_TOLERANCE = 1e-8
+_SMALL_EPSILON, _LARGE_EPSILON = 1e-9, 1e6  # For 0 and infinity, which have no logarithm.
+_FIRST_WIDTH, _TOLERANCE = 0.25, 1e-8  # In log sigma.
 _MOST_STEPS = 20
-# A step of this size leaves an error of a thousandth of it: slopes on two grids are as near.
+# A step of this size leaves a thousandth of it as error: the slopes on both grids are that close.
 _LAST_STEP = 1e-4
 
 
@@ -22,7 +19,7 @@ def find_sigma(
 ) -> float:
   """Returns the noise multiplier in [low, high] whose epsilon is nearest to a target.
 
-  By Brent's method on logarithms, of which epsilon is nearly a linear function.
+  Uses Brent's method on logarithms, in which epsilon is nearly linear.
 
   >>> round(find_sigma(lambda sigma: 1 / sigma, 4.0, start=1.0, low=0.01, high=100.0), 6)
   0.25
@@ -30,9 +27,9 @@ def find_sigma(
   Args:
     epsilon_fn: Maps a noise multiplier to epsilon; decreasing.
     epsilon: The target.
-    start: A noise multiplier in the range, from which the search begins.
-    low: The least noise multiplier.
-    high: The largest one.
+    start: Noise multiplier in the range, from which the search begins.
+    low: Smallest noise multiplier.
+    high: Largest noise multiplier.
   """
   excess = _excess(epsilon_fn, epsilon)
   least, most = math.log(low), math.log(high)
@@ -59,7 +56,7 @@ def refine_sigma(
 ) -> float:
   """Returns the noise multiplier whose epsilon is nearest to a target, in few evaluations.
 
-  By steps with the slope of a fast function; by `find_sigma` if they do not converge.
+  Takes steps with the slope of a fast function; calls `find_sigma` if they do not converge.
 
   Args:
     epsilon_fn: Maps a noise multiplier to epsilon, slowly.
@@ -88,7 +85,7 @@ def most_rounds(epsilon_fn: Callable[[int], float], epsilon: float) -> int:
 
   Args:
     epsilon_fn: Maps a number of rounds to epsilon; increasing.
-    epsilon: The target, at least that of 0 rounds.
+    epsilon: The target, at least `epsilon_fn(0)`.
   """
   high = 1
   while high < MOST_ROUNDS and epsilon_fn(high) <= epsilon:
@@ -96,10 +93,8 @@ def most_rounds(epsilon_fn: Callable[[int], float], epsilon: float) -> int:
   return bisect.bisect_right(range(high + 1), epsilon, lo=high // 2, key=epsilon_fn) - 1
 
 
-def _excess(
-    epsilon_fn: Callable[[float], float], epsilon: float
-) -> Callable[[float], float]:
-  """Returns the function from log sigma to log epsilon, less that of the target."""
+def _excess(epsilon_fn: Callable[[float], float], epsilon: float) -> Callable[[float], float]:
+  """Returns a function from log sigma to log(epsilon / target)."""
   return lambda x: math.log(
       min(max(epsilon_fn(math.exp(x)), _SMALL_EPSILON), _LARGE_EPSILON) / epsilon
   )

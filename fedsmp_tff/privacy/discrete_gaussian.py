@@ -1,8 +1,8 @@
 """The continuous Gaussian that dominates sums of discrete Gaussian noise.
 
 In many dimensions, for integer vectors that differ in any direction, the worst pair of releases is
-not known. It need not be: but for a negligible distance, the integers are post-processing of a
-release with continuous Gaussian noise of a variance that is less by t^2.
+not known. It need not be: except for a negligible distance, the integers are post-processing of a
+release with continuous Gaussian noise, whose variance is smaller by t^2.
 
 Write eta(v) = 2 sum_(m >= 1) exp(-2 pi^2 v m^2), D(v) for the discrete Gaussian with
 probabilities proportional to exp(-y^2 / (2 v)). For any c, the sum of exp(-(y - c)^2 / (2 v)) over
@@ -10,14 +10,14 @@ integers y is sqrt(2 pi v) times a number in 1 +- eta(v) (Poisson summation). So
 
 * rounding: let x be N(0, a^2), and y an integer drawn with probability proportional to
   exp(-(y - x)^2 / (2 t^2)). Then y's probabilities are D(a^2 + t^2)'s times numbers in
-  1 +- 2 eta(t^2) / (1 - eta(t^2)). This rounding moves with its argument: what comes of
-  x + v has the distribution of y + v for every integer v. So integers + D(a^2 + t^2) are integers +
-  N(0, a^2), rounded at random, whatever the integers are and in every coordinate;
+  1 +- 2 eta(t^2) / (1 - eta(t^2)). This rounding commutes with integer shifts: rounding
+  x + v gives the distribution of y + v for every integer v. So integers + D(a^2 + t^2) are
+  integers + N(0, a^2), rounded at random, whatever the integers are and in every coordinate;
 * sums: the sum of independent D(v) and D(w) has D(v + w)'s probabilities times numbers
   in (1 +- eta) / (1 -+ eta), eta = eta(v w / (v + w)).
 
 (Peikert 2010, Theorem 3.1; Kairouz, Liu, Steinke 2021, Section 4, has the sums.) With t^2 = 3,
-eta is 4e-26. More shares than the fewest are post-processing too.
+eta is 4e-26. Shares beyond the minimum are post-processing too.
 """
 
 import math
@@ -25,8 +25,7 @@ from typing import NamedTuple
 
 from fedsmp_tff.mechanism import integer_noise
 
-# t^2.
-_ROUNDING_VARIANCE = 3.0
+_ROUNDING_VARIANCE = 3.0  # t^2.
 
 
 class DominatingGaussian(NamedTuple):
@@ -44,7 +43,7 @@ class DominatingGaussian(NamedTuple):
 def dominating_gaussian(lattice: integer_noise.Lattice) -> DominatingGaussian:
   """Returns the dominating Gaussian mechanism for one client added or removed.
 
-  The noise is that of the fewest shares in a released sum.
+  The noise is the sum of the minimum number of shares in a release.
   """
   share, num = lattice.share_variance, lattice.min_reports
   variance = share * num - _ROUNDING_VARIANCE

@@ -1,9 +1,9 @@
 """The privacy ledger: a record on disk of each round before it begins.
 
-A ledger of a seeded run has a digest of the seed, by which `check_independent` finds two runs with
-equal noise. The digest has no secret key, on purpose: with a key, ledgers that were written in two
-places could not be compared, and whoever has a release or the initial weights can test a guessed
-seed without any ledger. It is slow (scrypt), so that it is the worst of these ways to guess.
+A ledger of a seeded run has a digest of the seed, with which `check_independent` finds two runs
+with equal noise. The digest has no secret key, on purpose: with a key, ledgers from two places
+could not be compared, and anyone who has a release or the initial weights can test a guessed seed
+without any ledger. It is slow (scrypt), so that it is the least efficient of these tests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,9 +25,8 @@ from fedsmp_tff.privacy import spec as spec_lib
 
 _VERSION = 1
 _SUM, _ENTRY, _ROUND = 'sum', 'entry', 'round'
-# Fields of the first line that a run that resumes must match, in the names of `Record`.
+# Fields of the first line that a resumed run must match, by their names in `Record`.
 _HEAD = ('run', 'data', 'initial_weights', 'seeded', 'seed_digest', 'spec')
-# The remedy for a ledger that was cut, changed or lost.
 REMEDY = (
     'restore the latest backup, and add the rounds that it lacks, or epsilon counts too few'
     " (docs/privacy.md, 'A damaged ledger')"
@@ -39,7 +38,7 @@ _NOTE = {
 
 
 class LedgerError(Exception):
-  """A ledger is damaged, another run's or can't be written; the message has the remedy."""
+  """A ledger is damaged, of another run or can't be written; the message has the remedy."""
 
 
 class Record(NamedTuple):
@@ -56,7 +55,7 @@ class Record(NamedTuple):
     data: Name of the run's data.
     initial_weights: Initialization of the model, such as 'random', or the public data of its
       pre-training: epsilon covers the rounds alone.
-    id: Random name of the ledger, which a copy shares.
+    id: Random name of the ledger, shared by its copies.
     sums: The SHA-256 of each line.
   """
 
@@ -75,8 +74,8 @@ class Record(NamedTuple):
   def rounds_charged(self) -> int:
     """The number of rounds that count for privacy.
 
-    A round that was begun counts, and counts again if it is run again. With a seed the repeated
-    round has equal noise, and counts once.
+    A round counts once it has begun, and again if it is repeated. With a seed the repeated round
+    has equal noise, and counts once.
     """
     return len(set(self.rounds)) if self.seeded else len(self.rounds)
 
@@ -91,7 +90,7 @@ class Ledger(contextlib.AbstractContextManager):
 
   Each line contains the SHA-256 of itself and the line before, which reveals lines that were
   changed, left out or moved. A missing end is revealed by checkpoints, which contain the length
-  (`state`). `spec` and `seeded` are those of the `Record`.
+  (`state`). For `spec` and `seeded` see `Record`.
   """
 
   def __init__(
@@ -111,14 +110,14 @@ class Ledger(contextlib.AbstractContextManager):
       path: The file.
       spec: See `Record`.
       run: See `Record`.
-      seed: The seed of the run's noise (that of `build_fed_smp`), not negative; None: noise is
-        fresh. Only its digest is written.
+      seed: Non-negative seed of the run's noise (`seed` of `build_fed_smp`); None: fresh noise.
+        Only its digest is written.
       data: See `Record`.
       initial_weights: See `Record`.
-      budget: The privacy budget; None: any epsilon. It may change when the run resumes.
+      budget: The privacy budget; None: no limit. It may change when the run resumes.
 
     Raises:
-      LedgerError: If the existing file is damaged or another run's, or can't be written.
+      LedgerError: If the existing file is damaged, of another run, or can't be written.
     """
     self.spec = spec
     self.seeded = seed is not None
@@ -154,7 +153,7 @@ class Ledger(contextlib.AbstractContextManager):
 
   def close(self) -> None:
     """Closes the file."""
-    with contextlib.suppress(OSError):  # An entry that could not be written: its round did not begin.
+    with contextlib.suppress(OSError):  # If an entry was not written, its round did not begin.
       self._file.close()
 
   def begin(self, round_num: int) -> int:
@@ -164,11 +163,11 @@ class Ledger(contextlib.AbstractContextManager):
       round_num: The round, from 0.
 
     Returns:
-      The number of the round's draw of clients. Without a seed a round that is run again draws
+      The number of the round's draw of clients. Without a seed a repeated round draws
       other clients: two releases on one sample would not be two independent rounds.
 
     Raises:
-      BudgetSpentError: If the round would pass the budget; nothing is recorded.
+      BudgetSpentError: If the round would exceed the budget; nothing is recorded.
       LedgerError: If it can't be written.
     """
     entry, before = len(self._rounds), self.rounds_charged()
@@ -179,8 +178,8 @@ class Ledger(contextlib.AbstractContextManager):
         raise budget_lib.BudgetSpentError(
             f'Round {round_num + 1} does not begin: it would bring epsilon to'
             f' {self._budget.spent(charged):.4g}, above the budget of {self._budget.epsilon:g}'
-            f' ({self._budget.spent(before):.4g} is spent). All rounds before it are kept; raise the'
-            ' budget to resume.'
+            f' ({self._budget.spent(before):.4g} is spent). All rounds before it are kept. Raise'
+            ' the budget to resume.'
         )
       self._append({_ENTRY: entry, _ROUND: round_num})
     except BaseException:
@@ -206,7 +205,7 @@ class Ledger(contextlib.AbstractContextManager):
     }
 
   def check(self, state: dict[str, Any]) -> None:
-    """Raises `LedgerError` if this ledger does not begin with that of `state`."""
+    """Raises `LedgerError` if this ledger does not begin with the entries that `state` records."""
     entries = int(state['entries'])
     if entries >= len(self._sums):
       raise LedgerError(
@@ -215,8 +214,8 @@ class Ledger(contextlib.AbstractContextManager):
       )
     if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
       raise LedgerError(
-          f'{self._path} was changed: its first {entries} entries are not those that the checkpoint'
-          f' recorded; {REMEDY}.'
+          f'{self._path} was changed: its first {entries} entries differ from the entries that the'
+          f' checkpoint recorded; {REMEDY}.'
       )
 
   def _append(self, content: dict[str, Any]) -> None:
@@ -257,19 +256,19 @@ def check_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
     if record.seeded and record.seed_digest in by_seed:
       raise LedgerError(
           f'{by_seed[record.seed_digest]} and {name} are of runs with the same seed: their noise is'
-          ' the same and cancels in the difference, so no epsilon covers both; name one of them.'
+          ' equal and cancels in the difference, so no epsilon covers both. Name only one of them.'
       )
     if record.id in by_id:
       raise LedgerError(
-          f'{by_id[record.id]} and {name} are copies of one ledger, which do not record which of'
-          ' their rounds are the same. Name the longer one if the other run ended where it was'
-          ' copied; if both went on, no figure here covers both.'
+          f'{by_id[record.id]} and {name} are copies of one ledger, and do not record which'
+          ' rounds they share. Name the longer one if the other run ended where it was copied; if'
+          ' both continued, no epsilon computed here covers both.'
       )
     by_seed[record.seed_digest] = by_id[record.id] = name
 
 
 def read(path: os.PathLike[str]) -> Record:
-  """Reads a ledger; raises `LedgerError` if it is missing, was changed, or can't be read."""
+  """Reads a ledger; raises `LedgerError` if it is missing, changed, or can't be read."""
   try:
     content = pathlib.Path(path).read_bytes()
   except OSError as error:
@@ -287,8 +286,7 @@ def read(path: os.PathLike[str]) -> Record:
     expected = _sum(sums[-1] if sums else '', entry)
     if sum_ != expected or entry.get(_ENTRY, -1) != number - 2:
       raise LedgerError(
-          f'{path} was changed: line {number} is not what was written after the line before;'
-          f' {REMEDY}.'
+          f'{path} was changed: line {number} does not continue the line before it; {REMEDY}.'
       )
     sums.append(sum_)
     parsed.append(entry)
@@ -309,7 +307,7 @@ def read(path: os.PathLike[str]) -> Record:
 
 @functools.lru_cache
 def _digest_of_seed(seed: int) -> str:
-  """Returns a slow digest without a key; the module says why."""
+  """Returns a slow digest without a key; see the module's docstring."""
   return hashlib.scrypt(
       str(seed).encode(), salt=b'fedsmp_tff: seed of a ledger', n=2**14, r=8, p=1, dklen=16
   ).hex()

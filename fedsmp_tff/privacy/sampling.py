@@ -7,8 +7,7 @@ from typing import Optional
 import numpy as np
 
 POISSON, FIXED = 'poisson', 'fixed_size'
-# Standard deviations of the number of sampled clients that have slots.
-_SPREAD = 5
+_SPREAD = 5  # Slots above r, in standard deviations of the number of sampled clients.
 
 
 class Sampler(abc.ABC):
@@ -35,8 +34,7 @@ class Sampler(abc.ABC):
     Args:
       population: n.
       clients_per_round: r, from 1 to n.
-      seed: Not negative, for simulation only: whoever knows it knows who takes part. None: draws
-        are fresh.
+      seed: Non-negative, for simulation only: it reveals who takes part. None: fresh draws.
 
     Raises:
       ValueError: If r is not from 1 to n, or `seed` is negative.
@@ -57,13 +55,12 @@ class Sampler(abc.ABC):
     """Returns the participants of a round, int64[num_slots], all distinct.
 
     Args:
-      draw: Number of the draw, from 0; no effect without a seed. A round that is run again with
+      draw: Number of the draw, from 0; no effect without a seed. A round that is repeated with
         fresh noise needs another draw: two releases on one sample of clients are not two
         independent rounds.
 
     Returns:
-      Clients, from 0 to n - 1, and dummy participants, negative, who have no data and send zero
-      plus their noise share.
+      Clients, from 0 to n - 1, and dummies, negative, without data, which send only a noise share.
     """
     return self._sample(np.random.default_rng([self._seed, draw] if self.seeded else None))
 
@@ -93,8 +90,8 @@ class PoissonSampler(Sampler):
 
   The number of participants is constant, so that their noise shares add up to the mechanism's noise
   and the number of sampled clients stays hidden. If more clients were sampled than there are slots,
-  a random subset of them takes part ("truncated Poisson sampling", arXiv 2508.15089), for which
-  accountants charge.
+  a random subset of them takes part ("truncated Poisson sampling", arXiv 2508.15089), whose cost
+  the sound accountants include.
 
   >>> sampler = PoissonSampler(population=1000, clients_per_round=4, num_slots=8, seed=1)
   >>> participants = sampler.sample(draw=0)
@@ -116,11 +113,11 @@ class PoissonSampler(Sampler):
     Args:
       population: n.
       clients_per_round: r, the expected number of clients, from 1 to n.
-      num_slots: From r to n; None: five standard deviations above r, at most n.
+      num_slots: Number of slots, from r to n; None: five standard deviations above r, at most n.
       seed: See `Sampler`.
 
     Raises:
-      ValueError: If a number is out of its range.
+      ValueError: If a number is out of range.
     """
     super().__init__(population, clients_per_round, seed)
     if num_slots is None:
@@ -134,7 +131,7 @@ class PoissonSampler(Sampler):
     self.num_slots = num_slots
 
   def _sample(self, rng: np.random.Generator) -> np.ndarray:
-    # A binomial number of random clients is distributed as a coin per client.
+    # A binomial number of random clients has the distribution of one coin flip per client.
     num = rng.binomial(self.population, self.clients_per_round / self.population)
     clients = rng.choice(self.population, min(num, self.num_slots), replace=False)
     return np.concatenate([clients, -1 - np.arange(self.num_slots - len(clients))])

@@ -35,19 +35,16 @@ class PrivacySpec:
   >>> spec.accountant.name, spec.sampler(seed=1).num_slots, spec.mechanism().num_slots
   ('poisson_pld', 150, 150)
 
-  The unit of privacy is a client with all of its data. Neighbouring populations differ by one
-  client added or removed with `POISSON` sampling, by one client replaced with `FIXED`. The
+  The unit of privacy is a client with all of its data. Adjacent populations differ by one client
+  added or removed with `POISSON` sampling, by one client replaced with `FIXED`. The
   guarantee protects who took part, how many clients were sampled, and what a client computed. This
   specification, the masks, every round's release, and so every model are public.
 
   Attributes:
-    population: n, the number of clients to sample from; of two neighbouring populations, the
-      larger.
-    clients_per_round: r, the number of sampled clients (expected, with `POISSON`), and the divisor
-      of sums.
+    population: n, number of clients to sample from, in the larger of two adjacent populations.
+    clients_per_round: r, number of sampled clients (`POISSON`: expected), and the divisor of sums.
     rounds: T, the number of rounds.
-    noise_multiplier: sigma; the noise of a released sum has at least stddev C sigma. 0 gives an
-      infinite epsilon.
+    noise_multiplier: sigma; a released sum has noise stddev C sigma or more. 0: infinite epsilon.
     clipping_norm: C, the L2 norm to which a client's vector is clipped; infinite (no clipping) only
       without noise.
     delta: delta of the run, in (0, 1).
@@ -55,15 +52,14 @@ class PrivacySpec:
     num_slots: Number of participants of a round, each with a noise share. None: with `POISSON` five
       standard deviations above r (150 for r = 100), with empty slots for dummy participants; with
       `FIXED` r.
-    min_reports: Least number of participants whose sum is released, for which noise shares are
+    min_reports: Minimum number of participants whose sum is released, for which noise shares are
       sized; None: all slots.
-    noise: See `Mechanism`.
-    num_values: With integer noise: length of a client's vector, k, and one more for the vote of
+    noise, bits: See `Mechanism`; `bits` only with integer noise.
+    num_values: With integer noise: length of a client's vector, k, plus one for the vote of
       adaptive clipping. A round of `mechanism()` with another length is refused.
-    bits: With integer noise: see `Mechanism`.
 
   Raises:
-    ValueError: If a number is out of its range, or two options exclude each other.
+    ValueError: If a number is out of range, or two options exclude each other.
   """
 
   population: int
@@ -86,8 +82,8 @@ class PrivacySpec:
     num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
     if self.num_slots not in (None, num_slots):
       raise ValueError(
-          f'`num_slots` must be `clients_per_round`={num_slots} with fixed sampling. Found'
-          f' {self.num_slots}.'
+          f'`num_slots` must be `clients_per_round`={num_slots} with fixed-size sampling.'
+          f' Found {self.num_slots}.'
       )
     object.__setattr__(self, 'num_slots', num_slots)
     if self.min_reports is None:
@@ -142,7 +138,7 @@ class PrivacySpec:
 
   @property
   def accountant(self) -> accountants.Accountant:
-    """Accountant of least epsilon that is sound for these rounds."""
+    """Accountant of smallest epsilon that is sound for these rounds."""
     return accountants.claim([(self.round, self.rounds)])
 
   def epsilon(
@@ -151,7 +147,7 @@ class PrivacySpec:
     """Returns epsilon at `delta`; 0 before the first round, infinite without a proof.
 
     The number of rounds, or a budget, must be fixed in advance: epsilon does not cover a choice of
-    this number by earlier releases.
+    this number based on earlier releases.
 
     Args:
       accountant: The accountant; None: `self.accountant`. An accountant for another sampling
@@ -197,8 +193,8 @@ class PrivacySpec:
     sigma = calibration.find_sigma(fast_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
     if fast_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
       raise ValueError(
-          f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon='
-          f'{epsilon}; raise epsilon or delta, or run fewer rounds.'
+          f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
+          ' or delta, or run fewer rounds.'
       )
     if sigma == _SIGMA_RANGE[0]:
       return self.with_noise_multiplier(sigma)
@@ -211,9 +207,7 @@ class PrivacySpec:
       sigma *= 1 + 1e-6
     return self.with_noise_multiplier(sigma)
 
-  def most_rounds(
-      self, epsilon: float, accountant: Optional[accountants.Accountant] = None
-  ) -> int:
+  def most_rounds(self, epsilon: float, accountant: Optional[accountants.Accountant] = None) -> int:
     """Returns the largest number of rounds, up to a million, within `epsilon`.
 
     Raises:

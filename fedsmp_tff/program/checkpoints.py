@@ -1,4 +1,4 @@
-"""Checkpoints: the state from which a run resumes after a crash as if there had been none."""
+"""Checkpoints: the state from which a run resumes as if it had not stopped."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -19,10 +19,9 @@ from fedsmp_tff import errors
 
 _PREFIX = 'round_'
 _KEEP = 3
-# Part of TensorFlow's error if a checkpoint's structure is not that of the state.
+# Part of TensorFlow's error if the structures of a checkpoint and of the state differ.
 _OTHER_STRUCTURE = 'same nested structure'
-# Without a fixed number of rounds, checkpoints take at most this fraction of the time.
-_MAX_FRACTION_OF_TIME = 0.05
+_MAX_FRACTION_OF_TIME = 0.05  # For checkpoints, without a fixed number of rounds per checkpoint.
 
 
 class ProgramState(NamedTuple):
@@ -30,7 +29,7 @@ class ProgramState(NamedTuple):
 
   Attributes:
     run_id: bytes, the run's identity.
-    rounds_done: int32, rounds that ended and were reported.
+    rounds_done: int32, number of finished and reported rounds.
     process: The learning process's state.
     ledger: The privacy ledger's state.
     reporters: The reporters' states, in their order.
@@ -50,9 +49,9 @@ class CheckpointError(Exception):
 class Checkpoints(contextlib.AbstractContextManager):
   """The last three states of a run, in a directory, by `tff.program.FileProgramStateManager`.
 
-  A checkpoint is a directory that appears under its name only when it is whole; a killed writer's
-  directory has another name and is removed at the next start. A checkpoint has nothing of the
-  sampler, and so does not reveal who took part. Do not publish it all the same: states of reporters
+  A checkpoint is a directory that appears under its name only when it is complete; a killed
+  writer's directory has another name and is removed at the next start. A checkpoint has no sampler
+  state, and so does not reveal who took part. Nevertheless, do not publish it: states of reporters
   may contain more than the releases, and a simulation's process has the seed of its noise.
   """
 
@@ -68,7 +67,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     Args:
       directory: A directory for these checkpoints alone.
       run_id: Distinguishes the run from others of the same model.
-      rounds_per_checkpoint: Rounds from one checkpoint to the next; None: 1, or more to keep
+      rounds_per_checkpoint: Number of rounds per checkpoint; None: 1, or more to keep
         checkpoints under 5 % of the time.
 
     Raises:
@@ -76,15 +75,12 @@ class Checkpoints(contextlib.AbstractContextManager):
       ValueError: If a number is not positive.
     """
     if rounds_per_checkpoint is not None and rounds_per_checkpoint < 1:
-      raise ValueError(
-          f'`rounds_per_checkpoint` must be positive. Found {rounds_per_checkpoint}.'
-      )
+      raise ValueError(f'`rounds_per_checkpoint` must be positive. Found {rounds_per_checkpoint}.')
     self._directory = pathlib.Path(directory)
     self._run_id = run_id
     self._every = rounds_per_checkpoint
-    # A thread, so that an interrupt of this one does not interrupt a write, and that this one may
-    # run an event loop (a notebook's). It serves all checkpoints: a new thread each time costs
-    # memory that does not come back.
+    # In a thread, so that an interrupt does not stop a write, and that the caller may run an event
+    # loop, as a notebook does. One thread for all checkpoints: each new thread would leak memory.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'checkpoints')
     self._runner = asyncio.Runner()
     try:
@@ -109,7 +105,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     self._thread.shutdown()
 
   def due(self, rounds_done: int) -> bool:
-    """Whether the state after `rounds_done` rounds is to be saved."""
+    """Returns whether the state after `rounds_done` rounds is to be saved."""
     if self._last_round is None:
       return True
     if self._every is not None:
@@ -118,7 +114,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     return self._last_seconds <= _MAX_FRACTION_OF_TIME * seconds
 
   def save(self, state: ProgramState) -> None:
-    """Saves a state, unless that of its round is saved already; it is on disk on return.
+    """Saves a state unless its round is already saved; it is on disk on return.
 
     Args:
       state: The state; this object sets its `run_id`.
@@ -131,7 +127,7 @@ class Checkpoints(contextlib.AbstractContextManager):
       return
     start = time.monotonic()
     try:
-      # If an interrupt left `save` before the thread had finished, the thread has by now.
+      # If an interrupt ended an earlier `save`, the thread has finished the write by now.
       with contextlib.suppress(tff.program.ProgramStateExistsError):
         self._run(self._manager.save(state._replace(run_id=self._run_id), version))
       _sync(self._path(version))
@@ -146,7 +142,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     self._last_seconds = self._last_time - start
 
   def empty(self) -> bool:
-    """Whether there is no checkpoint."""
+    """Returns whether there is no checkpoint."""
     return not self._run(self._manager.get_versions())
 
   def latest(self, like: ProgramState) -> Optional[ProgramState]:
@@ -156,7 +152,7 @@ class Checkpoints(contextlib.AbstractContextManager):
       like: A state of the required structure, types and shapes.
 
     Raises:
-      CheckpointError: If it is damaged, or not this run's.
+      CheckpointError: If it is damaged, or of another run.
     """
     versions = self._run(self._manager.get_versions())
     if not versions:
@@ -169,8 +165,8 @@ class Checkpoints(contextlib.AbstractContextManager):
       if _OTHER_STRUCTURE in str(error):
         raise CheckpointError(
             f'The checkpoint {self._path(version)} has other parts than a state of this run: an'
-            ' earlier version of fedsmp_tff, or another model or algorithm, wrote it. Resume it with'
-            ' that version, or start over without it.'
+            ' earlier version of fedsmp_tff, or another model or algorithm, wrote it. Resume it'
+            ' with that version, or start over without it.'
         ) from None
       raise self._unusable(versions, f'can\'t be read ({errors.reason(error)})') from None
     if difference := _difference(_types(state), _types(like)):

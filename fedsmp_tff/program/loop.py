@@ -21,14 +21,13 @@ class RoundReport:
   """The results of a round.
 
   Attributes:
-    rounds_done: Number of rounds that ended, this one included; 0 before the first.
-    rounds_charged: Number of rounds that count for privacy: `rounds_done`, and rounds that were
-      begun and lost.
+    rounds_done: Number of finished rounds, this one included; 0 before the first.
+    rounds_charged: Number of rounds that count for privacy: `rounds_done`, and lost rounds.
     weights: The model's weights after the round.
     metrics: The metrics of the process; None before the first round.
     evaluation: The result of the evaluation; None if there was none.
-    round_seconds: Time that the round took.
-    evaluation_seconds: Time that the evaluation took.
+    round_seconds: Duration of the round.
+    evaluation_seconds: Duration of the evaluation.
   """
 
   rounds_done: int
@@ -44,10 +43,10 @@ class Reporter:
   """Receives a report after every round; checkpoints contain its state."""
 
   def __call__(self, report: RoundReport) -> None:
-    """Receives the report of a round; called once before the first, too."""
+    """Receives the report of a round; also called once before the first."""
 
   def state(self) -> Any:
-    """Returns its state for a checkpoint: arrays and NumPy scalars in a fixed structure."""
+    """Returns the state for a checkpoint: arrays and NumPy scalars in a fixed structure."""
     return ()
 
   def restore(self, rounds_done: int, state: Any) -> None:
@@ -66,30 +65,30 @@ def run(
     ledger: Optional[ledger_lib.Ledger] = None,
     between_rounds: Callable[[], None] = lambda: None,
 ) -> tuple[Any, Optional[BaseException]]:
-  """Runs `rounds` rounds, and reports each as it ends.
+  """Runs `rounds` rounds, and reports each at its end.
 
   With `checkpoints` the run resumes after the last one, and a round's checkpoint is written after
-  its report. So whatever ends the process, all rounds of the last checkpoint have been reported;
-  later rounds are run, and reported, again. With `ledger` each round is recorded before it begins.
+  its report. So however the process ends, all rounds of the last checkpoint have been reported;
+  later rounds are run and reported again. With `ledger` each round is recorded before it begins.
 
-  A round that is run again with fresh noise gets a new draw of clients: two releases on one draw
-  are not two independent rounds. Checkpoints have nothing of the sampler, so that no copy of them
+  A round that is repeated with fresh noise gets a new draw of clients: two releases on one draw
+  are not two independent rounds. Checkpoints have no sampler state, so that no copy of them
   repeats a draw either. A seeded sampler, for simulation with seeded noise, repeats its draws, and
   must have the same seed when the run resumes.
 
   Args:
     process: The learning process.
-    client_data: Maps a client's number to its argument of `process.next`; a negative number stands
-      for a client without examples.
-    sampler: Chooses the participants of each round.
+    client_data: Function from a client's number to its argument of `process.next`; a negative
+      number stands for a client without examples.
+    sampler: Sampler of the participants of each round.
     rounds: T.
-    evaluate: Maps the number of rounds that ended and the model's weights, before the first round
-      and after each, to a result for the reporters, or None if none was due (`every`).
-    reporters: Called in turn after each round, and once before the first.
-    checkpoints: Saves the state after the last reported round, whatever ends the run, and restores
-      it; None: no checkpoints.
-    ledger: Records each round before it begins; None: no ledger.
-    between_rounds: Called before each round; a `KeyboardInterrupt` from it ends the run there.
+    evaluate: Function from the number of finished rounds and the model's weights, before the first
+      round and after each, to a result for the reporters, or None if none is due (`every`).
+    reporters: Reporters, called in turn after each round, and once before the first.
+    checkpoints: Store of the state after the last reported round, however the run ends; None: no
+      checkpoints.
+    ledger: Record of each round before it begins; None: no ledger.
+    between_rounds: Function called before each round; its `KeyboardInterrupt` ends the run there.
 
   Returns:
     The weights after the last reported round, so that the reported epsilon covers them; and the
@@ -98,10 +97,10 @@ def run(
 
   Raises:
     CheckpointError: If a checkpoint can't be read or written.
-    LedgerError: If the ledger is not that of the checkpoint, or can't be written.
+    LedgerError: If the ledger does not match the checkpoint, or can't be written.
     RuntimeError: If the current TFF context has no secure sums.
     ValueError: If there is a ledger whose epsilon does not cover the run: the process aggregates
-      client values outside secure aggregation, the sampler or the mechanism is not that of the
+      client values outside secure aggregation, the sampler or the mechanism does not match the
       ledger's `spec`, or only one of sampler and ledger has a seed. The mechanism of a process that
       `build_fed_smp` did not make is unknown, and not checked.
   """
@@ -137,7 +136,7 @@ def run(
 
 @dataclasses.dataclass
 class _Progress:
-  """Reports rounds, saves checkpoints, and resumes from them; arguments as of `run`.
+  """Reports rounds, saves checkpoints, and resumes from them; for the arguments see `run`.
 
   Attributes:
     reported: The run after the last reported round; None before any.
@@ -200,7 +199,7 @@ def _check_sums_are_secure(process: tff.learning.templates.LearningProcess) -> N
         '`process` aggregates client values outside secure aggregation, without noise: the epsilon'
         " of `ledger` does not cover them. Give a process of TFF's"
         ' `metrics_aggregator=fedsmp_tff.no_client_metrics`, and a `FedSmpFactory` for all of its'
-        " aggregators (docs/composing.md, 'What keeps the guarantee'); or run it without `ledger`."
+        " aggregators (docs/aggregator.md, 'What keeps the guarantee'); or run it without `ledger`."
     ) from error
 
 
@@ -209,7 +208,7 @@ def _check_is_of_ledger(
     sampler: sampling.Sampler,
     ledger: ledger_lib.Ledger,
 ) -> None:
-  """Raises ValueError if the sampler or the mechanism is not that of the ledger's spec."""
+  """Raises ValueError if the sampler or the mechanism does not match the ledger's spec."""
   spec = ledger.spec
   names = ('__class__', 'population', 'clients_per_round', 'num_slots')
   compared = [('sampler', sampler, spec.sampler(), names, 'pass `spec.sampler()`')]
@@ -225,26 +224,24 @@ def _check_is_of_ledger(
       value, needed = getattr(actual, name, None), getattr(expected, name)
       if value != needed:
         raise ValueError(
-            f'`{title}` must be that of `ledger.spec`, with `{name}`={needed}. Found {value};'
-            f' {remedy}.'
+            f'`{title}` must match `ledger.spec`, with `{name}`={needed}. Found {value}; {remedy}.'
         )
   if sampler.seeded != ledger.seeded:
     raise ValueError(
-        '`sampler` and `ledger` must both have a seed, for simulation, or neither: epsilon needs'
-        f' fresh draws and fresh noise. Only `{"sampler" if sampler.seeded else "ledger"}` has a'
-        ' seed.'
+        '`sampler` and `ledger` must both be seeded, for simulation, or neither: epsilon needs'
+        f' fresh draws and noise. Only `{"sampler" if sampler.seeded else "ledger"}` is seeded.'
     )
 
 
 def _next(process: tff.learning.templates.LearningProcess, state: Any, cohort: list[Any]) -> Any:
-  """Runs `process.next`; names the remedy where TFF's default context can't."""
+  """Runs `process.next`; an error in TFF's default context names the remedy."""
   try:
     return process.next(state, cohort)
   except grpc.RpcError as error:
     if 'Cannot embed a federated value' not in str(error):
       raise
     raise RuntimeError(
-        "TFF's default context has no secure sums; call `fedsmp_tff.runtime.set_local_context()`,"
+        "TFF's default context has no secure sums. Call `fedsmp_tff.runtime.set_local_context()`,"
         ' or another of `fedsmp_tff.runtime`, before anything runs.'
     ) from error
 
@@ -252,12 +249,12 @@ def _next(process: tff.learning.templates.LearningProcess, state: Any, cohort: l
 def every(
     rounds_per_evaluation: int, rounds: int, measure: Callable[[Any], Any]
 ) -> Callable[[int, Any], Optional[Any]]:
-  """Returns an `evaluate` of `run` that measures the weights of rounds that are due (`is_due`).
+  """Returns an `evaluate` for `run` that measures the weights after rounds that are due (`is_due`).
 
   Args:
-    rounds_per_evaluation: Rounds from one measurement to the next, from the first weights on.
+    rounds_per_evaluation: Number of rounds per evaluation, from the initial weights on.
     rounds: T.
-    measure: Maps weights to a result for the reporters.
+    measure: Function from weights to a result for the reporters.
   """
 
   def evaluate(rounds_done, weights):
@@ -267,7 +264,7 @@ def every(
 
 
 def is_due(rounds_done: int, every: int, rounds: int) -> bool:
-  """Whether an event every `every` rounds, and after the last of `rounds`, is due.
+  """Returns whether an event every `every` rounds, and after the last of `rounds`, is due.
 
   >>> [rounds_done for rounds_done in range(6) if is_due(rounds_done, every=2, rounds=5)]
   [0, 2, 4, 5]

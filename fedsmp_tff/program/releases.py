@@ -1,4 +1,4 @@
-"""Hands the numbers of each round to a `tff.program.ReleaseManager`: to MLflow, W&B or a file."""
+"""Passes the numbers of each round to a `tff.program.ReleaseManager`: to MLflow, W&B or a file."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -21,12 +21,12 @@ def numbers_of(report: loop.RoundReport) -> dict[str, Any]:
 
 
 class Releases(loop.Reporter):
-  """A reporter that releases numbers of each round, keyed by the number of rounds that ended.
+  """A reporter that releases numbers of each round, keyed by the number of finished rounds.
 
   Privacy: these are numbers of the process, which the ledger covers, and of the evaluation.
 
-  A release that fails is a warning, and the run continues: an unreachable metrics server must not
-  cost a round. A run that resumes releases the rounds after its checkpoint again, under their keys.
+  A failed release gives a warning, and the run continues: an unreachable metrics server must not
+  cost a round. A resumed run releases the rounds after its checkpoint again, under the same keys.
   """
 
   def __init__(
@@ -41,7 +41,7 @@ class Releases(loop.Reporter):
   def __call__(self, report: loop.RoundReport) -> None:
     value, key = self._numbers(report), report.rounds_done
     try:
-      # A thread with its own event loop: the loop of a notebook's thread runs already.
+      # A thread has its own event loop: in a notebook, the main thread's loop is already running.
       with futures.ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(self._manager.release(value, key))).result()
     except Exception as error:  # pylint: disable=broad-exception-caught

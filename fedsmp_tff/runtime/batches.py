@@ -36,8 +36,8 @@ class IntegerSum:
     """Raises ValueError if an integer of a client is negative or above its declared maximum."""
     if np.any(value < 0) or np.any(value > self._max_input):
       raise ValueError(
-          f'Client {position} of the round gave secure aggregation integers from {np.min(value)}'
-          f' to {np.max(value)}, outside 0 to {np.max(self._max_input)}, which it declared.'
+          f'Client {position} of the round submitted integers {np.min(value)} to {np.max(value)}'
+          f' to secure aggregation, outside its declared range 0 to {np.max(self._max_input)}.'
       )
 
   def add(self, total: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -63,7 +63,7 @@ def run(
     The results that are not added, and the sums.
 
   Raises:
-    ValueError: If a client's integers are out of their range.
+    ValueError: If a client's integers are out of range.
   """
   totals = [sum_.zero for sum_ in sums]
   for position in positions:

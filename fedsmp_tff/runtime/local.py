@@ -20,12 +20,11 @@ from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
 
-# Clients that a thread takes at once, at most.
-_MAX_BATCH = 8
+_MAX_BATCH = 8  # Clients per batch of a thread.
 
 
 class LocalWorkers(workers_lib.Workers):
-  """Threads, each with a device."""
+  """Runs clients in threads, each with a device."""
 
   def __init__(self, devices: Sequence[str], num_workers: int):
     """Initializes the workers.
@@ -52,16 +51,14 @@ class LocalWorkers(workers_lib.Workers):
     running = {}
     try:
       while cohort:
-        # As many wait as run, so that no thread waits for this one.
+        # As many batches wait as run, so that no thread waits for the main thread.
         while len(running) < 2 * self._num_workers:
-          # Short clients take their time in groups; longer ones end evenly.
+          # Large batches let short clients run in groups; small ones let longer clients end evenly.
           num_workers = 1 if self._is_short(job.work) else self._num_workers
           if (batch := cohort.take(num_workers)) is None:
             break
           running[self._pool.submit(self._run_batch, job, broadcasts, batch)] = batch
-        done, _ = concurrent.futures.wait(
-            running, return_when=concurrent.futures.FIRST_COMPLETED
-        )
+        done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
         for future in done:
           yield from cohort.finish(workers_lib.Result(running.pop(future), future.result()))
     finally:
@@ -94,8 +91,7 @@ class LocalWorkers(workers_lib.Workers):
       return any(function.is_short for function in self._functions.get(work, {}).values())
 
   def close(self) -> None:
-    # Python waits for threads that still run when it ends; a program that abandoned a round can
-    # leave by `os._exit`.
+    # Python waits for running threads when it ends; after an abandoned round, use `os._exit`.
     self._pool.shutdown(wait=not self._abandoned)
 
 
@@ -104,9 +100,9 @@ def _create(
 ) -> map_reduce.MapReduceContext:
   if not graphs.use_one_thread_an_operation():
     warnings.warn(
-        'TensorFlow had started before the local context was made, with several threads an'
-        ' operation: rounds are slower, and results depend on the number of processors in their'
-        ' last bits. Make the context first.',
+        'TensorFlow had started before the local context was made, with several threads per'
+        ' operation: rounds are slower, and the last bits of results depend on the number of CPU'
+        ' cores. Make the context first.',
         stacklevel=4,
     )
   names = _device_names(devices)
@@ -125,12 +121,12 @@ def _device_names(devices: Optional[Sequence[str]]) -> list[str]:
     gpus = [full for name, full in visible.items() if name.startswith('GPU')]
     return gpus or [visible['CPU:0']]
   if not devices:
-    raise ValueError('`devices` is empty; name one, such as CPU:0, or give None.')
+    raise ValueError('`devices` is empty. Name a device, such as CPU:0, or pass None.')
   names = [d.removeprefix('/').removeprefix('device:').upper() for d in devices]
   for device, name in zip(devices, names):
     if name not in visible:
       raise ValueError(
-          f'`devices` has {device!r}, which TensorFlow does not see here; it sees'
+          f'`devices` has {device!r}, which TensorFlow does not see. Use one or more of'
           f' {", ".join(visible)}.'
       )
   return [visible[name] for name in names]
@@ -160,7 +156,7 @@ def set_local_context(
 def local_context(
     devices: Optional[Sequence[str]] = None, workers: Optional[int] = None
 ) -> Iterator[map_reduce.MapReduceContext]:
-  """Yields a context for a `with` block; arguments and errors as of `set_local_context`."""
+  """Yields a context for a `with` block; for arguments and errors see `set_local_context`."""
   context = _create(devices, workers)
   try:
     with tff.framework.get_context_stack().install(context):

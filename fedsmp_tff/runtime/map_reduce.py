@@ -1,4 +1,4 @@
-"""A TFF context that runs rounds as TensorFlow graphs: on the server here, on clients anywhere.
+"""A TFF context that runs rounds as TensorFlow graphs: the server's here, the clients' anywhere.
 
 TFF compiles a round to `tff.backends.mapreduce.MapReduceForm`: plain TensorFlow graphs for the
 first part of the server (`prepare`), a client (`work`), the sums of results (`zero`, `accumulate`,
@@ -21,8 +21,8 @@ from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
 
-# TensorFlow optimizes a graph where it runs it; before, that costs time and can undo a choice of
-# kernels by device.
+# TensorFlow optimizes graphs when it runs them; earlier, this costs time and can undo its choices
+# of kernels by device.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()
 _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
 
@@ -77,8 +77,8 @@ def _compile(
   except Exception as error:  # TFF's compiler raises many kinds.
     raise NoMapReduceFormError(
         f'The computation of type {comp.type_signature.compact_representation()} has no'
-        f' MapReduceForm ({type(error).__name__}: {error}), which this context needs;'
-        " run it in TFF's own, `tff.backends.test.create_sync_test_cpp_execution_context()`."
+        f' MapReduceForm ({type(error).__name__}: {error}), which this context needs.'
+        " Run it in TFF's own, `tff.backends.test.create_sync_test_cpp_execution_context()`."
     ) from error
 
 
@@ -131,7 +131,7 @@ class _Round:
   def _as_round(self, comp):
     """Returns `comp` in TFF's form: from (state, clients' data) to (state, result).
 
-    The state is all server arguments, and stays as it is.
+    The state is all server arguments, and is unchanged.
     """
     def placed(placement):
       members = [t.member for t in self._params if t.placement is placement]
@@ -179,7 +179,7 @@ class _Round:
       if param.placement is tff.SERVER:
         state += values.leaves_of(value, param.member)
       elif param.all_equal:
-        raise TypeError(f'A parameter of type {param} has no number of clients.')
+        raise TypeError(f'A parameter of type {param} does not give a number of clients.')
       elif not isinstance(value, (list, tuple)):
         raise TypeError(
             f"Expected a list with each client's value of type {param.member}. Found {type(value)}."
@@ -192,7 +192,7 @@ class _Round:
         per_param.append(leaves)
     lengths = [len(leaves) for leaves in per_param]
     if len(set(lengths)) > 1:
-      raise ValueError(f"The clients' arguments must be of one length. Found {lengths}.")
+      raise ValueError(f"The clients' arguments must have equal lengths. Found {lengths}.")
     clients = [sum(leaves, []) for leaves in zip(*per_param)]
     return [values.tensor_of(leaf) for leaf in state], clients
 

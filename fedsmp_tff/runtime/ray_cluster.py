@@ -22,10 +22,8 @@ from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
 
-# A client that ended this many workers would end all of them.
-_MAX_LOSSES = 3
-# Starting an actor includes the import of TensorFlow, on a busy machine.
-_SECONDS_WITHOUT_WORKER = 300
+_MAX_LOSSES = 3  # A client that ended this many workers is expected to end all of them.
+_SECONDS_WITHOUT_WORKER = 300  # An actor imports TensorFlow, possibly on a busy machine.
 _MAX_FAILED_STARTS = 3
 _SECONDS_TO_CONNECT = 10
 _SECONDS_BETWEEN_CHECKS = 5.0
@@ -40,7 +38,7 @@ class WorkersLostError(RuntimeError):
 
 @dataclasses.dataclass
 class _Call:
-  """A batch on its way through a worker; `deadline` is in seconds of `time.monotonic`."""
+  """A batch in progress on a worker; `deadline` is in seconds of `time.monotonic`."""
 
   actor: Any
   batch: range
@@ -48,7 +46,7 @@ class _Call:
 
 
 class RayWorkers(workers_lib.Workers):
-  """Actors, each with one batch at a time; one that is lost is replaced.
+  """Runs clients in actors, one batch at a time each; replaces lost actors.
 
   Ray does not restart actors or repeat calls here (`max_restarts` and `max_task_retries` are 0): a
   call that failed may have run, and only this class knows whether its batch was counted.
@@ -60,7 +58,7 @@ class RayWorkers(workers_lib.Workers):
   ):
     """Initializes the workers, with the arguments of `ray_context`; Ray must be initialized.
 
-    `environment` has their environment variables, which are set before TensorFlow starts.
+    `environment` has the workers' environment variables, which are set before TensorFlow starts.
     """
     import ray  # pylint: disable=g-import-not-at-top
 
@@ -72,7 +70,7 @@ class RayWorkers(workers_lib.Workers):
     self._use_gpus = use_gpus = ray.cluster_resources().get('GPU', 0) > 0
     self._client_timeout = client_timeout
     self._max_batch = max_batch
-    # By value: the nodes need not have this package, and a different version has no effect.
+    # Sent by value: the nodes need not have this package, and a different version has no effect.
     for module in (batches, graphs, ray_worker):
       ray.cloudpickle.register_pickle_by_value(module)
     self._actor_class = ray.remote(
@@ -83,7 +81,7 @@ class RayWorkers(workers_lib.Workers):
         ray.cloudpickle.dumps(ray_worker.Worker),
         (tf.__version__, use_gpus),
     )
-    # Actors by the reference that is ready when they are, and actors without a batch.
+    # Starting actors, by the reference that is ready when they are; then idle actors.
     self._starting = {}
     self._free = []
     self._failed_starts = 0
@@ -169,8 +167,8 @@ class RayWorkers(workers_lib.Workers):
     now = time.monotonic()
     for reference in [r for r, c in calls.items() if c.deadline <= now]:
       self._lost(
-          cohort, calls.pop(reference), f'no answer within client_timeout={self._client_timeout:g} s'
-          ' per client'
+          cohort, calls.pop(reference),
+          f'no answer within client_timeout={self._client_timeout:g} s per client',
       )
 
   def _started(self, reference) -> None:
@@ -193,8 +191,8 @@ class RayWorkers(workers_lib.Workers):
     if losses >= _MAX_LOSSES:
       raise WorkersLostError(
           f'A client from {call.batch[0]} to {call.batch[-1]} of the round was lost with'
-          f' {losses} Ray workers, one after the other; the last: {reason}. Look at its data, at the'
-          " nodes' memory, and at the limit of time for a client."
+          f' {losses} Ray workers, one after the other; the last: {reason}. Check its data, the'
+          " nodes' memory, and `client_timeout`."
       )
 
   def _sent(self, leaf: values.Leaf) -> Any:
@@ -214,7 +212,7 @@ class RayWorkers(workers_lib.Workers):
 
 
 def _actor_class() -> type:
-  """Returns the actor's class; defined in a function, Ray sends it by value."""
+  """Returns the actor's class, which Ray sends by value because a function defines it."""
 
   class Actor:
 
@@ -262,8 +260,7 @@ def ray_context(
       machine); None: a cluster on this machine for this block.
     workers: Number of workers; None: one per GPU of the cluster, or per CPU core if it has no GPU,
       as the cluster grows and shrinks.
-    client_timeout: Seconds that one client may take, including the building of the graph for a
-      worker's first client.
+    client_timeout: Maximum seconds per client, with graph construction for a worker's first client.
     max_batch: Maximum number of clients whose integers a worker adds before it sends one sum to
       this process. It adds fewer when fewer are left, and none if clients send floats.
 
@@ -273,7 +270,7 @@ def ray_context(
   Raises:
     ImportError: If Ray is not installed.
     ConnectionError: If there is no cluster at `address`.
-    ValueError: If a number is out of its range.
+    ValueError: If a number is out of range.
   """
   if workers is not None and workers < 1:
     raise ValueError(f'`workers` must be at least 1. Found {workers}.')
@@ -302,7 +299,7 @@ def ray_context(
   handler = signal.getsignal(signal.SIGTERM)
   ray.init(**options, log_to_driver=False, logging_level='ERROR')
   if callable(handler) and signal.getsignal(signal.SIGTERM) is not handler:
-    # Ray's handler would end a round that the program's handler lets end.
+    # Ray's handler would interrupt a round that the program's handler lets finish.
     signal.signal(signal.SIGTERM, handler)
   try:
     environment = {name: value for name, value in os.environ.items() if name.startswith('TF_')}

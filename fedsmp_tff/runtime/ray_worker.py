@@ -1,6 +1,6 @@
 """Runs clients in a process of a Ray cluster.
 
-The driver sends this module by value, so that a node needs TensorFlow and Ray alone.
+The driver sends this module by value, so that a node needs only TensorFlow and Ray.
 """
 
 from typing import Any
@@ -29,8 +29,8 @@ class Worker:
     """
     if tf.__version__ != tensorflow_version:
       raise RuntimeError(
-          f'A Ray node has TensorFlow {tf.__version__} where the driver has'
-          f' {tensorflow_version}; install the same on all nodes.'
+          f'A Ray node has TensorFlow {tf.__version__}, but the driver has {tensorflow_version}.'
+          ' Install the same version on all nodes.'
       )
     graphs.use_one_thread_an_operation()
     if not use_gpu:
@@ -38,8 +38,8 @@ class Worker:
     devices = tf.config.list_logical_devices('GPU' if use_gpu else 'CPU')
     if not devices:
       raise RuntimeError(
-          'Ray gave a worker a GPU that its TensorFlow does not see; install'
-          ' requirements-gpu.txt on all nodes, or run on processors.'
+          'Ray gave a worker a GPU that its TensorFlow does not see. Install'
+          ' requirements-gpu.txt on all nodes, or run on CPUs.'
       )
     self._device = devices[0].name
     self._works = {}  # From the key of a work to its function and its sums.

@@ -1,4 +1,4 @@
-"""Values of TFF types to tensors and datasets, and tensors back to values."""
+"""Converts values of TFF types to tensors and datasets, and tensors back to values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Union

@@ -13,17 +13,15 @@ from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import values
 
-# How far a client may be ahead of the first unfinished one if results are used in order: they have
-# to be kept until then.
-_LEAD = 256
-# A batch is at most 1 / (_SHARE * number of workers) of the clients that are left: so the last
-# batches are of one client, and workers end at about the same time whatever each client takes
-# (factoring; Hummel, Schonberg, Flynn 1992).
+_LEAD = 256  # Maximum lead over the first unfinished client if results wait to be used in order.
+# A batch is at most 1 / (_SHARE * number of workers) of the remaining clients: so the last batches
+# have one client, and workers end at about the same time however long each client takes (factoring;
+# Hummel, Schonberg, Flynn 1992).
 _SHARE = 2
 
 
 class Work:
-  """The clients' computation, the same for all of them and in all rounds.
+  """The computation of all clients in all rounds.
 
   Attributes:
     graph: Maps a client's leaves and the broadcast tensors to its results.
@@ -68,20 +66,18 @@ class Result(NamedTuple):
 
 
 class Cohort:
-  """The clients of a round on their way through the workers.
+  """The clients of a round in progress on the workers.
 
-  A batch is the positions of clients that one worker runs; they are lost, repeated and counted
-  together.
+  A batch is the positions of clients that one worker runs, and that are lost or counted together.
   """
 
   def __init__(self, job: Job, max_batch: int = 1, lead: int = _LEAD):
-    """Initializes the cohort with the maximum number of clients of a batch, and `_LEAD`."""
+    """Initializes; `max_batch` is the maximum number of clients per batch, `lead` see `_LEAD`."""
     self._ordered = job.work.ordered
     self._num_clients = self._left = len(job.clients)
     self._max_batch = max_batch
     self._lead = lead
-    # The first client that was never taken, the first whose result is not out, and the results
-    # that wait for it.
+    # The first client never taken, the first without a result, and results that wait for it.
     self._next = self._first = 0
     self._early = {}
     self._lost = collections.deque()
@@ -89,7 +85,7 @@ class Cohort:
     self._losses = collections.Counter()
 
   def __bool__(self) -> bool:
-    """Whether a client is not done."""
+    """Returns whether a client is unfinished."""
     return self._left > 0
 
   def take(self, num_workers: int = 1) -> Optional[range]:
@@ -108,8 +104,8 @@ class Cohort:
   def finish(self, result: Result) -> Iterator[Result]:
     """Notes that a batch is done, and yields the results that are now to be used.
 
-    A second result of a batch does not count: a worker that was given up may have finished after
-    all. Results of an ordered work wait for their turn.
+    A second result of a batch does not count: a worker that was given up may still have finished.
+    Results of an ordered work wait for their turn.
     """
     batch = result.batch
     if batch in self._done:
@@ -134,11 +130,11 @@ class Cohort:
 
 
 class Workers(abc.ABC):
-  """Runs the clients of a round, somewhere."""
+  """Interface: runs the clients of a round."""
 
   @abc.abstractmethod
   def run(self, job: Job) -> Iterator[Result]:
-    """Yields results with each client once; those of an ordered work in the order of clients."""
+    """Yields results with each client once, in the order of clients for an ordered work."""
 
   @abc.abstractmethod
   def close(self) -> None:

@@ -1,8 +1,8 @@
 """Estimates the constants of Theorem 2 and the loss of top-k from public data alone.
 
 Public examples are divided into clients of realistic size, which train for a few rounds of FedAvg;
-the gradients and updates of these rounds give the estimates. They describe that part of training:
-the theorem's constants are bounds everywhere, and are larger.
+the gradients and updates of these rounds give the estimates. They describe only these rounds: the
+theorem's constants are global bounds, and larger.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,12 +23,12 @@ _POINTS = 400
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """The constants of Theorem 2 and the loss of top-k, as estimated from public data.
+  """The constants of Theorem 2 and the loss of top-k, estimated from public data.
 
   Attributes:
     constants: The constants of Assumptions 1 to 3.
     dim: d.
-    kept: The k at which `lost` was measured, int64[n], ascending, from 1 to d.
+    kept: Values of k at which `lost` was measured, int64[n], ascending, from 1 to d.
     lost: Fraction of the squared norm of the clients' mean update outside the k largest coordinates
       of an update on other public examples, float64[n].
     update_norm: The median norm of a client's update, over all d coordinates.
@@ -60,8 +60,8 @@ def estimate(
     rounds.
   - zeta^2: the variance of minibatch gradients around their client's, mean over clients and rounds;
     0 if a client has a single batch.
-  - kappa^2: mean ||grad f_i||^2 - ||grad f||^2, mean over rounds, for beta^2 = 1. These clients have
-    one distribution: real clients, which differ more, have a larger kappa^2.
+  - kappa^2: mean ||grad f_i||^2 - ||grad f||^2, mean over rounds, for beta^2 = 1. These clients
+    have one distribution: real clients, which differ more, have a larger kappa^2.
   - e_0: the loss before training, with f* = 0.
 
   Args:
@@ -71,7 +71,7 @@ def estimate(
     client_examples: Number of examples of a client.
     rounds: Number of rounds, at least 1.
     seed: Seed of the split and of shuffling.
-    over: Wraps the iteration over rounds, for a progress bar.
+    over: Wrapper of the iteration over rounds, for a progress bar.
 
   Raises:
     ValueError: If the public examples don't make two clients, or the loss is not finite.
@@ -83,7 +83,7 @@ def estimate(
   if num_clients < 2:
     raise ValueError(
         f'`client_examples`={client_examples} makes {num_clients} clients of half of the {len(y)}'
-        f' public examples, and 2 are needed: lower it, or take more public examples.'
+        f' public examples, but 2 are required. Lower it, or use more public examples.'
     )
   server = x[order[:half]], y[order[:half]]
   clients = [
@@ -194,7 +194,7 @@ class _Measurements:
 
 
 def _lost(update: np.ndarray, public: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns some k, and the fraction of `update` outside the k largest coordinates of `public`."""
+  """Returns values of k, and the fraction of `update` outside the top k of `public`."""
   kept = np.unique(np.geomspace(1, len(update), _POINTS).round().astype(np.int64))
   squares = np.square(update, dtype=np.float64)
   inside = np.cumsum(squares[np.argsort(-np.abs(public), kind='stable')])

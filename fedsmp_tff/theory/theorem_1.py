@@ -6,12 +6,12 @@ from fedsmp_tff.privacy import spec as spec_lib
 
 
 def epsilon(spec: spec_lib.PrivacySpec) -> tuple[float, list[str]]:
-  """Solves the paper's Theorem 1 for epsilon, and names its conditions that fail.
+  """Solves the paper's Theorem 1 for epsilon, and lists its unmet conditions.
 
   sigma^2 >= 7 q^2 T (epsilon + 2 log(1/delta)) / epsilon^2 for q = r/n, from the simplified bound
   of Lemma 5 (3.5 q^2 alpha / sigma^2 per round) at alpha = 1 + 2 log(1/delta) / epsilon. The
   theorem samples exactly r of n clients, where a replaced client changes the sum by up to 2 C, but
-  takes C: a figure to compare with, not a guarantee.
+  uses C: a number for comparison, not a guarantee.
 
   >>> spec = spec_lib.PrivacySpec(
   ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
@@ -24,7 +24,7 @@ def epsilon(spec: spec_lib.PrivacySpec) -> tuple[float, list[str]]:
     spec: sigma, r, n, T and delta.
 
   Returns:
-    epsilon (infinite without noise), and a sentence for each condition that fails.
+    epsilon (infinite without noise), and each unmet condition as text.
   """
   sigma, delta = spec.noise_multiplier, spec.delta
   if sigma == 0:

@@ -2,7 +2,7 @@
 
 The mean over rounds of ||grad f||^2 is at most the sum of three errors: of FedAvg (optimization),
 of leaving out d - k coordinates (compression), and of the noise on k coordinates (privacy). With
-more coordinates the second falls and the third grows.
+larger k the second decreases and the third grows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +13,8 @@ from typing import Optional
 import numpy as np
 
 RANDK, TOPK = 'randk', 'topk'
-# The appendix's choice in the proof for top-k.
-GAMMA = 1 / 3
-# Step of the search over log k.
-_RESOLUTION = 0.007
+GAMMA = 1 / 3  # The appendix's choice in the proof for top-k.
+_RESOLUTION = 0.007  # Step of the search over log k.
 
 
 def _check(values: object, positive: Sequence[str], minima: Mapping[str, float]) -> None:
@@ -92,12 +90,12 @@ class Bound:
 
   @property
   def total(self) -> float:
-    """Their sum."""
+    """Sum of the three parts."""
     return self.optimization + self.compression + self.privacy
 
 
 def _phi(training: Training, sparsifier: str, num_kept: int, variance: Optional[float]) -> float:
-  """Returns phi_k, with which E||S(x) - x||^2 <= phi_k ||x||^2; raises as `bound`."""
+  """Returns phi_k, with which E||S(x) - x||^2 <= phi_k ||x||^2; for errors see `bound`."""
   dim = training.dim
   if not 1 <= num_kept <= dim:
     raise ValueError(f'`num_kept` must be from 1 to dim={dim}. Found {num_kept}.')
@@ -128,8 +126,7 @@ def bound(
       and 1 - k/d for top-k. The loss of a real update can be far smaller.
 
   Returns:
-    The parts. They are a bound only if there are no `violations`; else their shape over k is still
-    useful.
+    The parts, which are a bound only without `violations`; otherwise, their shape over k is useful.
 
   Raises:
     ValueError: If an argument is out of range.
@@ -155,7 +152,7 @@ def violations(
     num_kept: int,
     variance: Optional[float] = None,
 ) -> list[str]:
-  """Returns a sentence for each violated condition of the theorem; arguments as of `bound`.
+  """Returns a sentence for each violated condition of the theorem; for arguments see `bound`.
 
   One condition is not checked here: no update may be clipped (||update|| <= C).
   """
@@ -170,8 +167,8 @@ def violations(
   )
   if training.learning_rate > largest:
     sentences.append(
-        f'the learning rate {training.learning_rate:g} is above {largest:.3g}, the largest for which'
-        ' Theorem 2 is valid'
+        f'the learning rate {training.learning_rate:g} is above {largest:.3g}, the maximum in'
+        ' Theorem 2'
     )
   if sparsifier == TOPK and phi > GAMMA:
     sentences.append(

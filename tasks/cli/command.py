@@ -62,7 +62,7 @@ def parse_with_arguments(arguments: Sequence[str], *tables: type, program: str) 
 
 
 def parse(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
-  """As `parse_with_arguments`, without other arguments."""
+  """Parses a command line as `parse_with_arguments` does, and refuses other arguments."""
   *instances, rest = parse_with_arguments(arguments, *tables, program=program)
   refuse(rest, program)
   return instances
@@ -111,7 +111,7 @@ class Command:
         print(*self.usage, text, sep='\n')
         return 0
       return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
-    except BrokenPipeError:  # As by `| head`; the rest of the output goes nowhere.
+    except BrokenPipeError:  # The reader ended, as in `| head`: discard the rest.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 1
     except errors.InputError as error:

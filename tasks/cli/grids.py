@@ -3,8 +3,8 @@
 A grid is text. `#` begins a comment, `all:` a line of flags that every run has; each other line
 is one run, or several: `--p={0.1,0.2}` stands for both, as in a shell, and several braces for
 every combination. A --flagfile is relative to the grid's directory. Blank lines separate
-paragraphs: with several seeds, all of them are run of one paragraph, seed by seed, before the next
-begins. A comment after a run is its title: figures of the grids `ablation/TASK` show it.
+paragraphs: with several seeds, a paragraph is run with all of them, seed by seed, before the next
+paragraph begins. A comment after a run is its title: figures of the grids `ablation/TASK` show it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ class Cell:
 
   @functools.cached_property
   def identity(self) -> dict[str, Any]:
-    """The `flags` in the config.json of a run; raises as `settings`."""
+    """The `flags` in the config.json of a run; for errors see `settings`."""
     return settings_lib.identity(self.settings)
 
 
@@ -127,7 +127,7 @@ def read(grid: str) -> list[list[Cell]]:
 
 
 def with_seeds(paragraphs: Iterable[Sequence[Cell]], seeds: Sequence[int]) -> list[Cell]:
-  """Returns all cells in the order to run them, with each seed; a cell that has one keeps it."""
+  """Returns all cells in the order to run them, with each seed; a cell that has a seed keeps it."""
   return _unique(
       cell if any(flag.startswith('--seed=') for flag in cell.flags)
       else Cell.of((*cell.flags, f'--seed={seed}'))

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: a round in flight may end; elsewhere, or on a second one, all ends now."""
+"""Handles SIGTERM and SIGINT: the round in flight may finish; a second signal ends all at once."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-  """Ends a command on a signal: after the round in flight, or at once where none is.
+  """Ends a command on a signal: after the round in flight, or at once if there is none.
 
   A thread waits for the signals, since Python informs the main thread only between two
   bytecodes, and an operation of TensorFlow can take seconds.
@@ -51,14 +51,14 @@ class Interruption:
     self._abandoned = False
 
   def check(self) -> None:
-    """Raises `Interrupted` if a signal has come; else a round begins, which a signal lets end."""
+    """Raises `Interrupted` after a signal; else a round begins, which a signal lets finish."""
     self._in_round = self._number is None
     if not self._in_round:
       raise self._interrupted()
 
   @contextlib.contextmanager
   def rounds(self) -> Iterator[None]:
-    """The block of the rounds, after which no round is in flight."""
+    """Marks the block of the rounds, after which no round is in flight."""
     try:
       yield
     finally:
@@ -66,7 +66,7 @@ class Interruption:
 
   @contextlib.contextmanager
   def handled(self) -> Iterator[None]:
-    """In this block the signals are handled; only in the main thread."""
+    """Handles the signals in its block; in the main thread only."""
     # A background job of a shell ignores SIGINT, and continues to.
     handled_signals = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
     reader, writer = socket.socketpair()
@@ -108,7 +108,7 @@ class Interruption:
     self._number = first
     _say(
         f'{signal.Signals(first).name}: the round in flight has'
-        f' {_GRACE_SECONDS:g} s to end; a second signal ends at once.'
+        f' {_GRACE_SECONDS:g} s to finish; a second signal ends the run at once.'
     )
     second = _next_signal(numbers, _GRACE_SECONDS)
     if second is _LATE:
@@ -120,7 +120,7 @@ class Interruption:
       self._end(second, f'{signal.Signals(second).name} again: ended{self.next_step}')
 
   def _end(self, number: int, text: str) -> NoReturn:
-    """Ends the process, whatever its main thread does; files are whole at any time."""
+    """Ends the process, whatever its main thread does; files are complete at any time."""
     _say(text)
     # Children would notice the end of this process by themselves; some of Ray's in a minute.
     with contextlib.suppress(psutil.Error):

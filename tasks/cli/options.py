@@ -23,8 +23,8 @@ from tasks import errors
 
 _Table = TypeVar('_Table')
 _METADATA = 'option'
-# absl groups flags by module: a group is the name of a module, as is that of the common flags.
-_COMMON = 'The flags that most runs need'
+# absl groups flags by module, so that the name of a group is the name of a module.
+_COMMON = 'Common flags'
 _DEFINE = {
     bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
     str: flags.DEFINE_string,
@@ -53,18 +53,18 @@ def when(name: str, *values: str) -> Condition:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-  """Everything there is to know about one flag, apart from its name and type.
+  """All facts about one flag, except its name and type.
 
   Attributes:
     default: The flag's default.
     help: Its meaning and unit. It may begin with '<values>: ' if `values` are not all.
-    group: The title that `help_text` lists it under.
-    values: The texts that it accepts; empty for all.
-    repeated: Whether giving it several times makes a list.
-    at_least: The smallest value.
-    above: A value that all values are greater than.
-    at_most: The largest value.
-    below: A value that all values are less than.
+    group: Title of its list in `help_text`.
+    values: Accepted texts; empty for all.
+    repeated: Whether it may be given several times, which makes a list.
+    at_least: Inclusive lower bound.
+    above: Exclusive lower bound.
+    at_most: Inclusive upper bound.
+    below: Exclusive upper bound.
     requires: The condition, on options before it, without which it has no effect and is refused;
       None for none.
     excludes: The names of options that cannot be set with it.
@@ -157,7 +157,7 @@ def define(
     flag_values: The flags.
     table: The dataclass.
     prefix: The beginning of the flags' names.
-    group: The title that `help_text` lists them under; None: those of the options.
+    group: Title of their list in `help_text`; None: each option's own group.
   """
   for name, opt in options_of(table).items():
     choices = {}

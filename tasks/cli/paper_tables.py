@@ -30,13 +30,13 @@ class Row:
   """One measured accuracy of the paper, in the order of the columns of tables.csv.
 
   Attributes:
-    table: Its number.
-    task: As `--task`.
-    algorithm: As `--algorithm`.
+    table: Number of the table.
+    task: Value of `--task`.
+    algorithm: Value of `--algorithm`.
     p: The compression ratio. 0.05, 0.1 and 0.2 in the header of Table 7, top-k on SVHN, are read as
-      0.005, 0.01 and 0.05: only so do its rows of epsilon = 1.01 fit Table 2.
-    noise_multiplier: sigma; None without privacy. For Shakespeare, the sigma that has the printed
-      epsilon in the paper's accounting.
+      0.005, 0.01 and 0.05: only then do its rows with epsilon = 1.01 agree with Table 2.
+    noise_multiplier: sigma; None without privacy. For Shakespeare, the sigma for which the paper's
+      accountant gives the printed epsilon.
     epsilon: As printed; None without privacy.
     accuracy: Test accuracy, best over rounds, mean of 5 seeds, percent.
     std: Its standard deviation over seeds, percent; None where not printed.

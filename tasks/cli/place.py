@@ -8,16 +8,16 @@ from typing import Optional
 from tasks import errors
 from tasks.cli import options
 
-_GROUP = 'Where it runs'
+_GROUP = 'Runtime'
 
 
 @dataclasses.dataclass(frozen=True)
 class PlaceSettings:
-  """Sets where the data are, and where the rounds of a run run."""
+  """Sets the location of the data, and the runtime of a run."""
 
   data_dir: Optional[str] = options.option(
       None,
-      'Directory of the data. fashion_mnist: the four IDX files *-ubyte.gz (default: those of the'
+      'Directory of the data. fashion_mnist: the four IDX files *-ubyte.gz (default: from the'
       ' Debian package dataset-fashion-mnist). svhn: train_32x32.mat, extra_32x32.mat,'
       ' test_32x32.mat. emnist, and shakespeare from TFF: a cache of .sqlite files, downloaded if'
       ' missing (default: ~/.tff).',
@@ -44,14 +44,14 @@ class PlaceSettings:
       group=_GROUP, requires=options.when('runtime', 'ray'), in_comparisons=False,
   )
   client_timeout: float = options.option(
-      600.0, 'Seconds per client, after which its worker is ended and the client runs elsewhere.',
+      600.0, 'Timeout per client in seconds: its worker is ended, and the client runs elsewhere.',
       group=_GROUP, above=0, requires=options.when('runtime', 'ray'), in_comparisons=False,
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputSettings:
-  """Sets the directory of a run's files, and what is written."""
+  """Sets the directory of a run's files, and the outputs."""
 
   output_dir: Optional[str] = options.option(
       None,

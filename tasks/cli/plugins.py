@@ -28,7 +28,7 @@ class Registry(dict[str, _T]):
       flag: The flag's name.
       attribute: The name of the plug-in in its module, such as 'TASK'.
       plugins: The built-in plug-ins; each has a `name`.
-      kind: The class of all plug-ins; None: that of the first built-in one.
+      kind: Class of all plug-ins; None: the class of the first built-in plug-in.
     """
     super().__init__({plugin.name: plugin for plugin in plugins})
     self.names = tuple(self)

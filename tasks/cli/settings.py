@@ -46,14 +46,14 @@ _WITH_PUBLIC = options.Condition(
     lambda values: _NEEDS_PUBLIC.met(values) or values['warm_start'] == PUBLIC,
 )
 # Facts that the options of a group share.
-_RUN = {'group': 'What to run', 'common': True}
+_RUN = {'group': 'Run', 'common': True}
 _PRIVACY = {'group': 'Privacy', 'requires': _PRIVATE}
 _TRAINING = {'group': 'Training', 'requires': _FEDERATED}
 _PUBLIC_DATA, _EVALUATION = 'Public data', 'Evaluation'
 
 
 def _task_option(field: str, text: str, **facts: Any) -> Any:
-  """Returns an option whose default is that of the task."""
+  """Returns an option whose default depends on the task."""
   def default(task):
     return getattr(datasets.TASKS[task].defaults, field)
 
@@ -198,7 +198,7 @@ class RunSettings:
       group=_PUBLIC_DATA, values=[NONE, PUBLIC], requires=_FEDERATED,
   )
   public_examples: Optional[int] = _task_option(
-      'public_examples', 'Number of public examples, from people or a pool outside of all clients',
+      'public_examples', 'Number of public examples, from non-clients or a pool without owners',
       group=_PUBLIC_DATA, at_least=1, requires=_WITH_PUBLIC,
   )
   rounds_per_evaluation: int = _option(
@@ -248,7 +248,7 @@ _prefix = '{0.name}_'.format
 
 
 def new_flags(*tables: type, chosen: Collection[str] = ()) -> flags.FlagValues:
-  """Returns the flags of a run, and those of further dataclasses of options.
+  """Returns the flags of a run and of further dataclasses of options.
 
   Args:
     *tables: The dataclasses.
@@ -266,7 +266,7 @@ def parse(
   """Parses the flags of a run; the result depends on the arguments alone.
 
   Args:
-    arguments: Flags as tasks.run takes them.
+    arguments: Flags of tasks.run.
     *tables: Dataclasses of further options, whose instances are returned last.
     program: The command that prints help.
 

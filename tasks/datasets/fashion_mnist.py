@@ -12,7 +12,7 @@ from tasks.datasets import task as task_lib
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_CLASSES = 10
 _IDX_UNSIGNED_BYTES = 0x800
-_DIRECTORY = '/usr/share/datasets/fashion-mnist'  # Where Debian's package puts the files.
+_DIRECTORY = '/usr/share/datasets/fashion-mnist'  # Debian's package.
 _FILES = [
     f'{part}-{values}-ubyte.gz'
     for part in ('train', 't10k') for values in ('images-idx3', 'labels-idx1')
@@ -24,7 +24,7 @@ def load(num_clients: int, split: task_lib.Split) -> task_lib.TaskData:
   """Loads the images, split evenly among clients; raises `InputError` if a file is bad."""
   paths = files.find(
       split.directory or _DIRECTORY, _FILES,
-      "install Debian's package dataset-fashion-mnist (apt-get install dataset-fashion-mnist), or"
+      "Install Debian's package dataset-fashion-mnist (apt-get install dataset-fashion-mnist), or"
       ' name the directory of its four *-ubyte.gz files with --data_dir',
   )
   train, test = _read_images(*paths[:2]), _read_images(*paths[2:])

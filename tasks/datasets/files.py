@@ -14,7 +14,7 @@ def find(directory: str, names: Sequence[str], remedy: str) -> list[pathlib.Path
   paths = [pathlib.Path(directory, name) for name in names]
   for path in paths:
     if not path.is_file():
-      raise errors.InputError(f'{path} does not exist; {remedy}.')
+      raise errors.InputError(f'{path} does not exist. {remedy}.')
   return paths
 
 
@@ -28,13 +28,13 @@ def reading(path: pathlib.Path) -> Iterator[None]:
   # Libraries raise many kinds of errors on a damaged file.
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise errors.InputError(
-        f"{path} can't be read ({type(error).__name__}: {error}); download it again."
+        f"{path} can't be read ({type(error).__name__}: {error}). Download it again."
     ) from None
 
 
 def check_labels(labels: np.ndarray, lowest: int, highest: int) -> None:
   """Raises `ValueError` if a label is not an integer from `lowest` to `highest`."""
-  # NaN compares false, so that it is refused.
+  # NaN compares false, and so is refused.
   is_valid = (lowest <= labels) & (labels <= highest) & (labels == np.floor(labels))
   if not np.all(is_valid):
     raise ValueError(f'label {labels[~is_valid][0]} is not one of {lowest} to {highest}')

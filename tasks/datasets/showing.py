@@ -1,4 +1,4 @@
-"""What a finished run shows of a classifier: a confusion matrix."""
+"""Shows the classifier of a finished run: a confusion matrix."""
 
 from __future__ import annotations
 

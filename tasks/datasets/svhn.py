@@ -18,11 +18,11 @@ def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
   del own
   names = [f'{part}_32x32.mat' for part in ('train', 'extra', 'test')]
   remedy = (
-      f'get {", ".join(names)} from http://ufldl.stanford.edu/housenumbers (cropped digits,'
+      f'Download {", ".join(names)} from http://ufldl.stanford.edu/housenumbers (cropped digits,'
       ' format 2), and name their directory with --data_dir'
   )
   if split.directory is None:
-    raise errors.InputError(f'{names[0]} does not exist; {remedy}.')
+    raise errors.InputError(f'{names[0]} does not exist. {remedy}.')
   paths = files.find(split.directory, names, remedy)
   train, extra, test = map(_read_mat, paths)
   x, y = map(np.concatenate, zip(train, extra))
@@ -49,7 +49,7 @@ def _read_mat(path: pathlib.Path) -> task_lib.Examples:
 TASK = task_lib.Task(
     name='svhn',
     title='SVHN digits, CNN',
-    # The paper's settings, at an epsilon for the clients in the data: not tuned, for want of data.
+    # The paper's settings, at an epsilon for the clients in the data: untuned, for lack of data.
     defaults=task_lib.Defaults(
         epsilon=1.01, rounds=180, clients_per_round=100, clip=0.4, p=0.01, public_examples=2000,
         learning_rate=0.05, learning_rate_decay=0.99, momentum=0.8, batch_size=50, local_epochs=5,

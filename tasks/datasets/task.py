@@ -24,7 +24,7 @@ if typing.TYPE_CHECKING:
 # Arrays x and y of a client or a test set; the first dimension counts examples.
 Examples = tuple[np.ndarray, np.ndarray]
 
-_UNKNOWN = 'of people unknown'
+_UNKNOWN = 'from unknown owners'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TaskData:
     has_validation: Whether `test` is a validation set.
     even: Whether clients are an even cut of a pool of examples, so that their sizes follow from
       public numbers. If not, sizes are exact functions of people's data.
-    split_digest: Digest of who is set aside and of the cut of a pool, and of no client's data: two
+    split_digest: Digest of who is set aside and of the cut of a pool, but not of clients' data: two
       runs on one data set have the same clients if their digests are equal. None if unknown.
   """
 
@@ -117,7 +117,7 @@ class TaskData:
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-  """Values of the flags of `tasks.run` that are not given, by the flags' names, and constants.
+  """Default values of the flags of `tasks.run`, by the flags' names, and constants.
 
   They protect the clients in the data and train a useful model, with one of `epsilon` and
   `noise_multiplier`; the paper's settings are in tasks/experiments/paper/TASK.flags.
@@ -176,7 +176,7 @@ class Pretraining:
   The defaults were chosen on 1,000 images of Fashion-MNIST.
 
   Attributes:
-    learning_rate: Peak of Adam's learning rate, which falls linearly to zero.
+    learning_rate: Peak of Adam's learning rate, which decays to zero.
     average_decay: Decay per step of the exponential moving average of the weights, which is the
       result, in [0, 1); 0: the last weights.
     temperature: Divisor of the trained last layer, positive.
@@ -191,7 +191,7 @@ class Pretraining:
   def text(self) -> str:
     """Describes the schedule, as a phrase."""
     return (
-        f'Adam, {self.epochs} epochs, learning rate {self.learning_rate:g} falling to 0,'
+        f'Adam, {self.epochs} epochs, peak learning rate {self.learning_rate:g},'
         f' temperature {self.temperature:g}'
     )
 
@@ -201,11 +201,11 @@ class Task:
   """A task: data cut into clients, and a model.
 
   Attributes:
-    name: Value of --task, unless that is a module; prefix of the task's own flags.
+    name: Value of --task, unless the value is a module; prefix of the task's own flags.
     load: Loads the data, from (own options, split). Raises `InputError` if it can't.
     build_model: Returns the model, from (own options, initializer of its weights).
     options: Dataclass of the task's own options (`tasks.cli.options`), each the flag --NAME_OPTION.
-    padding: The label that fills up examples; None without padding.
+    padding: Label of padding; None without padding.
     padding_counts: Returns, from the own options, whether padding counts as a label to predict.
     show: Returns a text about a model with trained initial weights, from it and the test examples;
       not called if the guarantee does not cover these.
@@ -247,14 +247,14 @@ def cut_pool(
   num_public, num_validation = split.num_public, split.num_validation
   if num_public + num_validation >= len(x):
     raise errors.InputError(
-        f'{split.size_flags()} would take all of the {len(x)} training examples; set a smaller'
+        f'{split.size_flags()} would take all of the {len(x)} training examples. Use a smaller'
         ' number.'
     )
   order = np.random.default_rng(split.seed).permutation(len(x))
   public, validation, rest = np.split(order, [num_public, num_public + num_validation])
   text = 'without owners, taken out of the pool before it is cut into clients'
   if num_validation:
-    source = f'{source}; {num_validation:,} of them HELD OUT in place of the test set'
+    source = f'{source}; {num_validation:,} of them for VALIDATION in place of the test set'
     test, test_owners = (x[validation], y[validation]), Owners(text)
   else:
     test_owners = Owners('without owners, the test part of the data set')

@@ -14,7 +14,7 @@ from tasks import errors
 from tasks.datasets import people
 from tasks.datasets import task as task_lib
 
-# TFF raises it for an SQLite file without its tables, and this module for a client's bad examples.
+# TFF raises this for an SQLite file without its tables, this module for a client's bad examples.
 _FormatError = tff.simulation.datasets.sql_client_data.DatabaseFormatError
 
 
@@ -33,12 +33,12 @@ def read_people(
     to_examples: Makes examples of a client's elements; raises a `ValueError` for bad elements.
 
   Raises:
-    InputError: If the file is missing or can't be read; the text names the client that is at fault.
+    InputError: If the file is missing or can't be read; the text names the client at fault.
   """
   try:
     train, test = load_data(cache_dir=directory)
     for client in sorted(set(train.client_ids) ^ set(test.client_ids)):
-      raise _FormatError(f'client {client!r}: it is in one of the train and test parts alone')
+      raise _FormatError(f'client {client!r}: it is in only one of the train and test parts')
     return [
         _read_person(client, (train, test), to_examples)
         for client in tqdm.tqdm(train.client_ids, desc='reading clients', disable=None)
@@ -46,13 +46,13 @@ def read_people(
   except (OSError, sqlite3.Error, _FormatError, tf.errors.OpError) as error:
     path = pathlib.Path(directory or pathlib.Path.home() / '.tff') / filename
     remedy = (
-        'delete it, so that it is downloaded again'
+        'Delete it, so that it is downloaded again'
         if path.exists()
-        else f'download {filename}.lzma of TFF\'s public data sets (tff-datasets-public), unpack it'
+        else f'Download {filename}.lzma of TFF\'s public data sets (tff-datasets-public), unpack it'
         ' to that path, or name its directory with --data_dir'
     )
     raise errors.InputError(
-        f'{path} is missing or can\'t be read ({library_errors.reason(error)}); {remedy}.'
+        f'{path} is missing or can\'t be read ({library_errors.reason(error)}). {remedy}.'
     ) from None
 
 

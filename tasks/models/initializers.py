@@ -1,4 +1,4 @@
-"""Draws initial weights as Keras and as PyTorch do by default: part of the protocol here.
+"""Draws initial weights as Keras and PyTorch do by default.
 
 A round's noise of sigma C / r is as large as the initial weights of the paper's models, so results
 depend on their distribution. The paper's code was PyTorch.
@@ -50,7 +50,7 @@ class TorchInitializer:
   """PyTorch's defaults: uniform in +-1/sqrt(fan in), biases too; embeddings N(0, 1).
 
   `torch.nn.Linear` and `Conv2d` draw by `kaiming_uniform_(a=sqrt(5))`, which is that bound;
-  `LSTM` has 1/sqrt(units) for all of its weights. Methods are those of `KerasInitializer`.
+  `LSTM` has 1/sqrt(units) for all of its weights. For the methods see `KerasInitializer`.
   """
 
   name = 'torch'

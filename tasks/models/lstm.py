@@ -1,16 +1,16 @@
 """An LSTM layer with its own gradient, for CPUs, about twice as fast as Keras's there.
 
-One matrix product over all steps has whatever does not depend on the step before, in the forward
-and in the backward pass (the arrangement of cuDNN). Gate order and weights are those of
-`tf.keras.layers.LSTM`, against which it is tested.
+In the forward and in the backward pass, one matrix product over all steps computes whatever does
+not depend on the step before, as in cuDNN. Gate order and weights match `tf.keras.layers.LSTM`,
+against which it is tested.
 """
 
 import functools
 
 import tensorflow as tf
 
-# Traced once for all steps: tracing each step takes most of a run's start, 13 s in place of 5 s for
-# the paper's model.
+# One trace for all steps: tracing each step would take most of a run's start, 13 s instead of 5 s
+# for the paper's model.
 _traced_once = functools.partial(tf.function, autograph=False, reduce_retracing=True)
 
 

@@ -29,9 +29,9 @@ def character_rnn(
     embedding_size: Size of a character's embedding.
     lstm_units: Units of each LSTM layer.
     sequence_length: Characters in an example.
-    padding: Label that fills up an example. The loss is a mean over the other labels, as with TFF's
-      Keras model: short roles would otherwise train the model to predict padding. None: the loss
-      is a mean over all labels.
+    padding: Label of padding. The loss is a mean over the other labels, as with TFF's Keras model:
+      otherwise the model would learn from short roles to predict padding. None: the loss is a mean
+      over all labels.
     initializer: Draws the initial weights.
     use_keras: Whether the LSTM layers are Keras's, which on a GPU run as one kernel of cuDNN; if
       not, they are `lstm.lstm`, faster on CPUs, with the same weights.
@@ -69,7 +69,7 @@ def character_rnn(
 def _keras_lstm(
     inputs: tf.Tensor, kernel: tf.Tensor, recurrent_kernel: tf.Tensor, bias: tf.Tensor
 ) -> tf.Tensor:
-  """Returns what `lstm.lstm` returns, by Keras, with tensors in place of a layer's variables."""
+  """Computes `lstm.lstm` by Keras, with tensors in place of a layer's variables."""
   layer = tf.keras.layers.LSTM(recurrent_kernel.shape[0], return_sequences=True, time_major=True)
   layer.cell.kernel, layer.cell.recurrent_kernel, layer.cell.bias = kernel, recurrent_kernel, bias
   layer.built = layer.cell.built = True

@@ -1,1 +1,1 @@
-"""Runs beside the paper's tables and figures."""
+"""Compares runs with the paper's tables and figures."""

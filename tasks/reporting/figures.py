@@ -1,4 +1,4 @@
-"""The paper's two figures from runs, over rounds and over p, and the figure of an ablation."""
+"""Draws the paper's two figures from runs, over rounds and over p, and an ablation."""
 
 from collections.abc import Sequence
 import itertools
@@ -15,14 +15,14 @@ from tasks.cli import grids
 from tasks.cli import paper_tables
 from tasks.reporting import results
 
-# Readers with color blindness can distinguish them.
+# Readers with color blindness can distinguish these colors.
 _COLORS = matplotlib.color_sequences['petroff10']
 _WIDTH, _HEIGHT, _HEIGHT_PER_LINE = 9.2, 3.4, 0.2
 _CHARACTERS_PER_LINE = 140
-# The fewest steps of an ablation, and points of a curve over p.
+# Minimum number of steps of an ablation, and of points of a curve over p.
 _MIN_POINTS = 3
 _PERCENT_BELOW = 25
-# The curves of Figure 3: a system with masks, and the one that it is at p = 1.
+# The curves of Figure 3: a system with masks, and its equivalent at p = 1.
 _OVER_P = (
     ('fedsmp_topk', 'dp_fedavg'), ('fedsmp_randk', 'dp_fedavg'), ('fedavg_topk', 'fedavg'),
     ('fedavg_randk', 'fedavg'),
@@ -113,13 +113,13 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
       axes.fill_between(
           x, accuracy - spread, accuracy + spread, color=color, alpha=0.2, linewidth=0
       )
-  # The first rounds are steep, and differ least between systems, unless they follow a warm start.
+  # Without a warm start the first rounds are steep, and differ least between systems.
   lowest = min(group.mean('final') for group in drawn) - _PERCENT_BELOW
   by_round.set(
       xlabel='round', ylabel='accuracy (%)', ylim=(max(0, lowest, by_round.get_ylim()[0]), None)
   )
   by_uplink.set(xlabel='uplink per client (MB)', xscale='log')
-  note = f'{len(drawn)} of {len(groups)} settings, the best of each kind; '
+  note = f'{len(drawn)} of {len(groups)} configurations, the best of each kind; '
   return _finish(figure, drawn, note)
 
 
@@ -134,7 +134,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
   for color, algorithms in zip(_COLORS, _OVER_P):
     masked, dense = (systems.SYSTEMS[algorithm] for algorithm in algorithms)
     sigma = paper.noise_multiplier if masked.private else None
-    # Of runs at one p, the longest.
+    # The longest run at each p.
     points = {
         group.p: group for group in sorted(groups, key=lambda group: group.rounds_done)
         if group.config['algorithm'] in algorithms
@@ -154,7 +154,7 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
       label = f'{masked.title}: the paper, {paper.rounds:,} rounds'
       accuracy_axes.plot(*zip(*of_paper), 'o:', color=color, markerfacecolor='none', label=label)
     used += drawn
-  loss_axes.set(xlabel='compression ratio p', ylabel='last test loss', xscale='log')
+  loss_axes.set(xlabel='compression ratio p', ylabel='final test loss', xscale='log')
   accuracy_axes.set(xlabel='compression ratio p', ylabel='best accuracy (%)', xscale='log')
   return _finish(figure, used) if used else None
 
@@ -168,7 +168,7 @@ def _paper_points(
     if row.task == task and row.algorithm in algorithms and paper_tables.is_same_sigma(
         row.noise_multiplier, sigma
     ):
-      points.setdefault(row.p, row.accuracy)  # Tables 1 to 3 first: later ones have slips.
+      points.setdefault(row.p, row.accuracy)  # Tables 1 to 3 first: later tables have misprints.
   return sorted(points.items())
 
 
@@ -191,12 +191,12 @@ def _finish(
 ) -> mpl_figure.Figure:
   """Adds a legend and a note on rounds, seeds, epsilon and spread; returns the figure."""
   note += f'rounds: {_range([n for group in groups if (n := group.rounds_done)])}'
-  note += f'; seeds per setting: {_range([len(group.runs) for group in groups])}'
+  note += f'; seeds per configuration: {_range([len(group.runs) for group in groups])}'
   private = [group for group in groups if group.noise_multiplier]
   if epsilons := [epsilon for g in private if not np.isnan(epsilon := g.mean('epsilon'))]:
     is_seeded = any(group.config['seed'] is not None for group in private)
     note += f'; epsilon ({"simulated" if is_seeded else "valid"}): {_range(epsilons)}'
-  note = textwrap.fill(f'{note}; bands and bars: one standard deviation', _CHARACTERS_PER_LINE)
+  note = textwrap.fill(f'{note}; bands and bars: one stddev over seeds', _CHARACTERS_PER_LINE)
   for axes in figure.axes:
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)

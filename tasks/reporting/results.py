@@ -56,7 +56,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """One or more runs of one configuration and of as many rounds, in the order of their seeds."""
+  """One or more runs with equal configuration and rounds done, in the order of their seeds."""
 
   runs: tuple[Run, ...]
 
@@ -152,7 +152,7 @@ def find(paths: Iterable[str]) -> list[pathlib.Path]:
     )
     if not runs:
       raise errors.InputError(
-          f'{path} has no run; name the --output_dir of a run, or a directory of runs.'
+          f'{path} has no run. Name the --output_dir of a run, or a directory of runs.'
       )
     directories += runs
   return list(dict.fromkeys(directories))
@@ -190,8 +190,8 @@ def read(directory: pathlib.Path) -> Optional[Run]:
     return Run(directory, config, columns, rounds_done, values, seconds)
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise errors.InputError(
-        f'{directory} can\'t be read as a run ({type(error).__name__}: {error});'
-        ' name the --output_dir of a run.'
+        f'{directory} can\'t be read as a run ({type(error).__name__}: {error}).'
+        ' Name the --output_dir of a run.'
     ) from None
 
 
@@ -208,7 +208,7 @@ def _text(value: Any) -> str:
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-  """Groups runs with the same flags but the seed and with as many rounds done, sorted by task."""
+  """Groups runs with equal flags, except the seed, and equal rounds done, sorted by task."""
   groups: dict[str, list[Run]] = {}
   for run in runs:
     flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}

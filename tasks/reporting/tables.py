@@ -16,13 +16,13 @@ from tasks.reporting import results
 # Marks an accuracy that no epsilon covers.
 _OUTSIDE = '†'
 _ABOUT = (
-    'Best: the highest test accuracy over rounds, as in the paper, of measurements on all test'
-    ' examples. Final: after the last round. Mean ± standard deviation over seeds. "epsilon,'
-    ' valid": by an accountant that is sound for the sampling of the run. "Paper\'s accounting":'
-    ' Rényi DP of Poisson sampling, whatever the run did. A private run with a seed is simulated:'
-    ' its epsilon is what fresh noise would give.'
+    'Best: maximum test accuracy over rounds, as in the paper, if evaluations use all test'
+    ' examples. Final: test accuracy after the last round. Mean ± standard deviation over seeds.'
+    ' "epsilon, valid": by an accountant that is sound for the sampling of the run. "Paper\'s'
+    ' accounting": RDP for Poisson sampling, whatever the sampling of the run. A private run with a'
+    ' seed is simulated: its epsilon is what fresh noise would give.'
     f' Accuracies with {_OUTSIDE} are exact functions of clients\' own examples, OUTSIDE (epsilon,'
-    ' delta). Losses are of the test set, where the paper\'s Figure 3 has training losses.'
+    ' delta). Losses are on the test set; the paper\'s Figure 3 has training losses.'
 )
 
 
@@ -48,19 +48,19 @@ def _without_empty_columns(rows: Sequence[dict[str, str]]) -> list[dict[str, str
 
 
 def _table_of_paper(number: int, groups: Sequence[results.Group]) -> Table:
-  """Returns one of Tables 1 to 9: each row of which there are runs, next to them."""
+  """Returns one of Tables 1 to 9: each reproduced row, next to its runs."""
   paper_rows = [row for row in paper_tables.rows() if row.table == number]
   matches = [(row, group) for row in paper_rows for group in groups if _reproduces(group, row)]
   note = f'{len({row for row, _ in matches})} of {len(paper_rows)} cells were run.'
   if paper_rows[0].task == 'shakespeare':
     note += (
         ' The paper\'s accounting is for the number of clients that the paper assumes, the valid'
-        ' figure for those in the data.'
+        ' epsilon for the clients in the data.'
     )
   if number == 7:
     note += (
-        ' The paper\'s header (p = 0.05 to 0.8) does not fit its Table 2; p is as it must be'
-        ' for the row of epsilon = 1.01.'
+        ' The paper\'s header (p = 0.05 to 0.8) contradicts its Table 2; p here follows from'
+        ' the row of epsilon = 1.01.'
     )
   rows = [_paper_row(row, group) for row, group in matches]
   return Table(f'Table {number}: {paper_tables.TITLES[number]}', rows, note)
@@ -133,7 +133,7 @@ def _list_of_runs(groups: Sequence[results.Group]) -> Table:
       }
       for group in groups for run in group.runs
   ]
-  return Table('The runs', rows)
+  return Table('List of runs', rows)
 
 
 def _rounds(group: results.Group) -> str:
@@ -142,7 +142,7 @@ def _rounds(group: results.Group) -> str:
 
 
 def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
-  """Whether runs are meant to reproduce a row: as long, and measured on the test set."""
+  """Returns whether runs are to reproduce a row: with as many rounds, and the test set."""
   config = group.config
   if not group.complete or config['flags'].get('validation_examples'):
     return False
@@ -192,7 +192,7 @@ def _text(value: Optional[float], form: str = '{:.3g}') -> str:
 
 def markdown(tables: Sequence[Table], figures: Mapping[str, mpl_figure.Figure]) -> str:
   """Returns tables, and figures by the names of their files without suffix, as Markdown."""
-  parts = ['# Results beside the paper\'s', _ABOUT]
+  parts = ['# Results compared with the paper', _ABOUT]
   parts += [f'![{figure.get_suptitle()}]({name}.png)' for name, figure in figures.items()]
   for table in tables:
     lines = [list(table.rows[0]), ['---'] * len(table.rows[0])]

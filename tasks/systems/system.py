@@ -1,4 +1,4 @@
-"""Defines a system: a way to train, as --algorithm names it."""
+"""Defines a system: a training method, as --algorithm names it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tasks.datasets import task as task_lib
 
 @dataclasses.dataclass(frozen=True)
 class System:
-  """A way to train: all that any command knows of it.
+  """A training method: all facts that commands use.
 
   Attributes:
-    name: The value of --algorithm, unless that is a module.
-    title: A few words, for tables and figures.
+    name: Value of --algorithm, unless the value is a module.
+    title: Short title, for tables and figures.
     mask: The plan's phrase on the selected coordinates, such as 'random coordinates'.
     sparsifier: Makes the sparsifier of (a run's settings, its data).
     private: Whether clients clip and add noise, so that flags of privacy have an effect.

@@ -17,16 +17,16 @@ class Options:
 
   public_clients: int = options.option(
       0,
-      'Number of pseudo-clients: the public examples are split among them, they train as clients do,'
-      ' and the mask selects the top k of their mean update. 0: one training on all public examples,'
-      ' as in the paper.',
+      'Number of pseudo-clients: they share the public examples and train as clients do, and the'
+      ' mask selects the top k of their mean update. 0: one training on all public examples, as in'
+      ' the paper.',
       at_least=0,
   )
   released_weight: Optional[float] = options.option(
       None,
       'Weight in [0, 1] of past releases in the ranking of coordinates; the rest is the public'
-      ' update, smoothed over the rows and columns of each layer (default: off, the public update of'
-      ' each coordinate, as in the paper).',
+      ' update, smoothed over the rows and columns of each layer (default: off, the public update'
+      ' alone, unsmoothed, as in the paper).',
       at_least=0, at_most=1,
   )
 

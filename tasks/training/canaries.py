@@ -1,4 +1,4 @@
-"""Canaries: clients whose updates show most in what a round releases, and their scores.
+"""Scores canaries: clients whose updates are most visible in the release of a round.
 
 A canary knows the round's coordinates and the d/k scale, so that after the clip it lies along its
 direction with norm C. The score is of the update that the server releases.
@@ -16,10 +16,10 @@ import fedsmp_tff
 from fedsmp_tff import randomness
 from fedsmp_tff.privacy import spec as spec_lib
 
-# Norm of a canary before the scale and the clip, in units of C: clipped, whatever the scale.
+# Norm of a canary before the scale and the clip, in units of C: clipped at any scale.
 _LENGTH = 1e3
 _RELEASES_AT_ONCE = 1000
-# k / d, which does not enter the guarantee.
+# k / d, on which the guarantee does not depend.
 _RATIO = 0.5
 _SPARSIFIERS = {'randk': fedsmp_tff.RandK, 'released': fedsmp_tff.ReleasedTopK}
 
@@ -33,7 +33,7 @@ def scores_of_releases(
     spec: The guarantee of the round; each of its participants takes part.
     sparsifier: randk or released.
     num: Number of releases with the canary, and of releases without it.
-    seed: Makes masks and noise reproducible; None: fresh ones.
+    seed: Seed of masks and noise; None: fresh randomness.
 
   Returns:
     The canary's direction, in words, and the scores with and without it, float[num, scores].
@@ -50,8 +50,8 @@ def scores_of_releases(
     return update, audited.choose(following).coordinates
 
   def canary_direction():
-    """Returns where wrong code would show most, in words and as a unit vector [k]."""
-    if state.memory:  # Releases choose coordinates: where the mask changes by itself.
+    """Returns the direction that most reveals wrong code, in words and as a unit vector [k]."""
+    if state.memory:  # Masks depend on releases: coordinates that leave the mask without it.
       base = randomness.fold_in(noise_seed, 2)
       _, following = finished([
           audited.report(tf.zeros([dim]), state, randomness.fold_in(base, i))
@@ -59,7 +59,7 @@ def scores_of_releases(
       ])
       leaves = ~np.isin(coordinates, following.numpy())
       if np.any(leaves):
-        return 'on what leaves the mask', leaves / np.linalg.norm(leaves)
+        return 'on coordinates that leave the mask', leaves / np.linalg.norm(leaves)
     return 'on all coordinates', np.full(len(coordinates), len(coordinates) ** -0.5)
 
   where, direction = canary_direction()
@@ -83,7 +83,7 @@ def scores_of_releases(
       slot = number % num_slots
       return audited.report(updates[slot], state, randomness.fold_in(release_seed, slot))
 
-    # One by one the reports, whose noise is a thousand small operations, take 1.7 ms a release.
+    # One by one, the reports, whose noise is a thousand small operations, take 1.7 ms per release.
     numbers = tf.range(_RELEASES_AT_ONCE * num_slots, dtype=tf.int64)
     reports = tf.nest.map_structure(
         lambda t: tf.reshape(t, [_RELEASES_AT_ONCE, num_slots, *t.shape[1:]]),
@@ -115,7 +115,7 @@ def _factory(
 def _update(
     factory: fedsmp_tff.FedSmpFactory, direction: np.ndarray, coordinates: np.ndarray, dim: int
 ) -> np.ndarray:
-  """Returns the update, float32[d], that a client clips to `direction`, a unit vector [k], times C."""
+  """Returns the update, float32[d], that the clip turns into C times `direction`, float[k]."""
   update = np.zeros(dim, np.float32)
   length = _LENGTH * factory.mechanism.clipping_norm / factory.sparsifier.scale(dim)
   update[coordinates] = length * direction

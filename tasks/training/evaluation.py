@@ -1,4 +1,4 @@
-"""Loss and accuracy of weights on test examples."""
+"""Evaluates weights on test examples: loss and accuracy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
@@ -25,8 +25,8 @@ class Evaluation(NamedTuple):
   Attributes:
     loss: The model's own loss, mean over shards weighted by their examples.
     accuracy: Fraction of the scored labels that the model predicts, in [0, 1].
-    accuracy_masked: Fraction of the labels without padding; None if the task has no padding.
-    accuracy_counted: Fraction of all labels, padding included; None if the task has no padding.
+    accuracy_masked: Accuracy on labels other than padding; None if the task has no padding.
+    accuracy_counted: Accuracy on all labels, with padding; None if the task has no padding.
   """
 
   loss: float
@@ -103,7 +103,7 @@ def shards_of(
 def of_run(
     experiment: experiment_lib.Experiment,
 ) -> Callable[[int, Any], Optional[Evaluation]]:
-  """Returns the evaluation of a run after a round: None where it is not due."""
+  """Returns a run's evaluation function, whose result is None if no evaluation is due."""
   settings, test = experiment.settings, experiment.examples.test
   padding = datasets.TASKS[settings.task].padding
   measure = build(experiment.model, experiment.is_scored, padding)

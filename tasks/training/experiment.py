@@ -35,7 +35,7 @@ class Seeds(NamedTuple):
   Attributes:
     partition: Partition of the data among clients, and the public set.
     weights: Initial weights.
-    evaluation: Test examples that are measured between rounds.
+    evaluation: Sample of test examples that rounds are evaluated on.
     sampling: Clients of each round; None: the sampler's own entropy.
     process: Masks, the order of examples and the noise; None: fresh entropy.
   """
@@ -158,7 +158,7 @@ class Experiment:
     return weights if self.body is None else self.body.weights_of(weights)
 
   def show(self, weights: _Weights) -> Optional[str]:
-    """Returns the task's samples of its trained model; None without any within the guarantee."""
+    """Returns the task's sample of its trained model; None if there is none in the guarantee."""
     show = datasets.TASKS[self.settings.task].show
     if show is None or self.data.test_outside_guarantee:
       return None
@@ -166,7 +166,7 @@ class Experiment:
 
   @property
   def private(self) -> bool:
-    """Whether clients clip, and add noise."""
+    """Whether clients clip and add noise."""
     return self.aggregator.mechanism.private
 
   @property
@@ -264,8 +264,8 @@ def _trained_model(settings: settings_lib.RunSettings, model: _Model) -> _Model:
     return model
   if not isinstance(model, split_lib.SplitModel):
     raise errors.InputError(
-        f'--trainable={settings.trainable} needs a model whose last layer is known, but that of'
-        f' --task={settings.task} is a {type(model).__name__}. Return a'
+        f'--trainable={settings.trainable} needs a model with a known last layer, but'
+        f' --task={settings.task} has a {type(model).__name__}. Return a'
         ' tasks.models.split.SplitModel from its `build_model`, or set'
         f' --trainable={settings_lib.ALL}.'
     )
@@ -276,15 +276,15 @@ def _check_public(settings: settings_lib.RunSettings, data: task_lib.TaskData) -
   owners = data.public_owners
   if owners is not None and (both := owners.ids.intersection(data.client_ids)):
     raise errors.InputError(
-        f'--task={settings.task}: {len(both):,} clients have public examples too, which no epsilon'
-        ' covers; leave them out of the clients.'
+        f'--task={settings.task}: {len(both):,} clients also have public examples, which no epsilon'
+        ' covers. Remove them from the clients.'
     )
 
 
 def _privacy_spec(
     settings: settings_lib.RunSettings, num_clients: int, num_kept: int
 ) -> spec_lib.PrivacySpec:
-  """Returns the specification, from which sampler, noise and epsilon come.
+  """Returns the specification, from which sampler, noise and epsilon follow.
 
   Without --clip, clients neither clip nor add noise.
 

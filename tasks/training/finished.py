@@ -33,7 +33,7 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
   """Returns summary.json of the finished run in a directory; {} if there is none.
 
   A run is finished if it has all rounds of these flags, its files are there, and its ledger has the
-  rounds that the summary counts. The command resumes any other, and so names what is damaged.
+  rounds that the summary counts. The command resumes any other run, and so names the damaged file.
   """
   config = run_directory.read_json(path / run_directory.CONFIG)
   found = run_directory.read_json(path / run_directory.SUMMARY)
@@ -69,14 +69,14 @@ def text(
   ]
   if 'epsilon' in found:
     lines.append(
-        f'  epsilon = {float(found["epsilon"]):.4g} by {found["rounds_charged"]} rounds'
+        f'  epsilon = {float(found["epsilon"]):.4g} for {found["rounds_charged"]} charged rounds'
         f' ({found["guarantee_status"]})'
     )
-  return '\n'.join([*lines, f'  the rest is in {path / run_directory.SUMMARY}'])
+  return '\n'.join([*lines, f'  all results are in {path / run_directory.SUMMARY}'])
 
 
 def clean(path: pathlib.Path) -> None:
-  """Removes the checkpoints, most of its size, of a run that has all rounds and is not in use."""
+  """Removes the large checkpoints of a run that has all rounds and is not in use."""
   with contextlib.suppress(errors.InputError), run_directory.RunDirectory(path) as out:
     found = run_directory.read_json(path / run_directory.SUMMARY)
     if out.config is not None and found.get('finished'):
@@ -95,9 +95,9 @@ def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel
   flags = run_directory.read_json(path / run_directory.CONFIG).get('flags')
   if flags is None or not (path / run_directory.WEIGHTS).exists():
     raise errors.InputError(
-        f'{path} has no finished run; name the --output_dir of one, or let it end first.'
+        f'{path} has no finished run. Name the --output_dir of one, or let the run finish first.'
     )
-  # The flags that shape a model.
+  # The flags on which the model depends.
   task = datasets.TASKS[flags['task']]
   own = options.options_of(task.options) if task.options is not None else ()
   names = ['task', 'initializer', *(f'{task.name}_{name}' for name in own)]

@@ -9,7 +9,7 @@ from tasks.cli import settings as settings_lib
 from tasks.training import experiment as experiment_lib
 
 _COLUMNS, _NAME_COLUMNS = 100, 14
-# Above this, an attacker's odds about a client grow by a factor of 22,000 and more.
+# Above this epsilon, an attacker's odds about a client may grow by a factor above 22,000.
 _MEANINGFUL_EPSILON = 10
 
 _Rows = list[tuple[str, str]]
@@ -92,7 +92,7 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
   evaluation = f'all test examples {every} and after the last'
   if num is not None:
     evaluation = f'{num:,} random test examples {every}; all after the last'
-  randomness = "the operating system's, fresh for every client and round"
+  randomness = 'from the operating system, fresh for every client and round'
   if s.seed is not None:
     randomness = (
         f'SIMULATION: --seed={s.seed} makes the noise reproducible, so ANYONE WHO KNOWS THE SEED'
@@ -119,8 +119,8 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   )
   if s.clip_quantile is not None:
     line += (
-        f'; C follows the {s.clip_quantile:g} quantile of the norms, within epsilon: sigma ='
-        f' {sigma:.4g} for {spec.noise_multiplier:g}'
+        f'; C follows the {s.clip_quantile:g} quantile of the norms, whose votes raise sigma from'
+        f' {spec.noise_multiplier:g} to {sigma:.4g} at equal epsilon'
     )
   return line + ('; C decays with the learning rate of clients' if s.clip_schedule else '')
 
@@ -136,7 +136,7 @@ def _privacy_rows(experiment: experiment_lib.Experiment) -> _Rows:
   reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
   excludes = 'hyperparameter tuning; the number of reports, which is exact: do not publish it'
   if experiment.data.test_outside_guarantee:
-    excludes += '; columns test_*, measured on examples of clients: do not publish them'
+    excludes += '; columns test_*, measured on clients\' examples: do not publish them'
   return [
       ('privacy', spent_text(experiment, rounds)),
       ('  accountant', accountant),

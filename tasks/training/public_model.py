@@ -4,8 +4,8 @@ Gains from private training are measured against these weights. They are the bas
 `--algorithm=public_only`, and `--warm_start=public` starts any method from them.
 
 A task has one fixed schedule (`task.Pretraining`), chosen on public data alone (docs/results,
-"Pre-training"). A run chooses nothing: a choice at run time, by 200 images or three people, once
-ended at 20.76 % accuracy in place of 45 %.
+"Pre-training"). A run tunes nothing: tuning at run time, on 200 images or three people, once gave
+20.76 % accuracy instead of 45 %.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from tasks.training import experiment as experiment_lib
 from tasks.training import features
 from tasks.training import run_directory
 
-# A constant, so that the weights do not depend on the number of processors.
+# A constant, so that the weights do not depend on the number of CPU cores.
 _HALVES = 2
 
 
@@ -38,16 +38,16 @@ def train(
   """Returns weights pre-trained on public examples by a fixed schedule.
 
   Adam (Kingma and Ba 2015) on gradients clipped to norm 1; the learning rate rises linearly in the
-  first epoch and then decays to zero, on a cosine. A gradient is the mean over two halves of a minibatch, which two processors compute at the
-  same time. The result is the moving average of the weights, with the last layer divided by the
-  schedule's temperature: a model of few examples is overconfident, and private rounds would first
-  spend their signal on that.
+  first epoch and then decays to zero, on a cosine. A gradient is the mean over two halves of a
+  minibatch, which two CPU cores compute at the same time. The result is the moving average of the
+  weights, with the last layer divided by the schedule's temperature: a model of few examples is
+  overconfident, and private rounds would first spend their signal on correcting that.
 
   Args:
     model: The model, with the initial weights.
     schedule: The task's schedule.
     examples: The public examples, x and y.
-    seed: Seed of the order of examples. The same seed gives the same bits on the same processor.
+    seed: Seed of the order of examples. One seed gives the same bits on one type of CPU.
     report: Receives each epoch, from 1, and its mean training loss.
 
   Raises:
@@ -77,7 +77,7 @@ def train(
       loss = model.loss(output, tf.gather(y, rows))
     return loss, *tape.gradient(loss, values)
 
-  # One trace for all sizes: that of the LSTM takes seconds.
+  # One trace for all sizes: the trace of the LSTM takes seconds.
   @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)] * _HALVES)
   def step(*halves):
     values = [variable.value() for variable in variables]
@@ -98,8 +98,8 @@ def train(
     loss = float(np.mean(losses))
     if not np.isfinite(loss):
       raise errors.RunError(
-          f'the loss on the public examples is {loss} in epoch {epoch} of pre-training; look at'
-          ' the examples and at the initial weights.'
+          f'The loss on the public examples is {loss} in epoch {epoch} of pre-training. Check'
+          ' the examples and the initial weights.'
       )
     report(epoch, loss)
   flat = _apply_temperature([average.numpy() for average in averages], schedule.temperature)
@@ -153,7 +153,7 @@ def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
     weights = run_directory.read_weights(path, like)
   except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
     raise errors.InputError(
-        f'{path} can\'t be read ({type(error).__name__}: {error}); restore it from a backup, or'
+        f'{path} can\'t be read ({type(error).__name__}: {error}). Restore it from a backup, or'
         ' start over with --overwrite.'
     ) from None
   return split.FrozenBody(model.body, weights.trainable, *weights.non_trainable)

@@ -1,4 +1,4 @@
-"""Reports the rounds of a run: rows of its tables, lines of progress, and its results at the end."""
+"""Reports the rounds of a run: table rows, lines of progress, and the results at its end."""
 
 import datetime
 import sys
@@ -18,7 +18,7 @@ from tasks.training import plan as plan_lib
 from tasks.training import run_directory
 from tasks.training import tables
 
-_SECONDS_PER_LINE = 10  # At least.
+_SECONDS_PER_LINE = 10  # Minimum.
 
 
 class Metrics(loop.Reporter):
@@ -63,11 +63,11 @@ class Metrics(loop.Reporter):
     self._metrics.add(self.row)
 
   def _charged(self, report: loop.RoundReport) -> dict[str, Any]:
-    """Returns the privacy spent, by column; epsilon with evaluations only, for it takes time."""
+    """Returns the privacy spent, by column; epsilon only with evaluations, since it takes time."""
     if self._ledger is None:
       return {}
     measured = report.evaluation is not None
-    # Exact after the last round: twenty of them take Shakespeare's default run 12 s.
+    # Exact after the last round only: twenty exact values take 12 s in Shakespeare's default run.
     fast = report.rounds_done < self._experiment.settings.rounds
     epsilons = self._experiment.epsilons(report.rounds_charged if measured else 0, fast)
     return {
@@ -82,7 +82,7 @@ class Metrics(loop.Reporter):
     """See `loop.Reporter`.
 
     Raises:
-      InputError: If the tables are not those of this state.
+      InputError: If the tables do not match this state.
     """
     settings = self._experiment.settings
     self._metrics.keep(rounds_done, state['metrics'])
@@ -91,13 +91,13 @@ class Metrics(loop.Reporter):
     if self._ledger and (lost := self._ledger.rounds_charged(rounds_done) - rounds_done):
       end = self._experiment.spec.epsilon(rounds=settings.rounds + lost)
       text = (
-          f'  rounds that count though they were lost or run again: {lost}; with them the run ends at'
-          f' epsilon = {end:.4g}'
+          f'  {lost} lost or repeated rounds also count towards epsilon; projected final epsilon ='
+          f' {end:.4g}'
       )
       if settings.epsilon is not None and end > settings.epsilon:
         text += (
-            f', above --epsilon={settings.epsilon:g}; --epsilon_budget={settings.epsilon:g} ends it'
-            ' before that'
+            f', above --epsilon={settings.epsilon:g}; --epsilon_budget={settings.epsilon:g} would'
+            ' end the run before that'
         )
       print(text, flush=True)
 
@@ -110,7 +110,7 @@ class Metrics(loop.Reporter):
     }
     last = max(accuracies)  # Earlier than the last round if the run was interrupted.
     best, spent = {}, {}
-    # The maximum of evaluations on samples overestimates accuracy: it is no result.
+    # The maximum of evaluations on samples overestimates accuracy, and is not a result.
     if experiment.eval_examples is None:
       best_round = max(accuracies, key=accuracies.get)
       best = {'best_test_accuracy': accuracies[best_round], 'best_round': best_round}
@@ -161,7 +161,7 @@ class Lines(loop.Reporter):
       if done:
         seconds = (now - self._begun) / (done - self._first)
         left = tqdm.tqdm.format_interval(seconds * (self._total - done))
-        line += f', {seconds:.3g} s a round, {left} left'
+        line += f', {seconds:.3g} s per round, {left} left'
       _log(line)
     if not done:
       self._begin(done)
@@ -193,19 +193,19 @@ def summary_text(
 ) -> str:
   """Returns the results of a run whose rounds and evaluations took `seconds`, as lines of text."""
   rounds, total, measured = summary['rounds'], experiment.settings.rounds, summary['measured_round']
-  accuracy = 'final' if measured == rounds else f'not measured after round {measured}, there'
+  accuracy = 'final' if measured == rounds else f'last evaluated after round {measured}:'
   accuracy += f' {100 * summary["final_test_accuracy"]:.2f} %'
   if 'best_test_accuracy' in summary:
     best = 100 * summary['best_test_accuracy']
     accuracy = f'best {best:.2f} % (round {summary["best_round"]}), {accuracy}'
   if experiment.eval_examples is not None and measured != total:
-    accuracy += f', of {experiment.eval_examples:,} random test examples'
+    accuracy += f', on {experiment.eval_examples:,} random test examples'
   lines = [
       f'\n{rounds} of {total} rounds done',
       f'  accuracy   {accuracy}',
-      f'  uplink     {summary["uplink_megabytes"]:.4g} MB a client on average',
+      f'  uplink     {summary["uplink_megabytes"]:.4g} MB per client on average',
       f'  time       {datetime.timedelta(seconds=round(seconds))} (h:mm:ss) for all rounds and'
-      ' measurements',
+      ' evaluations',
   ]
   if experiment.private:
     spent = plan_lib.spent_text(experiment, summary['rounds_charged'])

@@ -27,7 +27,7 @@ from tasks.training import run_directory
 
 _DATA_DIGEST = f'{run_directory.CHECKPOINTS}/data_digest.json'
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
-_REMEDY = 'restore it from a backup, or start over with --overwrite'
+_REMEDY = 'Restore it from a backup, or start over with --overwrite'
 
 
 def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSettings) -> None:
@@ -44,8 +44,8 @@ def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSetti
         for values in (began, flags)
     )
     raise errors.InputError(
-        f'--output_dir={out.path} has a run with {before}, not {now}; give it the same flags to'
-        ' resume it, name another directory, or start over with --overwrite.'
+        f'--output_dir={out.path} has a run with {before}, not {now}. Use the same flags to resume'
+        ' it, name another directory, or start over with --overwrite.'
     )
 
 
@@ -60,12 +60,12 @@ def check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Exper
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise errors.InputError(
         f'{path} can\'t be read ({type(error).__name__}: {error}), and the run\'s data can\'t be'
-        f' checked; {_REMEDY}.'
+        f' checked. {_REMEDY}.'
     ) from None
   if not is_equal:
     raise errors.InputError(
         f'--output_dir={out.path} has a run that began with other data'
-        f' ({out.config["data_source"]}); restore that data, name another directory, or start'
+        f' ({out.config["data_source"]}). Restore that data, name another directory, or start'
         ' over with --overwrite.'
     )
 
@@ -90,7 +90,7 @@ def budget(
     raise errors.InputError(
         f'--epsilon_budget can\'t include the runs that --overwrite replaces in {out.path}: they'
         f' have other clients ({", ".join(others)}; this run: {name}), and one person may be in'
-        ' several of them; name another directory.'
+        ' several of them. Name another directory.'
     )
   try:
     return budget_lib.EpsilonBudget(
@@ -110,7 +110,7 @@ def begin(
   """
   is_new = out.config is None
   if is_new:
-    # With a digest without a key anyone could test whether someone's data are in. The key stays
+    # With an unkeyed digest anyone could test whether someone's data are included. The key stays
     # with the run's other secrets.
     key = secrets.token_bytes(32)
     digest = {'key': key.hex(), 'digest': _digest(experiment.data, key)}
@@ -123,7 +123,7 @@ def begin(
     if rounds := out.metrics.num_rounds():
       raise errors.InputError(
           f'{out.metrics.path} has rows of {rounds} rounds, but {directory} has no'
-          f' checkpoint; {_REMEDY}.'
+          f' checkpoint. {_REMEDY}.'
       )
     out.remove_rows()
   return checkpoints
@@ -143,7 +143,7 @@ def ledger(
     has_begun: Whether rounds may have begun, so that there must be a ledger.
 
   Raises:
-    LedgerError: If the ledger is damaged, lost or another run's, or can't be written, or if a run
+    LedgerError: If the ledger is damaged, lost or of another run, or can't be written, or if a run
       within the budget shares its noise or its rounds.
   """
   if not experiment.private:
@@ -177,7 +177,7 @@ def _note_versions(config: dict[str, Any]) -> None:
   ]
   if changed:
     versions = '; '.join(changed)
-    print(f'tasks.run: last bits may change: the run began with {versions}', file=sys.stderr)
+    print(f'tasks.run: last bits may differ: the run began with {versions}', file=sys.stderr)
 
 
 def _versions() -> dict[str, str]:
@@ -200,7 +200,7 @@ def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
 
 
 def _clients_name(experiment: experiment_lib.Experiment) -> str:
-  """Returns the name of the data in ledgers, which is equal if the clients are."""
+  """Returns the name of the data in ledgers, which is equal for equal clients."""
   task, digest = experiment.settings.task, experiment.data.split_digest
   return task if digest is None else f'{task} divided as {digest}'
 

@@ -28,7 +28,7 @@ class RunDirectory(contextlib.AbstractContextManager):
 
   metrics.csv, summary.json and weights.npz are equal in two runs of one seed, interrupted or not;
   times are in timings.csv. A row is on disk before the next round begins, and the other files
-  appear only when they are whole.
+  appear only when they are complete.
 
   Attributes:
     path: The directory.
@@ -38,7 +38,7 @@ class RunDirectory(contextlib.AbstractContextManager):
   """
 
   def __init__(self, path: os.PathLike[str], overwrite: bool = False):
-    """Makes the directory, and keeps other processes from it until the end of the context.
+    """Makes the directory, and locks it against other processes until the end of the context.
 
     Args:
       path: The directory.
@@ -126,7 +126,7 @@ class RunDirectory(contextlib.AbstractContextManager):
       self._lock.seek(0)
       owner = self._lock.read().strip() or 'another process'
       raise errors.InputError(
-          f'--output_dir={self.path} is in use by {owner}; wait until that ends, or'
+          f'--output_dir={self.path} is in use by {owner}. Wait until that ends, or'
           ' name another directory.'
       ) from None
     except OSError as error:
@@ -147,13 +147,13 @@ class RunDirectory(contextlib.AbstractContextManager):
     if 'run_id' not in config:
       raise errors.InputError(
           f'--output_dir={self.path} has a run whose {CONFIG} is missing or can\'t be read, so that'
-          ' it can\'t be resumed; restore it from a backup, name another directory, or start over'
+          ' it can\'t be resumed. Restore it from a backup, name another directory, or start over'
           ' with --overwrite.'
       )
     return config
 
   def _replace(self, name: str, write: Callable[[BinaryIO], Any]) -> None:
-    """Writes a file that appears, or takes the place of the old one, when whole."""
+    """Writes a file that appears, or replaces the old one, only when it is complete."""
     path = self.path / name
     unfinished = path.with_name(f'.{path.name}.unfinished')
     with tables.writing(path):
@@ -193,7 +193,7 @@ def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
 
 
 def rounds_charged(run_dir: os.PathLike[str]) -> int:
-  """Returns the most rounds that a row of a run's metrics.csv counts as charged; 0 without any."""
+  """Returns the maximum of rounds_charged in a run's metrics.csv; 0 without any."""
   rows = tables.Table(pathlib.Path(run_dir) / tables.METRICS).rows()
   counts = [row.get('rounds_charged') or '' for row in rows]
   return max(map(int, filter(str.isdigit, counts)), default=0)

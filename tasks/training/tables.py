@@ -66,7 +66,7 @@ class Table:
     if not np.array_equal(self.digest(), digest):
       raise errors.InputError(
           f'{self.path} was cut or changed: it does not begin with the rows of rounds 0 to'
-          f' {rounds_done} that the checkpoint recorded; restore it from a backup, or start over'
+          f' {rounds_done} that the checkpoint recorded. Restore it from a backup, or start over'
           ' with --overwrite.'
       )
     if len(kept) < len(content):
@@ -90,6 +90,6 @@ def writing(path: pathlib.Path) -> Iterator[None]:
     yield
   except OSError as error:
     raise errors.RunError(
-        f'{path} can\'t be written ({library_errors.reason(error)}); make room or give access'
+        f'{path} can\'t be written ({library_errors.reason(error)}). Make room or give access'
         ' there, and run the same command again, which resumes after the last checkpoint.'
     ) from None

@@ -46,7 +46,7 @@ _SYSTEMS = {
     'fedavg_randk': (functools.partial(_build, sparsifiers.RandK(num=4), clip=None), 10 / 4, None),
     'fedavg_topk': (functools.partial(_build, _topk(), clip=None), 1.0, None),
 }
-# The coordinates of every round, where they are in nobody's state.
+# The coordinates of every round, where no state has them.
 _FIXED = {'dp_fedavg': range(linear_runs.DIM), 'fedavg': range(linear_runs.DIM)}
 
 

@@ -32,8 +32,8 @@ class TestExecution:
           lambda _: randomness.fresh_seed(), tf.range(num), fn_output_signature=tf.int64
       )
 
-    # Of 6,000 seeds of 20 bits, however well they are mixed, two would be alike but for a
-    # probability of e^-17; of 32 bits, 0.4 % of the time; of 126 bits, never.
+    # Among 6,000 seeds of 20 bits, however well they are mixed, two would be alike except with a
+    # probability of e^-17; with 32 bits, 0.4 % of the time; with 126 bits, never.
     seeds = draw(6000).numpy()
     assert len(np.unique(seeds, axis=0)) == 6000
     assert all(len(np.unique(word)) == 6000 for word in seeds.T)
@@ -72,7 +72,7 @@ class TestFoldIn:
     np.testing.assert_array_equal(got, expected)
 
   def test_every_bit_of_the_parent_matters_to_both_words(self):
-    # What returned a hash of 64 bits, and the data, would keep the second word.
+    # A function that returned a hash of 64 bits, and the data, would keep the second word.
     fold = tf.function(randomness.fold_in)
     seed = np.array([3, 4])
     base = fold(seed, 9).numpy()
@@ -84,7 +84,7 @@ class TestFoldIn:
     for bit in range(64):
       changed.append(np.bitwise_xor(fold(seed, np.bitwise_xor(9, np.left_shift(1, bit))), base))
     ones = np.unpackbits(np.array(changed)[:, :, None].view(np.uint8), axis=2).sum(axis=2)
-    # Of 64 bits half change, with a standard deviation of 4: within 5 of them (seeded).
+    # Half of 64 bits change, with a standard deviation of 4: within 5 of them (seeded).
     assert ones.min() > 12 and ones.max() < 52
     # And the words change in ways of their own.
     assert not np.any(np.array(changed)[:, 0] == np.array(changed)[:, 1])

@@ -101,7 +101,7 @@ class TestHybridTopK:
 
   def test_public_energies_are_smoothed_by_rows_and_columns(self):
     smoothing = 0.75
-    # Of a 3 by 4 layer and a bias of 2; energies sum up to 1.
+    # A 3 by 4 layer and a bias of 2; energies sum up to 1.
     rng = np.random.default_rng(3)
     update = rng.normal(size=14)
     energy = update**2 / np.sum(update**2)

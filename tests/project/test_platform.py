@@ -15,7 +15,7 @@ from fedsmp_tff import _platform
 pytestmark = pytest.mark.slow
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_SENTENCE = 'fedsmp_tff needs Python 3.11 on Linux'
+_SENTENCE = 'fedsmp_tff requires Python 3.11 on Linux'
 
 
 def _python(tmp_path, *arguments):
@@ -33,7 +33,7 @@ def _python(tmp_path, *arguments):
 
 @pytest.mark.parametrize('module, name, value, sentence', [
     (platform, 'machine', lambda: 'aarch64', 'Python 3.11 on Linux x86-64.*aarch64'),
-    (sys, 'version_info', (3, 12, 1, 'final', 0), 'this is Python 3.12 on'),
+    (sys, 'version_info', (3, 12, 1, 'final', 0), 'Found Python 3.12 on'),
 ])
 def test_another_platform_or_python_gets_a_sentence(monkeypatch, module, name, value, sentence):
   monkeypatch.setattr(module, name, value)

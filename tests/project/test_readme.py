@@ -17,7 +17,7 @@ _DOCUMENTS = (_ROOT / 'README.md', *sorted((_ROOT / 'docs').rglob('*.md')))
 
 @pytest.mark.parametrize('name, num_processes, participants', [
     ('README.md', 1, 26), ('docs/running.md', 0, None),
-    pytest.param('docs/composing.md', 4, 10, marks=pytest.mark.slow),
+    pytest.param('docs/aggregator.md', 2, 26, marks=pytest.mark.slow),
 ])
 def test_the_snippets_run_and_release_no_client_metric(name, num_processes, participants):
   # They build upon one another, as a reader would run them.

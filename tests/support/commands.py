@@ -37,7 +37,7 @@ CHECKPOINT_EACH_ROUND = {'fedsmp_tff.program.checkpoints._MAX_FRACTION_OF_TIME':
 
 
 def command(arguments, constants: Mapping[str, Any] = types.MappingProxyType({})):
-  """Starts the command in a forked process; `constants` are those of `forked.Process`."""
+  """Starts the command in a forked process; for `constants` see `forked.Process`."""
   return forked.Process('tasks.run', arguments[1:], constants)
 
 

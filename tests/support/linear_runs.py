@@ -66,7 +66,7 @@ def check_two_rounds(process, scale, clip, topk=False, fixed=None):
     scale: What clients multiply their kept values with.
     clip: C; None: no clipping.
     topk: Whether it keeps the top coordinates of an update on `PUBLIC`.
-    fixed: The coordinates of every round, if they are in nobody's state.
+    fixed: The coordinates of every round, if no state has them.
   """
   state = process.initialize()
   for _ in range(2):
@@ -82,6 +82,6 @@ def check_two_rounds(process, scale, clip, topk=False, fixed=None):
     output = process.next(state, datasets())
     state = output.state
     moved = flat(before) - flat(process.get_model_weights(state))
-    # Steps of the encoding are under 1e-5 (16 d/k over 2^28), floats beside.
+    # Steps of the encoding are under 1e-5 (16 d/k over 2^28); floats add to that.
     np.testing.assert_allclose(moved, expected, atol=1e-5, rtol=1e-4)
     assert output.metrics['aggregator']['participants'] == CLIENTS

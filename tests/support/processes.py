@@ -13,7 +13,7 @@ def factory(sparsifier, clients_per_round=3, seed=None, **mechanism):
 
 
 def fed_smp(model, training, sparsifier, server_optimizer=None, seed=None, **options):
-  """A `build_fed_smp` process; `options` are those of `factory`."""
+  """A `build_fed_smp` process; for `options` see `factory`."""
   return fedsmp_tff.build_fed_smp(
       model, training, factory(sparsifier, **options),
       server_optimizer=server_optimizer, seed=seed,

@@ -15,7 +15,7 @@ import numpy as np
 
 _CLIPPED = ('--noise_multiplier=1', '--clip=0.5')
 _PAPER_MASKS = ('--public_clients=0', '--mask_rounds=1')
-# A run's name and its flags beside those that `commands.tiny` of its own tree gives.
+# A run's name and its flags, in addition to the flags that `commands.tiny` of its tree gives.
 _RUNS = {
     'topk': ('--algorithm=fedsmp_topk', '--p=0.1', *_PAPER_MASKS, *_CLIPPED),
     'topk_pseudo_clients': (

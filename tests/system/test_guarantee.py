@@ -1,4 +1,4 @@
-"""Tests of the table in docs/composing.md: what keeps the guarantee, of all that TFF composes."""
+"""Tests of the tables in docs/aggregator.md: what keeps the guarantee, of all that TFF composes."""
 
 import collections
 import inspect
@@ -22,7 +22,7 @@ from tests.support import tiny_models
 
 pytestmark = pytest.mark.usefixtures('without_determinism')
 
-_PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'composing.md'
+_PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'aggregator.md'
 _CLIENTS, _CLIP = 3, 0.7
 _FUNCTIONAL = tiny_models.linear_regression()
 _SGD = tff.learning.optimizers.build_sgdm(0.05)

@@ -70,7 +70,7 @@ class TestMechanism:
 
     outcomes = [release(u) for u in [np.zeros(_DIM, np.float32), *_hostile()]]
     channel = mechanism.channel
-    # What encoding adds: half a step a value and client; a rounding's longest.
+    # The encoding adds half a step per value and client, or the longest rounding.
     slack = math.sqrt(channel.num_integers) * channel.step
     if kind != mechanism_lib.GAUSSIAN:
       slack = math.sqrt(channel.squared_norm_bound) * channel.step - 1

@@ -31,7 +31,7 @@ class TestComputation:
           (['--noise_multiplier=-1', '--rounds=2'], '--noise_multiplier must be'),
           (['--noise_multiplier=1', '--rounds=2', '--delta=1'], '--delta must be a number > 0 and < 1'),
           (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
-          (['--epsilon=1'], 'needs one of --rounds'),
+          (['--epsilon=1'], 'needs either --rounds'),
           (['--epsilon=1e-9', '--rounds=9999'], 'No noise multiplier'),
           (['stray'], "'stray' is not a flag"),
           (
@@ -63,7 +63,7 @@ class TestExecution:
         'theorem_1': ('1.94', 'no guarantee'),
     }
     assert 'CONDITION NOT MET: alpha' in out
-    assert 'Quote epsilon = 0.6303, by poisson_pld: the best valid one.' in out
+    assert 'Quote epsilon = 0.6303, by poisson_pld: the tightest sound accountant.' in out
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed_size')
     assert re.search('VALID +fixed_pld', out)
     assert re.search('not for this sampling +poisson_pld', out)
@@ -74,7 +74,7 @@ class TestExecution:
     assert re.search(r'^epsilon = 1.495 +VALID +poisson_rdp', out, re.MULTILINE)
 
   def test_epsilon_finds_sigma(self, capsys):
-    # What a true 1.008 takes with each sampling.
+    # The sigma that a true 1.008 takes with each sampling.
     _, out, _ = _run(capsys, '--epsilon=1.008', '--rounds=180')
     found = dict(re.findall(r'^sigma = (\S+) +.+? (\w+): ', out, re.MULTILINE))
     found = {name: float(sigma) for sigma, name in found.items()}
@@ -148,12 +148,12 @@ class TestLedger:
     assert ' VALID  ' not in out and 'Quote none' in out and 'Quote epsilon' not in out
     status, out, err = self._account(capsys, f'--ledger={one}', fresh, same)
     assert status == 1 and err.count('\n') == 1
-    assert 'with the same seed: their noise is the same' in err and 'epsilon =' not in out
+    assert 'with the same seed: their noise is equal' in err and 'epsilon =' not in out
 
   def test_what_is_refused(self, tmp_path, capsys):
     one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size'))), tmp_path
     for arguments, sentence in (
-        ([one, other], 'do not compose; name runs of one --sampling'),
+        ([one, other], 'do not compose. Name runs with the same --sampling'),
         ([empty], 'has no privacy ledger'),
         ([one, '--rounds=3'], '--rounds=3 and --ledger=.* exclude each other'),
     ):

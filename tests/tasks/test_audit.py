@@ -13,10 +13,10 @@ from tests.support import commands
 
 
 def _run(capsys, *arguments):
-  """Runs the command with a seed; returns its status, its output, and epsilon claimed and audited."""
+  """Runs the command with a seed; returns its status, its output, and epsilon reported and audited."""
   status, out, _ = commands.of_module(capsys, audit, '--seed=1', '--delta=1e-2', *arguments)
   return status, out, *(
-      float(re.search(rf'{word} +epsilon [=>] (\S+)', out)[1]) for word in ('claimed', 'audited')
+      float(re.search(rf'{word} +epsilon [=>] (\S+)', out)[1]) for word in ('reported', 'audited')
   )
 
 
@@ -39,14 +39,14 @@ class TestExecution:
       pytest.param('discrete_gaussian', 'released', 8000, marks=pytest.mark.slow),
   ])
   def test_right_code_stands(self, noise, sparsifier, releases, capsys):
-    status, out, claimed, audited = _run(
+    status, out, reported, audited = _run(
         capsys, f'--noise={noise}', f'--sparsifier={sparsifier}', f'--releases={releases}'
     )
-    assert status == 0 and 'the claim stands' in out
+    assert status == 0 and '  not refuted' in out
     # At sigma = 1.4, by PLD.
-    assert claimed == pytest.approx(1.478, rel=1e-3)
+    assert reported == pytest.approx(1.478, rel=1e-3)
     # Four audits of 4,000 releases showed 0.49 to 0.67 of it.
-    assert 0.3 * 1.478 < audited < claimed
+    assert 0.3 * 1.478 < audited < reported
 
   @pytest.mark.parametrize('bug', ['share', 'clip'])
   def test_a_planted_bug_is_refuted(self, bug, capsys, monkeypatch):
@@ -55,7 +55,7 @@ class TestExecution:
     else:
       monkeypatch.setattr(tf, 'norm', lambda _: tf.constant(1e-3, tf.float64))
     status, out, *_ = _run(capsys, '--releases=2000')
-    assert status == 1 and 'CLAIM REFUTED' in out
+    assert status == 1 and 'REPORTED EPSILON REFUTED' in out
 
   def test_a_mask_that_sees_more_than_releases_is_refuted(self, capsys, monkeypatch):
     """The server remembers the sum of clients' values without its noise."""
@@ -82,4 +82,4 @@ class TestExecution:
     monkeypatch.setattr(fed_smp_round, 'sum', with_sum)
     monkeypatch.setattr(fed_smp_round, 'finish', remembering)
     status, out, *_ = _run(capsys, '--releases=2000', '--sparsifier=released')
-    assert status == 1 and 'CLAIM REFUTED' in out, out
+    assert status == 1 and 'REPORTED EPSILON REFUTED' in out, out

@@ -82,7 +82,7 @@ class TestExecution:
         ('1 of 7', '80.00', '0.1'), ('1', '40.00', ''), ('0', '30.00', '')
     ]
     assert 'clients_per_round = 50' in cells[_OTHERS][1]['with'] and _TABLE_1 not in cells
-    assert [(row['run'], row['rounds'], row['accuracy (%)']) for row in cells['The runs']] == [
+    assert [(row['run'], row['rounds'], row['accuracy (%)']) for row in cells['List of runs']] == [
         ('a', '1 of 7', '80.00'), ('b', '1', '40.00'), ('d', '0', '30.00')
     ]
     assert 'A private run with a seed is simulated: its epsilon is what fresh noise would' in text

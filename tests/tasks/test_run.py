@@ -197,7 +197,7 @@ class TestExecution:
         data_dir, tmp_path / 'a', '--clip_quantile=0.3', '--rounds=8', '--seed=1'
     )) == 0
     printed = ' '.join(capsys.readouterr().out.split())
-    assert 'C follows the 0.3 quantile of the norms, within epsilon' in printed
+    assert 'C follows the 0.3 quantile of the norms, whose votes raise sigma' in printed
     rows = commands.rows(tmp_path / 'a' / 'metrics.csv')[1:]
     assert len({row['clipping_norm'] for row in rows}) == 8
     # The vote is paid for.

@@ -47,9 +47,9 @@ class TestComputation:
   @pytest.mark.parametrize(
       'arguments, sentence',
       [
-          ([], '--grid is not set; set it to a file, or to one of .*masks/fashion_mnist, '),
+          ([], '--grid is not set. Set it to a file, or to one of .*masks/fashion_mnist, '),
           (['--grid=none'], "--grid=none can't be read"),
-          (['--grid=paper/fashion_mnist', '--index=305'], '--index=305 is not one of the 305'),
+          (['--grid=paper/fashion_mnist', '--index=305'], '--index=305 exceeds the 305 runs.*--index=304 '),
           (
               ['--grid=paper/fashion_mnist', '--', '--raunds=1'],
               "the run with --flagfile=.*fashion_mnist.flags .*: Unknown command line flag 'raunds'",

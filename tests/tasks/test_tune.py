@@ -49,7 +49,7 @@ class TestExecution:
     assert status == 0 and 'set the same examples aside: --seed=1 --public_examples=24,\n' in out
     for name in ('rand-k', 'top-k'):
       assert 0 < float(re.search(f'^{name}: p = (.*)$', out, re.M)[1]) <= 1
-    # Of lr 0.125 and momentum 0.5; one epoch of three examples.
+    # From lr 0.125 and momentum 0.5; one epoch of three examples.
     assert 'step eta_l/(1 - momentum) = 0.25, tau = 1, ' in out and 'sigma = 3\n' in out
     digest = re.search('public_digest = (.*) in their config.json', out)[1]
     flags = [a for a in arguments if not a.startswith(('--tune', '--client_examples'))]
@@ -63,7 +63,7 @@ class TestExecution:
       self, capsys, arguments
   ):
     unseeded = [a for a in arguments if a != '--seed=1']
-    assert "may be its clients'; set --seed" in commands.refused(capsys, tune, *unseeded)
+    assert "may be its clients'. Set --seed" in commands.refused(capsys, tune, *unseeded)
     status, out, err = _run(
         capsys, '--task=tests.support.people_task', '--tune_rounds=1', '--client_examples=3',
         '--public_examples=24',

@@ -58,14 +58,14 @@ class TestTable:
     assert x[0] == -x[-1]
     upper = np.array([(int(h) + 2**63) / 2**64 for h in table.high])
     cumulative = np.cumsum(numpy_reference.discrete_gaussian(variance, x))[:-1]
-    # What double precision can tell.
+    # To the accuracy of double precision.
     np.testing.assert_allclose(upper, cumulative, atol=1e-12)
     assert 0 < table.distance < 1e-17
     # In the middle by the exact half of its own probability.
     assert upper[len(x) // 2] + upper[len(x) // 2 - 1] == pytest.approx(1, abs=1e-15)
 
   def test_too_wide_a_distribution_is_refused(self):
-    with pytest.raises(ValueError, match='too wide to draw exactly; lower `bits`'):
+    with pytest.raises(ValueError, match='too wide to draw exactly. Lower `bits`'):
       integer_noise.integer_table(1e9)
 
   @pytest.mark.parametrize('variance', [1e-6, 1e-4, 0.01])

@@ -64,7 +64,7 @@ class TestComputation:
     assert adaptive.values_noise_multiplier == pytest.approx(1 / adaptive.value_weight)
 
   def test_encoding(self):
-    # Real noise: twelve standard deviations of a share beside the clipped vector.
+    # Real noise: twelve standard deviations of a share on top of the clipped vector.
     real = _mechanism(noise_multiplier=1.5, num_slots=9).encoding(num_values=5)
     assert real == mechanism_lib.FixedPoint(mechanism_lib.default_bits(9), 1 + 12 * 0.5, 9)
     integer = _mechanism(noise='discrete_gaussian', num_slots=9, min_reports=4).encoding(5)
@@ -77,8 +77,8 @@ class TestEncoding:
 
   @pytest.mark.parametrize('sigma, num_slots', [(1.4, 100), (0.1, 10_000), (20.0, 1)])
   def test_the_encoding_cuts_no_share_in_any_run(self, sigma, num_slots):
-    # A cut share is no post-processing of the sum, and delta does not hold it: of 10^6 values
-    # of 10^5 clients in 10^6 rounds none is cut.
+    # A cut share is no post-processing of the sum, and delta does not hold it: none is cut among
+    # 10^6 values of 10^5 clients in 10^6 rounds.
     options = mechanism_lib.Mechanism(num_slots, clipping_norm=1.0, noise_multiplier=sigma)
     room = (options.encoding(num_values=5).value_bound - 1) / options.share_stddev
     assert 2 * stats.norm.sf(room) * 1e17 < 1e-15

@@ -47,7 +47,7 @@ class TestPrivateSum:
         updates, coordinates, one_round.DIM / len(coordinates), clip
     )
     step = factory.round([(one_round.DIM,)]).channel.step * (clip or 1.0)
-    # float32's own rounding of the result beside half a step.
+    # Half a step, and float32's own rounding of the result.
     tolerance = step / 2 + 1e-6 * np.max(np.abs(expected))
     np.testing.assert_allclose(output.result, expected, atol=tolerance, rtol=0)
     off = np.setdiff1d(np.arange(one_round.DIM), coordinates)

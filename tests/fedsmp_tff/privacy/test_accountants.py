@@ -71,7 +71,7 @@ class TestClaim:
   def test_it_is_the_least_epsilon_of_all_that_are_sound(self, rounds):
     sound = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
     epsilons = [accountant.epsilon(rounds, 1e-5) for accountant in sound]
-    # Of rounds with a distance epsilon is found to a billionth.
+    # For rounds with a distance, epsilon is found to a billionth.
     assert accountants.claim(rounds).epsilon(rounds, 1e-5) <= min(epsilons) * (1 + 1e-8)
     assert len(sound) > 1
 
@@ -147,8 +147,8 @@ class TestExecution:
 class TestUpperBound:
   """The PLD accountants where deltas are tiny, rounds many, or losses on the grid too large."""
 
-  # Where all clients take part, T rounds are one Gaussian mechanism of this mu, and the losses of
-  # both samplings the same.
+  # If all clients take part, T rounds are one Gaussian mechanism of this mu, and the losses of both
+  # samplings are equal.
   @pytest.mark.parametrize(
       'accountant, mu, rounds, delta',
       [

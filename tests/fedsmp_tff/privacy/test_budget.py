@@ -19,7 +19,7 @@ class TestComputation:
 
   @pytest.mark.parametrize('most', [0, 13])
   def test_it_allows_all_rounds_that_fit_and_no_more(self, most):
-    # Between that of `most` rounds and of one more.
+    # Between the epsilons of `most` rounds and of one more.
     middle = (_epsilon(most) + _epsilon(most + 1)) / 2
     for order in (range(16), reversed(range(16))):
       budget = budget_lib.EpsilonBudget(middle, _SPEC)

@@ -58,7 +58,7 @@ class TestExecution:
         noise_multiplier=sigma, clients_per_round=shares, num_slots=shares, min_reports=shares
     )
     dominating = discrete_gaussian.dominating_gaussian(lattice)
-    # Of the standard deviation of the sum in integers.
+    # The standard deviation of the sum in integers.
     stddev = dominating.noise_multiplier * math.sqrt(lattice.squared_norm_bound)
     noise = _sum_of_shares(lattice)
     assert 3 < stddev < 12

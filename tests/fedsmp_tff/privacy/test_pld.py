@@ -124,7 +124,7 @@ class TestExecution:
         [(pld.poisson(sigma, n, round(rate * n), n, step), num) for sigma, rate, num in kinds]
     )
     charge = 4000 * np.finfo(float).eps
-    # Beside it dp-accounting charges 1e-15 for each kind's tails.
+    # In addition dp-accounting charges 1e-15 for each kind's tails.
     assert epsilon_of(0.99 * charge) == math.inf > epsilon_of(1.01 * charge)
 
   def test_many_small_rounds_beside_a_few_large_ones(self):

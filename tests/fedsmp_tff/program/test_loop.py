@@ -42,7 +42,7 @@ class _Tell(loop.Reporter):
     self.restored = rounds_done
 
 
-# So many that two draws of two clients are equal with a probability of 1e-8.
+# Large enough that two draws of two clients are equal with a probability of 1e-8.
 _POPULATION = 10_000
 
 
@@ -95,7 +95,7 @@ class TestRun:
 
     def evaluate(weights):
       evaluations.append(weights)
-      if where == 'evaluation' and len(evaluations) == 3:  # Of rounds 0, 2 and 4.
+      if where == 'evaluation' and len(evaluations) == 3:  # After rounds 0, 2 and 4.
         raise kind
 
     weights, stopped_by = _run([_Tell(report)], evaluate=evaluate)
@@ -115,7 +115,7 @@ class TestRun:
 
 class TestLedger:
 
-  # Of a process without noise: what is refused differs from it in one thing.
+  # For a process without noise; each refused process differs from it in one thing.
   _SPEC = fedsmp_tff.PrivacySpec(_POPULATION, 2, 3, 0.0, 1.0, 1e-3, sampling='fixed_size')
 
   def test_a_round_is_recorded_before_it_begins(self, tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ class TestGoingOn:
     assert self._rounds_of(tmp_path)[0] == []
 
   def test_checkpoints_come_after_reports(self, tmp_path):
-    # What a killed process leaves: all rounds of the checkpoint are reported.
+    # A killed process leaves a checkpoint whose rounds are all reported.
     at_report = []
     tell = _Tell(lambda r: at_report.append((r.rounds_done, sorted(os.listdir(tmp_path)))))
     with checkpoints_lib.Checkpoints(tmp_path, rounds_per_checkpoint=1) as c:

@@ -23,7 +23,7 @@ class TestComputation:
     sum_ = batches.IntegerSum(np.zeros([2], np.int32), np.int32(100), modulus)
     # The sum of a batch with -1 and 60 would be in the range.
     values = [np.array([10, value], np.int32), np.array([50, 60], np.int32)]
-    with pytest.raises(ValueError, match=f'^Client 7 .* from .*{value}.*, outside 0 to 100,'):
+    with pytest.raises(ValueError, match=f'^Client 7 .*{value}.* declared range 0 to 100'):
       _run([sum_], values, start=7)
 
   def test_an_error_within_a_client_names_it(self):

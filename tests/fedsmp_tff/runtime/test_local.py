@@ -19,7 +19,7 @@ class TestComputation:
   @pytest.mark.parametrize(
       'devices, workers, sentence',
       [
-          (['GPU:7'], None, "'GPU:7', which TensorFlow does not see here; it sees CPU:0"),
+          (['GPU:7'], None, "'GPU:7', which TensorFlow does not see. Use one or more of CPU:0"),
           ([], None, 'empty'),
           (None, 0, 'at least 1. Found 0'),
       ],
@@ -82,7 +82,7 @@ class TestExecution:
     assert {device.rsplit('device:')[-1] for device, _ in seen} == {'CPU:0', 'CPU:1'}
 
   def test_functions_with_variables_are_a_thread_s_own(self, monkeypatch):
-    # Of each function: how many calls were under way as one began.
+    # For each function, the number of calls in progress when a call began.
     at_once, original = [], graphs.Graph.function
 
     def function(graph):

@@ -102,7 +102,7 @@ class TestComputation:
         _sums(3, [1.0])
       with pytest.raises(TypeError, match='Expected a value of type float32'):
         _sums([3], ['a'])
-      with pytest.raises(ValueError, match='one length'):
+      with pytest.raises(ValueError, match='equal lengths'):
         _sums([3], [1.0, 2.0])
 
   def test_only_k_integers_and_counts_leave_a_client(self, monkeypatch):
@@ -188,7 +188,7 @@ class TestExecution:
     with pytest.raises(tf.errors.InvalidArgumentError, match='not positive') as raised:
       total([1, 2, 4, 5, 6, 7, -3])
     assert '(from client 6 ' in raised.value.__notes__[0]
-    with pytest.raises(ValueError, match='^Client 2 of the round gave .* from 11 to 11'):
+    with pytest.raises(ValueError, match='^Client 2 of the round submitted .* from 11 to 11'):
       total([1, 2, 11])
     # Nothing of a round that failed is in the next one.
     assert total([1, 2, 3]) == (6, 6)
@@ -243,7 +243,7 @@ class TestExecution:
     batches = [d.batch(3) for d in _data(5)]
     output = process.next(process.initialize(), batches)
     weights = process.get_model_weights(output.state)
-    # By hand: three steps per client from 0.1, mean over clients weighted by examples.
+    # Computed by hand: three steps per client from 0.1, mean over clients weighted by examples.
     moved = []
     for i in range(5):
       x, y = tiny_models.regression_examples(7, seed=i)

@@ -76,6 +76,6 @@ class TestExecution:
       elif event == 2 and running:
         given_up.append(running.pop(rng.integers(len(running))))
         cohort.requeue(given_up[-1])
-      elif event == 3 and given_up:  # It answers when nobody waits for it any more.
+      elif event == 3 and given_up:  # It answers after the cohort gave it up.
         finish(given_up.pop())
     assert (counted if ordered else sorted(counted)) == list(range(num))

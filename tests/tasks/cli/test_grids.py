@@ -38,7 +38,7 @@ class TestComputation:
         'fedsmp_topk 0.1', 'fedsmp_topk 0.2', 'fedsmp_randk 0.1', 'fedsmp_randk 0.2',
         'dp_fedavg',
     ]
-    # What is there already, in another order of flags, is not there twice.
+    # A run that is listed already, in another order of flags, is not listed twice.
     assert _short(second) == ['fedavg']
     assert first[0].flags[:2] == ('--task=fashion_mnist', '--sampling=fixed_size')
 

@@ -56,7 +56,7 @@ def _started(body):
           'interruption._GRACE_SECONDS = 100000.0\n'
           'stop = interruption.Interruption()\n'
           'stop.next_step = "; the same command resumes it."\n'
-          # By its own clock, which shows that the main thread is in the long call.
+          # Measured by its own clock, which shows that the main thread is in the long call.
           'clock = time.pthread_getcpuclockid(threading.main_thread().ident)\n'
           'def signal_in_call(number, begun):\n'
           '  while time.clock_gettime(clock) < begun + 0.2:\n'
@@ -94,7 +94,8 @@ def test_in_a_round_it_gets_the_grace_and_a_second_signal_names_how_to_resume():
   with _started(
       f'  with stop.rounds():\n    stop.check()\n    signal_soon(signal.SIGTERM)\n    {_LONG}\n'
   ) as process:
-    waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the round in flight has 100000 s to end')
+    line = 'tasks.run: SIGTERM: the round in flight has 100000 s to finish'
+    waiting.until_line(process.stderr, line)
     time.sleep(1)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)

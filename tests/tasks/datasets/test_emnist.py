@@ -58,7 +58,7 @@ class TestExecution:
 
   def test_a_writer_in_one_part_alone(self, tmp_path):
     _write(tmp_path, {'a': 3, 'b': 5}, {'a': 1})
-    with pytest.raises(errors.InputError, match="client 'b': it is in one of the train and test"):
+    with pytest.raises(errors.InputError, match="client 'b': it is in only one of the train"):
       _load(tmp_path)
 
   def test_no_database(self, tmp_path, monkeypatch):
@@ -78,7 +78,7 @@ class TestExecution:
     os.truncate(path, int(fraction * path.stat().st_size))
     if fraction == 0:
       path.write_bytes(b'not a database' * 100)
-    with pytest.raises(errors.InputError, match='emnist_all.sqlite.*delete it'):
+    with pytest.raises(errors.InputError, match='emnist_all.sqlite.*Delete it'):
       _load(tmp_path)
 
   @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ class TestExecution:
         change=lambda writer, *image: change(*image) if writer == 'b' else None,
     )
     with pytest.raises(
-        errors.InputError, match=f"emnist_all.sqlite .*client 'b': .*{reason}.*delete it"
+        errors.InputError, match=f"emnist_all.sqlite .*client 'b': .*{reason}.*Delete it"
     ) as error:
       _load(tmp_path)
     assert '\n' not in str(error.value)

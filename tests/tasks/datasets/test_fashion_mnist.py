@@ -45,10 +45,10 @@ class TestExecution:
   def test_damaged_or_missing_file(self, data_dir, damage):
     path = data_dir / 'train-images-idx3-ubyte.gz'
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(errors.InputError, match="train-images.* can't be read.*download it again"):
+    with pytest.raises(errors.InputError, match="train-images.* can't be read.*Download it again"):
       _load(data_dir)
     path.unlink()
-    with pytest.raises(errors.InputError, match='train-images.* does not exist; install.*dataset-'):
+    with pytest.raises(errors.InputError, match='train-images.* does not exist. Install.*dataset-'):
       _load(data_dir)
 
   @pytest.mark.parametrize('num, label, match', [(3, 0, '3 labels'), (60, 10, 'label 10')])

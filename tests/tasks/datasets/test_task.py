@@ -43,7 +43,7 @@ class TestExecution:
     # The sizes of an even cut follow from the pool's.
     rows = dict(data.rows())
     assert rows['data'].endswith(
-        '; 5 of them HELD OUT in place of the test set; 4 clients with 8 to 8 examples each'
+        '; 5 of them for VALIDATION in place of the test set; 4 clients with 8 to 8 examples each'
     )
     assert rows['public set'].startswith('13 examples without owners')
     assert rows['validation set'].startswith('5 examples without owners')
@@ -65,11 +65,11 @@ class TestExecution:
     with pytest.raises(errors.InputError, match=f'{flags} would take all of the 50'):
       _cut(*sizes)
 
-  def test_data_of_people_unknown_count_as_the_clients(self):
+  def test_data_of_unknown_owners_count_as_the_clients(self):
     data = task_lib.TaskData([_examples(3), _examples(4)], _examples(5), _examples(6), 'made up')
     assert data.test_outside_guarantee and data.as_dict()['test_outside_guarantee']
     assert data.rows() == [
         ('data', 'made up; 2 clients'),
-        ('test set', 'of people unknown, OUTSIDE (epsilon, delta)'),
-        ('public set', '6 examples of people unknown'),
+        ('test set', 'from unknown owners, OUTSIDE (epsilon, delta)'),
+        ('public set', '6 examples from unknown owners'),
     ]

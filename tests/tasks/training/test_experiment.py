@@ -58,7 +58,7 @@ class TestComputation:
       data = task_lib.TaskData((), (), (), 'made up', ('ann', 'bob'), public_owners=owners)
       experiment._check_public(_settings(), data)
 
-    with pytest.raises(errors.InputError, match='1 clients have public examples too'):
+    with pytest.raises(errors.InputError, match='1 clients also have public examples'):
       check('bob', 'cid')
     check('cid')
     check()

@@ -20,7 +20,7 @@ def _run(capsys, data_dir, out, *arguments, status=0):
 
 
 def test_accuracy_on_samples(data_dir, tmp_path, capsys):
-  # By luck the sample of this seed starts higher than the whole test set ends.
+  # It is luck that the sample of this seed starts higher than the whole test set ends.
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
   (*samples, final), summary, printed = _run(capsys, data_dir, tmp_path / 'a', *flags)
   assert max(samples) > final
@@ -57,7 +57,7 @@ def test_lines_of_progress(seconds, data_dir, tmp_path):
   assert re.fullmatch(r'round 0/6: loss [\d.]+, accuracy [\d.]+ %', first)
   assert compiling == 'compiling the first round'
   line = re.compile(
-      r'round (\d)/6: loss [\d.]+, accuracy [\d.]+ %, [\d.e-]+ s a round, \d\d:\d\d left'
+      r'round (\d)/6: loss [\d.]+, accuracy [\d.]+ %, [\d.e-]+ s per round, \d\d:\d\d left'
   )
   # The last in any case, however little time has passed.
   expected = ['1', '2', '3', '4', '5', '6'] if seconds == 0 else ['6']

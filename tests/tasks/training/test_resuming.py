@@ -111,8 +111,8 @@ class TestGoingOn:
     assert summary['epsilon'] == record.spec.epsilon(rounds=4) > record.spec.epsilon(rounds=3)
     # The plan is of three rounds: a run that resumes states what it ends at.
     assert (
-        'rounds that count though they were lost or run again: 1; with them the run ends at epsilon'
-        f' = {summary["epsilon"]:.4g}, above --epsilon=5; --epsilon_budget=5 ends it before that'
+        '1 lost or repeated rounds also count towards epsilon; projected final epsilon ='
+        f' {summary["epsilon"]:.4g}, above --epsilon=5; --epsilon_budget=5 would end the run before'
     ) in printed
     assert (out / 'config.json').read_bytes() == before
     assert 'sampling' not in json.loads(before)['seeds']
@@ -137,7 +137,7 @@ class TestGoingOn:
     out, arguments = finished
     before = interrupted.files(out)
     said = commands.say(capsys, *arguments[1:], '--rounds=5', '--seed=2')
-    assert 'with --rounds=3 --seed=1, not --rounds=5 --seed=2;' in said
+    assert 'with --rounds=3 --seed=1, not --rounds=5 --seed=2.' in said
     assert interrupted.files(out) == before
 
   def test_other_data_are_refused(self, finished, data_dir, capsys):

@@ -1,0 +1,127 @@
+"""A private run in one file, to fork: Fed-SMP top-k on Fashion-MNIST, a ledger, and an audit.
+
+  python -m docs.examples.one_file    # in a clone; about a minute on two CPU cores
+
+(EPSILON, DELTA) covers the model after every round, for one client more or less with all of its
+images, against anyone who sees these models. It does not cover the public and the test images, a
+choice of the constants below by results, time and memory. Each execution is one more run on the
+same clients, and its epsilon adds up. Clients and secure aggregation are SIMULATED in this process.
+"""
+
+import gzip
+import os
+import pathlib
+import sys
+import tempfile
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedsmp_tff
+from fedsmp_tff import runtime
+from fedsmp_tff.privacy import auditing
+from fedsmp_tff.privacy import ledger as ledger_lib
+
+DATA = pathlib.Path('/usr/share/datasets/fashion-mnist')
+NUM_PUBLIC, NUM_CLIENTS = 1000, 5900  # Public images; the other 59,000 are ten per client.
+CLIENTS_PER_ROUND, ROUNDS = 200, 40
+EPSILON, DELTA = 2.0, 7e-5
+CLIP, P = 0.5, 0.2  # Clipping norm C; k/d.
+AUDIT_SLOTS, AUDIT_RELEASES = 4, 100_000
+
+
+def read(part):
+  """Returns images float32[num, 28, 28] in [0, 1] and labels int32[num]."""
+  with gzip.open(DATA / f'{part}-images-idx3-ubyte.gz') as file:
+    images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28)
+  with gzip.open(DATA / f'{part}-labels-idx1-ubyte.gz') as file:
+    labels = np.frombuffer(file.read(), np.uint8, offset=8)
+  return images.astype(np.float32) / 255, labels.astype(np.int32)
+
+
+def network():
+  """Returns a new Keras model."""
+  return tf.keras.Sequential([
+      tf.keras.layers.InputLayer((28, 28)),
+      tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(32, 'relu'),
+      tf.keras.layers.Dense(10),
+  ])
+
+
+def audit(noise_multiplier):
+  """Audits one release in which every client takes part, by a canary; prints both epsilons."""
+  spec = fedsmp_tff.PrivacySpec(AUDIT_SLOTS, AUDIT_SLOTS, 1, noise_multiplier, CLIP, DELTA)
+  steps = fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), spec.mechanism()).round([(8,)])
+  state = steps.choose(steps.initial_state(seed=None))
+
+  @tf.function
+  def scores(canary, seeds):
+    def score(seeds):
+      updates = [canary] + [tf.zeros([8])] * (AUDIT_SLOTS - 1)
+      reports = [steps.report(u, state, s) for u, s in zip(updates, tf.unstack(seeds))]
+      update, _, _ = steps.finish(steps.sum(reports), state)
+      return tf.reduce_sum(update)  # The canary's direction: equal values.
+
+    return tf.vectorized_map(score, seeds, warn=False)
+
+  present, absent = (
+      scores(value * tf.ones([8]), np.random.default_rng().integers(
+          2**63, size=[AUDIT_RELEASES, AUDIT_SLOTS, 2]
+      )).numpy()
+      for value in (1000.0, 0.0)
+  )
+  bound = auditing.epsilon_of_one_release(present, absent, DELTA).epsilon
+  print(f'audit of one release: epsilon > {bound:.3f}; accountant: {spec.epsilon():.3f}')
+
+
+def main():
+  """Trains, and prints accuracy, epsilon and the audit."""
+  try:
+    (x, y), (test_x, test_y) = read('train'), read('t10k')
+  except OSError as error:
+    sys.exit(f"Fashion-MNIST can't be read ({error}); install Debian's dataset-fashion-mnist.")
+  order = np.random.default_rng(1).permutation(len(x))
+  public = order[:NUM_PUBLIC]
+  clients = np.array_split(order[NUM_PUBLIC:], NUM_CLIENTS)
+
+  def client_data(client):
+    rows = clients[client] if client >= 0 else []  # A negative id is a dummy without data.
+    return tf.data.Dataset.from_tensor_slices((x[rows], y[rows]))
+
+  runtime.set_local_context()  # Before TensorFlow runs anything.
+  model = tff.learning.models.functional_model_from_keras(
+      network(),
+      tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32)),
+  )
+  spec = fedsmp_tff.PrivacySpec(
+      NUM_CLIENTS, CLIENTS_PER_ROUND, ROUNDS, 1.0, CLIP, DELTA
+  ).calibrated(EPSILON)
+  print(f'sigma {spec.noise_multiplier:.3f}, {spec.num_slots} slots per round', flush=True)
+  process = fedsmp_tff.build_fed_smp(
+      model,
+      fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), batch_size=10, epochs=5),
+      fedsmp_tff.FedSmpFactory(
+          fedsmp_tff.TopK(P, public_examples=(x[public], y[public])), spec.mechanism()
+      ),
+  )
+  state, sampler, trained = process.initialize(), spec.sampler(), network()
+  path = pathlib.Path(tempfile.mkdtemp(prefix='one_file_')) / 'ledger.jsonl'
+  with ledger_lib.Ledger(path, spec, 'one_file', data='Fashion-MNIST') as ledger:
+    for round_num in range(ROUNDS):
+      cohort = sampler.sample(ledger.begin(round_num))  # The ledger has the round before it runs.
+      state = process.next(state, [client_data(client) for client in cohort]).state
+      process.get_model_weights(state).assign_weights_to(trained)
+      accuracy = np.mean(np.argmax(trained(test_x), axis=1) == test_y)
+      print(f'round {round_num + 1}/{ROUNDS}: test accuracy {accuracy:.2%}', flush=True)
+    epsilon = spec.epsilon(rounds=ledger.rounds_charged())
+  print(f'accuracy {accuracy:.2%}, epsilon {epsilon:.3f} at delta {DELTA:g}, ledger {path}')
+  audit(spec.noise_multiplier)
+
+
+if __name__ == '__main__':
+  main()
