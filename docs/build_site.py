@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from urllib import parse
 
 import griffe
 
@@ -83,7 +82,7 @@ def _broken_links() -> list[str]:
   broken = []
   for path, text in texts.items():
     for link in re.findall(r'\b(?:href|src)="(?!\w+:|/)([^"]*)"', text):
-      name, _, anchor = parse.unquote(html.unescape(link)).partition('#')
+      name, _, anchor = html.unescape(link).partition('#')
       target = (path.parent / name).resolve() if name else path
       if not target.exists() or anchor not in anchors.get(target, {anchor}):
         broken.append(f'{path.relative_to(_SITE)}: {link}')

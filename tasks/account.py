@@ -204,7 +204,7 @@ def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
     if charged < recorded or (recorded and paths[-1].name != run_directory.LEDGER):
       raise ledger_lib.LedgerError(
           f'{run_dir}/{run_directory.LEDGER} is truncated or missing: {run_dir}/metrics.csv has'
-          f' {recorded} rounds; {ledger_lib.REMEDY}.'
+          f' {recorded} rounds. {ledger_lib.REMEDY}.'
       )
     runs += zip(paths, records)
   return runs

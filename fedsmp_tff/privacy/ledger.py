@@ -28,7 +28,7 @@ _SUM, _ENTRY, _ROUND = 'sum', 'entry', 'round'
 # Fields of the first line that a resumed run must match, by their names in `Record`.
 _HEAD = ('run', 'data', 'initial_weights', 'seeded', 'seed_digest', 'spec')
 REMEDY = (
-    'restore the latest backup, and add the rounds that it lacks, or epsilon counts too few'
+    'Restore the latest backup, and add the rounds that it lacks, or epsilon counts too few'
     " (docs/privacy.md, 'A damaged ledger')"
 )
 _NOTE = {
@@ -131,7 +131,7 @@ class Ledger(contextlib.AbstractContextManager):
       recorded = read(self._path)
       if names := [name for name in _HEAD if getattr(recorded, name) != head[name]]:
         raise LedgerError(
-            f"{self._path} belongs to another run (other {', '.join(names)}); restore this run's"
+            f"{self._path} belongs to another run (other {', '.join(names)}). Restore this run's"
             ' ledger.'
         )
       self._rounds, self._sums = recorded.rounds, recorded.sums
@@ -210,12 +210,12 @@ class Ledger(contextlib.AbstractContextManager):
     if entries >= len(self._sums):
       raise LedgerError(
           f'{self._path} is truncated: {len(self._rounds)} entries, but the checkpoint recorded'
-          f' {entries}; {REMEDY}.'
+          f' {entries}. {REMEDY}.'
       )
     if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
       raise LedgerError(
           f'{self._path} was changed: its first {entries} entries differ from the entries that the'
-          f' checkpoint recorded; {REMEDY}.'
+          f' checkpoint recorded. {REMEDY}.'
       )
 
   def _append(self, content: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ class Ledger(contextlib.AbstractContextManager):
       yield
     except OSError as error:
       raise LedgerError(
-          f"{self._path} can't be written ({error.strerror}), and no round begins without it; make"
+          f"{self._path} can't be written ({error.strerror}), and no round begins without it. Make"
           ' room or give access there, and run the same command again.'
       ) from None
 
@@ -272,7 +272,7 @@ def read(path: os.PathLike[str]) -> Record:
   try:
     content = pathlib.Path(path).read_bytes()
   except OSError as error:
-    raise LedgerError(f'{path} can\'t be read ({error.strerror}); {REMEDY}.') from None
+    raise LedgerError(f'{path} can\'t be read ({error.strerror}). {REMEDY}.') from None
   lines = content.splitlines(keepends=True)
   if lines and not lines[-1].endswith(b'\n'):
     lines.pop()
@@ -286,7 +286,7 @@ def read(path: os.PathLike[str]) -> Record:
     expected = _sum(sums[-1] if sums else '', entry)
     if sum_ != expected or entry.get(_ENTRY, -1) != number - 2:
       raise LedgerError(
-          f'{path} was changed: line {number} does not continue the line before it; {REMEDY}.'
+          f'{path} was changed: line {number} does not continue the line before it. {REMEDY}.'
       )
     sums.append(sum_)
     parsed.append(entry)
@@ -301,7 +301,7 @@ def read(path: os.PathLike[str]) -> Record:
     )
   except (ValueError, KeyError, TypeError) as error:
     raise LedgerError(
-        f'{path} is not a ledger of this version ({type(error).__name__}: {error}); {REMEDY}.'
+        f'{path} is not a ledger of this version ({type(error).__name__}: {error}). {REMEDY}.'
     ) from None
 
 

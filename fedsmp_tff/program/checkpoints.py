@@ -90,7 +90,7 @@ class Checkpoints(contextlib.AbstractContextManager):
       self._remove_unfinished()
     except (OSError, tf.errors.OpError) as error:
       raise CheckpointError(
-          f'{self._directory} can\'t be written ({errors.reason(error)}); give write access to it.'
+          f'{self._directory} can\'t be written ({errors.reason(error)}). Give write access to it.'
       ) from None
     self._last_round = None
     self._last_seconds = 0.0
@@ -134,7 +134,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     except (OSError, tf.errors.OpError) as error:
       self._remove_unfinished()
       raise CheckpointError(
-          f'The checkpoint {self._path(version)} can\'t be written ({errors.reason(error)}); make'
+          f'The checkpoint {self._path(version)} can\'t be written ({errors.reason(error)}). Make'
           ' room or give access there. Earlier checkpoints are intact.'
       ) from None
     self._last_round = version
@@ -177,10 +177,10 @@ class Checkpoints(contextlib.AbstractContextManager):
     return state
 
   def _unusable(self, versions: list[int], reason: str) -> CheckpointError:
-    remedy = 'restore it from a backup, or start over without it'
+    remedy = 'Restore it from a backup, or start over without it'
     if len(versions) > 1:
-      remedy = f'remove it to resume from round {versions[-2]}'
-    return CheckpointError(f'The checkpoint {self._path(versions[-1])} {reason}; {remedy}.')
+      remedy = f'Remove it to resume from round {versions[-2]}'
+    return CheckpointError(f'The checkpoint {self._path(versions[-1])} {reason}. {remedy}.')
 
   def _path(self, version: int) -> pathlib.Path:
     return self._directory / f'{_PREFIX}{version}'

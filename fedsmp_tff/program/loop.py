@@ -211,20 +211,20 @@ def _check_is_of_ledger(
   """Raises ValueError if the sampler or the mechanism does not match the ledger's spec."""
   spec = ledger.spec
   names = ('__class__', 'population', 'clients_per_round', 'num_slots')
-  compared = [('sampler', sampler, spec.sampler(), names, 'pass `spec.sampler()`')]
+  compared = [('sampler', sampler, spec.sampler(), names, 'Pass `spec.sampler()`')]
   mechanism = getattr(process, 'mechanism', None)
   if mechanism is not None:
     # Noise is in units of C, so that these fields do not change epsilon.
     free = ('clipping_schedule', 'adaptive_clipping')
     names = [f.name for f in dataclasses.fields(mechanism) if f.name not in free]
-    remedy = 'build its `FedSmpFactory` with `spec.mechanism()`'
+    remedy = 'Build its `FedSmpFactory` with `spec.mechanism()`'
     compared.append(('process.mechanism', mechanism, spec.mechanism(), names, remedy))
   for title, actual, expected, names, remedy in compared:
     for name in names:
       value, needed = getattr(actual, name, None), getattr(expected, name)
       if value != needed:
         raise ValueError(
-            f'`{title}` must match `ledger.spec`, with `{name}`={needed}. Found {value}; {remedy}.'
+            f'`{title}` must match `ledger.spec`, with `{name}`={needed}. Found {value}. {remedy}.'
         )
   if sampler.seeded != ledger.seeded:
     raise ValueError(

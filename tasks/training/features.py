@@ -86,7 +86,7 @@ def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) ->
     batches = [tf.constant(batch, spec.dtype) for batch in group]
     if len(batches) == 1:
       return [traced(*batches).numpy()]
-    padding = [batches[0][:0]] * (_GROUP - len(batches))
+    padding = [batches[0]] * (_GROUP - len(batches))  # Convolutions may refuse empty ones.
     return [part.numpy() for part in traced_group(*batches, *padding)][: len(batches)]
 
   def features_of(clients):
@@ -94,7 +94,7 @@ def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) ->
     batches = [
         x[i : i + _BATCH] for x, _ in clients for i in range(0, max(len(x), 1), _BATCH)
     ]
-    size = _GROUP if max(map(len, batches)) <= _SMALL else 1
+    size = _GROUP if all(0 < len(batch) <= _SMALL for batch in batches) else 1
     groups = [batches[i : i + size] for i in range(0, len(batches), size)]
     # The processors share the groups, as TensorFlow frees Python.
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -63,7 +63,7 @@ def train(
   adam = tf.keras.optimizers.legacy.Adam(
       # Without the warm-up one LSTM in ten predicts the most frequent characters for epochs.
       tf.keras.optimizers.schedules.CosineDecay(
-          0.0, (schedule.epochs - 1) * per_epoch, warmup_target=schedule.learning_rate,
+          0.0, max(1, (schedule.epochs - 1) * per_epoch), warmup_target=schedule.learning_rate,
           warmup_steps=per_epoch,
       ),
       global_clipnorm=1.0,

@@ -152,7 +152,7 @@ def ledger(
   path = out.path / run_directory.LEDGER
   if has_begun and not path.exists():
     raise ledger_lib.LedgerError(
-        f'{path} is missing, but the run has begun; {ledger_lib.REMEDY}.'
+        f'{path} is missing, but the run has begun. {ledger_lib.REMEDY}.'
     )
   initial_weights = 'random'
   if experiment.settings.warm_start != settings_lib.NONE:

@@ -189,4 +189,4 @@ class TestLedger:
     path.write_text(''.join(whole[:-1]))
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'is truncated or missing' in err and 'VALID' not in out
-    assert 'restore the latest backup, and add the rounds that it lacks' in err
+    assert 'Restore the latest backup, and add the rounds that it lacks' in err

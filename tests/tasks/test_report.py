@@ -89,5 +89,5 @@ class TestExecution:
 
   def test_one_sentence_and_status_2(self, runs, capsys):
     arguments = [str(runs('a', [0.1, 0.2])), '--output=/dev/null/a']
-    assert 'no run directory is named' in commands.refused(capsys, report)
+    assert 'No run directory is named' in commands.refused(capsys, report)
     assert "--output=/dev/null/a can't be written" in commands.refused(capsys, report, *arguments)

@@ -55,7 +55,7 @@ class TestComputation:
       if bytes(changed).splitlines() == whole.splitlines():
         continue
       written.write_bytes(bytes(changed))
-      with pytest.raises(ledger_lib.LedgerError, match='restore the latest backup, and add the'):
+      with pytest.raises(ledger_lib.LedgerError, match='Restore the latest backup, and add the'):
         ledger_lib.read(written)
 
   @pytest.mark.parametrize('line', range(5))

@@ -158,7 +158,7 @@ class TestDamage:
     damage(path)
     with pytest.raises(
         checkpoints_lib.CheckpointError,
-        match=r"round_4 can't be read .*; remove it to resume from round 3\.$",
+        match=r"round_4 can't be read .*\. Remove it to resume from round 3\.$",
     ):
       _latest(saved)
     shutil.rmtree(saved / 'round_4')

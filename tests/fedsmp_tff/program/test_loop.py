@@ -135,7 +135,7 @@ class TestLedger:
       (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
       (sampling.FixedSampler(_POPULATION, 1), '`clients_per_round`=2. Found 1'),
       (sampling.PoissonSampler(_POPULATION, 2, 2), '`__class__`=.*FixedSampler'),
-      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'Only `sampler` has a seed'),
+      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'Only `sampler` is seeded'),
   ])
   def test_another_sampler_is_refused(self, tmp_path, sampler, what):
     self._refused(tmp_path, self._SPEC, what, _process(), sampler)

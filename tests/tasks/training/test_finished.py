@@ -14,7 +14,7 @@ from tests.support import commands
 from tests.support import runs_on_disk
 from tests.support import small_data
 
-_COMPOSING = pathlib.Path(__file__).parents[3] / 'docs' / 'composing.md'
+_COMPOSING = pathlib.Path(__file__).parents[3] / 'docs' / 'aggregator.md'
 
 
 @pytest.fixture(scope='module')

@@ -41,11 +41,11 @@ def _softmax(logits):
 
 
 def _numpy_training(weights, x, y, schedule, seed):
-  """Adam (Kingma and Ba, Algorithm 1), gradients clipped to norm 1, a rate that falls to zero."""
+  """Adam (Kingma and Ba, Algorithm 1), gradients clipped to norm 1, warm-up and cosine decay."""
   w = [np.array(a, np.float64) for a in weights]
   average, first, second = ([a.copy() for a in w], [a * 0 for a in w], [a * 0 for a in w])
   starts = range(0, len(x), schedule.batch_size)
-  rng, step, steps = np.random.default_rng(seed), 0, schedule.epochs * len(starts)
+  rng, step, steps = np.random.default_rng(seed), 0, (schedule.epochs - 1) * len(starts)
   for _ in range(schedule.epochs):
     order = rng.permutation(len(x))
     for start in starts:
@@ -55,7 +55,10 @@ def _numpy_training(weights, x, y, schedule, seed):
       gradient = [x[rows].T @ error / len(rows), error.mean(0)]
       norm = np.sqrt(sum((g**2).sum() for g in gradient))
       gradient = [g * min(1, 1 / norm) for g in gradient]
-      rate = schedule.learning_rate * (1 - step / steps)
+      if step < len(starts):  # Warm-up in the first epoch.
+        rate = schedule.learning_rate * step / len(starts)
+      else:
+        rate = schedule.learning_rate * (1 + np.cos(np.pi * (step - len(starts)) / steps)) / 2
       step += 1
       first = [0.9 * m + 0.1 * g for m, g in zip(first, gradient)]
       second = [0.999 * v + 0.001 * g**2 for v, g in zip(second, gradient)]

@@ -233,14 +233,14 @@ def test_damage_is_named_with_the_remedy_and_nothing_is_changed(
   said = capsys.readouterr().err
   assert said.startswith('tasks.run: ') and said.count('\n') == 1
   assert sentence.format(out=out) in said
-  assert 'restore' in said or 'remove it to resume from round 2' in said
+  assert 'Restore' in said or 'Remove it to resume from round 2' in said
   assert (out / 'metrics.csv').read_bytes() == before
 
 
 @pytest.mark.parametrize('damage, sentence', [
     (lambda lines: [], 'is not a ledger'),
     (lambda lines: lines[:-1],
-     'is truncated: 2 entries, but the checkpoint recorded 3; restore the latest backup'),
+     'is truncated: 2 entries, but the checkpoint recorded 3. Restore the latest backup'),
     (lambda lines: lines[:2] + lines[3:], 'was changed: line 3'),
     (lambda lines: [lines[0].replace(b'1.4', b'9.4'), *lines[1:]], 'was changed: line 1'),
 ])
@@ -251,7 +251,7 @@ def test_a_damaged_ledger_is_named_even_of_a_finished_run(finished, capsys, dama
   before = interrupted.files(out)
   assert commands.main(arguments) == 1
   said = capsys.readouterr().err
-  assert sentence in said and 'restore' in said
+  assert sentence in said and 'Restore' in said
   ledger.unlink()
   assert commands.main(arguments) == 1
   assert 'is missing, but the run has begun' in capsys.readouterr().err
@@ -268,7 +268,7 @@ def test_a_foreign_checkpoint_is_refused_and_may_be_removed(
   shutil.rmtree(last)
   shutil.copytree(other / 'checkpoints' / 'round_3', last)
   assert commands.main(arguments) == 1
-  assert 'is of another run or round; remove it to resume' in capsys.readouterr().err
+  assert 'is of another run or round. Remove it to resume' in capsys.readouterr().err
   shutil.rmtree(last)
   assert commands.main(arguments) == 0
   interrupted.assert_equal(out, finished_once)
