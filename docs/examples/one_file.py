@@ -3,9 +3,9 @@
   python -m docs.examples.one_file    # in a clone; about a minute on two CPU cores
 
 (EPSILON, DELTA) covers the model after every round, for one client more or less with all of its
-images, against anyone who sees these models. It does not cover the public and the test images, a
-choice of the constants below by results, time and memory. Each execution is one more run on the
-same clients, and its epsilon adds up. Clients and secure aggregation are SIMULATED in this process.
+images, against anyone who sees these models. It does not cover public and test images, the choice
+of the constants below by results, time and memory. Each execution is one more run on the same
+clients, and epsilons add up. Clients and secure aggregation are SIMULATED in this process.
 """
 
 import gzip
@@ -26,10 +26,10 @@ from fedsmp_tff.privacy import auditing
 from fedsmp_tff.privacy import ledger as ledger_lib
 
 DATA = pathlib.Path('/usr/share/datasets/fashion-mnist')
-NUM_PUBLIC, NUM_CLIENTS = 1000, 5900  # Public images; the other 59,000 are ten per client.
+NUM_PUBLIC, NUM_CLIENTS = 1000, 5900  # Images; clients with ten of the other 59,000 images each.
 CLIENTS_PER_ROUND, ROUNDS = 200, 40
 EPSILON, DELTA = 2.0, 7e-5
-CLIP, P = 0.5, 0.2  # Clipping norm C; k/d.
+CLIP, P = 0.5, 0.2  # C; k/d.
 AUDIT_RELEASES = 20_000  # With the canary, and without it.
 
 
@@ -44,12 +44,47 @@ def read(part):
 
 def network():
   """Returns a new Keras model."""
-  return tf.keras.Sequential([
-      tf.keras.layers.InputLayer((28, 28)),
-      tf.keras.layers.Flatten(),
-      tf.keras.layers.Dense(32, 'relu'),
-      tf.keras.layers.Dense(10),
-  ])
+  layers = tf.keras.layers
+  hidden, logits = layers.Dense(32, 'relu'), layers.Dense(10)
+  return tf.keras.Sequential([layers.InputLayer((28, 28)), layers.Flatten(), hidden, logits])
+
+
+def train(train_data, test_data):
+  """Trains, prints accuracy and epsilon, and returns the noise multiplier sigma."""
+  (x, y), (test_x, test_y) = train_data, test_data
+  order = np.random.default_rng(1).permutation(len(x))
+  public, clients = order[:NUM_PUBLIC], np.array_split(order[NUM_PUBLIC:], NUM_CLIENTS)
+  model = tff.learning.models.functional_model_from_keras(
+      network(),
+      tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32)),
+  )
+  spec = fedsmp_tff.PrivacySpec(
+      NUM_CLIENTS, CLIENTS_PER_ROUND, ROUNDS, noise_multiplier=1.0, clipping_norm=CLIP, delta=DELTA
+  ).calibrated(EPSILON)
+  mask = fedsmp_tff.TopK(P, public_examples=(x[public], y[public]))
+  process = fedsmp_tff.build_fed_smp(
+      model,
+      fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), batch_size=10, epochs=5),
+      fedsmp_tff.FedSmpFactory(mask, spec.mechanism()),
+  )
+
+  def client_data(client):
+    rows = clients[client] if client >= 0 else []  # A negative id is a dummy without data.
+    return tf.data.Dataset.from_tensor_slices((x[rows], y[rows]))
+
+  state, sampler, trained = process.initialize(), spec.sampler(), network()
+  path = pathlib.Path(tempfile.mkdtemp(prefix='one_file_')) / 'ledger.jsonl'
+  with ledger_lib.Ledger(path, spec, 'one_file', data='Fashion-MNIST') as ledger:
+    for round_num in range(ROUNDS):
+      cohort = sampler.sample(ledger.begin(round_num))  # The entry is on disk before the round.
+      state = process.next(state, [client_data(client) for client in cohort]).state
+      process.get_model_weights(state).assign_weights_to(trained)
+      accuracy = np.mean(np.argmax(trained(test_x), axis=1) == test_y)
+      print(f'round {round_num + 1}/{ROUNDS}: test accuracy {accuracy:.2%}', flush=True)
+    epsilon = spec.epsilon(rounds=ledger.rounds_charged())
+  print(f'accuracy {accuracy:.2%}, epsilon {epsilon:.3f} at delta {DELTA:g}, ledger {path}')
+  return spec.noise_multiplier
 
 
 def audit(noise_multiplier):
@@ -60,18 +95,15 @@ def audit(noise_multiplier):
   state = steps.choose(steps.initial_state(seed=None))
 
   def score(reports):  # One release, from the reports of its slots.
-    total = steps.sum([tf.nest.map_structure(lambda t, i=i: t[i], reports) for i in range(slots)])
-    return tf.reduce_sum(steps.finish(total, state)[0])  # Along the canary's direction.
+    slot_reports = [{name: t[i] for name, t in reports.items()} for i in range(slots)]
+    return tf.reduce_sum(steps.finish(steps.sum(slot_reports), state)[0])
 
   @tf.function
   def scores(canary, seeds):
     updates = tf.tile(tf.concat([[canary], tf.zeros([slots - 1, 16])], 0), [len(seeds), 1])
-    reports = tf.vectorized_map(
-        lambda pair: steps.report(pair[0], state, pair[1]), (updates, tf.reshape(seeds, [-1, 2]))
-    )
-    reports = tf.nest.map_structure(
-        lambda t: tf.reshape(t, [len(seeds), slots, *t.shape[1:]]), reports
-    )
+    pairs = updates, tf.reshape(seeds, [-1, 2])
+    reports = tf.vectorized_map(lambda pair: steps.report(pair[0], state, pair[1]), pairs)
+    reports = {name: tf.reshape(t, [-1, slots, *t.shape[1:]]) for name, t in reports.items()}
     return tf.map_fn(score, reports, fn_output_signature=tf.float64)
 
   seeds = np.random.default_rng().integers(2**63, size=[2, AUDIT_RELEASES, slots, 2])
@@ -80,50 +112,10 @@ def audit(noise_multiplier):
   print(f'audit of one release: epsilon > {bound:.3f}; accountant: {spec.epsilon():.3f}')
 
 
-def main():
-  """Trains, and prints accuracy, epsilon and the audit."""
-  try:
-    (x, y), (test_x, test_y) = read('train'), read('t10k')
-  except OSError as error:
-    sys.exit(f"Fashion-MNIST can't be read ({error}); install Debian's dataset-fashion-mnist.")
-  order = np.random.default_rng(1).permutation(len(x))
-  public = order[:NUM_PUBLIC]
-  clients = np.array_split(order[NUM_PUBLIC:], NUM_CLIENTS)
-
-  def client_data(client):
-    rows = clients[client] if client >= 0 else []  # A negative id is a dummy without data.
-    return tf.data.Dataset.from_tensor_slices((x[rows], y[rows]))
-
-  runtime.set_local_context()  # Before TensorFlow runs anything.
-  model = tff.learning.models.functional_model_from_keras(
-      network(),
-      tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-      (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32)),
-  )
-  spec = fedsmp_tff.PrivacySpec(
-      NUM_CLIENTS, CLIENTS_PER_ROUND, ROUNDS, 1.0, CLIP, DELTA
-  ).calibrated(EPSILON)
-  print(f'sigma {spec.noise_multiplier:.3f}, {spec.num_slots} slots per round', flush=True)
-  process = fedsmp_tff.build_fed_smp(
-      model,
-      fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), batch_size=10, epochs=5),
-      fedsmp_tff.FedSmpFactory(
-          fedsmp_tff.TopK(P, public_examples=(x[public], y[public])), spec.mechanism()
-      ),
-  )
-  state, sampler, trained = process.initialize(), spec.sampler(), network()
-  path = pathlib.Path(tempfile.mkdtemp(prefix='one_file_')) / 'ledger.jsonl'
-  with ledger_lib.Ledger(path, spec, 'one_file', data='Fashion-MNIST') as ledger:
-    for round_num in range(ROUNDS):
-      cohort = sampler.sample(ledger.begin(round_num))  # The ledger has the round before it runs.
-      state = process.next(state, [client_data(client) for client in cohort]).state
-      process.get_model_weights(state).assign_weights_to(trained)
-      accuracy = np.mean(np.argmax(trained(test_x), axis=1) == test_y)
-      print(f'round {round_num + 1}/{ROUNDS}: test accuracy {accuracy:.2%}', flush=True)
-    epsilon = spec.epsilon(rounds=ledger.rounds_charged())
-  print(f'accuracy {accuracy:.2%}, epsilon {epsilon:.3f} at delta {DELTA:g}, ledger {path}')
-  audit(spec.noise_multiplier)
-
-
 if __name__ == '__main__':
-  main()
+  try:
+    arrays = read('train'), read('t10k')
+  except OSError as error:
+    sys.exit(f"Fashion-MNIST can't be read; install Debian's dataset-fashion-mnist ({error}).")
+  runtime.set_local_context()  # Before TensorFlow runs anything.
+  audit(train(*arrays))
