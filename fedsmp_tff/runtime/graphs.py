@@ -13,12 +13,10 @@ import uuid
 import numpy as np
 import tensorflow as tf
 
-# Number of clients in one call from Python, which share its time and all CPU cores, where a client
-# takes at most so many seconds. The function for it takes a second to build, which pays after so
-# many clients.
-_GROUP = 8
-_SHORT_SECONDS = 0.005
-_NUM_ALONE = 100
+# Clients that take at most `_SHORT_SECONDS` on average run `_GROUP` per call from Python, and share
+# its time and all CPU cores. The function of a group takes a second to build, so that the first
+# `_NUM_ALONE` clients run alone.
+_GROUP, _SHORT_SECONDS, _NUM_ALONE = 8, 0.005, 100
 
 
 @dataclasses.dataclass(frozen=True)

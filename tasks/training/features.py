@@ -18,8 +18,8 @@ from tasks.models import split as split_lib
 _BATCH = 250
 # Memory for datasets of clients; beyond it, features are computed at each visit.
 KEPT_BYTES = 4 * 10**9
-# Batches of at most `_SMALL` examples are computed `_GROUP` in a call: ten images take TensorFlow as
-# long as Python takes to call it.
+# Batches of at most `_SMALL` examples are computed `_GROUP` per call: TensorFlow takes as long for
+# ten images as Python for a call.
 _GROUP, _SMALL = 16, 16
 # Clients whose features are made together, and clients per line of progress.
 _CLIENTS, _CLIENTS_PER_LINE = 128, 1024
@@ -110,8 +110,8 @@ def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) ->
 class ClientData:
   """Maps participants to their datasets, and keeps these.
 
-  Datasets are made when a client is first sampled; those of features at once, since they take
-  longer, and all processors make them together.
+  Datasets are made when a client is first sampled. Datasets of features are made at once: they
+  take longer, and all CPU cores make them together.
   """
 
   def __init__(self, data: task_lib.TaskData, tagged: bool):
