@@ -28,8 +28,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 DATA = pathlib.Path('/usr/share/datasets/fashion-mnist')
 NUM_PUBLIC, NUM_CLIENTS = 1000, 5900  # Images; clients with ten of the other 59,000 images each.
 CLIENTS_PER_ROUND, ROUNDS = 200, 40
-EPSILON, DELTA = 2.0, 7e-5
-CLIP, P = 0.5, 0.2  # C; k/d.
+EPSILON, DELTA, CLIP, P = 2.0, 7e-5, 0.5, 0.2  # CLIP is C; P is k/d.
 AUDIT_RELEASES = 20_000  # With the canary, and without it.
 
 

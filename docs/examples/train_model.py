@@ -3,10 +3,10 @@
   python -m docs.examples.train_model    # in a clone
 
 `train_model` keeps no privacy ledger. A round that runs again after a crash, or that
-`should_discard_round` rejects, is one more release: its caller has to count it. A
-`train_metrics_manager` would need client metrics, which `no_client_metrics` leaves out. TFF's
-`DatasetDataSource` does not fit: it draws a fixed number of clients, and `train_model` copies and
-saves it with all client data in every round.
+`should_discard_round` rejects, is one more release: the caller has to count it. Leave out
+`train_metrics_manager`, which needs client metrics. TFF's `DatasetDataSource` does not fit: it
+draws a fixed number of clients, its state in a checkpoint is all client data, and `train_model`
+cannot copy it.
 """
 
 import asyncio
@@ -72,7 +72,8 @@ def main():
         train_data_source=Cohorts(),
         train_per_round_clients=SPEC.num_slots,
         train_total_rounds=SPEC.rounds,
-        program_state_manager=tff.program.FileProgramStateManager(directory),
+        # Saves of `train_model` overlap, and their removals of old states would collide.
+        program_state_manager=tff.program.FileProgramStateManager(directory, keep_total=0),
         model_output_manager=models,
         evaluation_manager=None,
         evaluation_periodicity=1,

@@ -127,7 +127,7 @@ def remove_generated_files() -> None:
 
   AutoGraph itself removes them only where Python runs the functions of `atexit`.
   """
-  for name, module in [*sys.modules.items()]:
+  for name, module in sys.modules.copy().items():  # Other threads may import.
     if name.startswith(_GENERATED):
       for path in (module.__file__, module.__cached__):
         with contextlib.suppress(OSError):
