@@ -36,7 +36,8 @@ def test_the_private_run_learns_within_its_epsilon_and_the_audit_agrees(tmp_path
   # A bound far below the accountant's would come from a canary that the noise hides.
   assert exact / 4 < bound < exact
   (ledger,) = tmp_path.rglob('ledger.jsonl')
-  assert len(ledger.read_text().splitlines()) == 1 + 20
+  rounds = re.search(r'ROUNDS = \d+, (\d+)', (_EXAMPLES / 'one_file.py').read_text())[1]
+  assert len(ledger.read_text().splitlines()) == 1 + int(rounds)
 
 
 def test_train_model_ends_with_its_epsilon(tmp_path):
