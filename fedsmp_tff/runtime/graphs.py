@@ -13,10 +13,10 @@ import uuid
 import numpy as np
 import tensorflow as tf
 
-# Clients that take at most `_SHORT_SECONDS` on average run `_GROUP` per call from Python, and share
+# Clients that take at most `_SHORT_SECONDS` on average run `GROUP` per call from Python, and share
 # its time and all CPU cores. The function of a group takes a second to build, so that the first
 # `_NUM_ALONE` clients run alone.
-_GROUP, _SHORT_SECONDS, _NUM_ALONE = 8, 0.005, 100
+GROUP, _SHORT_SECONDS, _NUM_ALONE = 8, 0.005, 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +100,9 @@ class ClientsFunction:
     """Yields the results of each client, in order; an error is raised at the client's turn."""
     start = 0
     while start < len(clients):
-      group = clients[start : start + (_GROUP if self.is_short else 1)]
+      group = clients[start : start + (GROUP if self.is_short else 1)]
       start += len(group)
-      if len(group) == _GROUP:
+      if len(group) == GROUP:
         try:
           yield from self._run_group(group, broadcast)
           continue
@@ -150,16 +150,16 @@ class _OptimizedOnce:
 
 
 def _grouped(function, client, broadcast) -> Callable[..., list[tf.Tensor]]:
-  """Returns a function of the tensors of `_GROUP` clients, and the broadcast ones."""
+  """Returns a function of the tensors of `GROUP` clients, and the broadcast ones."""
   num = len(client)
-  specs = [tf.TensorSpec(t.shape, t.dtype) for t in (*list(client) * _GROUP, *broadcast)]
+  specs = [tf.TensorSpec(t.shape, t.dtype) for t in (*list(client) * GROUP, *broadcast)]
 
   @tf.function(input_signature=specs, autograph=False)
   def call(*tensors):
-    shared = tensors[_GROUP * num :]
+    shared = tensors[GROUP * num :]
     return [
         result
-        for i in range(_GROUP)
+        for i in range(GROUP)
         for result in function(*tensors[i * num : (i + 1) * num], *shared)
     ]
 

@@ -20,8 +20,6 @@ from fedsmp_tff.runtime import map_reduce
 from fedsmp_tff.runtime import values
 from fedsmp_tff.runtime import workers as workers_lib
 
-_MAX_BATCH = 8  # Clients per batch of a thread.
-
 
 class LocalWorkers(workers_lib.Workers):
   """Runs clients in threads, each with a device."""
@@ -47,7 +45,7 @@ class LocalWorkers(workers_lib.Workers):
   def run(self, job: workers_lib.Job) -> Iterator[workers_lib.Result]:
     """See `workers.Workers`."""
     broadcasts = {d: graphs.on_device(d, job.broadcast) for d in self._devices}
-    cohort = workers_lib.Cohort(job, _MAX_BATCH)
+    cohort = workers_lib.Cohort(job, max_batch=graphs.GROUP)
     running = {}
     try:
       while cohort:

@@ -91,17 +91,17 @@ def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) ->
 
   def features_of(clients):
     # No batch has two clients' examples.
-    batches = [
-        x[i : i + _BATCH] for x, _ in clients for i in range(0, max(len(x), 1), _BATCH)
+    batches_of = [
+        [x[i : i + _BATCH] for i in range(0, max(len(x), 1), _BATCH)] for x, _ in clients
     ]
+    batches = sum(batches_of, [])
     size = _GROUP if all(0 < len(batch) <= _SMALL for batch in batches) else 1
     groups = [batches[i : i + size] for i in range(0, len(batches), size)]
-    # The processors share the groups, as TensorFlow frees Python.
+    # CPU cores share the groups: TensorFlow releases Python's lock.
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
       parts = iter([part for group in pool.map(of_group, groups) for part in group])
     return [
-        (np.concatenate([next(parts) for _ in range(0, max(len(x), 1), _BATCH)]), y)
-        for x, y in clients
+        (np.concatenate([next(parts) for _ in own]), y) for own, (_, y) in zip(batches_of, clients)
     ]
 
   return features_of
