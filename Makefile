@@ -13,11 +13,11 @@ PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorde
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --p=0.05 $(ARGS)
 
-# Everything that matters for privacy: about eight minutes.
+# Everything that matters for privacy: about six minutes.
 test: $(INSTALLED)
 	$(PYTEST) -m 'not slow' $(ARGS)
 
-# The rest, about 20 minutes: Ray, signals, real data, planted faults, notebooks, the wheel.
+# The rest, about 13 minutes: Ray, signals, real data, planted faults, notebooks, the wheel.
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(ARGS)
 
