@@ -124,12 +124,12 @@ def _list_of_runs(groups: Sequence[results.Group]) -> Table:
       {
           'run': run.path.name,
           'task': run.config['task'],
-          'system': group.label,
+          'method': group.label,
           'seed': str(run.config['seed']),
           'rounds': _rounds(group),
           'accuracy (%)': f'{run.values["final"]:.2f}',
           'epsilon, valid': _text(run.values['epsilon']),
-          'minutes': f'{run.seconds / 60:.0f}',
+          'minutes': f'{run.seconds / 60:.1f}',
       }
       for group in groups for run in group.runs
   ]

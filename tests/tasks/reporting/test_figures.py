@@ -61,7 +61,8 @@ class TestComputation:
     assert figure.get_suptitle() == 'Fashion-MNIST images, CNN: accuracy over rounds and uplink'
     assert _note(figure) == (
         '3 of 3 configurations, the best of each kind; rounds: 1 to 2; seeds per configuration:'
-        ' 1 to 2; epsilon (simulated): 0.1; bands and bars: one stddev over seeds'
+        ' 1 to 2; accuracy on the test set; epsilon (simulated): 0.1; bands and bars: one stddev'
+        ' over seeds'
     )
     by_round, by_uplink = figure.axes
     topk, fedavg, level = _curves(by_round)
