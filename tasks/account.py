@@ -179,6 +179,8 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
     raise errors.InputError(f'{error} Name runs with the same --sampling.') from None
   ledger_lib.check_independent(runs)
   delta = options.delta or min(record.spec.delta for _, record in runs)
+  if len({record.data for _, record in runs}) > 1:
+    print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
   print(
       '\nall runs together, if they are on the same people, each a single client in each run, at'
       f' delta = {delta:.4g}:'

@@ -108,7 +108,7 @@ def audit(noise_multiplier):
   seeds = np.random.default_rng().integers(2**63, size=[2, AUDIT_RELEASES, slots, 2])
   present, absent = (scores(tf.fill([16], x), s).numpy() for x, s in zip((1e3, 0.0), seeds))
   bound = auditing.epsilon_of_one_release(present, absent, DELTA).epsilon
-  print(f'audit of one release: epsilon > {bound:.3f}; accountant: {spec.epsilon():.3f}')
+  print(f'audit, one release, all clients: epsilon > {bound:.3f}; accountant: {spec.epsilon():.3f}')
 
 
 if __name__ == '__main__':

@@ -228,14 +228,14 @@ class FedSmpRound:
   def _enough(self, participants) -> tuple[tf.Tensor, Optional[tf.Operation]]:
     """Returns whether enough reported for a release, and a check that not too many did."""
     num_slots, least = self.mechanism.num_slots, self.mechanism.min_reports
-    slots = f'{num_slots} clients, one for each of its slots (`clients_per_round`, or `num_slots`)'
+    slots = f'{num_slots} participants, one for each of `num_slots`, which `PrivacySpec.sampler` fills'
     if least is None:
       message = (
-          f'The round must have exactly {slots}: the noise shares and the encoding are made for'
-          ' that number. Run it with that many, or set `min_reports`.'
+          f'The round must have exactly {slots}: the noise shares and the encoding are sized for'
+          ' that number. Pass that number, or set `min_reports`.'
       )
       return tf.constant(True), tf.debugging.assert_equal(participants, num_slots, message)
-    message = f'The round must have at most {slots}: the encoding is made for that number.'
+    message = f'The round must have at most {slots}: the encoding is sized for that number.'
     check = tf.debugging.assert_less_equal(participants, num_slots, message)
     return participants >= least, check
 

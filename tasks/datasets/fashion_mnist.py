@@ -2,6 +2,7 @@
 
 import gzip
 import pathlib
+from typing import Optional
 
 import numpy as np
 
@@ -22,14 +23,26 @@ _NUM_CLIENTS = 6000
 
 def load(num_clients: int, split: task_lib.Split) -> task_lib.TaskData:
   """Loads the images, split evenly among clients; raises `InputError` if a file is bad."""
+  train, test = read(split.directory)
+  source = f'real: Fashion-MNIST, {len(train[0]):,} training images'
+  return task_lib.cut_pool(train, test, num_clients, source, split)
+
+
+def read(directory: Optional[str]) -> tuple[task_lib.Examples, task_lib.Examples]:
+  """Returns training and test images uint8[N, 28, 28, 1] with labels int32[N].
+
+  Args:
+    directory: Directory of the files; None for Debian's package.
+
+  Raises:
+    InputError: If a file is missing or damaged.
+  """
   paths = files.find(
-      split.directory or _DIRECTORY, _FILES,
+      directory or _DIRECTORY, _FILES,
       "Install Debian's package dataset-fashion-mnist (apt-get install dataset-fashion-mnist), or"
       ' name the directory of its four *-ubyte.gz files with --data_dir',
   )
-  train, test = _read_images(*paths[:2]), _read_images(*paths[2:])
-  source = f'real: Fashion-MNIST, {len(train[0]):,} training images'
-  return task_lib.cut_pool(train, test, num_clients, source, split)
+  return _read_images(*paths[:2]), _read_images(*paths[2:])
 
 
 def _read_images(images_file: pathlib.Path, labels_file: pathlib.Path) -> task_lib.Examples:

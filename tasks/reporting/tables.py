@@ -18,7 +18,7 @@ _OUTSIDE = '†'
 _ABOUT = (
     'Best: maximum test accuracy over rounds, as in the paper, if evaluations use all test'
     ' examples. Final: test accuracy after the last round. Mean ± standard deviation over seeds.'
-    ' "epsilon, valid": by an accountant that is sound for the sampling of the run. "Paper\'s'
+    ' "epsilon, sound accountant": for the sampling of the run. "Paper\'s'
     ' accounting": RDP for Poisson sampling, whatever the sampling of the run. A private run with a'
     ' seed is simulated: its epsilon is what fresh noise would give.'
     f' Accuracies with {_OUTSIDE} are exact functions of clients\' own examples, OUTSIDE (epsilon,'
@@ -91,7 +91,7 @@ def _measured(group: results.Group) -> dict[str, str]:
       'final, padding masked (%)': _accuracy_of(group, 'masked'),
       'seeds': str(len(group.runs)),
       'epsilon, paper\'s accounting': _text(group.mean('epsilon_paper')),
-      'epsilon, valid': _text(group.mean('epsilon')),
+      'epsilon, sound accountant': _text(group.mean('epsilon')),
       'uplink (MB)': _text(group.mean('uplink_megabytes')),
   }
 
@@ -128,7 +128,7 @@ def _list_of_runs(groups: Sequence[results.Group]) -> Table:
           'seed': str(run.config['seed']),
           'rounds': _rounds(group),
           'accuracy (%)': f'{run.values["final"]:.2f}',
-          'epsilon, valid': _text(run.values['epsilon']),
+          'epsilon, sound accountant': _text(run.values['epsilon']),
           'minutes': f'{run.seconds / 60:.1f}',
       }
       for group in groups for run in group.runs

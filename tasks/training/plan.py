@@ -114,8 +114,8 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   sigma = mechanism.values_noise_multiplier
   share = mechanism_lib.share_stddev(sigma, spec.min_reports)
   line = (
-      f'clip to C = {s.clip:g}; {spec.noise} noise stddev / C: share {share:.3g}, sum {sigma:.3g},'
-      f' mean {sigma / s.clients_per_round:.3g}'
+      f'clip to C = {s.clip:g}; {spec.noise} noise, sigma = {sigma:.4g}; standard deviation'
+      f' {share:.3g} C per share, {sigma / s.clients_per_round:.3g} C in the mean'
   )
   if s.clip_quantile is not None:
     line += (
@@ -131,7 +131,7 @@ def _privacy_rows(experiment: experiment_lib.Experiment) -> _Rows:
   accountant = f'{spec.accountant.title}; {spec.accountant.assumption}'
   if (paper := experiment.epsilons(rounds).get('epsilon_paper')) is not None:
     population = experiment.paper_spec.population
-    accountant += f'. The paper\'s RDP accountant, for {population:,} clients: {paper:.4g}'
+    accountant += f'. Not for quoting: the paper\'s RDP accountant, {population:,} clients: {paper:.4g}'
   arithmetic = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
   reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
   excludes = 'hyperparameter tuning; the number of reports, which is exact: do not publish it'

@@ -6,7 +6,11 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from docs.examples import scattering
+from tests.support import small_data
 
 _EXAMPLES = pathlib.Path(__file__).parents[2] / 'docs' / 'examples'
 
@@ -31,13 +35,33 @@ def test_the_private_run_learns_within_its_epsilon_and_the_audit_agrees(tmp_path
   accuracy, epsilon = map(float, re.match(r'accuracy (\S+)%, epsilon (\S+) ', result).groups())
   # Chance is 10 %.
   assert accuracy > 50 and 1.9 < epsilon <= 2
-  pattern = r'audit of one release: epsilon > (\S+); accountant: (\S+)'
+  pattern = r'audit, one release, all clients: epsilon > (\S+); accountant: (\S+)'
   bound, exact = map(float, re.fullmatch(pattern, audit).groups())
   # A bound far below the accountant's would come from a canary that the noise hides.
   assert exact / 4 < bound < exact
   (ledger,) = tmp_path.rglob('ledger.jsonl')
   rounds = re.search(r'ROUNDS = \d+, (\d+)', (_EXAMPLES / 'one_file.py').read_text())[1]
   assert len(ledger.read_text().splitlines()) == 1 + int(rounds)
+
+
+def test_the_features_of_scattering_train_a_last_layer(tmp_path):
+  images = np.zeros((3, 28, 28, 1), np.uint8)
+  images[0, 8:20, 8:20], images[1, 9:21, 8:20], images[2, ::4] = 200, 200, 200
+  square, moved, stripes = scattering.features(images).astype(np.float64)
+  assert [square.mean(), square.std()] == pytest.approx([0, 1], abs=1e-3)
+  # Averages over windows change little where an object moves by a pixel (Bruna and Mallat 2013).
+  assert np.linalg.norm(square - moved) < np.linalg.norm(square - stripes) / 4
+  small_data.write_fashion_mnist(tmp_path / 'data')
+  flags = ['--data_dir=data', '--scattering_clients=12', '--clients_per_round=4', '--rounds=2']
+  for algorithm in ('dp_fedavg', 'fedsmp_randk'):  # The second run reads the file.
+    subprocess.run(
+        [
+            sys.executable, '-m', 'tasks.run', '--task=docs.examples.scattering', *flags,
+            f'--algorithm={algorithm}', '--public_examples=20', f'--output_dir={algorithm}',
+        ],
+        cwd=tmp_path, env={**os.environ, 'PYTHONPATH': str(_EXAMPLES.parents[1])}, check=True,
+    )
+  assert (tmp_path / 'scattering.npz').exists()
 
 
 def test_train_model_ends_with_its_epsilon(tmp_path):

@@ -15,7 +15,7 @@ _COLUMNS = {
     'final, padding masked': 'final, padding masked (%)',
     'final': 'final (%)',
     "epsilon, paper's accounting": "epsilon, paper's accounting",
-    'epsilon': 'epsilon, valid',
+    'epsilon': 'epsilon, sound accountant',
     'uplink': 'uplink (MB)',
     'seeds': 'seeds',
 }

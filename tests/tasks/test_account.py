@@ -112,14 +112,15 @@ class TestExecution:
 
 class TestLedger:
 
-  def _runs(self, tmp_path, *specs, seeds=()):
+  def _runs(self, tmp_path, *specs, seeds=(), data=()):
     paths = []
     for i, (rounds, options) in enumerate(specs):
       path = tmp_path / str(i)
       path.mkdir()
       spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, **{'delta': 6000**-1.1, **options})
       with ledger_lib.Ledger(
-          path / 'privacy_ledger.jsonl', spec, str(i), seed=dict(enumerate(seeds)).get(i)
+          path / 'privacy_ledger.jsonl', spec, str(i), seed=dict(enumerate(seeds)).get(i),
+          data=dict(enumerate(data)).get(i),
       ) as ledger:
         for t in range(rounds):
           ledger.begin(t)
@@ -137,6 +138,13 @@ class TestLedger:
       assert status == 0 and f'at delta = {delta:.4g}:' in out
       assert re.search(rf'^epsilon = {epsilon:.4g} +VALID +poisson_pld', out, re.MULTILINE), out
       assert 'paper' not in out  # The paper's accountant does not cover 150 slots.
+
+  def test_clients_of_one_run_alone_are_not_covered(self, tmp_path, capsys):
+    one, same, other = self._runs(tmp_path, *[(3, {})] * 3, data=('a', 'a', 'b'))
+    for second, is_told in ((same, False), (other, True)):
+      status, out, _ = self._account(capsys, f'--ledger={one}', second)
+      told = 'The runs divide the data differently: epsilon covers only clients of every run.'
+      assert status == 0 and (told in out) == is_told
 
   def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
     one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))

@@ -46,7 +46,7 @@ class TestExecution:
         'algorithm': 'fedsmp_topk', 'p': '0.005', 'sigma': '1.4', "epsilon, paper's table": '1.01',
         'uplink, paper (MB)': '0.1', 'paper (best, %)': '80.76 ± 0.27', 'best (%)': '82.00 ± 1.41',
         'final (%)': '80.00 ± 0.00', 'seeds': '2', "epsilon, paper's accounting": '36',
-        'epsilon, valid': '18', 'uplink (MB)': '0.009', 'difference': '+1.24',
+        'epsilon, sound accountant': '18', 'uplink (MB)': '0.009', 'difference': '+1.24',
         'differs from the paper in': 'nothing',
     }]
     assert cells['Table 5: Fashion-MNIST, top-k, over epsilon'][0]['best (%)'] == '82.00 ± 1.41'
@@ -78,7 +78,7 @@ class TestExecution:
     runs('c', [])
     runs('d', [0.3], algorithm='public_only')
     cells, text = _report(tmp_path)
-    assert [(row['rounds'], row['final (%)'], row['epsilon, valid']) for row in cells[_OTHERS]] == [
+    assert [(row['rounds'], row['final (%)'], row['epsilon, sound accountant']) for row in cells[_OTHERS]] == [
         ('1 of 7', '80.00', '0.1'), ('1', '40.00', ''), ('0', '30.00', '')
     ]
     assert 'clients_per_round = 50' in cells[_OTHERS][1]['with'] and _TABLE_1 not in cells

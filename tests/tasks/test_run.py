@@ -163,7 +163,7 @@ class TestExecution:
     )
     assert found[1] == f'{of_data.epsilon():.4g}' and of_data.population < 2000
     of_paper = of_paper.epsilon(accountants.PAPER)
-    assert f"The paper's RDP accountant, for 1,000,000,000 clients: {of_paper:.4g}" in printed
+    assert f"Not for quoting: the paper's RDP accountant, 1,000,000,000 clients: {of_paper:.4g}" in printed
 
   def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):
     for name, options in (

@@ -130,7 +130,7 @@ class TestPrivateSum:
       for scale, least, most in ((1, 1e-6, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
         found = stats.kstest(output.result - mean, 'norm', (0, scale * stddev)).pvalue
         assert least <= found <= most
-    with pytest.raises(Exception, match='at most 6 clients, one for each of its slots'):
+    with pytest.raises(Exception, match='at most 6 participants, one for each of `num_slots`'):
       process.next(state, ones * 7)
 
   def test_discrete_means_are_numpy_s_up_to_the_stated_rounding(self):

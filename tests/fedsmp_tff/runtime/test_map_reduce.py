@@ -218,7 +218,7 @@ class TestExecution:
     for num_clients in (5, 7):
       with pytest.raises(
           tf.errors.InvalidArgumentError,
-          match='^The round must have exactly 6 clients, one for each of its slots',
+          match='^The round must have exactly 6 participants, one for each of `num_slots`',
       ):
         process.next(state, _data(num_clients))
 

@@ -52,7 +52,7 @@ def test_lines_of_progress(seconds, data_dir, tmp_path):
   )
   printed, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 0, err
-  assert re.search(r'^  time +\d+:\d\d:\d\d \(h:mm:ss\) for all rounds', printed, re.MULTILINE)
+  assert re.search(r'^  time +\d+:\d\d:\d\d \(h:mm:ss\) for rounds', printed, re.MULTILINE)
   first, compiling, *lines = err.splitlines()
   assert re.fullmatch(r'round 0/6: loss [\d.]+, accuracy [\d.]+ %', first)
   assert compiling == 'compiling the first round'

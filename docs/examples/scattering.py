@@ -1,0 +1,102 @@
+"""A frozen body that needs no training: scattering coefficients of Fashion-MNIST's images.
+
+  python -m tasks.run --task=docs.examples.scattering
+
+An image becomes 729 features (Bruna and Mallat 2013): 81 channels of two layers of wavelets,
+averaged to 3 x 3, their logarithms normalized per image. Clients train one dense layer on them.
+"""
+
+from concurrent import futures
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+
+from tasks.cli import options
+from tasks.datasets import fashion_mnist
+from tasks.datasets import task as task_lib
+from tasks.models import initializers
+
+_NUM_FEATURES = 729
+_BATCH = 250
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The options of this task."""
+
+  clients: int = options.option(6000, 'Number of clients.', at_least=1)
+  file: str = options.option(
+      'scattering.npz', 'File of the features; a run without the file writes it, in a minute or two.'
+  )
+
+
+def features(images: np.ndarray) -> np.ndarray:
+  """Returns features float16[B, 729] of images uint8[B, 28, 28, 1]."""
+  from kymatio.numpy import Scattering2D  # Eleven times faster than its TensorFlow front end.
+
+  scattering = Scattering2D(J=2, shape=(28, 28))
+
+  def of_batch(batch):
+    channels = scattering(batch[..., 0].astype(np.float32) / 255)  # [B, 81, 7, 7]
+    windows = np.lib.stride_tricks.sliding_window_view(channels, (3, 3), (2, 3))[:, :, ::2, ::2]
+    out = np.log(windows.mean((4, 5)) + 1e-3).reshape(len(batch), _NUM_FEATURES)
+    out -= out.mean(axis=1, keepdims=True)
+    return (out / out.std(axis=1, keepdims=True)).astype(np.float16)
+
+  batches = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
+  with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    return np.concatenate(list(pool.map(of_batch, batches)))
+
+
+def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
+  (train, train_labels), (test, test_labels) = fashion_mnist.read(split.directory)
+  file = pathlib.Path(own.file)
+  if not file.exists():
+    unfinished = file.with_suffix(f'.{os.getpid()}.npz')
+    np.savez(unfinished, train=features(train), test=features(test))
+    unfinished.replace(file)
+  with np.load(file) as kept:
+    pool, test = (kept['train'], train_labels), (kept['test'], test_labels)
+  source = f'real: scattering coefficients of Fashion-MNIST, {len(train):,} training images'
+  data = task_lib.cut_pool(pool, test, own.clients, source, split)
+  if data.public is None:
+    return data
+  mean = data.public[0].mean(axis=0, dtype=np.float32)  # Pre-training is slow far from zero.
+  centered = lambda examples: ((examples[0] - mean).astype(np.float16), examples[1])  # noqa: E731
+  clients = [centered(client) for client in data.clients]
+  return dataclasses.replace(
+      data, clients=clients, test=centered(data.test), public=centered(data.public)
+  )
+
+
+def _build_model(own: Options, initializer: initializers.Initializer):
+  """Returns the last layer: a `SplitModel` whose body has no weights."""
+  del own
+  import tensorflow as tf  # Here, so that --help need not wait for it.
+
+  from tasks.models import split
+
+  def loss(logits, labels, sample_weight=None):
+    del sample_weight
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+  return split.SplitModel(
+      lambda weights, x: tf.cast(x, tf.float32),
+      weights=initializer.dense((_NUM_FEATURES, 10)),
+      loss_fn=loss,
+      input_spec=(tf.TensorSpec([None, _NUM_FEATURES], tf.float16), tf.TensorSpec([None], tf.int32)),
+  )
+
+
+TASK = task_lib.Task(
+    name='scattering',
+    title='Fashion-MNIST, scattering coefficients',
+    defaults=dataclasses.replace(fashion_mnist.TASK.defaults, server_learning_rate=20.0),
+    load=_load,
+    build_model=_build_model,
+    options=Options,
+    pretraining=task_lib.Pretraining(epochs=40, learning_rate=0.003, temperature=1.0),
+    show=fashion_mnist.TASK.show,
+)
