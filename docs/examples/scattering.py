@@ -28,7 +28,7 @@ class Options:
 
   clients: int = options.option(6000, 'Number of clients.', at_least=1)
   file: str = options.option(
-      'scattering.npz', 'File of the features; a run without the file writes it, in a minute or two.'
+      'scattering.npz', 'File of the features; a run without the file writes it (a minute).'
   )
 
 
@@ -86,7 +86,9 @@ def _build_model(own: Options, initializer: initializers.Initializer):
       lambda weights, x: tf.cast(x, tf.float32),
       weights=initializer.dense((_NUM_FEATURES, 10)),
       loss_fn=loss,
-      input_spec=(tf.TensorSpec([None, _NUM_FEATURES], tf.float16), tf.TensorSpec([None], tf.int32)),
+      input_spec=(
+          tf.TensorSpec([None, _NUM_FEATURES], tf.float16), tf.TensorSpec([None], tf.int32)
+      ),
   )
 
 
