@@ -233,7 +233,7 @@ TASK = task_lib.Task(
         epsilon=8.0, rounds=40, clients_per_round=100, clip=0.1, p=0.2, paper_population=10**9,
         learning_rate=1.0, learning_rate_decay=0.99, learning_rate_decay_rounds=50,
         momentum=0.9, batch_size=64,
-        server_learning_rate=15.0, server_learning_rate_schedule='linear_decay',
+        server_learning_rate=8.0, server_learning_rate_schedule='linear_decay',
         warm_start='public', trainable='head',
     ),
     load=_load,
