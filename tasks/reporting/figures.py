@@ -198,7 +198,11 @@ def _finish(
   if epsilons := [epsilon for g in private if not np.isnan(epsilon := g.mean('epsilon'))]:
     is_seeded = any(group.config['seed'] is not None for group in private)
     note += f'; epsilon ({"simulated" if is_seeded else "valid"}): {_range(epsilons)}'
-  note = textwrap.fill(f'{note}; bands and bars: one stddev over seeds', _CHARACTERS_PER_LINE)
+  if any(group.config['sampled'] for group in groups):
+    note += '; random examples before the last round'
+  if any(len(group.runs) > 1 for group in groups):
+    note += '; bands and bars: one stddev over seeds'
+  note = textwrap.fill(note, _CHARACTERS_PER_LINE)
   for axes in figure.axes:
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)

@@ -3,7 +3,7 @@
 Gains from private training are measured against these weights. They are the baseline
 `--algorithm=public_only`, and `--warm_start=public` starts any method from them.
 
-A task has one fixed schedule (`task.Pretraining`), chosen on public data alone (docs/results,
+A task has one fixed schedule (`task.Pretraining`), chosen on public data alone (docs/method.md,
 "Pre-training"). A run tunes nothing: tuning at run time, on 200 images or three people, once gave
 20.76 % accuracy instead of 45 %.
 """

@@ -209,6 +209,8 @@ def summary_text(
   if experiment.private:
     spent = plan_lib.spent_text(experiment, summary['rounds_charged'])
     lines.append(f'  privacy    {spent}')
+  elif not experiment.settings.system.federated:
+    lines.append('  privacy    epsilon = 0: training used public examples alone')
   return '\n'.join(lines)
 
 

@@ -200,7 +200,7 @@ class TestValues:
       'build_weighted_fed_prox', 'build_fed_sgd',
   ])
   def test_numbers_of_examples_have_no_weight(self, name):
-    # One step of full-batch SGD; the gradient itself is that of rate 1.
+    # One step of full-batch SGD; at learning rate 1 the update is the gradient.
     rate = 1.0 if name == 'build_fed_sgd' else 0.05
     examples = [tiny_models.regression_examples(num, seed=num) for num in (1, 5, 40)]
     before, output, moved = self._round(_build(name, **_NOTHING), [

@@ -38,7 +38,7 @@ def _json(path):
   return json.loads(path.read_text())
 
 
-def test_public_only_has_no_rounds_and_no_clients(public, data_dir, capsys):
+def test_public_only_has_no_rounds_and_no_clients(public, data_dir, tmp_path, capsys):
   summary = _json(public / 'summary.json')
   assert summary['rounds'] == 0 and 'epsilon' not in summary
   assert summary['uplink_megabytes'] == 0
@@ -47,6 +47,8 @@ def test_public_only_has_no_rounds_and_no_clients(public, data_dir, capsys):
   # Again: nothing to do.
   assert _public_only(data_dir, public, '--public_examples=20') == 0
   assert 'already finished' in capsys.readouterr().out
+  assert _public_only(data_dir, tmp_path / 'other', '--public_examples=20') == 0
+  assert 'epsilon = 0: training used public examples alone' in capsys.readouterr().out
 
 
 def test_rounds_start_from_the_weights_of_public_only(public, data_dir, tmp_path, capsys):
