@@ -55,7 +55,7 @@ $(INSTALLED): requirements.txt
 	  echo "make: $(VENV) is a link, and set-up would empty the directory behind it; remove the link" >&2; \
 	  exit 2; }
 	$(PYTHON) fedsmp_tff/_platform.py
-	@echo 'setting up $(VENV) from requirements.txt: two to three minutes, once'
+	@echo 'setting up $(VENV) from requirements.txt: one to three minutes, once'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements.txt
 	touch $@

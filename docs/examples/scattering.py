@@ -1,6 +1,6 @@
 """A frozen body that needs no training: scattering coefficients of Fashion-MNIST's images.
 
-  python -m tasks.run --task=docs.examples.scattering
+  python -m tasks.run --task=docs.examples.scattering  # Needs kymatio, as in requirements.txt.
 
 An image becomes 729 features (Bruna and Mallat 2013): 81 channels of two layers of wavelets,
 averaged to 3 x 3, their logarithms normalized per image. Clients train one dense layer on them.
@@ -57,13 +57,13 @@ def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
     unfinished = file.with_suffix(f'.{os.getpid()}.npz')
     np.savez(unfinished, train=features(train), test=features(test))
     unfinished.replace(file)
-  with np.load(file) as kept:
-    pool, test = (kept['train'], train_labels), (kept['test'], test_labels)
+  with np.load(file) as arrays:
+    pool, test = (arrays['train'], train_labels), (arrays['test'], test_labels)
   source = f'real: scattering coefficients of Fashion-MNIST, {len(train):,} training images'
   data = task_lib.cut_pool(pool, test, own.clients, source, split)
   if data.public is None:
     return data
-  mean = data.public[0].mean(axis=0, dtype=np.float32)  # Pre-training is slow far from zero.
+  mean = data.public[0].mean(axis=0, dtype=np.float32)  # For pre-training.
   centered = lambda examples: ((examples[0] - mean).astype(np.float16), examples[1])  # noqa: E731
   clients = [centered(client) for client in data.clients]
   return dataclasses.replace(
