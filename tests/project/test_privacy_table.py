@@ -108,7 +108,7 @@ def test_these_are_outside_or_secret():
 
 def test_the_numbers_of_colluding_slots():
   spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
-  rows = re.findall(r'(\d+) % of the slots[^|]*\| ([\d.]+) \|', _PAGE)
+  rows = re.findall(r'(\d+) % of slots[^|]*\| ([\d.]+) \|', _PAGE)
   assert [share for share, _ in rows] == ['1', '10', '30', '50', '90']
   for share, epsilon in rows:
     left = spec.with_noise_multiplier(1.4 * (1 - int(share) / 100) ** 0.5)
