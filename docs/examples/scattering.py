@@ -76,16 +76,13 @@ def _build_model(own: Options, initializer: initializers.Initializer):
   del own
   import tensorflow as tf  # Here, so that --help need not wait for it.
 
+  from tasks.models import cnn
   from tasks.models import split
-
-  def loss(logits, labels, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
   return split.SplitModel(
       lambda weights, x: tf.cast(x, tf.float32),
       weights=initializer.dense((_NUM_FEATURES, 10)),
-      loss_fn=loss,
+      loss_fn=cnn.cross_entropy,
       input_spec=(
           tf.TensorSpec([None, _NUM_FEATURES], tf.float16), tf.TensorSpec([None], tf.int32)
       ),

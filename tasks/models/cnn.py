@@ -11,7 +11,7 @@ _KERNEL = 5
 _WHITE = 255.0
 
 
-def _cross_entropy(logits, labels, sample_weight=None):
+def cross_entropy(logits, labels, sample_weight=None):
   """Returns the mean over all labels, as Keras's loss."""
   del sample_weight
   return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
@@ -64,6 +64,6 @@ def cnn(
 
   return split.SplitModel(
       body, weights,
-      loss_fn=_cross_entropy,
+      loss_fn=cross_entropy,
       input_spec=(tf.TensorSpec([None, *image_shape], tf.uint8), tf.TensorSpec([None], tf.int32)),
   )
