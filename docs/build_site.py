@@ -56,7 +56,8 @@ def _stage() -> None:
   shutil.copytree(_DOCS, _STAGED, ignore=shutil.ignore_patterns('build_site.py', '__pycache__'))
   pages = {f'tutorials/{path.stem}': _notebook(path) for path in _DOCS.glob('tutorials/*.ipynb')}
   pages['index'] = pathlib.Path('README.md').read_text(encoding='utf-8').replace('](docs/', '](')
-  names = [p.stem for p in sorted(pathlib.Path('tasks').glob('*.py')) if '__main__' in p.read_text()]
+  files = sorted(pathlib.Path('tasks').glob('*.py'))
+  names = [file.stem for file in files if '__main__' in file.read_text()]
   pages['reference/cli'] = '\n\n'.join(['# Commands', *map(_command, names)])
   api = {
       'fedsmp_tff': [f'{module}.{n}' for module, names in fedsmp_tff._NAMES.items() for n in names],

@@ -1,7 +1,7 @@
-"""`make planted`: plants one fault at a time in the code that privacy rests on; tests must catch each.
+"""`make planted`: plants one fault at a time in the code of privacy; tests must catch each.
 
 The table is the licence to delete tests: a test may go if every fault that it finds is found by
-another. A fault is caught if one of its tests fails; a test that cannot be collected does not count.
+another. A fault is caught if one of its tests fails, not if a test cannot be collected.
 
     python -m tests.planted [NUMBER ...]      # Only these, from 1.
 """
@@ -105,24 +105,29 @@ FAULTS = (
     Fault(_RANDOMNESS, 'counter=[number, counter]', 'counter=[number, tf.zeros_like(counter)]',
           f'{_LIB}/test_randomness.py'),
     # Who takes part.
-    Fault(_SAMPLING, 'num = rng.binomial(self.population, self.clients_per_round / self.population)',
+    Fault(_SAMPLING,
+          'num = rng.binomial(self.population, self.clients_per_round / self.population)',
           'num = self.clients_per_round', f'{_LIB}/privacy/test_sampling.py'),
     Fault(_SAMPLING, 'rng.choice(self.population, min(num, self.num_slots), replace=False)',
-          'rng.choice(self.population, min(num, self.num_slots))', f'{_LIB}/privacy/test_sampling.py'),
+          'rng.choice(self.population, min(num, self.num_slots))',
+          f'{_LIB}/privacy/test_sampling.py'),
     Fault(_SAMPLING, '[self._seed, draw] if self.seeded else None',
           '[self._seed or 0, draw]',
           f'{_LIB}/privacy/test_sampling.py {_LIB}/program/test_loop.py'),
     Fault(_LEDGER, 'return round_num if self.seeded else entry', 'return round_num',
           f'{_LIB}/privacy/test_ledger.py {_LIB}/program/test_loop.py'),
     # The reported epsilon.
-    Fault(_PLD, 'return Loss(gaussian_loss.distribution(noise_multiplier / 2, rate, _REPLACED, step))',
+    Fault(_PLD,
+          'return Loss(gaussian_loss.distribution(noise_multiplier / 2, rate, _REPLACED, step))',
           'return Loss(gaussian_loss.distribution(noise_multiplier, rate, _REPLACED, step))',
           f'{_LIB}/privacy/test_pld.py'),
     Fault(_PLD, '  if not full:\n    return plain', '  if True:\n    return plain',
           f'{_LIB}/privacy/test_pld.py'),
     Fault(_PLD, 'return _ROUNDING * sum(num for _, num in rounds)', 'return 0.0',
-          f'{_LIB}/privacy/test_pld.py {_LIB}/privacy/test_accountants.py tests/system/test_properties.py'),
-    Fault(_PLD, 'return Loss(removed, gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
+          f'{_LIB}/privacy/test_pld.py {_LIB}/privacy/test_accountants.py'
+          ' tests/system/test_properties.py'),
+    Fault(_PLD,
+          'return Loss(removed, gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
           'return Loss(gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
           f'{_LIB}/privacy/test_pld.py'),
     Fault(_ACCOUNTANTS, 'event = dp_accounting.GaussianDpEvent(sigma / 2)\n    if',

@@ -228,7 +228,9 @@ class FedSmpRound:
   def _enough(self, participants) -> tuple[tf.Tensor, Optional[tf.Operation]]:
     """Returns whether enough reported for a release, and a check that not too many did."""
     num_slots, least = self.mechanism.num_slots, self.mechanism.min_reports
-    slots = f'{num_slots} participants, one for each of `num_slots`, which `PrivacySpec.sampler` fills'
+    slots = (
+        f'{num_slots} participants, one for each of `num_slots`, which `PrivacySpec.sampler` fills'
+    )
     if least is None:
       message = (
           f'The round must have exactly {slots}: the noise shares and the encoding are sized for'

@@ -131,7 +131,9 @@ def _privacy_rows(experiment: experiment_lib.Experiment) -> _Rows:
   accountant = f'{spec.accountant.title}; {spec.accountant.assumption}'
   if (paper := experiment.epsilons(rounds).get('epsilon_paper')) is not None:
     population = experiment.paper_spec.population
-    accountant += f'. Not for quoting: the paper\'s RDP accountant, {population:,} clients: {paper:.4g}'
+    accountant += (
+        f'. Not for quoting: the paper\'s RDP accountant, {population:,} clients: {paper:.4g}'
+    )
   arithmetic = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
   reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
   excludes = 'hyperparameter tuning; the number of reports, which is exact: do not publish it'

@@ -204,7 +204,8 @@ def summary_text(
       f'\n{rounds} of {total} rounds done' if total else '\nno rounds: the pre-trained model',
       f'  accuracy   {accuracy}',
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB per client on average',
-      f'  time       {datetime.timedelta(seconds=round(seconds))} (h:mm:ss) for rounds and evaluations',
+      f'  time       {datetime.timedelta(seconds=round(seconds))} (h:mm:ss) for rounds and'
+      ' evaluations',
   ]
   if experiment.private:
     spent = plan_lib.spent_text(experiment, summary['rounds_charged'])

@@ -18,7 +18,7 @@ DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
 
 
 def tiny(data_dir, output_dir, *arguments):
-  """Returns a command line, of `fedsmp_randk`, which compiles soonest, unless `arguments` differ."""
+  """Returns a command line: `fedsmp_randk`, which compiles soonest, unless `arguments` differ."""
   if not any('--algorithm' in a for a in arguments):
     arguments = ('--algorithm=fedsmp_randk', '--p=0.1', *arguments)
   without_public = any(

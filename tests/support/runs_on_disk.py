@@ -12,7 +12,8 @@ _PAPER = pathlib.Path(settings_lib.__file__).parents[1] / 'experiments/paper/fas
 
 
 def write(
-    path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, flagfile=_PAPER, **flags
+    path, accuracies, algorithm='fedsmp_topk', p=0.005, rounds=None, seed=1, flagfile=_PAPER,
+    **flags,
 ):
   """Writes a run of Fashion-MNIST with `accuracies[i]` after round i (None: not measured).
 

@@ -72,7 +72,8 @@ def compare(base: str) -> int:
   failures = 0
   with tempfile.TemporaryDirectory() as directory:
     place = pathlib.Path(directory)
-    subprocess.run(['git', 'worktree', 'add', '--quiet', '--detach', place / 'tree', base], check=True)
+    add = ['git', 'worktree', 'add', '--quiet', '--detach']
+    subprocess.run([*add, place / 'tree', base], check=True)
     try:
       for tree, out in ((place / 'tree', place / 'base'), (pathlib.Path.cwd(), place / 'new')):
         subprocess.run(

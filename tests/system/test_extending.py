@@ -1,4 +1,4 @@
-"""Tests that the plug-ins of docs/extending.md run, outside of the repository, and parts of one's own."""
+"""Tests that the plug-ins of docs/extending.md, and parts of one's own, run outside the project."""
 
 import dataclasses
 import json
@@ -68,7 +68,8 @@ def test_a_task_trains_resumes_and_is_reported(folder, capsys):
   # Without noise, it learns in few rounds.
   arguments = [
       'run', *_command('two_moons'), '--rounds=8', '--noise_multiplier=0', '--seed=1',
-      '--server_learning_rate=3', '--output_dir=runs/moons', f'--release_manager={__name__}:manager',
+      '--server_learning_rate=3', '--output_dir=runs/moons',
+      f'--release_manager={__name__}:manager',
   ]
   assert run.main(arguments) == 0
   printed = capsys.readouterr().out

@@ -70,7 +70,8 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
   # usual one. Not pytest's: the names of sockets are short.
   directory = tempfile.mkdtemp(prefix='ray')
   nodes = _ray_node(
-      '127.0.0.1', '--head', f'--port={port}', '--include-dashboard=false', f'--temp-dir={directory}'
+      '127.0.0.1', '--head', f'--port={port}', '--include-dashboard=false',
+      f'--temp-dir={directory}'
   )
   try:
     other = _ray_node('127.0.0.2', f'--address={address}')

@@ -29,7 +29,10 @@ class TestComputation:
           ([], '--noise_multiplier is not set'),
           (['--noise_multiplier=1'], '--rounds is not set'),
           (['--noise_multiplier=-1', '--rounds=2'], '--noise_multiplier must be'),
-          (['--noise_multiplier=1', '--rounds=2', '--delta=1'], '--delta must be a number > 0 and < 1'),
+          (
+              ['--noise_multiplier=1', '--rounds=2', '--delta=1'],
+              '--delta must be a number > 0 and < 1',
+          ),
           (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
           (['--epsilon=1'], 'needs either --rounds'),
           (['--epsilon=1e-9', '--rounds=9999'], 'No noise multiplier'),
@@ -181,7 +184,9 @@ class TestLedger:
     assert status == 0 and 'fresh noise; initial weights: not recorded\n' in out
 
   def test_initial_weights_are_named(self, data_dir, tmp_path, capsys):
-    arguments = ('--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public', '--rounds=1')
+    arguments = (
+        '--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public', '--rounds=1'
+    )
     assert commands.main(commands.tiny(data_dir, tmp_path / 'run', *arguments)) == 0
     digest = json.loads((tmp_path / 'run' / 'config.json').read_text())['public_digest']
     capsys.readouterr()

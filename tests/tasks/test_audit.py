@@ -13,7 +13,7 @@ from tests.support import commands
 
 
 def _run(capsys, *arguments):
-  """Runs the command with a seed; returns its status, its output, and epsilon reported and audited."""
+  """Runs the command with a seed; returns status, output, and epsilon reported and audited."""
   status, out, _ = commands.of_module(capsys, audit, '--seed=1', '--delta=1e-2', *arguments)
   return status, out, *(
       float(re.search(rf'{word} +epsilon [=>] (\S+)', out)[1]) for word in ('reported', 'audited')

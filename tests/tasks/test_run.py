@@ -151,7 +151,8 @@ class TestExecution:
 
   def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
     arguments = [
-        '--flagfile=tasks/experiments/paper/shakespeare.flags', '--algorithm=dp_fedavg', '--rounds=40',
+        '--flagfile=tasks/experiments/paper/shakespeare.flags', '--algorithm=dp_fedavg',
+        '--rounds=40',
     ]
     out = f'--output_dir={tmp_path / "a"}'
     assert commands.main(['run', *arguments, '--noise_multiplier=0.9', '--dry_run', out]) == 0
@@ -163,7 +164,8 @@ class TestExecution:
     )
     assert found[1] == f'{of_data.epsilon():.4g}' and of_data.population < 2000
     of_paper = of_paper.epsilon(accountants.PAPER)
-    assert f"Not for quoting: the paper's RDP accountant, 1,000,000,000 clients: {of_paper:.4g}" in printed
+    quoted = f"Not for quoting: the paper's RDP accountant, 1,000,000,000 clients: {of_paper:.4g}"
+    assert quoted in printed
 
   def test_epsilon_is_reached(self, data_dir, tmp_path, capsys):
     for name, options in (

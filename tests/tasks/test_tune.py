@@ -24,7 +24,10 @@ class TestComputation:
               ['--task=fashion_mnist', '--algorithm=fedsmp_randk', '--warm_start=none'],
               'sets no public examples aside',
           ),
-          (['--task=fashion_mnist', '--tune_rounds=0'], '--tune_rounds must be an integer >= 1; got 0'),
+          (
+              ['--task=fashion_mnist', '--tune_rounds=0'],
+              '--tune_rounds must be an integer >= 1; got 0',
+          ),
       ],
   )
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):

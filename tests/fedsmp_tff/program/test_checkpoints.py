@@ -173,7 +173,10 @@ class TestDamage:
 
   @pytest.mark.parametrize('like, difference', [
       (_state(0, num=6), r'weights/trainable/0 is float32\[5\], not float32\[6\]'),
-      (_state(0)._replace(reporters=()), 'round_4 has other parts .* an earlier version .* start over'),
+      (
+          _state(0)._replace(reporters=()),
+          'round_4 has other parts .* an earlier version .* start over',
+      ),
       (_state(0)._replace(rounds_done=np.int64(0)), r'rounds_done is int32\[\], not int64'),
   ])
   def test_another_model_s(self, saved, like, difference):

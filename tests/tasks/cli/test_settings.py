@@ -25,7 +25,9 @@ class TestParse:
     defaults = datasets.TASKS[task].defaults
     found, where, output = settings.parse([f'--task={task}'])
     for field in dataclasses.fields(defaults):
-      if field.name not in ('learning_rate_decay', 'learning_rate_decay_rounds', 'paper_population'):
+      if field.name not in (
+          'learning_rate_decay', 'learning_rate_decay_rounds', 'paper_population'
+      ):
         assert getattr(found, field.name) == getattr(defaults, field.name)
     # They protect the clients in the data.
     assert found.sampling == 'poisson' and found.epsilon <= 8 and found.noise_multiplier is None

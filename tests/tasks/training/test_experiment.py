@@ -121,7 +121,10 @@ class TestExecution:
   @pytest.mark.slow
   @pytest.mark.parametrize('flags', [
       ('--algorithm=fedsmp_released', *_SCHEDULES),
-      ('--algorithm=fedsmp_topk', '--released_weight=0.5', '--clip_quantile=0.5', '--mask_rounds=2'),
+      (
+          '--algorithm=fedsmp_topk', '--released_weight=0.5', '--clip_quantile=0.5',
+          '--mask_rounds=2',
+      ),
   ])
   def test_an_interrupted_run_remembers(
       self, flags, data_dir, tmp_path, capsys, checkpoint_each_round
