@@ -13,6 +13,7 @@ import pathlib
 
 import numpy as np
 
+from tasks import errors
 from tasks.cli import options
 from tasks.datasets import fashion_mnist
 from tasks.datasets import task as task_lib
@@ -29,6 +30,13 @@ class Options:
   clients: int = options.option(6000, 'Number of clients.', at_least=1)
   file: str = options.option(
       'scattering.npz', 'File of the features; a run without the file writes it (a minute).'
+  )
+  components: int = options.option(
+      0,
+      'Number of principal components of the public features, in place of all 729 features (0):'
+      ' fewer coordinates, and so less noise.',
+      at_least=0,
+      at_most=_NUM_FEATURES,
   )
 
 
@@ -51,6 +59,11 @@ def features(images: np.ndarray) -> np.ndarray:
 
 
 def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
+  if own.components > split.num_public:
+    raise errors.InputError(
+        f'--scattering_components={own.components} needs as many public examples, not'
+        f' {split.num_public}. Use fewer components or a larger --public_examples.'
+    )
   (train, train_labels), (test, test_labels) = fashion_mnist.read(split.directory)
   file = pathlib.Path(own.file)
   if not file.exists():
@@ -64,28 +77,33 @@ def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
   if data.public is None:
     return data
   mean = data.public[0].mean(axis=0, dtype=np.float32)  # For pre-training.
-  centered = lambda examples: ((examples[0] - mean).astype(np.float16), examples[1])  # noqa: E731
-  clients = [centered(client) for client in data.clients]
+  basis = None
+  if own.components:
+    _, _, components = np.linalg.svd(data.public[0] - mean, full_matrices=False)
+    basis = components[: own.components].T
+
+  def inputs(examples):
+    x = examples[0] - mean
+    return (x if basis is None else x @ basis).astype(np.float16), examples[1]
+
   return dataclasses.replace(
-      data, clients=clients, test=centered(data.test), public=centered(data.public)
+      data, clients=[*map(inputs, data.clients)], test=inputs(data.test), public=inputs(data.public)
   )
 
 
 def _build_model(own: Options, initializer: initializers.Initializer):
   """Returns the last layer: a `SplitModel` whose body has no weights."""
-  del own
   import tensorflow as tf  # Here, so that --help need not wait for it.
 
   from tasks.models import cnn
   from tasks.models import split
 
+  width = own.components or _NUM_FEATURES
   return split.SplitModel(
       lambda weights, x: tf.cast(x, tf.float32),
-      weights=initializer.dense((_NUM_FEATURES, 10)),
+      weights=initializer.dense((width, 10)),
       loss_fn=cnn.cross_entropy,
-      input_spec=(
-          tf.TensorSpec([None, _NUM_FEATURES], tf.float16), tf.TensorSpec([None], tf.int32)
-      ),
+      input_spec=(tf.TensorSpec([None, width], tf.float16), tf.TensorSpec([None], tf.int32)),
   )
 
 

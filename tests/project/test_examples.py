@@ -53,14 +53,22 @@ def test_the_features_of_scattering_train_a_last_layer(tmp_path):
   assert np.linalg.norm(square - moved) < np.linalg.norm(square - stripes) / 4
   small_data.write_fashion_mnist(tmp_path / 'data')
   flags = ['--data_dir=data', '--scattering_clients=12', '--clients_per_round=4', '--rounds=2']
-  for algorithm in ('dp_fedavg', 'fedsmp_randk'):  # The second run reads the file.
-    subprocess.run(
+  statuses = []
+  for components in (0, 5, 21):  # The later runs read the file; public examples span 20.
+    done = subprocess.run(
         [
             sys.executable, '-m', 'tasks.run', '--task=docs.examples.scattering', *flags,
-            f'--algorithm={algorithm}', '--public_examples=20', f'--output_dir={algorithm}',
+            '--public_examples=20', f'--scattering_components={components}',
+            f'--output_dir=run_{components}',
         ],
-        cwd=tmp_path, env={**os.environ, 'PYTHONPATH': str(_EXAMPLES.parents[1])}, check=True,
+        cwd=tmp_path, env={**os.environ, 'PYTHONPATH': str(_EXAMPLES.parents[1])},
+        stderr=subprocess.PIPE, text=True, check=False,
     )
+    statuses.append(done.returncode)
+  assert statuses[:2] == [0, 0] and statuses[2] in (1, 2)
+  assert '--scattering_components=21 needs as many public examples, not 20' in done.stderr
+  with np.load(tmp_path / 'run_5' / 'weights.npz') as weights:
+    assert {weights[name].shape for name in weights} == {(5, 10), (10,)}
   assert (tmp_path / 'scattering.npz').exists()
 
 
