@@ -218,5 +218,8 @@ def _finish(
 
 
 def _range(values: Sequence[float]) -> str:
-  low, high = f'{min(values):.3g}', f'{max(values):.3g}'
+  low, high = (
+      f'{value:,}' if isinstance(value, int) else f'{value:.3g}'
+      for value in (min(values), max(values))
+  )
   return low if low == high else f'{low} to {high}'

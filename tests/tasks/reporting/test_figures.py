@@ -118,3 +118,7 @@ class TestComputation:
     assert dense.tolist() == [[1], [86.98]]
     assert 'FedAvg rand-k: the paper, 180 rounds' in _legend(figure)
     assert _note(figure).startswith('rounds: 1 to 2; ')
+
+  def test_the_number_of_rounds_is_exact(self, make):
+    figure = make(dict(accuracies=[0.1, *[None] * 1233, 0.2]))['rounds']
+    assert 'rounds: 1,234; ' in _note(figure)
