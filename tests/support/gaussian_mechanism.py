@@ -6,7 +6,7 @@ from scipy import special
 
 
 def log_delta(epsilon, mu):
-  """The logarithm of delta at epsilon; mu is the sensitivity over the standard deviation."""
+  """The logarithm of delta at epsilon; mu is the sensitivity over the noise's stddev."""
   above = special.log_ndtr(mu / 2 - epsilon / mu)
   below = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
   return above + np.log(-np.expm1(below - above))
