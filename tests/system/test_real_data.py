@@ -1,9 +1,6 @@
 """Tests that runs on real data learn."""
 
 import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -37,10 +34,10 @@ def test_shakespeare_is_learnt(tmp_path):
       '--flagfile=tasks/experiments/paper/shakespeare.flags', '--shakespeare_protocol=people',
       '--algorithm=fedavg_topk', '--p=0.05', '--rounds=4', '--public_examples=100',
       '--eval_examples=200', '--initializer=keras', '--seed=1',
+      # With the paper's rate of 1 the loss rises first, and the last bits of a CPU decide the end.
+      '--learning_rate=0.3',
   ]
-  # In a process of its own: after an unseeded run other last bits would grow in these few rounds.
-  command = [sys.executable, '-m', 'tasks.run', *arguments, f'--output_dir={out}']
-  subprocess.run(command, check=True, cwd=pathlib.Path(__file__).parents[2])
+  assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
   losses = [float(r['test_loss']) for r in commands.rows(out / 'metrics.csv') if r['test_loss']]
-  # ln 90 = 4.5 before; characters' frequencies alone give about 3.3.
-  assert losses[0] == pytest.approx(4.5, abs=0.05) and losses[-1] < 3.6
+  # ln 90 = 4.5 before; characters' frequencies alone give about 3.3. Seeds 1 to 3 end at 3.19 to 3.23.
+  assert losses[0] == pytest.approx(4.5, abs=0.05) and losses[-1] < 3.4
