@@ -176,6 +176,7 @@ class Pretraining:
   The defaults were chosen on 1,000 images of Fashion-MNIST.
 
   Attributes:
+    epochs: Passes over the examples, if these are 1,000 or more.
     learning_rate: Peak of Adam's learning rate, which decays to zero.
     average_decay: Decay per step of the exponential moving average of the weights, which is the
       result, in [0, 1); 0: the last weights.
@@ -187,6 +188,13 @@ class Pretraining:
   batch_size: int = 32
   average_decay: float = 0.98
   temperature: float = 1.5
+
+  def for_examples(self, num: int) -> Pretraining:
+    """Returns the schedule for `num` examples: fewer than 1,000 take the same number of steps.
+
+    The epochs are at most ten times as many.
+    """
+    return dataclasses.replace(self, epochs=round(self.epochs * min(10, max(1, 1000 / num))))
 
   def text(self) -> str:
     """Describes the schedule, as a phrase."""

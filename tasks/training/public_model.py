@@ -127,7 +127,8 @@ def initialized(
     return experiment
   if began:
     return experiment.with_body(_read_body(model, out.path / run_directory.BODY))
-  schedule, public = datasets.TASKS[settings.task].pretraining, experiment.data.public
+  public = experiment.data.public
+  schedule = datasets.TASKS[settings.task].pretraining.for_examples(len(public[0]))
 
   def report(epoch, loss):
     line = f'pre-training: epoch {epoch}/{schedule.epochs}, loss {loss:.4f}'

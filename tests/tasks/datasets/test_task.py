@@ -73,3 +73,9 @@ class TestExecution:
         ('test set', 'from unknown owners, OUTSIDE (epsilon, delta)'),
         ('public set', '6 examples from unknown owners'),
     ]
+
+
+@pytest.mark.parametrize('num, epochs', [(4000, 8), (1000, 8), (300, 27), (100, 80), (1, 80)])
+def test_fewer_public_examples_take_more_epochs(num, epochs):
+  schedule = task_lib.Pretraining(epochs=8, batch_size=4)
+  assert schedule.for_examples(num) == task_lib.Pretraining(epochs=epochs, batch_size=4)

@@ -58,7 +58,7 @@ def test_rounds_start_from_the_weights_of_public_only(public, data_dir, tmp_path
   assert _run(data_dir, out, *arguments) == 0
   printed = capsys.readouterr()
   assert 'epsilon unchanged' in ' '.join(printed.out.split())
-  epochs = fashion_mnist.TASK.pretraining.epochs
+  epochs = 10 * fashion_mnist.TASK.pretraining.epochs  # Of 20 examples.
   assert [line.split(',')[0] for line in printed.err.splitlines() if 'pre-training' in line] == [
       f'pre-training: epoch {epoch}/{epochs}' for epoch in range(1, epochs + 1)
   ]
