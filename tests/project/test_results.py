@@ -33,7 +33,8 @@ def _cells(path):
 
 def _tables():
   """Yields each table of results: its header, its rows and the rows of the cells.csv it names."""
-  for document in (_ROOT / 'README.md', _ROOT / 'docs' / 'results.md'):
+  for name in ('README.md', 'docs/results.md', 'docs/method.md'):
+    document = _ROOT / name
     linked = []
     for part in document.read_text(encoding='utf-8').split('\n\n'):
       linked = re.findall(r'\(([^()]*cells\.csv)\)', part) or linked
