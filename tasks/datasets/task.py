@@ -190,7 +190,7 @@ class Pretraining:
   temperature: float = 1.5
 
   def for_examples(self, num: int) -> Pretraining:
-    """Returns the schedule for `num` examples: fewer than 1,000 take the same number of steps.
+    """Returns the schedule for `num` examples: fewer than 1,000 take about as many steps.
 
     The epochs are at most ten times as many.
     """
