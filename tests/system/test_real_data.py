@@ -39,5 +39,5 @@ def test_shakespeare_is_learnt(tmp_path):
   ]
   assert commands.main(['run', *arguments, f'--output_dir={out}']) == 0
   losses = [float(r['test_loss']) for r in commands.rows(out / 'metrics.csv') if r['test_loss']]
-  # ln 90 = 4.5 before; characters' frequencies alone give about 3.3. Seeds 1 to 3 end at 3.19 to 3.23.
+  # ln 90 = 4.5 before; characters' frequencies alone give about 3.3. Seeds 1 to 3 end near 3.2.
   assert losses[0] == pytest.approx(4.5, abs=0.05) and losses[-1] < 3.4
