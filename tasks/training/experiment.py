@@ -165,6 +165,11 @@ class Experiment:
     return show(with_weights(self.task_model, weights), self.data.test)
 
   @property
+  def pretraining(self) -> task_lib.Pretraining:
+    """The task's schedule of pre-training, for this number of public examples."""
+    return datasets.TASKS[self.settings.task].pretraining.for_examples(len(self.data.public[0]))
+
+  @property
   def private(self) -> bool:
     """Whether clients clip and add noise."""
     return self.aggregator.mechanism.private

@@ -50,7 +50,7 @@ def _model_rows(experiment: experiment_lib.Experiment) -> _Rows:
   if s.warm_start != settings_lib.NONE:
     unknown = experiment.data.public_owners is None
     privacy = 'assumes that no client has these examples' if unknown else 'unchanged'
-    schedule = task.pretraining.for_examples(len(experiment.data.public[0])).text()
+    schedule = experiment.pretraining.text()
     init = f'{library} weights, pre-trained on the public set ({schedule}); epsilon {privacy}'
   return [('model', f'{task.title}; d = {experiment.round.dim:,}{part}'), ('init', init)]
 

@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import datasets
 from tasks import errors
 from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
@@ -128,7 +127,7 @@ def initialized(
   if began:
     return experiment.with_body(_read_body(model, out.path / run_directory.BODY))
   public = experiment.data.public
-  schedule = datasets.TASKS[settings.task].pretraining.for_examples(len(public[0]))
+  schedule = experiment.pretraining
 
   def report(epoch, loss):
     line = f'pre-training: epoch {epoch}/{schedule.epochs}, loss {loss:.4f}'

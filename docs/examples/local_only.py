@@ -1,0 +1,105 @@
+"""Local training alone, beside federated training, on Shakespeare's roles.
+
+  python -m docs.examples.local_only 1 2 3 4 5                               # Alone, five seeds.
+  python -m tasks.run --task=docs.examples.local_only --algorithm=dp_fedavg  # Federated.
+
+A role trains on all of its sequences but the last fifth, and the last fifths of all roles are the
+test set. A role alone trains the last layer from the pre-trained weights; nothing leaves the role.
+"""
+
+import csv
+import dataclasses
+import statistics
+import sys
+
+import numpy as np
+
+from tasks.datasets import shakespeare
+from tasks.datasets import task as task_lib
+
+_EPOCHS = (0, 1, 5, 20)
+
+
+def _cut(examples: task_lib.Examples) -> list[task_lib.Examples]:
+  """Returns a role's sequences without the last fifth, and the last fifth, which may be empty."""
+  x, y = examples
+  num = len(x) - len(x) // 5
+  return [(x[:num], y[:num]), (x[num:], y[num:])]
+
+
+def _load(own: shakespeare.Options, split: task_lib.Split) -> task_lib.TaskData:
+  data = shakespeare.TASK.load(own, split)
+  clients, tests = zip(*map(_cut, data.clients))
+  owners = task_lib.Owners("the last fifth of each client's sequences", frozenset(data.client_ids))
+  return dataclasses.replace(
+      data, clients=clients, test=tuple(map(np.concatenate, zip(*tests))), test_owners=owners,
+      split_digest=task_lib.digest_of_split(data.split_digest, owners.text),
+  )
+
+
+TASK = dataclasses.replace(
+    shakespeare.TASK, name='local_only', title=f'{shakespeare.TASK.title}, a test set per role',
+    load=_load,
+)
+
+
+def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
+  """Returns the accuracy in percent on the test set, after each number of `_EPOCHS` alone.
+
+  Args:
+    seed: The seed, as --seed of a run: the same public set and the same pre-trained weights.
+    flags: Further flags of `tasks.run`.
+  """
+  import tensorflow as tf  # Here, so that --help need not wait for it.
+
+  from tasks.cli import settings as settings_lib
+  from tasks.training import experiment as experiment_lib
+  from tasks.training import features
+  from tasks.training import public_model
+
+  settings, *_ = settings_lib.parse(['--task=shakespeare', f'--seed={seed}', *flags])
+  seeds = experiment_lib.make_seeds(seed, None)
+  experiment = experiment_lib.Experiment.build(settings, seeds)
+  task_model, model, public = experiment.task_model, experiment.model, experiment.data.public
+  weights = public_model.train(task_model, experiment.pretraining, public, seeds.partition)
+  body, start = features.split(task_model, weights, public, experiment.is_scored)
+
+  def trained(examples, epochs, seed):
+    training = dataclasses.replace(experiment.local_training(), epochs=epochs)
+    hparams = training.initial_hparams(start.trainable)
+    update = training.train(model, start, examples, hparams, seed)
+    return tf.nest.map_structure(tf.subtract, start.trainable, update)
+
+  examples_spec, seed_spec = tuple(task_model.input_spec), tf.TensorSpec([2], tf.int64)
+
+  @tf.function(input_signature=[examples_spec, examples_spec, seed_spec], autograph=False)
+  def count(train, test, seed):
+    (x, y), (test_x, test_y) = ((body(x), y) for x, y in (train, test))
+    is_scored = experiment.is_scored(test_y)
+    numbers = [tf.math.count_nonzero(is_scored)]
+    for epochs in _EPOCHS:
+      own = trained((x, y), epochs, seed) if epochs else start.trainable
+      predicted = tf.argmax(model.predict_on_batch((own, ()), test_x, False), -1, tf.int32)
+      right = tf.logical_and(tf.equal(predicted, test_y), is_scored)
+      numbers.append(tf.math.count_nonzero(right))
+    return tf.stack(numbers)
+
+  scored, *right = sum(
+      count(*_cut(examples), [seeds.process, client]).numpy()
+      for client, examples in enumerate(experiment.data.clients)
+  )
+  return [100 * number / scored for number in right]
+
+
+def main(seeds: list[int]) -> None:
+  """Prints a table of accuracies, mean and standard deviation over seeds."""
+  rows = [accuracies(seed) for seed in seeds]
+  table = csv.writer(sys.stdout)
+  table.writerow(['algorithm', 'local epochs', 'final (%)', 'seeds'])
+  for epochs, values in zip(_EPOCHS, zip(*rows)):
+    mean, std = statistics.mean(values), statistics.stdev(values) if len(seeds) > 1 else 0
+    table.writerow(['local_only', epochs, f'{mean:.2f} ± {std:.2f}', len(seeds)])
+
+
+if __name__ == '__main__':
+  main([int(seed) for seed in sys.argv[1:]])
