@@ -1,5 +1,6 @@
 """Tests that the files of docs/examples run as a reader runs them, outside of the repository."""
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -9,7 +10,12 @@ import sys
 import numpy as np
 import pytest
 
+from docs.examples import local_only
 from docs.examples import scattering
+from tasks import datasets
+from tasks.datasets import shakespeare
+from tasks.datasets import task as task_lib
+from tasks.models import initializers
 from tests.support import small_data
 
 _EXAMPLES = pathlib.Path(__file__).parents[2] / 'docs' / 'examples'
@@ -70,6 +76,42 @@ def test_the_features_of_scattering_train_a_last_layer(tmp_path):
   with np.load(tmp_path / 'run_5' / 'weights.npz') as weights:
     assert {weights[name].shape for name in weights} == {(5, 10), (10,)}
   assert (tmp_path / 'scattering.npz').exists()
+
+
+def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fifth(monkeypatch):
+  def of_nine_roles(own, split):
+    data = whole_task.load(own, split)
+    return dataclasses.replace(data, clients=data.clients[:9], client_ids=data.client_ids[:9])
+
+  whole_task = shakespeare.TASK
+  task = dataclasses.replace(
+      whole_task, load=of_nine_roles, pretraining=task_lib.Pretraining(epochs=1)
+  )
+  monkeypatch.setattr(shakespeare, 'TASK', task)
+  monkeypatch.setitem(datasets.TASKS, 'shakespeare', task)
+  from tasks.training import experiment as experiment_lib
+  from tasks.training import public_model
+
+  seeds = experiment_lib.make_seeds(1, None)
+  split = task_lib.Split(seeds.partition, num_public=64)
+  own, whole = (load(shakespeare.Options(), split) for load in (local_only.TASK.load, task.load))
+  assert own.test_outside_guarantee
+  begin = 0
+  for (x, y), (whole_x, whole_y) in zip(own.clients, whole.clients, strict=True):
+    end = begin + len(whole_x) // 5
+    np.testing.assert_array_equal(np.concatenate([x, own.test[0][begin:end]]), whole_x)
+    np.testing.assert_array_equal(np.concatenate([y, own.test[1][begin:end]]), whole_y)
+    begin = end
+  assert begin == len(own.test[0])
+
+  before, *_, after = local_only.accuracies(1, ('--public_examples=64', '--clients_per_round=4'))
+  model = task.build_model(shakespeare.Options(), initializers.INITIALIZERS['keras'](seeds.weights))
+  weights = public_model.train(model, task.pretraining.for_examples(64), whole.public, seeds.partition)
+  logits = model.predict_on_batch((weights.trainable, ()), own.test[0], training=False)
+  right = (np.argmax(logits, axis=-1) == own.test[1])[own.test[1] != 0]
+  # Whitened float16 features change the logits' last digits.
+  assert before == pytest.approx(100 * right.mean(), abs=0.5)
+  assert after > before + 1  # Ten epochs of pre-training leave much to learn.
 
 
 def test_train_model_ends_with_its_epsilon(tmp_path):
