@@ -31,8 +31,8 @@ def _cells(path):
         yield {name: text.removesuffix(' †') for name, text in zip(header, row)}
 
 
-def _tables():
-  """Yields each table of results: its header, its rows and the rows of the cells.csv it names."""
+def _tables(is_one):
+  """Yields each table whose header `is_one`: header, rows and the rows of the cells.csv it names."""
   for name in ('README.md', 'docs/results.md', 'docs/method.md'):
     document = _ROOT / name
     linked = []
@@ -40,7 +40,7 @@ def _tables():
       linked = re.findall(r'\(([^()]*cells\.csv)\)', part) or linked
       lines = [line.strip('|').split('|') for line in part.split('\n') if line.startswith('|')]
       header, _, *rows = [[text.strip() for text in line] for line in lines] or [[], []]
-      if any('final' in name or name == 'validation set' for name in header) and linked:
+      if is_one(header) and linked:
         cells = list(itertools.chain(*(_cells(document.parent / path) for path in linked)))
         yield pytest.param(header, rows, cells, id=f'{document.name}: {header[0]}')
 
@@ -56,7 +56,15 @@ def _agrees(column, text, cell):
   return text.strip('*') in ('', cell)
 
 
-_TABLES = list(_tables())
+def _is_of_settings(header):
+  return any('final' in name or name == 'validation set' for name in header)
+
+
+def _is_by_p(header):
+  return header[:1] == ['best accuracy, p =']
+
+
+_TABLES = list(_tables(_is_of_settings))
 assert len(_TABLES) >= 9
 
 
@@ -77,3 +85,15 @@ def test_each_figure_is_one_of_a_cell_of_its_method(header, rows, cells):
         all(_agrees(column, text, cell.get(column, '')) for column, text in by_column.items())
         for cell in of_method
     ), row
+
+
+@pytest.mark.parametrize('header, rows, cells', list(_tables(_is_by_p)))
+def test_each_accuracy_by_p_is_of_that_cell_here_or_in_the_paper(header, rows, cells):
+  assert len(rows) == 4
+  for row in rows:
+    method, kind = re.fullmatch(r'`(\w+)`, (here|paper)', row[0]).groups()
+    column = {'here': 'best (%)', 'paper': 'paper (best, %)'}[kind]
+    for p, text in zip(header[1:], row[1:], strict=True):
+      of_p = [c for c in cells if (c.get('algorithm'), c.get('p')) == (method, p)]
+      measured = {cell[column] for cell in of_p} - {'not run'}
+      assert text in measured or (not text and not measured), (row[0], p)
