@@ -9,6 +9,7 @@ test set. A role alone trains the last layer from the pre-trained weights; nothi
 
 import csv
 import dataclasses
+import os
 import statistics
 import sys
 
@@ -51,6 +52,7 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
     seed: The seed, as --seed of a run: the same public set and the same pre-trained weights.
     flags: Further flags of `tasks.run`.
   """
+  os.environ['TF_DETERMINISTIC_OPS'] = '1'  # As in a seeded run: equal pre-trained weights.
   import tensorflow as tf  # Here, so that --help need not wait for it.
 
   from tasks.cli import settings as settings_lib
