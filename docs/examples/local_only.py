@@ -4,7 +4,8 @@
   python -m tasks.run --task=docs.examples.local_only --algorithm=dp_fedavg  # Federated.
 
 A role trains on all of its sequences but the last fifth, and the last fifths of all roles are the
-test set. A role alone trains the last layer from the pre-trained weights; nothing leaves the role.
+test set (none of a role with fewer than five sequences). A role alone trains the last layer from the
+pre-trained weights; nothing leaves the role.
 """
 
 import csv
@@ -15,11 +16,13 @@ import sys
 
 import numpy as np
 
+from tasks import errors
 from tasks.datasets import shakespeare
 from tasks.datasets import task as task_lib
 
 _EPOCHS = (0, 10, 20, 40)
-_LEARNING_RATE = 0.03  # With 0.1 and 1, roles alone end below it (seed 1).
+# The smallest of three tries on this test set, seed 1; 0.1 and 1 are less accurate.
+_LEARNING_RATE = 0.03
 
 
 def _cut(examples: task_lib.Examples) -> list[task_lib.Examples]:
@@ -30,8 +33,14 @@ def _cut(examples: task_lib.Examples) -> list[task_lib.Examples]:
 
 
 def _load(own: shakespeare.Options, split: task_lib.Split) -> task_lib.TaskData:
+  if own.protocol != 'people':
+    raise errors.InputError(
+        f'--local_only_protocol={own.protocol} has a test part of its own. Use people.'
+    )
   data = shakespeare.TASK.load(own, split)
   clients, tests = zip(*map(_cut, data.clients))
+  if data.has_validation:
+    return dataclasses.replace(data, clients=clients)
   owners = task_lib.Owners("the last fifth of each client's sequences", frozenset(data.client_ids))
   return dataclasses.replace(
       data, clients=clients, test=tuple(map(np.concatenate, zip(*tests))), test_owners=owners,
@@ -40,7 +49,7 @@ def _load(own: shakespeare.Options, split: task_lib.Split) -> task_lib.TaskData:
 
 
 TASK = dataclasses.replace(
-    shakespeare.TASK, name='local_only', title=f'{shakespeare.TASK.title}, a test set per role',
+    shakespeare.TASK, name='local_only', title=f'{shakespeare.TASK.title}, tested on its clients',
     load=_load,
 )
 
@@ -48,11 +57,12 @@ TASK = dataclasses.replace(
 def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
   """Returns the accuracy in percent on the test set, after each number of `_EPOCHS` alone.
 
+  Momentum restarts at each of these numbers. An accuracy is of all characters of the test set.
+
   Args:
     seed: The seed, as --seed of a run: the same public set and the same pre-trained weights.
     flags: Further flags of `tasks.run`.
   """
-  os.environ['TF_DETERMINISTIC_OPS'] = '1'  # As in a seeded run: equal pre-trained weights.
   import tensorflow as tf  # Here, so that --help need not wait for it.
 
   from tasks.cli import settings as settings_lib
@@ -99,6 +109,10 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
 
 def main(seeds: list[int]) -> None:
   """Prints a table of accuracies, with mean and standard deviation over several seeds."""
+  os.environ['TF_DETERMINISTIC_OPS'] = '1'  # As a seeded run, for the same pre-trained weights.
+  from fedsmp_tff import runtime
+
+  runtime.set_local_context()
   rows = [accuracies(seed) for seed in seeds]
   table = csv.writer(sys.stdout)
   table.writerow(['table', 'algorithm', 'local epochs', 'final (%)', 'seeds'])
@@ -110,4 +124,6 @@ def main(seeds: list[int]) -> None:
 
 
 if __name__ == '__main__':
+  if not all(seed.isdecimal() for seed in sys.argv[1:]) or len(sys.argv) == 1:
+    sys.exit(f'usage: python -m docs.examples.local_only SEED...\n\n{__doc__}')
   main([int(seed) for seed in sys.argv[1:]])
