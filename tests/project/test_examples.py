@@ -80,8 +80,12 @@ def test_the_features_of_scattering_train_a_last_layer(tmp_path):
 
 def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fifth(monkeypatch):
   def of_nine_roles(own, split):
+    """The first roles, with 'd' as the next character everywhere in the last fifth of a role."""
     data = whole_task.load(own, split)
-    return dataclasses.replace(data, clients=data.clients[:9], client_ids=data.client_ids[:9])
+    clients = [(x, y.copy()) for x, y in data.clients[:9]]
+    for x, y in clients:
+      y[len(x) - len(x) // 5 :] = 1
+    return dataclasses.replace(data, clients=clients, client_ids=data.client_ids[:9])
 
   whole_task = shakespeare.TASK
   pretraining = dataclasses.replace(whole_task.pretraining, epochs=4)
@@ -103,14 +107,15 @@ def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fi
     begin = end
   assert begin == len(own.test[0])
 
-  before, *_, after = local_only.accuracies(1, ('--public_examples=64', '--clients_per_round=4'))
+  before, *after = local_only.accuracies(1, ('--public_examples=64', '--clients_per_round=4'))
   model = task.build_model(shakespeare.Options(), initializers.INITIALIZERS['keras'](seeds.weights))
   weights = public_model.train(model, task.pretraining.for_examples(64), whole.public, seeds.partition)
   logits = model.predict_on_batch((weights.trainable, ()), own.test[0], training=False)
-  right = (np.argmax(logits, axis=-1) == own.test[1])[own.test[1] != 0]
+  right = np.argmax(logits, axis=-1) == 1
   # Whitened float16 features change the logits' last digits.
-  assert before == pytest.approx(100 * right.mean(), abs=0.5)
-  assert after > before + 1  # Pre-training on 64 sequences leaves much to learn.
+  assert before == pytest.approx(100 * right.mean(), abs=0.1)
+  # Training changes the model, and a role that trained on its last fifth would write 'd' alone.
+  assert len({before, *after}) > 2 and max(after) < 20
 
 
 def test_train_model_ends_with_its_epsilon(tmp_path):
