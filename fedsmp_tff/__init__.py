@@ -13,7 +13,8 @@ Perturbation" (d weights, k selected coordinates, r clients per round):
   7. encodes them as integers, and one secure sum adds the integers of all clients;
   8. the server decodes, divides by r, and subtracts the mean from the weights;
   9. epsilon follows from sigma, the sampling of clients and the number of rounds;
-  10. epsilon does not depend on k: the release of fewer coordinates has less total noise.
+  10. epsilon does not depend on k (integer noise: almost not); the release of fewer coordinates has
+      less total noise.
 
 Masks from past releases (`ReleasedTopK`, `HybridTopK`, or your own `Sparsifier`) cost no epsilon.
 

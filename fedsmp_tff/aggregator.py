@@ -19,9 +19,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   float64 tensors with d elements in total:
 
   * at CLIENTS: selects the k coordinates of the flat value (zeros if they are not finite), scales
-    them by d/k (`RandK` only) and clips them to L2 norm C; adds N(0, C^2 sigma^2 / r) to each, from
-    a fresh seed, and encodes them as integers (`GaussianChannel`), or rounds them first and adds
-    integer noise (`LatticeChannel`);
+    them by d/k (`RandK` only) and clips them to L2 norm C; adds N(0, C^2 sigma^2 / m) to each, from
+    a fresh seed, where m is the least number of reports, and encodes them as integers
+    (`GaussianChannel`), or rounds them first and adds integer noise (`LatticeChannel`);
   * in between: ONE secure sum of int[k] and the number of participants;
   * at SERVER: decodes, divides by r, puts the k values at their coordinates in the structure (zero
     elsewhere), and chooses the next round's coordinates.
