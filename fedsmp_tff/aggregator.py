@@ -18,11 +18,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   The created process runs `mechanism.round.FedSmpRound` on values of any structure of float32 and
   float64 tensors with d elements in total:
 
-  * at CLIENTS: selects the k coordinates of the flat value (zeros if they are not finite), scales
+  * at CLIENTS: selects the k coordinates of the flat value (zeros unless all k are finite), scales
     them by d/k (`RandK` only) and clips them to L2 norm C; adds N(0, C^2 sigma^2 / m) to each, from
-    a fresh seed, where m is the least number of reports, and encodes them as integers
+    a fresh seed, with m = `min_reports` or `num_slots`, and encodes them as integers
     (`GaussianChannel`), or rounds them first and adds integer noise (`LatticeChannel`);
-  * in between: ONE secure sum of int[k] and the number of participants;
+  * in between: secure sums of k integers (one more for a vote on C) and of the number 1;
   * at SERVER: decodes, divides by r, puts the k values at their coordinates in the structure (zero
     elsewhere), and chooses the next round's coordinates.
 
@@ -35,10 +35,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   Without DP (`clipping_norm` None) clients neither clip nor add noise; values are encoded in
   [-`value_bound`, `value_bound`].
 
-  A round fails unless exactly `num_slots` participants report, including dummy participants
+  A round fails (`tf.errors.InvalidArgumentError` in this package's contexts) unless exactly
+  `num_slots` participants report, including dummy participants
   without data (`sampling.PoissonSampler`): fewer noise shares would add up to less than the
   mechanism's noise. With `min_reports` each share is larger, so that this many shares suffice;
-  with fewer participants nothing is released: the mean is zero and C is unchanged.
+  with fewer participants nothing is released: the mean is zero, and C does not adapt.
 
   One round of three clients, with a mask of two of six coordinates:
 
@@ -59,8 +60,8 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   (3, 1)
 
   The state is a `FedSmpState`. The measurements are `participants` and `released` (1 or 0), which
-  are exact, and private only if dropout does not depend on data; `clipping_norm`, C of the round;
-  and `signal_to_noise`, an estimate from the release.
+  are exact, and private only if dropout does not depend on data; with clipping `clipping_norm`, the
+  round's C; with noise `signal_to_noise`, an estimate from the release.
   """
 
   def __init__(
@@ -78,10 +79,11 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
         `HybridTopK` need the model: use them in `fedsmp_tff.build_fed_smp`.
       mechanism: Options of the private sum, usually from `PrivacySpec.mechanism()`.
       seed: Seed of the public masks, not of the noise; None: a fresh seed at `initialize`.
-      make_channel: Function that makes a mechanism's channel; for a custom one see `Channel`.
+      make_channel: Function of a mechanism, the length of a client's vector and the scale d/k or 1
+        that returns a `Channel`.
 
     Raises:
-      TypeError: If an argument has the wrong type.
+      TypeError: If `sparsifier` or `mechanism` has the wrong type.
     """
     if not isinstance(sparsifier, sparsifiers.Sparsifier):
       raise TypeError(f'`sparsifier` must be a Sparsifier. Found {type(sparsifier)}.')
@@ -112,7 +114,8 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     Raises:
       TypeError: If `value_type` is not a structure of float32 and float64 tensors of known shapes,
         or `weight_type` is set.
-      ValueError: If the sparsifier needs the model's weights (`TopK`), or k exceeds d.
+      ValueError: If the sparsifier needs the model's weights (`TopK`), k exceeds d, or
+        `mechanism.num_values` is not the length of a client's vector.
     """
     if weight_type is not None:
       raise TypeError(

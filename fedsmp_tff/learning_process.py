@@ -80,14 +80,15 @@ def build_fed_smp(
   optimizer's hyperparameters of the next round, `aggregator` is a `FedSmpState`, `finalizer` is the
   server optimizer's state. `get_hparams` and `set_hparams` give and take the hyperparameters of
   `client_work` and `finalizer`; a learning rate stays until the schedule, if any, sets the next.
+  `set_model_weights` chooses a new mask.
 
   Args:
     model: A model with trainable weights in float32 or float64; its non-trainable weights stay
       constant. `tff.learning.models.functional_model_from_keras` converts a Keras model.
     training: Local training of a client.
     aggregator: The masked private sum; here its sparsifier may also train on public data (`TopK`,
-      `HybridTopK`). `next` takes exactly `aggregator.mechanism.num_slots` clients; a client
-      without examples sends only its noise share.
+      `HybridTopK`). `next` takes exactly `aggregator.mechanism.num_slots` clients, else it
+      fails as `FedSmpFactory` says; a client without examples sends only its noise share.
     server_optimizer: Optimizer that applies the mean update, as a gradient, to the weights; None:
       SGD at learning rate 1, as in the paper.
     seed: Seed, for simulation only, that makes masks, the order of examples and the NOISE
@@ -101,8 +102,9 @@ def build_fed_smp(
 
   Raises:
     TypeError: If an argument has the wrong type.
-    ValueError: If a number is out of range, the optimizer does not fit the schedule, or the
-      sparsifier requests a public update and has no public data.
+    ValueError: If a number is out of range, the optimizer does not fit the schedule,
+      `mechanism.num_values` is wrong, or the sparsifier requests a public update and has no public
+      data.
   """
   if server_optimizer is None:
     server_optimizer = tff.learning.optimizers.build_sgdm(1.0)

@@ -212,7 +212,7 @@ class PublicUpdate:
   def __call__(
       self, weights: Any, hparams: Any, clipping_norm: tf.Tensor, seed: tf.Tensor
   ) -> tf.Tensor:
-    """Returns the mean of the trainings' clipped updates (old minus new weights), float32[d].
+    """Returns the mean of the trainings' clipped updates (old minus new weights), [d].
 
     Args:
       weights: The `ModelWeights` to start from.

@@ -2,7 +2,7 @@
 
 By default the processes of `tff.learning.algorithms` add each client's training loss and numbers of
 examples and batches in an insecure sum without noise: exact functions of clients' data, which no
-epsilon covers. Nor does it cover the sums of TFF's `secure_sum_then_finalize`, which are exact too.
+epsilon covers. The sums of TFF's `secure_sum_then_finalize` are exact too, and not covered either.
 """
 
 import collections

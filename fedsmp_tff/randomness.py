@@ -1,9 +1,9 @@
 """Seeds: int64[2] tensors, fresh from the operating system or derived from one another.
 
-Every random number of this library comes from a stateless TensorFlow operation, or from
-`mechanism.chacha20`, on such a seed: private runs (fresh seeds) and reproducible simulations
-(derived seeds) share one path. Derived seeds protect nothing: anyone who knows the run's seed can
-remove the noise.
+Every random number of a round comes from a stateless TensorFlow operation, or from
+`mechanism.chacha20`, on such a seed (cohorts come from NumPy, see `privacy.sampling`): private
+runs (fresh seeds) and reproducible simulations (derived seeds) share one path. Derived seeds
+protect nothing: anyone who knows the run's seed can remove the noise.
 
 All streams, each a `fold_in` of its parent in this tree:
 

@@ -26,8 +26,8 @@ class PublicContext(NamedTuple):
     seed: int64[2], public seed of the round.
     round_num: int32, number of the round, from 0.
     memory: The sparsifier's memory of past releases; () without a memory.
-    public_update: Returns the update [d] on the sparsifier's `public_training` from the round's
-      weights; raises `ValueError` without public data or without the weights.
+    public_update: Returns the update [d], clipped to C, on the sparsifier's `public_training` from
+      the round's weights; raises `ValueError` without public data or without the weights.
   """
 
   shapes: flattening.Shapes
@@ -227,7 +227,7 @@ class TopK(SizedSparsifier):
   def select(self, public_update: tf.Tensor) -> tf.Tensor:
     """Returns the coordinates, int32[k], of the largest magnitudes of a vector [d].
 
-    The lower of equal magnitudes is selected first, on every device; NaN counts as zero.
+    Of equal magnitudes the lower coordinate comes first, on every device; NaN counts as zero.
     """
     magnitude = tf.abs(public_update)
     magnitude = tf.where(tf.math.is_nan(magnitude), tf.zeros_like(magnitude), magnitude)

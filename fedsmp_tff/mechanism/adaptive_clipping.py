@@ -40,7 +40,7 @@ class AdaptiveClipping:
         raise ValueError(f'`{name}` must be in (0, {most:g}). Found {value}.')
 
   def vote_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
-    """Returns the vote weight that keeps the noise stddev of the vote sum at most r / 20."""
+    """Returns the vote weight: noise stddev of the vote sum r / 20, or 2 sigma if that is more."""
     weight = noise_multiplier / (_VOTES_STDDEV * clients_per_round)
     return min(weight, _MOST_WEIGHT) if weight else _MOST_WEIGHT
 

@@ -37,7 +37,7 @@ class Channel(abc.ABC):
     bits: Bits per value.
     wire_bits: Bits per integer on the wire.
     step: Distance between adjacent representable values.
-    value_bound: Largest magnitude that is represented.
+    value_bound: Largest magnitude that is represented: of a value, or of `LatticeChannel`'s sum.
     dtype: Type of the integers.
   """
 
@@ -70,7 +70,7 @@ class Channel(abc.ABC):
 
     Args:
       total: `dtype`[num_integers], the sum of the integers from `encode`.
-      num_clients: Number of clients in the sum, an integer scalar.
+      num_clients: Number of participants in the sum, an integer scalar.
       public_seed: Public seed passed to `encode`.
 
     Returns:
@@ -96,7 +96,7 @@ class GaussianChannel(mechanism_lib.FixedPoint, Channel):
 
   Attributes:
     num_values: Length of a client's vector.
-    share_stddev: Standard deviation of one noise share; 0: no noise.
+    share_stddev: Standard deviation of one noise share, in units of C; 0: no noise.
   """
 
   num_values: int = 0

@@ -141,8 +141,8 @@ class FedSmpRound:
   ) -> channel_lib.Report:
     """Returns a client's report: masks, scales, clips, adds a noise share, encodes.
 
-    A non-finite update counts as zero and still gets its noise share, so that the sum is finite
-    and has its full noise.
+    An update with a non-finite selected value counts as zero and still gets its noise share, so
+    that the sum is finite and has its full noise.
 
     Args:
       update: float32[d] or float64[d].

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 
 class FedSmpState(NamedTuple):
-  """Server state of the aggregation, all of it public.
+  """Server state of the aggregation, public unless `build_fed_smp` has a `seed` (simulation).
 
   Attributes:
     round_num: int32, number of finished rounds.

@@ -122,7 +122,7 @@ class Accountant(abc.ABC):
   def epsilon(self, rounds: Rounds, delta: float) -> float:
     """Returns epsilon of all rounds together; 0 without rounds, infinite without a proof.
 
-    Rounds with another sampling scheme count as if r clients were sampled by this accountant's.
+    Rounds with another sampling scheme count as r clients sampled by `self.sampling`.
 
     Args:
       rounds: Rounds on the same clients.

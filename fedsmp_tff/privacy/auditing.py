@@ -43,12 +43,12 @@ def epsilon_of_one_release(
   Args:
     present: Scores of releases with the canary, float[num] or float[num, scores]; larger scores
       suggest its presence.
-    absent: Scores of releases without it, of the same shape.
+    absent: Scores of releases without it, as many per release.
     delta: delta of the guarantee, in [0, 1).
     confidence: Probability that epsilon is at least the bound.
 
   Returns:
-    The bound, at least 0.
+    The bound, at least 0, and the attack.
   """
   present, absent = (s.reshape(len(s), -1) for s in (present, absent))
   pilot, held = zip(*(np.split(s, [int(_PILOT * len(s))]) for s in (present, absent)))

@@ -81,7 +81,7 @@ class Record(NamedTuple):
 
   @property
   def charged(self) -> tuple[accountants.Round, int]:
-    """A round and its number, for `Accountant.epsilon`."""
+    """(`spec.round`, `rounds_charged`), for `Accountant.epsilon`."""
     return self.spec.round, self.rounds_charged
 
 
@@ -107,7 +107,7 @@ class Ledger(contextlib.AbstractContextManager):
     """Begins a ledger, or continues the existing one.
 
     Args:
-      path: The file.
+      path: The file; its directory must exist.
       spec: See `Record`.
       run: See `Record`.
       seed: Non-negative seed of the run's noise (`seed` of `build_fed_smp`); None: fresh noise.

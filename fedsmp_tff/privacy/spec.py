@@ -38,7 +38,8 @@ class PrivacySpec:
   The unit of privacy is a client with all of its data. Adjacent populations differ by one client
   added or removed with `POISSON` sampling, by one client replaced with `FIXED`. The
   guarantee protects who took part, how many clients were sampled, and what a client computed. This
-  specification, the masks, every round's release, and so every model are public.
+  specification, the masks, every round's release, and so every model are public; the draws of
+  `sampler()` must stay secret.
 
   Attributes:
     population: n, number of clients to sample from, in the larger of two adjacent populations.
@@ -54,7 +55,7 @@ class PrivacySpec:
       `FIXED` r.
     min_reports: Minimum number of participants whose sum is released, for which noise shares are
       sized; None: all slots.
-    noise, bits: See `Mechanism`; `bits` only with integer noise.
+    noise, bits: See `Mechanism`.
     num_values: With integer noise: length of a client's vector, k, plus one for the vote of
       adaptive clipping. A round of `mechanism()` with another length is refused.
 
@@ -94,7 +95,10 @@ class PrivacySpec:
     if not 0 < self.delta < 1:  # NaN compares false.
       raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
     if self.noise != mechanism_lib.GAUSSIAN and self.num_values is None:
-      raise ValueError(f'`num_values` must be set with `noise`={self.noise!r}.')
+      raise ValueError(
+          f'`num_values` must be set with `noise`={self.noise!r}. Found None. Set k, plus one for'
+          ' the vote of `adaptive_clipping`.'
+      )
     _ = self.lattice  # Checks `bits`.
 
   def sampler(self, seed: Optional[int] = None) -> sampling_lib.Sampler:

@@ -264,7 +264,7 @@ def every(
 
 
 def is_due(rounds_done: int, every: int, rounds: int) -> bool:
-  """Returns whether an event every `every` rounds, and after the last of `rounds`, is due.
+  """Returns whether a periodic event is due: every `every` rounds, and after all `rounds`.
 
   >>> [rounds_done for rounds_done in range(6) if is_due(rounds_done, every=2, rounds=5)]
   [0, 2, 4, 5]

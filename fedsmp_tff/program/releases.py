@@ -23,7 +23,8 @@ def numbers_of(report: loop.RoundReport) -> dict[str, Any]:
 class Releases(loop.Reporter):
   """A reporter that releases numbers of each round, keyed by the number of finished rounds.
 
-  Privacy: these are numbers of the process, which the ledger covers, and of the evaluation.
+  Privacy: epsilon covers neither the counts `participants` and `released`, nor the time of a
+  release, nor an evaluation on clients' data.
 
   A failed release gives a warning, and the run continues: an unreachable metrics server must not
   cost a round. A resumed run releases the rounds after its checkpoint again, under the same keys.

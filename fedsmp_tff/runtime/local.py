@@ -136,7 +136,8 @@ def set_local_context(
   """Runs every later computation in this process.
 
   Clients run in threads, and each TensorFlow operation on one thread, so that results do not
-  depend on `workers`: two runs of one seeded process are equal bit for bit. Secure aggregation is
+  depend on `workers`: two runs of one seeded process are equal bit for bit, if this call precedes
+  all work of TensorFlow (else a warning). Secure aggregation is
   SIMULATED: sums are plain, with range checks.
 
   Args:

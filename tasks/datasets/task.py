@@ -176,7 +176,7 @@ class Pretraining:
   The defaults were chosen on 1,000 images of Fashion-MNIST.
 
   Attributes:
-    epochs: Passes over the examples, if these are 1,000 or more.
+    epochs: Number of epochs, for 1,000 examples or more.
     learning_rate: Peak of Adam's learning rate, which decays to zero.
     average_decay: Decay per step of the exponential moving average of the weights, which is the
       result, in [0, 1); 0: the last weights.

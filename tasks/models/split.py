@@ -44,7 +44,7 @@ class SplitModel(tff.learning.models.FunctionalModel):
     Args:
       body: See the attribute.
       weights: The body's weights, then the last layer's: kernel [m, classes] and bias [classes].
-      loss_fn: Maps logits and labels to the mean loss.
+      loss_fn: Maps logits, labels and `sample_weight` (optional, unused) to the mean loss.
       input_spec: The `tf.TensorSpec`s of x and of labels, with a batch dimension.
     """
 
