@@ -16,11 +16,19 @@ from fedsmp_tff.mechanism import state as state_lib
 
 
 class FedSmpProcess(tff.learning.templates.LearningProcess):
-  """A learning process with its mechanism, which `program.loop.run` checks against the ledger."""
+  """A learning process with what `program.loop.run` checks against the ledger.
 
-  def __init__(self, *arguments: Any, mechanism: mechanism_lib.Mechanism, **options: Any):
+  Attributes:
+    mechanism: The options of its private sum.
+    seeded: Whether its noise follows from a seed.
+  """
+
+  def __init__(
+      self, *arguments: Any, mechanism: mechanism_lib.Mechanism, seeded: bool, **options: Any
+  ):
     super().__init__(*arguments, **options)
     self.mechanism = mechanism
+    self.seeded = seeded
 
 
 def tag_client(
@@ -155,6 +163,7 @@ def build_fed_smp(
           steps.set_hparams, (state_type, get_hparams.type_signature.result)
       ),
       mechanism=aggregator.mechanism,
+      seeded=seed is not None,
   )
 
 

@@ -148,8 +148,8 @@ FAULTS = (
     Fault(_DISCRETE, 'lattice.num_integers * (rounding + sums) + lattice.statistical_distance',
           '0.0', f'{_LIB}/privacy/test_discrete_gaussian.py'),
     Fault('fedsmp_tff/privacy/budget.py',
-          'counted = [*self._before, (self._spec.round, rounds)]',
-          'counted = [(self._spec.round, rounds)]', f'{_LIB}/privacy/test_budget.py'),
+          'counted = [*self._before, (self.spec.round, rounds)]',
+          'counted = [(self.spec.round, rounds)]', f'{_LIB}/privacy/test_budget.py'),
     # The records.
     Fault(_LEDGER, 'return len(set(self.rounds)) if self.seeded else len(self.rounds)',
           'return len(set(self.rounds))', f'{_LIB}/privacy/test_ledger.py'),

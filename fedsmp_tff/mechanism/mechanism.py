@@ -157,6 +157,9 @@ class Mechanism:
     Args:
       num_values: Length of a client's vector.
       scale: Factor on values before the clip: d/k for `RandK`, else 1.
+
+    Raises:
+      ValueError: If `bits` are too few for the noise shares.
     """
     if self.noise != GAUSSIAN:
       numbers = (
@@ -170,7 +173,15 @@ class Mechanism:
     else:
       bound = _DEFAULT_VALUE_BOUND * scale if self.value_bound is None else self.value_bound
     bits = default_bits(self.num_slots) if self.bits is None else self.bits
-    return FixedPoint(bits, bound, self.num_slots)
+    encoding = FixedPoint(bits, bound, self.num_slots)
+    # Shares far below a step would be rounded to zero, and the sum would lack their noise.
+    if 0 < self.share_stddev < encoding.step:
+      least = math.ceil(math.log2(bound / self.share_stddev + 1)) + 1
+      raise ValueError(
+          f'`bits`={bits} have a step of {encoding.step:.2g} C, above the standard deviation of a'
+          f' noise share, {self.share_stddev:.2g} C. Set `bits` to {least} or more.'
+      )
+    return encoding
 
 
 def share_stddev(noise_stddev: float, num_shares: int) -> float:

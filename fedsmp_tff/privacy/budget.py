@@ -38,22 +38,26 @@ class EpsilonBudget:
     if not epsilon > 0:
       raise ValueError(f'`epsilon_budget` must be positive. Found {epsilon}.')
     self.epsilon = epsilon
-    self._spec = spec
+    self.spec = spec
     self._before = list(before)
-    self._accountant = accountants.claim([*before, (spec.round, spec.rounds)])
+    try:
+      self._accountant = accountants.claim([*before, (spec.round, spec.rounds)])
+    except ValueError as error:
+      remedy = 'Use the `sampling` of `before`, the earlier runs, or another ledger.'
+      raise ValueError(f'{error} {remedy}') from None
     # The most rounds known to fit, and the fewest known not to fit.
     self._most_allowed, self._fewest_refused = -1, math.inf
 
   def spent(self, rounds: int) -> float:
     """Returns epsilon of the earlier runs and of a number of rounds of this one."""
-    counted = [*self._before, (self._spec.round, rounds)]
-    return self._accountant.epsilon(counted, self._spec.delta)
+    counted = [*self._before, (self.spec.round, rounds)]
+    return self._accountant.epsilon(counted, self.spec.delta)
 
   def allows(self, rounds: int) -> bool:
     """Returns whether a number of rounds of the run stays within the budget."""
     while self._most_allowed < rounds < self._fewest_refused:
       # First the whole run, then bisection: this computes fewer epsilons than one per round.
-      candidate = max(rounds, self._spec.rounds)
+      candidate = max(rounds, self.spec.rounds)
       if self._fewest_refused < math.inf:
         candidate = (rounds + self._fewest_refused) // 2
       if self.spent(candidate) <= self.epsilon:

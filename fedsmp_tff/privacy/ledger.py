@@ -117,8 +117,14 @@ class Ledger(contextlib.AbstractContextManager):
       budget: The privacy budget; None: no limit. It may change when the run resumes.
 
     Raises:
-      LedgerError: If the existing file is damaged, of another run, or can't be written.
+      LedgerError: If the existing file is damaged, of another run, in use, or can't be written.
+      ValueError: If `budget` was made for another `spec`.
     """
+    if budget is not None and budget.spec != spec:
+      raise ValueError(
+          f'`budget` must be made for `spec`={spec}. Found one for {budget.spec}. Pass'
+          ' `EpsilonBudget(epsilon, spec)`.'
+      )
     self.spec = spec
     self.seeded = seed is not None
     self._path = pathlib.Path(path)
@@ -137,6 +143,7 @@ class Ledger(contextlib.AbstractContextManager):
       self._rounds, self._sums = recorded.rounds, recorded.sums
     with self._writing():
       self._file = open(self._path, 'ab')
+      self._lock()
       if exists:
         self._file.truncate(recorded.size)
     if not exists:
@@ -147,6 +154,20 @@ class Ledger(contextlib.AbstractContextManager):
           **head,
           'spec': dataclasses.asdict(spec),
       })
+
+  def _lock(self) -> None:
+    try:
+      import fcntl  # Of Unix alone.  # pylint: disable=g-import-not-at-top
+
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      self._file.close()
+      raise LedgerError(
+          f'{self._path} is open elsewhere, and two writers would each count their own rounds.'
+          ' `close()` the other `Ledger`, or wait until its program ends.'
+      ) from None
+    except (ImportError, OSError):  # A platform or a file system without locks.
+      pass
 
   def __exit__(self, *unused_error) -> None:
     self.close()

@@ -61,6 +61,7 @@ class Sampler(abc.ABC):
 
     Returns:
       Clients, from 0 to n - 1, and dummies, negative, without data, which send only a noise share.
+      Dummies are below -n, so that `clients[number]` of a list of n clients raises an IndexError.
     """
     return self._sample(np.random.default_rng([self._seed, draw] if self.seeded else None))
 
@@ -134,4 +135,5 @@ class PoissonSampler(Sampler):
     # A binomial number of random clients has the distribution of one coin flip per client.
     num = rng.binomial(self.population, self.clients_per_round / self.population)
     clients = rng.choice(self.population, min(num, self.num_slots), replace=False)
-    return np.concatenate([clients, -1 - np.arange(self.num_slots - len(clients))])
+    dummies = -1 - self.population - np.arange(self.num_slots - len(clients))
+    return np.concatenate([clients, dummies])

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import grpc
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import runtime
@@ -22,7 +23,8 @@ class RoundReport:
 
   Attributes:
     rounds_done: Number of finished rounds, this one included; 0 before the first.
-    rounds_charged: Number of rounds that count for privacy: `rounds_done`, and lost rounds.
+    rounds_charged: Number of rounds that count for privacy: `rounds_done`, and lost rounds, which
+      only a ledger knows.
     weights: The model's weights after the round.
     metrics: The metrics of the process; None before the first round.
     evaluation: The result of the evaluation; None if there was none.
@@ -101,8 +103,8 @@ def run(
     RuntimeError: If the current TFF context has no secure sums.
     ValueError: If there is a ledger whose epsilon does not cover the run: the process aggregates
       client values outside secure aggregation, the sampler or the mechanism does not match the
-      ledger's `spec`, or only one of sampler and ledger has a seed. The mechanism of a process that
-      `build_fed_smp` did not make is unknown, and not checked.
+      ledger's `spec`, or not all of process, sampler and ledger have a seed. Mechanism and seed of a
+      process that `build_fed_smp` did not make are unknown, and not checked.
   """
   if ledger is not None:
     _check_sums_are_secure(process)
@@ -201,6 +203,14 @@ def _check_sums_are_secure(process: tff.learning.templates.LearningProcess) -> N
         ' `metrics_aggregator=fedsmp_tff.no_client_metrics`, and a `FedSmpFactory` for all of its'
         " aggregators (docs/aggregator.md, 'What keeps the guarantee'); or run it without `ledger`."
     ) from error
+  metrics = process.next.type_signature.result[1].member
+  released = metrics['client_work'] if 'client_work' in dir(metrics) else ()
+  if tf.nest.flatten(tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, released)):
+    raise ValueError(
+        '`process` releases metrics of clients exactly: the epsilon of `ledger` does not cover'
+        ' them. Build it with `metrics_aggregator=fedsmp_tff.no_client_metrics`, or run it without'
+        ' `ledger`.'
+    )
 
 
 def _check_is_of_ledger(
@@ -226,10 +236,12 @@ def _check_is_of_ledger(
         raise ValueError(
             f'`{title}` must match `ledger.spec`, with `{name}`={needed}. Found {value}. {remedy}.'
         )
-  if sampler.seeded != ledger.seeded:
+  parts = {'process': process, 'sampler': sampler, 'ledger': ledger}
+  seeded = {name: getattr(part, 'seeded', ledger.seeded) for name, part in parts.items()}
+  if len({*seeded.values()}) > 1:
     raise ValueError(
-        '`sampler` and `ledger` must both be seeded, for simulation, or neither: epsilon needs'
-        f' fresh draws and noise. Only `{"sampler" if sampler.seeded else "ledger"}` is seeded.'
+        '`process`, `sampler` and `ledger` must all be seeded, for simulation, or none: epsilon'
+        f' needs fresh draws and noise. Seeded: {", ".join(n for n in seeded if seeded[n])}.'
     )
 
 

@@ -65,6 +65,14 @@ class TaskData:
   even: bool = False
   split_digest: Optional[str] = None
 
+  def __post_init__(self):
+    owners = (self.test_owners, self.public_owners)
+    if any(o and o.ids for o in owners) and len(self.client_ids) != len(self.clients):
+      raise ValueError(
+          f'`client_ids` must name all {len(self.clients)} clients, so that owners can be compared'
+          f' with them. Found {len(self.client_ids)}.'
+      )
+
   @property
   def test_outside_guarantee(self) -> bool:
     """Whether `test` has examples of clients: its accuracy is then OUTSIDE (epsilon, delta)."""

@@ -156,7 +156,9 @@ class ClientData:
     """Returns a participant's dataset, and keeps it if there is room."""
     dataset = tf.data.Dataset.from_tensor_slices(tuple(examples))
     if self._tagged:
-      dataset = fedsmp_tff.tag_client(client, dataset)
+      # Dummies are below -n, and their tags below 0, so that a seed's noise does not depend on n.
+      tag = client if client >= 0 else client + len(self._data.clients)
+      dataset = fedsmp_tff.tag_client(tag, dataset)
     self._free_bytes -= sum(array.nbytes for array in examples)
     if self._free_bytes >= 0:
       self._datasets[client] = dataset

@@ -32,10 +32,10 @@ class Metrics(loop.Reporter):
       self, experiment: experiment_lib.Experiment, out: run_directory.RunDirectory,
       ledger: Optional[ledger_lib.Ledger],
   ):
-    """Initializes; `ledger` is None without privacy."""
+    """Initializes; `ledger` is None without federated rounds."""
     self._experiment = experiment
     self._metrics, self._timings = out.metrics, out.timings
-    self._ledger = ledger
+    self._ledger = ledger if experiment.private else None
     self.row = {}
 
   def __call__(self, report: loop.RoundReport) -> None:

@@ -134,7 +134,9 @@ def ledger(
     out: run_directory.RunDirectory, experiment: experiment_lib.Experiment,
     budget: Optional[budget_lib.EpsilonBudget], has_begun: bool,
 ) -> Iterator[Optional[ledger_lib.Ledger]]:
-  """Yields the open privacy ledger of a run; None without privacy.
+  """Yields the open privacy ledger of a run; None without federated rounds.
+
+  A run without noise has one too: after `--overwrite`, epsilon of its directory is infinite.
 
   Args:
     out: The directory of the run.
@@ -146,7 +148,7 @@ def ledger(
     LedgerError: If the ledger is damaged, lost or of another run, or can't be written, or if a run
       within the budget shares its noise or its rounds.
   """
-  if not experiment.private:
+  if not experiment.settings.system.federated:
     yield None
     return
   path = out.path / run_directory.LEDGER

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 import time
 
@@ -13,6 +14,7 @@ import fedsmp_tff
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
+from tasks import account
 from tasks import systems
 from tasks.datasets import task as task_lib
 from tests.support import commands
@@ -52,7 +54,9 @@ class TestExecution:
       assert record.spec == spec and record.rounds == [0, 1, 2] and not record.seeded
       assert record.initial_weights == 'random'
     else:
-      assert not (out / 'privacy_ledger.jsonl').exists()
+      # Without noise epsilon is infinite, whatever else the directory has.
+      record = ledger_lib.read(out / 'privacy_ledger.jsonl')
+      assert record.rounds == [0, 1, 2] and record.spec.epsilon() == math.inf
       assert not [name for name in rows[0] if 'epsilon' in name]
     summary = json.loads((out / 'summary.json').read_text())
     assert summary['rounds'] == 3
@@ -148,6 +152,19 @@ class TestExecution:
     assert commands.main([*given, f'--epsilon_budget={spec.epsilon(rounds=3) + 0.01}']) == 1
     assert 'Round 1 does not begin' in capsys.readouterr().err
     assert len([*out.glob('privacy_ledger.*.jsonl')]) == 1
+
+  def test_a_run_without_noise_leaves_its_directory_no_budget(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
+    monkeypatch.setattr(task_lib, 'digest_of_split', lambda *parts: 'one division')
+    out = tmp_path / 'a'
+    without = ('--algorithm=fedavg', '--sampling=poisson')
+    assert commands.main(commands.tiny(data_dir, out, *without)) == 0
+    given = commands.tiny(data_dir, out, '--overwrite', '--epsilon_budget=1000')
+    assert commands.main(given) == 1
+    assert 'Round 1 does not begin: it would bring epsilon to inf' in capsys.readouterr().err
+    status, printed, _ = commands.of_module(capsys, account, f'--ledger={out}')
+    assert status == 0 and 'Quote epsilon = inf' in printed
 
   def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
     arguments = [

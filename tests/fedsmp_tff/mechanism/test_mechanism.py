@@ -28,6 +28,9 @@ class TestComputation:
           (dict(noise_multiplier=float('nan')), 'noise_multiplier'),
           (dict(clipping_norm=None), 'needs a `clipping_norm`'),
           (dict(bits=3), 'bits'),
+          # A share of 0.5 / sqrt(100,000) is a fifth of a step; `least` is the fewest that do.
+          (dict(num_slots=100_000, noise_multiplier=0.5, bits=8), 'Set `bits` to 11 or more'),
+          (dict(num_slots=100_000, noise_multiplier=0.5, bits=10), 'Set `bits` to 11 or more'),
           (dict(value_bound=1.0), '`value_bound`=1.0 needs `clipping_norm=None`'),
           (dict(clipping_norm=None, noise_multiplier=0.0, value_bound=-1.0), 'value_bound'),
           (dict(num_slots=2), '`num_slots` must be'),
@@ -64,6 +67,7 @@ class TestComputation:
     assert adaptive.values_noise_multiplier == pytest.approx(1 / adaptive.value_weight)
 
   def test_encoding(self):
+    assert _mechanism(num_slots=100_000, noise_multiplier=0.5, bits=11).bits == 11
     # Real noise: twelve standard deviations of a share on top of the clipped vector.
     real = _mechanism(noise_multiplier=1.5, num_slots=9).encoding(num_values=5)
     assert real == mechanism_lib.FixedPoint(mechanism_lib.default_bits(9), 1 + 12 * 0.5, 9)

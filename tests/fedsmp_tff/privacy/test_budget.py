@@ -39,11 +39,17 @@ class TestComputation:
       with pytest.raises(ValueError, match='must be positive'):
         budget_lib.EpsilonBudget(epsilon, _SPEC)
     fixed = dataclasses.replace(_SPEC, sampling='fixed_size', num_slots=None, min_reports=None)
-    with pytest.raises(ValueError, match='do not compose'):
+    with pytest.raises(ValueError, match='do not compose. Use the `sampling`'):
       budget_lib.EpsilonBudget(1.0, _SPEC, before=[(fixed.round, 1)])
 
 
 class TestExecution:
+
+  def test_one_of_another_specification_is_refused(self, tmp_path):
+    budget = budget_lib.EpsilonBudget(1.0, dataclasses.replace(_SPEC, noise_multiplier=2.8))
+    with pytest.raises(ValueError, match='must be made for `spec`=.*noise_multiplier=1.4.*=2.8'):
+      ledger_lib.Ledger(tmp_path / 'ledger.jsonl', _SPEC, budget=budget)
+    assert not [*tmp_path.iterdir()]
 
   @pytest.mark.parametrize('seed', [None, 3])
   def test_a_round_that_would_pass_it_is_not_recorded(self, tmp_path, seed):

@@ -163,6 +163,14 @@ class TestExecution:
         assert synced[-1] == t + 2
         assert ledger_lib.read(path).rounds_charged == t + 1
 
+  def test_a_second_writer_is_refused(self, written):
+    with _ledger(written) as ledger:
+      with pytest.raises(ledger_lib.LedgerError, match='is open elsewhere'):
+        _ledger(written)
+      ledger.begin(4)  # The first goes on.
+    with _ledger(written) as ledger:
+      assert ledger.rounds_charged() == 5
+
   def test_going_on_counts_what_was_lost(self, written):
     with _ledger(written) as ledger:
       # Round 3 is run again: it counts again, with clients of its own.

@@ -73,6 +73,15 @@ class TestPoissonSampler:
     assert len(nums) > 5
     np.testing.assert_array_equal(sampler.sample(3), sampler.sample(3))
 
+  def test_a_list_of_clients_has_no_dummy(self):
+    # At -1 a list has its last client, who would take part in nearly every round.
+    clients = [*range(50)]
+    cohort = sampling.PoissonSampler(50, 10, 20, seed=1).sample(0)
+    assert (cohort < 0).any()
+    for dummy in cohort[cohort < 0]:
+      with pytest.raises(IndexError):
+        clients[dummy]
+
   def test_clients_are_sampled_independently_at_their_rate(self):
     n, r, draws = 12, 3, 8000
     sampler = sampling.PoissonSampler(n, r, n, seed=2)

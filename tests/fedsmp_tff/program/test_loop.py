@@ -135,7 +135,7 @@ class TestLedger:
       (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
       (sampling.FixedSampler(_POPULATION, 1), '`clients_per_round`=2. Found 1'),
       (sampling.PoissonSampler(_POPULATION, 2, 2), '`__class__`=.*FixedSampler'),
-      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'Only `sampler` is seeded'),
+      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'Seeded: sampler.'),
   ])
   def test_another_sampler_is_refused(self, tmp_path, sampler, what):
     self._refused(tmp_path, self._SPEC, what, _process(), sampler)
@@ -162,6 +162,34 @@ class TestLedger:
       with pytest.raises(ValueError, match=what):
         _run([], 1, ledger=ledger, process=process, sampler=sampler)
     assert not ledger_lib.read(path).rounds  # Nothing is spent.
+
+  def test_a_process_with_seeded_noise_is_refused(self, tmp_path):
+    self._refused(
+        tmp_path, self._SPEC, 'Seeded: process.', _process(seed=1), self._SPEC.sampler()
+    )
+
+  def test_exact_metrics_of_clients_are_refused(self, tmp_path):
+    spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
+
+    def model():
+      return tff.learning.models.from_keras_model(
+          tf.keras.Sequential([tf.keras.layers.InputLayer([4]), tf.keras.layers.Dense(2)]),
+          loss=tf.keras.losses.MeanSquaredError(),
+          input_spec=(tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2])),
+      )
+
+    def process(metrics):
+      return tff.learning.algorithms.build_unweighted_fed_avg(
+          model, tff.learning.optimizers.build_sgdm(0.1),
+          model_aggregator=fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), spec.mechanism()),
+          metrics_aggregator=metrics,
+      )
+
+    # These sums are secure, but have no noise.
+    exact = process(tff.learning.metrics.secure_sum_then_finalize)
+    tff.test.assert_not_contains_unsecure_aggregation(exact.next)
+    self._refused(tmp_path, spec, 'releases metrics of clients exactly', exact, spec.sampler())
+    loop._check_sums_are_secure(process(fedsmp_tff.no_client_metrics))
 
   @pytest.mark.parametrize('rule', [
       dict(adaptive_clipping=fedsmp_tff.AdaptiveClipping()),

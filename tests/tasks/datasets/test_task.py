@@ -74,6 +74,12 @@ class TestExecution:
         ('public set', '6 examples from unknown owners'),
     ]
 
+  @pytest.mark.parametrize('name', ['test_owners', 'public_owners'])
+  def test_owners_need_the_names_of_all_clients(self, name):
+    owners = {name: task_lib.Owners('by ann', frozenset(['ann']))}
+    with pytest.raises(ValueError, match='`client_ids` must name all 1 clients.*Found 0'):
+      task_lib.TaskData([_examples(3)], _examples(5), None, 'made up', **owners)
+
 
 @pytest.mark.parametrize('num, epochs', [(4000, 8), (1000, 8), (300, 27), (100, 80), (1, 80)])
 def test_fewer_public_examples_take_more_epochs(num, epochs):

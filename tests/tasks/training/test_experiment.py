@@ -55,7 +55,7 @@ class TestComputation:
   def test_public_examples_of_a_client_are_refused(self):
     def check(*public_ids):
       owners = task_lib.Owners('some', frozenset(public_ids))
-      data = task_lib.TaskData((), (), (), 'made up', ('ann', 'bob'), public_owners=owners)
+      data = task_lib.TaskData(((), ()), (), (), 'made up', ('ann', 'bob'), public_owners=owners)
       experiment._check_public(_settings(), data)
 
     with pytest.raises(errors.InputError, match='1 clients also have public examples'):

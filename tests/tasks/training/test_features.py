@@ -121,7 +121,7 @@ class TestClientData:
   def test_dummy_participants_hold_nothing(self, tagged):
     client_data = features.ClientData(_data(), tagged)
     ids = []
-    for client, size in ((0, 7), (2, 1), (-1, 0), (-2, 0)):
+    for client, size in ((0, 7), (2, 1), (-4, 0), (-5, 0)):
       dataset = client_data(client)
       if tagged:
         ids.append(int(next(iter(dataset['client_id']))))
