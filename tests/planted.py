@@ -163,6 +163,19 @@ FAULTS = (
       output = _next(process, state, cohort)
       draw = round_num if ledger is None else ledger.begin(round_num)
 ''', f'{_LIB}/program/test_loop.py'),
+    Fault(_SAMPLING, 'dummies = -1 - self.population - np.arange',
+          'dummies = -1 - np.arange', f'{_LIB}/privacy/test_sampling.py'),
+    Fault(_LOOP, "parts = {'process': process, 'sampler'", "parts = {'sampler'",
+          f'{_LIB}/program/test_loop.py -k seeded_noise'),
+    Fault(_LOOP, "if 'client_work' in dir(metrics) else ()", 'if False else ()',
+          f'{_LIB}/program/test_loop.py -k exact_metrics'),
+    Fault(_LEDGER, 'if budget is not None and budget.spec != spec:', 'if False:',
+          f'{_LIB}/privacy/test_budget.py'),
+    Fault(_LEDGER, 'self._lock()', 'pass', f'{_LIB}/privacy/test_ledger.py'),
+    Fault(_MECHANISM, 'if 0 < self.share_stddev < encoding.step:',
+          'if False:', f'{_LIB}/mechanism/test_mechanism.py'),
+    Fault('tasks/training/resuming.py', 'if not experiment.settings.system.federated:',
+          'if not experiment.private:', 'tests/tasks/test_run.py -k no_budget'),
     # The outputs of clients, and the owners of data.
     Fault('fedsmp_tff/runtime/ray_worker.py', 'if self._round != round_key:',
           'if self._round is None:',
