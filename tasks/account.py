@@ -172,6 +172,9 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   runs = _read_ledgers(run_dirs)
   for path, record in runs:
     _print_run(path, record)
+  if exact := [path for path, record in runs if record.rounds and not record.spec.noise_multiplier]:
+    print(f'\nQuote none: {exact[0]} is of a run without noise, so that epsilon is infinite.')
+    return
   rounds = [record.charged for _, record in runs]
   try:
     accountants.claim(rounds)
@@ -198,8 +201,8 @@ def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
     paths = run_directory.ledgers(run_dir)
     if not paths:
       raise errors.InputError(
-          f'--ledger={run_dir} has no privacy ledger. Name the --output_dir of a private'
-          ' run.'
+          f'--ledger={run_dir} has no privacy ledger. Name the --output_dir of a'
+          ' federated run.'
       )
     records = [ledger_lib.read(path) for path in paths]
     recorded, charged = run_directory.rounds_charged(run_dir), records[-1].rounds_charged
@@ -218,9 +221,15 @@ def _print_run(path: pathlib.Path, record: ledger_lib.Record) -> None:
       f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
       f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
       f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
-      f' {_SEEDED if record.seeded else "fresh noise"}; initial weights:'
+      f' {_noise_text(record)}; initial weights:'
       f' {record.initial_weights or "not recorded"}'
   )
+
+
+def _noise_text(record: ledger_lib.Record) -> str:
+  if not record.spec.noise_multiplier:
+    return 'no noise'
+  return _SEEDED if record.seeded else 'fresh noise'
 
 
 def _print_answers(

@@ -4,8 +4,9 @@
 
 (EPSILON, DELTA) covers the model after every round, for one client more or less with all of its
 images, against anyone who sees these models but not the cohorts. It does not cover public and test
-images, the choice of the constants below by results, time and memory. Each execution is one more run on the same
-clients, and epsilons add up. Clients and secure aggregation are SIMULATED in this process.
+images, the choice of the constants below by results, time and memory. Each execution is one more
+run on the same clients, and epsilons add up. Clients and secure aggregation are SIMULATED in this
+process.
 """
 
 import gzip

@@ -178,8 +178,8 @@ class Mechanism:
     if 0 < self.share_stddev < encoding.step:
       least = math.ceil(math.log2(bound / self.share_stddev + 1)) + 1
       raise ValueError(
-          f'`bits`={bits} have a step of {encoding.step:.2g} C, above the standard deviation of a'
-          f' noise share, {self.share_stddev:.2g} C. Set `bits` to {least} or more.'
+          f'{bits} `bits` per value have a step of {encoding.step:.2g} C, above the standard'
+          f' deviation of a noise share, {self.share_stddev:.2g} C. Set `bits` to {least} or more.'
       )
     return encoding
 

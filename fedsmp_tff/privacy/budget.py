@@ -40,11 +40,7 @@ class EpsilonBudget:
     self.epsilon = epsilon
     self.spec = spec
     self._before = list(before)
-    try:
-      self._accountant = accountants.claim([*before, (spec.round, spec.rounds)])
-    except ValueError as error:
-      remedy = 'Use the `sampling` of `before`, the earlier runs, or another ledger.'
-      raise ValueError(f'{error} {remedy}') from None
+    self._accountant = accountants.claim([*before, (spec.round, spec.rounds)])
     # The most rounds known to fit, and the fewest known not to fit.
     self._most_allowed, self._fewest_refused = -1, math.inf
 

@@ -9,9 +9,11 @@ without any ledger. It is slow (scrypt), so that it is the least efficient of th
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 import secrets
@@ -132,8 +134,19 @@ class Ledger(contextlib.AbstractContextManager):
     self._rounds, self._sums = [], []
     seed_digest = '' if seed is None else _digest_of_seed(seed)
     head = dict(zip(_HEAD, (run, data, initial_weights, self.seeded, seed_digest, spec)))
-    exists = self._path.exists()
-    if exists:
+    existed = self._path.exists()
+    with self._writing():
+      self._file = open(self._path, 'ab')
+    try:
+      self._begin(head, existed)
+    except BaseException:
+      self.close()
+      raise
+
+  def _begin(self, head: dict[str, Any], existed: bool) -> None:
+    # The lock comes first: what another writer adds after `read` would be cut.
+    self._lock()
+    if existed or self._path.stat().st_size:
       recorded = read(self._path)
       if names := [name for name in _HEAD if getattr(recorded, name) != head[name]]:
         raise LedgerError(
@@ -141,24 +154,21 @@ class Ledger(contextlib.AbstractContextManager):
             ' ledger.'
         )
       self._rounds, self._sums = recorded.rounds, recorded.sums
-    with self._writing():
-      self._file = open(self._path, 'ab')
-      self._lock()
-      if exists:
+      with self._writing():
         self._file.truncate(recorded.size)
-    if not exists:
-      self._append({
-          'ledger': _VERSION,
-          'id': secrets.token_hex(8),
-          'randomness': _NOTE[self.seeded],
-          **head,
-          'spec': dataclasses.asdict(spec),
-      })
+      return
+    fields = dataclasses.asdict(head['spec'])
+    self._append({
+        'ledger': _VERSION,
+        'id': secrets.token_hex(8),
+        'randomness': _NOTE[self.seeded],
+        **head,
+        # JSON has no infinity: C of a run that does not clip.
+        'spec': {name: 'inf' if value == math.inf else value for name, value in fields.items()},
+    })
 
   def _lock(self) -> None:
     try:
-      import fcntl  # Of Unix alone.  # pylint: disable=g-import-not-at-top
-
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       self._file.close()
@@ -166,7 +176,7 @@ class Ledger(contextlib.AbstractContextManager):
           f'{self._path} is open elsewhere, and two writers would each count their own rounds.'
           ' `close()` the other `Ledger`, or wait until its program ends.'
       ) from None
-    except (ImportError, OSError):  # A platform or a file system without locks.
+    except OSError:  # A file system without locks.
       pass
 
   def __exit__(self, *unused_error) -> None:
@@ -274,7 +284,7 @@ def check_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
   """
   by_seed, by_id = {}, {}
   for name, record in ledgers:
-    if record.seeded and record.seed_digest in by_seed:
+    if record.spec.noise_multiplier and record.seeded and record.seed_digest in by_seed:
       raise LedgerError(
           f'{by_seed[record.seed_digest]} and {name} are of runs with the same seed: their noise is'
           ' equal and cancels in the difference, so no epsilon covers both. Name only one of them.'
@@ -313,9 +323,10 @@ def read(path: os.PathLike[str]) -> Record:
     parsed.append(entry)
   try:
     head, *entries = parsed
+    spec = {**head['spec'], 'clipping_norm': float(head['spec']['clipping_norm'])}
     fields = {name: head[name] for name in ('id', *_HEAD)}
     return Record(
-        **{**fields, 'spec': spec_lib.PrivacySpec(**head['spec'])},
+        **{**fields, 'spec': spec_lib.PrivacySpec(**spec)},
         rounds=[entry[_ROUND] for entry in entries],
         size=sum(map(len, lines)),
         sums=sums,

@@ -190,8 +190,12 @@ class PrivacySpec:
     _check_target(epsilon)
     accountant = accountant or self.accountant
 
+    # The search tries values of sigma for which `bits` may be too few; the result is checked.
+    gaussian = self.noise == mechanism_lib.GAUSSIAN
+    tried = dataclasses.replace(self, bits=None) if gaussian else self
+
     def epsilon_fn(sigma, accountant=accountant):
-      return self.with_noise_multiplier(sigma).epsilon(accountant)
+      return tried.with_noise_multiplier(sigma).epsilon(accountant)
 
     fast_fn = functools.partial(epsilon_fn, accountant=accountant.faster or accountant)
     sigma = calibration.find_sigma(fast_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)

@@ -102,12 +102,13 @@ def run(
     LedgerError: If the ledger does not match the checkpoint, or can't be written.
     RuntimeError: If the current TFF context has no secure sums.
     ValueError: If there is a ledger whose epsilon does not cover the run: the process aggregates
-      client values outside secure aggregation, the sampler or the mechanism does not match the
-      ledger's `spec`, or not all of process, sampler and ledger have a seed. Mechanism and seed of a
-      process that `build_fed_smp` did not make are unknown, and not checked.
+      client values outside secure aggregation or releases metrics of clients, the sampler or the
+      mechanism does not match the ledger's `spec`, or only some of process, sampler and ledger have
+      a seed. Mechanism and seed of a process that `build_fed_smp` did not make are unknown, and not
+      checked.
   """
   if ledger is not None:
-    _check_sums_are_secure(process)
+    _check_releases(process)
     _check_is_of_ledger(process, sampler, ledger)
   progress = _Progress(process, evaluate, reporters, checkpoints, ledger)
   if progress.resume():
@@ -192,8 +193,8 @@ class _Progress:
     )
 
 
-def _check_sums_are_secure(process: tff.learning.templates.LearningProcess) -> None:
-  """Raises ValueError if a process aggregates client values outside secure aggregation."""
+def _check_releases(process: tff.learning.templates.LearningProcess) -> None:
+  """Raises ValueError if a process releases client values without noise, as far as types show."""
   try:
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
   except AssertionError as error:
@@ -218,7 +219,7 @@ def _check_is_of_ledger(
     sampler: sampling.Sampler,
     ledger: ledger_lib.Ledger,
 ) -> None:
-  """Raises ValueError if the sampler or the mechanism does not match the ledger's spec."""
+  """Raises ValueError if sampler, mechanism or seeds do not match the ledger."""
   spec = ledger.spec
   names = ('__class__', 'population', 'clients_per_round', 'num_slots')
   compared = [('sampler', sampler, spec.sampler(), names, 'Pass `spec.sampler()`')]

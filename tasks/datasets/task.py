@@ -68,7 +68,7 @@ class TaskData:
   def __post_init__(self):
     owners = (self.test_owners, self.public_owners)
     if any(o and o.ids for o in owners) and len(self.client_ids) != len(self.clients):
-      raise ValueError(
+      raise errors.InputError(
           f'`client_ids` must name all {len(self.clients)} clients, so that owners can be compared'
           f' with them. Found {len(self.client_ids)}.'
       )

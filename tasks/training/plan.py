@@ -134,7 +134,7 @@ def _privacy_rows(experiment: experiment_lib.Experiment) -> _Rows:
     )
   arithmetic = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
   reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
-  excludes = 'tuning and other runs on these clients; the number of reports, which is exact: do not publish it'
+  excludes = 'tuning; other runs on these clients; the exact number of reports: do not publish it'
   if experiment.data.test_outside_guarantee:
     excludes += '; columns test_*, measured on clients\' examples: do not publish them'
   return [

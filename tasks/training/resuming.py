@@ -92,12 +92,19 @@ def budget(
         f' have other clients ({", ".join(others)}; this run: {name}), and one person may be in'
         ' several of them. Name another directory.'
     )
+  if any(record.rounds and not record.spec.noise_multiplier for record in former):
+    raise errors.InputError(
+        f'--epsilon_budget={epsilon:g} is spent: {out.path} has had a run without noise, whose'
+        ' epsilon is infinite. Name another directory.'
+    )
   try:
     return budget_lib.EpsilonBudget(
         epsilon, experiment.spec, [record.charged for record in former]
     )
   except ValueError as error:
-    raise errors.as_flags(error, ('epsilon_budget', 'sampling')) from None
+    raise errors.InputError(
+        f'--epsilon_budget={epsilon:g}: {error} Name another directory.'
+    ) from None
 
 
 def begin(
@@ -153,6 +160,9 @@ def ledger(
     return
   path = out.path / run_directory.LEDGER
   if has_begun and not path.exists():
+    if not experiment.private:  # An earlier version began it, which wrote none.
+      yield None
+      return
     raise ledger_lib.LedgerError(
         f'{path} is missing, but the run has begun. {ledger_lib.REMEDY}.'
     )

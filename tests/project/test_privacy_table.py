@@ -113,3 +113,19 @@ def test_the_numbers_of_colluding_slots():
   for share, epsilon in rows:
     left = spec.with_noise_multiplier(1.4 * (1 - int(share) / 100) ** 0.5)
     assert f'{left.epsilon():.3g}' == epsilon
+
+
+def test_the_numbers_of_one_who_knows_the_cohorts():
+  spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
+
+  def known(rounds, sigma):  # A client that takes part for sure: n = r.
+    everyone = spec_lib.PrivacySpec(100, 100, rounds, sigma, 1.0, spec.delta)
+    return f'{everyone.epsilon():.3g}'
+
+  without_dummies = 1.4 * (spec.clients_per_round / spec.num_slots) ** 0.5
+  for rounds, text in (
+      (1, 'a client of one round'), (3, 'a client of three rounds (the expected number)'),
+  ):
+    assert f'{text} | {known(rounds, 1.4)} |' in _PAGE
+  both = '; '.join(known(rounds, without_dummies) for rounds in (1, 3))
+  assert f'of three | {both} |' in _PAGE

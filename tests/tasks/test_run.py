@@ -158,13 +158,17 @@ class TestExecution:
   ):
     monkeypatch.setattr(task_lib, 'digest_of_split', lambda *parts: 'one division')
     out = tmp_path / 'a'
-    without = ('--algorithm=fedavg', '--sampling=poisson')
-    assert commands.main(commands.tiny(data_dir, out, *without)) == 0
-    given = commands.tiny(data_dir, out, '--overwrite', '--epsilon_budget=1000')
-    assert commands.main(given) == 1
-    assert 'Round 1 does not begin: it would bring epsilon to inf' in capsys.readouterr().err
+    assert commands.main(commands.tiny(data_dir, out, '--algorithm=fedavg')) == 0
+    given = commands.tiny(data_dir, out, '--overwrite')
+    before = (out / 'weights.npz').read_bytes()
+    capsys.readouterr()
+    said = commands.say(capsys, *given[1:], '--epsilon_budget=1000')
+    assert '--epsilon_budget=1000 is spent' in said and 'run without noise' in said
+    assert (out / 'weights.npz').read_bytes() == before
+    assert commands.main(given) == 0
+    capsys.readouterr()
     status, printed, _ = commands.of_module(capsys, account, f'--ledger={out}')
-    assert status == 0 and 'Quote epsilon = inf' in printed
+    assert status == 0 and 'Quote none' in printed and 'epsilon is infinite' in printed
 
   def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
     arguments = [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 
@@ -170,6 +171,28 @@ class TestExecution:
       ledger.begin(4)  # The first goes on.
     with _ledger(written) as ledger:
       assert ledger.rounds_charged() == 5
+
+  def test_no_other_writer_s_rounds_are_cut(self, written, monkeypatch):
+    read = ledger_lib.read
+
+    def late(path):
+      monkeypatch.setattr(ledger_lib, 'read', read)
+      record = read(path)
+      with pytest.raises(ledger_lib.LedgerError, match='is open elsewhere'):
+        _ledger(written).begin(4)
+      return record
+
+    monkeypatch.setattr(ledger_lib, 'read', late)
+    _ledger(written).close()
+    assert ledger_lib.read is read
+
+  def test_without_noise_it_is_json_too(self, tmp_path):
+    spec = dataclasses.replace(_SPEC, noise_multiplier=0.0, clipping_norm=math.inf)
+    for _ in range(2):
+      _ledger(tmp_path / 'a', spec=spec).close()
+      assert ledger_lib.read(tmp_path / 'a').spec == spec
+    refuse = lambda name: pytest.fail(name)  # noqa: E731  # Infinity, NaN: of no other language.
+    json.loads((tmp_path / 'a').read_text(), parse_constant=refuse)
 
   def test_going_on_counts_what_was_lost(self, written):
     with _ledger(written) as ledger:

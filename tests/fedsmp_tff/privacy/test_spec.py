@@ -135,6 +135,16 @@ class TestCalibration:
     assert _spec(sigma).epsilon(accountant) <= target
     assert _spec(0.999 * sigma).epsilon(accountant) > target
 
+  def test_few_bits_limit_the_result_and_not_the_search(self):
+    # At 0.95 a share has 1.08 steps; the search also tries 0.78, with 0.91.
+    spec = spec_lib.PrivacySpec(
+        10_000, 10_000, 1, 0.95, 1.0, 1e-5, sampling='fixed_size', bits=8
+    )
+    found = spec.calibrated(spec.epsilon())
+    assert found.noise_multiplier == pytest.approx(0.95, rel=1e-4) and found.bits == 8
+    with pytest.raises(ValueError, match='Set `bits` to 9 or more'):
+      spec.calibrated(2 * spec.epsilon())
+
   def test_integer_noise_is_calibrated(self):
     # As tasks.run has it before sigma is known.
     spec = spec_lib.PrivacySpec(

@@ -135,7 +135,7 @@ class TestLedger:
       (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
       (sampling.FixedSampler(_POPULATION, 1), '`clients_per_round`=2. Found 1'),
       (sampling.PoissonSampler(_POPULATION, 2, 2), '`__class__`=.*FixedSampler'),
-      (sampling.FixedSampler(_POPULATION, 2, seed=1), 'Seeded: sampler.'),
+      (sampling.FixedSampler(_POPULATION, 2, seed=1), r'Seeded: sampler\.$'),
   ])
   def test_another_sampler_is_refused(self, tmp_path, sampler, what):
     self._refused(tmp_path, self._SPEC, what, _process(), sampler)
@@ -165,8 +165,13 @@ class TestLedger:
 
   def test_a_process_with_seeded_noise_is_refused(self, tmp_path):
     self._refused(
-        tmp_path, self._SPEC, 'Seeded: process.', _process(seed=1), self._SPEC.sampler()
+        tmp_path, self._SPEC, r'Seeded: process\.$', _process(seed=1), self._SPEC.sampler()
     )
+
+  def test_fresh_noise_in_a_seeded_run_is_refused(self, tmp_path):
+    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', self._SPEC, seed=1) as ledger:
+      with pytest.raises(ValueError, match=r'Seeded: sampler, ledger\.$'):
+        _run([], 1, ledger=ledger, sampler=self._SPEC.sampler(seed=1))
 
   def test_exact_metrics_of_clients_are_refused(self, tmp_path):
     spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
@@ -189,7 +194,7 @@ class TestLedger:
     exact = process(tff.learning.metrics.secure_sum_then_finalize)
     tff.test.assert_not_contains_unsecure_aggregation(exact.next)
     self._refused(tmp_path, spec, 'releases metrics of clients exactly', exact, spec.sampler())
-    loop._check_sums_are_secure(process(fedsmp_tff.no_client_metrics))
+    loop._check_releases(process(fedsmp_tff.no_client_metrics))
 
   @pytest.mark.parametrize('rule', [
       dict(adaptive_clipping=fedsmp_tff.AdaptiveClipping()),

@@ -77,7 +77,7 @@ class TestExecution:
   @pytest.mark.parametrize('name', ['test_owners', 'public_owners'])
   def test_owners_need_the_names_of_all_clients(self, name):
     owners = {name: task_lib.Owners('by ann', frozenset(['ann']))}
-    with pytest.raises(ValueError, match='`client_ids` must name all 1 clients.*Found 0'):
+    with pytest.raises(errors.InputError, match='`client_ids` must name all 1 clients.*Found 0'):
       task_lib.TaskData([_examples(3)], _examples(5), None, 'made up', **owners)
 
 

@@ -1,5 +1,6 @@
 """Tests of runs that resume: as if undisturbed, and only with the same data, flags and files."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints
 from tasks.cli import interruption
+from tasks.training import resuming
 from tasks.training import run_directory
 from tests.support import commands
 from tests.support import interrupted
@@ -116,6 +118,18 @@ class TestGoingOn:
     ) in printed
     assert (out / 'config.json').read_bytes() == before
     assert 'sampling' not in json.loads(before)['seeds']
+
+  def test_a_run_without_noise_that_an_earlier_version_began(
+      self, data_dir, tmp_path, monkeypatch, capsys
+  ):
+    arguments = commands.tiny(data_dir, tmp_path / 'a', '--algorithm=fedavg')
+    with monkeypatch.context() as patch:  # It wrote no ledger.
+      patch.setattr(resuming, 'ledger', lambda *unused: contextlib.nullcontext())
+      _stop_after(patch, 2)
+      assert commands.main(arguments) != 0
+    assert commands.main(arguments) == 0
+    assert '3 of 3 rounds done' in capsys.readouterr().out
+    assert not run_directory.ledgers(tmp_path / 'a')
 
   def test_a_finished_run_is_recognized_by_its_files_alone(self, finished, data_dir, capsys):
     out, arguments = finished
