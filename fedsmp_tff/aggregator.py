@@ -36,10 +36,10 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   [-`value_bound`, `value_bound`].
 
   A round fails (`tf.errors.InvalidArgumentError` in this package's contexts) unless exactly
-  `num_slots` participants report, including dummy participants
-  without data (`sampling.PoissonSampler`): fewer noise shares would add up to less than the
-  mechanism's noise. With `min_reports` each share is larger, so that this many shares suffice;
-  with fewer participants nothing is released: the mean is zero, and C does not adapt.
+  `num_slots` participants report, including dummy participants without data
+  (`sampling.PoissonSampler`): fewer noise shares would add up to less than the mechanism's noise.
+  With `min_reports` each share is larger, so that this many shares suffice; with fewer participants
+  nothing is released: the mean is zero, and C does not adapt.
 
   One round of three clients, with a mask of two of six coordinates:
 

@@ -172,8 +172,8 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   runs = _read_ledgers(run_dirs)
   for path, record in runs:
     _print_run(path, record)
-  if exact := [path for path, record in runs if record.rounds and not record.spec.noise_multiplier]:
-    print(f'\nQuote none: {exact[0]} is of a run without noise, so that epsilon is infinite.')
+  if unbounded := [path for path, record in runs if record.unbounded]:
+    print(f'\nQuote none: {unbounded[0]} is of a run without noise, so that epsilon is infinite.')
     return
   rounds = [record.charged for _, record in runs]
   try:

@@ -174,8 +174,8 @@ FAULTS = (
     Fault(_LEDGER, 'self._lock()', 'pass', f'{_LIB}/privacy/test_ledger.py'),
     Fault(_MECHANISM, 'if 0 < self.share_stddev < encoding.step:',
           'if False:', f'{_LIB}/mechanism/test_mechanism.py'),
-    Fault('tasks/training/resuming.py', 'if not experiment.settings.system.federated:',
-          'if not experiment.private:', 'tests/tasks/test_run.py -k no_budget'),
+    Fault('tasks/training/resuming.py', 'if not experiment.settings.system.federated or',
+          'if not experiment.private or', 'tests/tasks/test_run.py -k no_budget'),
     # The outputs of clients, and the owners of data.
     Fault('fedsmp_tff/runtime/ray_worker.py', 'if self._round != round_key:',
           'if self._round is None:',

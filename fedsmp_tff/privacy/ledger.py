@@ -86,6 +86,11 @@ class Record(NamedTuple):
     """(`spec.round`, `rounds_charged`), for `Accountant.epsilon`."""
     return self.spec.round, self.rounds_charged
 
+  @property
+  def unbounded(self) -> bool:
+    """Whether rounds began without noise: epsilon is infinite, whatever composes with them."""
+    return bool(self.rounds) and not self.spec.noise_multiplier
+
 
 class Ledger(contextlib.AbstractContextManager):
   """Appends to one run's ledger: lines of JSON, first the specification, then each round.
@@ -171,7 +176,6 @@ class Ledger(contextlib.AbstractContextManager):
     try:
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      self._file.close()
       raise LedgerError(
           f'{self._path} is open elsewhere, and two writers would each count their own rounds.'
           ' `close()` the other `Ledger`, or wait until its program ends.'

@@ -204,7 +204,7 @@ def _check_releases(process: tff.learning.templates.LearningProcess) -> None:
         ' `metrics_aggregator=fedsmp_tff.no_client_metrics`, and a `FedSmpFactory` for all of its'
         " aggregators (docs/aggregator.md, 'What keeps the guarantee'); or run it without `ledger`."
     ) from error
-  metrics = process.next.type_signature.result[1].member
+  metrics = process.next.type_signature.result['metrics'].member
   released = metrics['client_work'] if 'client_work' in dir(metrics) else ()
   if tf.nest.flatten(tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, released)):
     raise ValueError(

@@ -92,7 +92,7 @@ def budget(
         f' have other clients ({", ".join(others)}; this run: {name}), and one person may be in'
         ' several of them. Name another directory.'
     )
-  if any(record.rounds and not record.spec.noise_multiplier for record in former):
+  if any(record.unbounded for record in former):
     raise errors.InputError(
         f'--epsilon_budget={epsilon:g} is spent: {out.path} has had a run without noise, whose'
         ' epsilon is infinite. Name another directory.'
@@ -155,14 +155,13 @@ def ledger(
     LedgerError: If the ledger is damaged, lost or of another run, or can't be written, or if a run
       within the budget shares its noise or its rounds.
   """
-  if not experiment.settings.system.federated:
+  path = out.path / run_directory.LEDGER
+  is_lost = has_begun and not path.exists()
+  # Runs without noise had no ledger once; such a run resumes without one.
+  if not experiment.settings.system.federated or (is_lost and not experiment.private):
     yield None
     return
-  path = out.path / run_directory.LEDGER
-  if has_begun and not path.exists():
-    if not experiment.private:  # An earlier version began it, which wrote none.
-      yield None
-      return
+  if is_lost:
     raise ledger_lib.LedgerError(
         f'{path} is missing, but the run has begun. {ledger_lib.REMEDY}.'
     )
