@@ -150,7 +150,15 @@ class Ledger(contextlib.AbstractContextManager):
 
   def _begin(self, head: dict[str, Any], existed: bool) -> None:
     # The lock comes first: what another writer adds after `read` would be cut.
-    self._lock()
+    try:
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise LedgerError(
+          f'{self._path} is open elsewhere, and two writers would each count their own rounds.'
+          ' `close()` the other `Ledger`, or wait until its program ends.'
+      ) from None
+    except OSError:  # A file system without locks.
+      pass
     if existed or self._path.stat().st_size:
       recorded = read(self._path)
       if names := [name for name in _HEAD if getattr(recorded, name) != head[name]]:
@@ -171,17 +179,6 @@ class Ledger(contextlib.AbstractContextManager):
         # JSON has no infinity: C of a run that does not clip.
         'spec': {name: 'inf' if value == math.inf else value for name, value in fields.items()},
     })
-
-  def _lock(self) -> None:
-    try:
-      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise LedgerError(
-          f'{self._path} is open elsewhere, and two writers would each count their own rounds.'
-          ' `close()` the other `Ledger`, or wait until its program ends.'
-      ) from None
-    except OSError:  # A file system without locks.
-      pass
 
   def __exit__(self, *unused_error) -> None:
     self.close()
