@@ -22,6 +22,7 @@ from tasks.cli import options as options_lib
 from tasks.cli import plugins
 from tasks.training import run_directory
 
+_PROGRAM = 'python -m tasks.account'
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
 _ACCOUNTANTS = plugins.Registry(
     'accountant', 'ACCOUNTANT', accountants.ACCOUNTANTS, accountants.Accountant
@@ -88,32 +89,11 @@ class Options:
     return f'sigma = {answer:.5g}' if self.noise_multiplier is None else f'{answer:,} rounds'
 
 
-_COMMAND = command.Command(
-    'tasks.account',
-    (
-        'usage: python -m tasks.account --noise_multiplier=1.4 --clients_per_round=100'
-        ' --population=6000 --rounds=180',
-        '       python -m tasks.account --ledger=RUN_DIR [RUN_DIR...]',
-        '',
-        'Prints epsilon by every accountant, each with its assumptions, and whether it is sound',
-        'for the sampling in use. With --epsilon: sigma or the number of rounds.',
-    ),
-    (Options,),
-    parse=command.parse_with_arguments,
-    failures=lambda: (ledger_lib.LedgerError,),
-)
-
-
-def main(argv: list[str]) -> int:
-  """Runs the command; returns its exit status."""
-  return _COMMAND.main(argv, _main)
-
-
 def _main(options: Options, rest: list[str]) -> None:
   if options.ledger:
     _account_for_runs([*options.ledger, *rest], options)
   else:
-    command.refuse(rest, _COMMAND.program)
+    command.refuse(rest, _PROGRAM)
     _account_for_numbers(options)
 
 
@@ -164,7 +144,7 @@ def _check_complete(options: Options) -> None:
     )
   for name in needed:
     if getattr(options, name) is None:
-      raise errors.InputError(f'--{name} is not set. Set it (see {_COMMAND.program} --help).')
+      raise errors.InputError(f'--{name} is not set. Set it (see {_PROGRAM} --help).')
 
 
 def _account_for_runs(run_dirs: list[str], options: Options) -> None:
@@ -266,6 +246,23 @@ def _print_answers(
 
 def _print_row(answer: str, status: str, title: str, *assumptions: str) -> None:
   print(f'{answer:<20} {status:<24} {title};', *assumptions, sep='\n' + ' ' * 46)
+
+
+main = command.Command(
+    'tasks.account',
+    (
+        'usage: python -m tasks.account --noise_multiplier=1.4 --clients_per_round=100'
+        ' --population=6000 --rounds=180',
+        '       python -m tasks.account --ledger=RUN_DIR [RUN_DIR...]',
+        '',
+        'Prints epsilon by every accountant, each with its assumptions, and whether it is sound',
+        'for the sampling in use. With --epsilon: sigma or the number of rounds.',
+    ),
+    _main,
+    (Options,),
+    parse=command.parse_with_arguments,
+    failures=lambda: (ledger_lib.LedgerError,),
+).main
 
 
 if __name__ == '__main__':

@@ -1,18 +1,9 @@
-"""`python -m tasks.audit`: a lower bound on epsilon, from a canary sent through the aggregator.
-
-One round without sampling is released many times, with and without the canary. Its scores are the
-projection of the released sum on it and, if the next mask depends on releases, the overlap of that
-mask with it. `tasks/training/canaries.py` defines the canary.
-"""
+"""`python -m tasks.audit`: a lower bound on epsilon, from a canary sent through the aggregator."""
 
 import dataclasses
-import os
 import sys
 from typing import Optional
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-
-# pylint: disable=g-import-not-at-top
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import auditing
 from fedsmp_tff.privacy import spec as spec_lib
@@ -50,24 +41,8 @@ class Options:
   )
 
 
-_COMMAND = command.Command(
-    'tasks.audit',
-    (
-        'usage: python -m tasks.audit [flags]',
-        '',
-        'Prints a lower confidence bound on epsilon, from a canary sent through the aggregator,',
-        'next to the reported epsilon. Exit status 1 if the bound exceeds the reported epsilon.',
-    ),
-    (Options,),
-)
-
-
-def main(argv: list[str]) -> int:
-  """Runs the command; returns its exit status: 1 if the reported epsilon is refuted."""
-  return _COMMAND.main(argv, _main)
-
-
 def _main(options: Options) -> int:
+  """Returns the exit status: 1 if the reported epsilon is refuted."""
   try:
     # If all clients are sampled, the guarantee is the guarantee of the sum itself.
     spec = spec_lib.PrivacySpec(
@@ -99,6 +74,19 @@ def _main(options: Options) -> int:
       flush=True,
   )
   return int(refuted)
+
+
+main = command.Command(
+    'tasks.audit',
+    (
+        'usage: python -m tasks.audit [flags]',
+        '',
+        'Prints a lower confidence bound on epsilon, from a canary sent through the aggregator,',
+        'next to the reported epsilon. Exit status 1 if the bound exceeds the reported epsilon.',
+    ),
+    _main,
+    (Options,),
+).main
 
 
 if __name__ == '__main__':

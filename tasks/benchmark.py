@@ -6,17 +6,13 @@ settings. Implementations alternate, so that a busy machine slows all; the first
 graphs, is excluded. A top-k mask serves ten rounds: the mean over ten rounds includes one choice.
 """
 
-import os
-import sys
-
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-
-# pylint: disable=g-import-not-at-top
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -41,18 +37,6 @@ class Options:
   )
   repeats: int = options_lib.option(10, 'Number of measurements per implementation.', at_least=1)
   json: str = options_lib.option('', 'JSON file for the measurements.')
-
-
-_COMMAND = command.Command(
-    'tasks.benchmark',
-    ('usage: python -m tasks.benchmark [flags]', '', *__doc__.splitlines()[2:]),
-    (Options,),
-)
-
-
-def main(argv: list[str]) -> int:
-  """Runs the command; returns its exit status."""
-  return _COMMAND.main(argv, _main)
 
 
 def _main(options: Options) -> None:
@@ -170,6 +154,14 @@ def _stock_model(part: str):
     spec = (tf.TensorSpec([None, 80], tf.int32),) * 2
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=part != 'fashion_mnist')
   return tff.learning.models.from_keras_model(model, loss=loss, input_spec=spec)
+
+
+main = command.Command(
+    'tasks.benchmark',
+    ('usage: python -m tasks.benchmark [flags]', '', *__doc__.splitlines()[2:]),
+    _main,
+    (Options,),
+).main
 
 
 if __name__ == '__main__':

@@ -1,11 +1,5 @@
 """`python -m tasks.report RUNS...`: tables and figures of runs next to the paper's."""
 
-import os
-
-# Silences TensorFlow's startup log.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-
-# pylint: disable=g-import-not-at-top
 import csv
 import dataclasses
 import itertools
@@ -31,25 +25,6 @@ class Options:
   )
 
 
-_COMMAND = command.Command(
-    'tasks.report',
-    (
-        'usage: python -m tasks.report RUNS... [--output=DIRECTORY]',
-        '',
-        'RUNS are directories of a run (--output_dir of tasks.run) or of many (--sweep_dir of',
-        'tasks.sweep). Writes the results of the paper next to the runs that reproduce them, with',
-        'the flags that differ from the paper, then all other runs, and a list of the runs.',
-    ),
-    (Options,),
-    parse=command.parse_with_arguments,
-)
-
-
-def main(argv: list[str]) -> int:
-  """Runs the command; returns its exit status."""
-  return _COMMAND.main(argv, _main)
-
-
 def _main(options: Options, run_dirs: list[str]) -> None:
   if not run_dirs:
     raise errors.InputError('No run directory is named. Name one or more.')
@@ -70,6 +45,21 @@ def _main(options: Options, run_dirs: list[str]) -> None:
         writer.writerow(['table', *table.rows[0]])
         writer.writerows([table.title, *row.values()] for row in table.rows)
   print(f'wrote {output / _MARKDOWN}, {output / _CSV} and the figures')
+
+
+main = command.Command(
+    'tasks.report',
+    (
+        'usage: python -m tasks.report RUNS... [--output=DIRECTORY]',
+        '',
+        'RUNS are directories of a run (--output_dir of tasks.run) or of many (--sweep_dir of',
+        'tasks.sweep). Writes the results of the paper next to the runs that reproduce them, with',
+        'the flags that differ from the paper, then all other runs, and a list of the runs.',
+    ),
+    _main,
+    (Options,),
+    parse=command.parse_with_arguments,
+).main
 
 
 if __name__ == '__main__':

@@ -11,8 +11,6 @@ if __name__ == '__main__':
   # While packages are imported, Ctrl-C ends without a traceback.
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-# Silences TensorFlow's startup log.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 from fedsmp_tff import _platform
 
@@ -27,6 +25,7 @@ from tasks.cli import plugins
 from tasks.cli import settings as settings_lib
 from tasks.training import finished
 from tasks.training import run_directory
+from tasks.training import tables
 
 
 def _failures() -> tuple[type[BaseException], ...]:
@@ -41,32 +40,6 @@ def _failures() -> tuple[type[BaseException], ...]:
       errors.RunError, checkpoints.CheckpointError, ledger.LedgerError, budget.BudgetSpentError,
       runtime.WorkersLostError, interruption.Interrupted,
   )
-
-
-_COMMAND = command.Command(
-    'tasks.run',
-    (
-        'usage: python -m tasks.run --task=TASK [flags]',
-        '',
-        'Trains a model with Fed-SMP or a baseline, prints the plan and the privacy spent, and',
-        'writes the run to --output_dir. For example:',
-        '  python -m tasks.run --task=shakespeare --p=0.05',
-        '  python -m tasks.run --task=fashion_mnist --algorithm=dp_fedavg --seed=1',
-        '  python -m tasks.run --flagfile=tasks/experiments/paper/fashion_mnist.flags --p=0.005',
-        '',
-        'A flag that has no effect with the task or the algorithm is an error on the command line,',
-        'and is ignored in a file of flags, one per line, that --flagfile=FILE reads. The same',
-        'command with the same --output_dir resumes a run, however it ended.',
-    ),
-    new_flags=settings_lib.new_flags,
-    parse=settings_lib.parse,
-    failures=_failures,
-)
-
-
-def main(argv: list[str]) -> int:
-  """Runs the command; returns its exit status."""
-  return _COMMAND.main(argv, run)
 
 
 def run(
@@ -129,7 +102,7 @@ def run(
     out.write_weights(weights)
     summary = metrics.summary(finished=stopped_by is None)
     out.write_json(run_directory.SUMMARY, summary)
-    results = reporters.summary_text(experiment, summary, metrics.seconds())
+    results = reporters.summary_text(experiment, summary, tables.seconds(out.timings))
     print(f'{results}\noutput: {out.path}', flush=True)
     if stopped_by is None and (shown := experiment.show(weights)) is not None:
       print(f'\n{shown}', flush=True)
@@ -160,6 +133,28 @@ def _new_directory(settings: settings_lib.RunSettings) -> str:
   now = time.strftime('%Y%m%d-%H%M%S')
   # The process id separates batch jobs that start in the same second.
   return f'runs/{settings.task}-{settings.algorithm}-{now}-{os.getpid()}'
+
+
+main = command.Command(
+    'tasks.run',
+    (
+        'usage: python -m tasks.run --task=TASK [flags]',
+        '',
+        'Trains a model with Fed-SMP or a baseline, prints the plan and the privacy spent, and',
+        'writes the run to --output_dir. For example:',
+        '  python -m tasks.run --task=shakespeare --p=0.05',
+        '  python -m tasks.run --task=fashion_mnist --algorithm=dp_fedavg --seed=1',
+        '  python -m tasks.run --flagfile=tasks/experiments/paper/fashion_mnist.flags --p=0.005',
+        '',
+        'A flag that has no effect with the task or the algorithm is an error on the command line,',
+        'and is ignored in a file of flags, one per line, that --flagfile=FILE reads. The same',
+        'command with the same --output_dir resumes a run, however it ended.',
+    ),
+    run,
+    new_flags=settings_lib.new_flags,
+    parse=settings_lib.parse,
+    failures=_failures,
+).main
 
 
 if __name__ == '__main__':

@@ -1,15 +1,8 @@
 """`python -m tasks.sweep --grid=GRID`: the runs of a grid, one after the other, each only once."""
 
-import os
-
-# Silences TensorFlow's startup log.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-
-# pylint: disable=g-import-not-at-top
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
-import fcntl
 import pathlib
 import shlex
 import signal
@@ -57,22 +50,6 @@ class Options:
   status: bool = options_lib.option(
       False, 'Print which runs are done, running, begun or to do, and run nothing.'
   )
-
-
-_COMMAND = command.Command(
-    'tasks.sweep',
-    (
-        'usage: python -m tasks.sweep --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
-        '',
-        'Runs every unfinished configuration of a grid, the paper\'s headline rows first. The same',
-        'command resumes an interrupted sweep; a run that fails is reported, and the others',
-        'continue. Exit status 1 if one has failed. The checkpoints of finished runs are removed.',
-        'For example:',
-        '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
-    ),
-    (Options,),
-    parse=command.parse_with_arguments,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,18 +104,8 @@ class _Run:
   def locked(self) -> Iterator[Optional[BinaryIO]]:
     """Locks it; yields None in place of the lock if another sweep runs it."""
     with self._open(self._lock) as lock:
-      try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        yield None
-        return
-      except OSError as error:
-        print(
-            f'tasks.sweep: {self.root} can\'t be locked ({error.strerror}): make sure that'
-            ' no other sweep uses it.',
-            file=sys.stderr,
-        )
-      yield lock
+      is_mine = run_directory.try_lock(lock, f'tasks.sweep: {self.root}', 'sweep')
+      yield lock if is_mine else None
 
   def run(self, lock: BinaryIO, place: str, signals: Sequence[int]) -> int:
     """Runs it in a process, and prints its progress; returns the exit status.
@@ -190,12 +157,8 @@ class _Run:
       return open(path, 'ab')
 
 
-def main(argv: list[str]) -> int:
-  """Runs the command; returns its exit status: 1 if a run has failed."""
-  return _COMMAND.main(argv, _main)
-
-
 def _main(options: Options, extra: Sequence[str]) -> int:
+  """Returns the exit status: 1 if a run has failed."""
   runs = [_Run(pathlib.Path(options.sweep_dir), cell) for cell in _cells(options, extra)]
   if options.print:
     print(*(shlex.join(['python', *run.command]) for run in runs), sep='\n', flush=True)
@@ -279,6 +242,23 @@ def _signals() -> Iterator[list[int]]:
   finally:
     for number, handler in previous.items():
       signal.signal(number, handler)
+
+
+main = command.Command(
+    'tasks.sweep',
+    (
+        'usage: python -m tasks.sweep --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
+        '',
+        'Runs every unfinished configuration of a grid, the paper\'s headline rows first. The same',
+        'command resumes an interrupted sweep; a run that fails is reported, and the others',
+        'continue. Exit status 1 if one has failed. The checkpoints of finished runs are removed.',
+        'For example:',
+        '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
+    ),
+    _main,
+    (Options,),
+    parse=command.parse_with_arguments,
+).main
 
 
 if __name__ == '__main__':

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-# Silences TensorFlow's startup log.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-
-# pylint: disable=g-import-not-at-top
 import dataclasses
 import sys
 import typing
@@ -39,30 +33,6 @@ class Options:
   )
   tune_rounds: int = options_lib.option(
       10, 'Number of rounds on public data, to estimate the constants.', at_least=1
-  )
-
-
-_COMMAND = command.Command(
-    'tasks.tune',
-    (
-        'usage: python -m tasks.tune --task=TASK [flags of tasks.run]',
-        '',
-        'Estimates the constants of Theorem 2 from a few training rounds on public data, and',
-        'prints the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
-        'settings follow from the flags as in a run (see python -m tasks.run --help). It trains',
-        'only on the public examples of that run, so it costs no privacy.',
-    ),
-    (Options,),
-    parse=lambda arguments, *tables, program: settings_lib.parse(
-        [f'--trainable={settings_lib.ALL}', *arguments], *tables, program=program
-    ),
-)
-
-
-def main(argv: list[str]) -> int:
-  """Runs the command; returns its exit status."""
-  return _COMMAND.main(
-      argv, lambda settings, place, _, options: _tune(settings, place.data_dir, options)
   )
 
 
@@ -156,6 +126,24 @@ def _report(estimate: estimation.Estimate, training: theorem_2.Training) -> None
       ' assumes\nno clipping, and it bounds the gradient, not the accuracy: treat p as a starting'
       ' point.'
   )
+
+
+main = command.Command(
+    'tasks.tune',
+    (
+        'usage: python -m tasks.tune --task=TASK [flags of tasks.run]',
+        '',
+        'Estimates the constants of Theorem 2 from a few training rounds on public data, and',
+        'prints the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
+        'settings follow from the flags as in a run (see python -m tasks.run --help). It trains',
+        'only on the public examples of that run, so it costs no privacy.',
+    ),
+    lambda settings, place, _, options: _tune(settings, place.data_dir, options),
+    (Options,),
+    parse=lambda arguments, *tables, program: settings_lib.parse(
+        [f'--trainable={settings_lib.ALL}', *arguments], *tables, program=program
+    ),
+).main
 
 
 if __name__ == '__main__':

@@ -3,8 +3,8 @@
   python -m docs.examples.local_only 1 2 3 4 5                               # Alone, five seeds.
   python -m tasks.run --task=docs.examples.local_only --algorithm=dp_fedavg  # Federated.
 
-A role trains on all of its sequences but the last fifth, and the last fifths of all roles are the
-test set (none of a role with fewer than five sequences). A role alone trains the last layer from the
+A role trains on all of its sequences but the last fifth. The last fifths of all roles are the test
+set (none of a role with fewer than five sequences). A role alone trains the last layer from the
 pre-trained weights; nothing leaves the role.
 """
 
@@ -63,10 +63,10 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
     flags: Further flags of `tasks.run`.
   """
   import tensorflow as tf  # Here, so that --help need not wait for it.
+  import tensorflow_federated as tff
 
   from tasks.cli import settings as settings_lib
   from tasks.training import experiment as experiment_lib
-  from tasks.training import features
   from tasks.training import public_model
 
   settings, *_ = settings_lib.parse([
@@ -74,24 +74,23 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
       f'--learning_rate={_LEARNING_RATE}', *flags,
   ])
   seeds = experiment_lib.make_seeds(seed, None)
-  experiment = experiment_lib.Experiment.build(settings, seeds)
-  task_model, model, public = experiment.task_model, experiment.model, experiment.data.public
-  weights = public_model.train(task_model, experiment.pretraining, public, seeds.partition)
-  body, start = features.split(task_model, weights, public, experiment.is_scored)
+  experiment = public_model.pretrained(experiment_lib.Experiment.build(settings, seeds))
+  body, model = experiment.body, experiment.model
 
   def trained(values, examples, epochs, seed):
     training = dataclasses.replace(experiment.local_training(), epochs=epochs)
-    weights, hparams = type(start)(values, ()), training.initial_hparams(values)
+    weights = tff.learning.models.ModelWeights(values, ())
+    hparams = training.initial_hparams(values)
     update = training.train(model, weights, examples, hparams, seed)
     return tf.nest.map_structure(tf.subtract, values, update)
 
-  examples_spec, seed_spec = tuple(task_model.input_spec), tf.TensorSpec([2], tf.int64)
+  examples_spec, seed_spec = tuple(experiment.task_model.input_spec), tf.TensorSpec([2], tf.int64)
 
   @tf.function(input_signature=[examples_spec, examples_spec, seed_spec], autograph=False)
   def count(train, test, seed):
     (x, y), (test_x, test_y) = ((body(x), y) for x, y in (train, test))
     is_scored = experiment.is_scored(test_y)
-    numbers, own = [tf.math.count_nonzero(is_scored)], start.trainable
+    numbers, own = [tf.math.count_nonzero(is_scored)], model.initial_weights[0]
     for before, epochs in zip((0, *_EPOCHS), _EPOCHS):
       own = trained(own, (x, y), epochs - before, seed + epochs) if epochs else own
       predicted = tf.argmax(model.predict_on_batch((own, ()), test_x, False), -1, tf.int32)

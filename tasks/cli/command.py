@@ -20,12 +20,7 @@ _GENERATED = '__autograph_generated_file'
 
 
 def read(flag_values: flags.FlagValues, arguments: Sequence[str], program: str) -> list[str]:
-  """Parses a command line into flags; returns the other arguments.
-
-  Args:
-    flag_values: New flags.
-    arguments: The command line, without its command.
-    program: The command that prints help.
+  """Parses a command line into new flags; returns the other arguments.
 
   Raises:
     InputError: If a flag is unknown, or a value is not of its type.
@@ -75,15 +70,17 @@ class Command:
   Attributes:
     name: The module that runs it, such as 'tasks.run'.
     usage: The lines of its help that precede its flags.
+    run: Is called with what `parse` returns; returns the exit status, None for 0.
     tables: The dataclasses of its own options.
     new_flags: Returns the flags for its help, from `tables`.
-    parse: Parses a command line, as the function `parse` does, into the arguments of `run`.
+    parse: Parses a command line, as the function `parse` does.
     failures: Returns the exceptions that mean exit status 1, or their attribute `status` if
       they have one; called when something fails, so that a page of help does not import them.
   """
 
   name: str
   usage: Sequence[str]
+  run: Callable[..., Optional[int]]
   tables: Sequence[type] = ()
   new_flags: Callable[..., flags.FlagValues] = options.new_flags
   parse: Callable[..., Sequence[Any]] = parse
@@ -94,12 +91,8 @@ class Command:
     """The command line that starts it."""
     return f'python -m {self.name}'
 
-  def main(self, argv: Sequence[str], run: Callable[..., Optional[int]]) -> int:
-    """Parses a command line and calls a function; prints one line for an error.
-
-    Args:
-      argv: The command line, with its command.
-      run: The function; returns the exit status, None for 0.
+  def main(self, argv: Sequence[str]) -> int:
+    """Runs a command line, which starts with the command; prints one line for an error.
 
     Returns:
       The exit status; 2 if the user must correct something.
@@ -110,7 +103,7 @@ class Command:
         text = options.help_text(self.new_flags(*self.tables), full=_FULL_HELP in argv)
         print(*self.usage, text, sep='\n')
         return 0
-      return run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
+      return self.run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
     except BrokenPipeError:  # The reader ended, as in `| head`: discard the rest.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 1

@@ -128,13 +128,14 @@ def read(grid: str) -> list[list[Cell]]:
 
 def with_seeds(paragraphs: Iterable[Sequence[Cell]], seeds: Sequence[int]) -> list[Cell]:
   """Returns all cells in the order to run them, with each seed; a cell that has a seed keeps it."""
-  return _unique(
+  cells = (
       cell if any(flag.startswith('--seed=') for flag in cell.flags)
       else Cell.of((*cell.flags, f'--seed={seed}'))
       for paragraph in paragraphs
       for seed in seeds
       for cell in paragraph
   )
+  return list({cell.name: cell for cell in cells}.values())
 
 
 def _absolute(flag: str, directory: pathlib.Path) -> str:
@@ -154,7 +155,3 @@ def _choices(flag: str) -> list[str]:
           *(part.split(',') if i % 2 else [part] for i, part in enumerate(parts))
       )
   ]
-
-
-def _unique(cells: Iterable[Cell]) -> list[Cell]:
-  return list({cell.name: cell for cell in cells}.values())

@@ -10,17 +10,10 @@ from typing import Optional
 from tasks.cli import settings as settings_lib
 
 _DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper'
-TITLES = {
-    1: 'Fashion-MNIST',
-    2: 'SVHN',
-    3: 'Shakespeare',
-    4: 'Fashion-MNIST, rand-k, over epsilon',
-    5: 'Fashion-MNIST, top-k, over epsilon',
-    6: 'SVHN, rand-k, over epsilon',
-    7: 'SVHN, top-k, over epsilon',
-    8: 'Shakespeare, rand-k, over epsilon',
-    9: 'Shakespeare, top-k, over epsilon',
-}
+_TASKS = ('Fashion-MNIST', 'SVHN', 'Shakespeare')
+TITLES = dict(enumerate((
+    *_TASKS, *(f'{task}, {mask}, over epsilon' for task in _TASKS for mask in ('rand-k', 'top-k'))
+), 1))
 # k is rounded, and the paper prints sigma = 0.3 for 0.316; levels are further apart.
 _P_TOLERANCE, _SIGMA_TOLERANCE = 0.02, 0.06
 

@@ -21,7 +21,7 @@ class PlaceSettings:
       ' Debian package dataset-fashion-mnist). svhn: train_32x32.mat, extra_32x32.mat,'
       ' test_32x32.mat. emnist, and shakespeare from TFF: a cache of .sqlite files, downloaded if'
       ' missing (default: ~/.tff).',
-      group=_GROUP, in_comparisons=False,
+      group=_GROUP,
   )
   runtime: str = options.option(
       'local',
@@ -35,17 +35,17 @@ class PlaceSettings:
   )
   workers: Optional[int] = options.option(
       None, 'Number of clients that run concurrently (default: one per GPU, or else per CPU core).',
-      group=_GROUP, at_least=1, in_comparisons=False,
+      group=_GROUP, at_least=1,
   )
   ray_address: Optional[str] = options.option(
       None,
       'Address of the Ray cluster; auto: the cluster on this machine (default: a new cluster on'
       ' this machine, for this run).',
-      group=_GROUP, requires=options.when('runtime', 'ray'), in_comparisons=False,
+      group=_GROUP, requires=options.when('runtime', 'ray'),
   )
   client_timeout: float = options.option(
       600.0, 'Timeout per client in seconds: its worker is ended, and the client runs elsewhere.',
-      group=_GROUP, above=0, requires=options.when('runtime', 'ray'), in_comparisons=False,
+      group=_GROUP, above=0, requires=options.when('runtime', 'ray'),
   )
 
 
@@ -88,8 +88,11 @@ def context(settings: PlaceSettings) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(tff_context)
-    except ValueError as error:  # Among the flags, only --devices is not checked yet.
-      raise errors.InputError(f'--devices={",".join(settings.devices or [])}: {error}') from None
+    except ValueError as error:  # The other flags are checked by now.
+      flag = f'--devices={",".join(settings.devices or [])}'
+      if settings.runtime == 'ray':
+        flag = f'--ray_address={settings.ray_address or ""}'
+      raise errors.InputError(f'{flag}: {error}') from None
     except (ConnectionError, ImportError) as error:
       raise errors.InputError(
           f'--ray_address={settings.ray_address or ""}: {error}. Start the cluster with'

@@ -6,9 +6,10 @@ only where they build a model or read TFF's data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 import hashlib
+import itertools
 import typing
 from typing import Any, NamedTuple, Optional
 
@@ -107,13 +108,7 @@ class TaskData:
 
   def public_digest(self) -> Optional[str]:
     """Returns a digest of the public examples, without a key; None without them."""
-    if self.public is None:
-      return None
-    digest = hashlib.blake2b(digest_size=16)
-    for array in self.public:
-      digest.update(f'{array.dtype}{array.shape}'.encode())
-      digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()
+    return None if self.public is None else digest_of_examples([self.public], 16)
 
   def _test_text(self) -> str:
     text = _UNKNOWN if self.test_owners is None else self.test_owners.text
@@ -286,6 +281,15 @@ def cut_pool(
       even=True,
       split_digest=digest_of_split(order.astype(np.int64), num_clients, num_public, num_validation),
   )
+
+
+def digest_of_examples(sets: Iterable[Examples], size: int, key: bytes = b'') -> str:
+  """Returns a digest of `size` bytes of arrays, their types and their shapes."""
+  digest = hashlib.blake2b(key=key, digest_size=size)
+  for array in itertools.chain.from_iterable(sets):
+    digest.update(f'{array.dtype}{array.shape}'.encode())
+    digest.update(np.ascontiguousarray(array))
+  return digest.hexdigest()
 
 
 def digest_of_split(*parts: Any) -> str:

@@ -76,6 +76,11 @@ class Group:
     return self.rounds_done >= self.config['rounds']
 
   @property
+  def validated(self) -> bool:
+    """Whether accuracies are of a validation set."""
+    return bool(self.config['flags'].get('validation_examples'))
+
+  @property
   def system(self) -> str:
     """The system, and whether it trains the last layer alone, in a few words."""
     is_head = self.config['flags'].get('trainable') == settings.HEAD

@@ -5,28 +5,15 @@ from tasks.cli import plugins
 from tasks.systems import system
 from tasks.systems import topk
 
-
-def _dense(settings, data):
-  del settings, data
-  return fedsmp_tff.Dense()
-
-
-def _randk(settings, data):
-  del data
-  return fedsmp_tff.RandK(settings.p, mask_rounds=settings.mask_rounds)
-
-
-def _released(settings, data):
-  del data
-  return fedsmp_tff.ReleasedTopK(settings.p, mask_rounds=settings.mask_rounds)
-
-
 _TOPK = dict(
     mask='largest updates on the public set, the same for all clients',
     sparsifier=topk.sparsifier, needs_public=True, options=topk.Options,
 )
-_RANDK = dict(mask='random coordinates, the same for all clients', sparsifier=_randk)
-_DENSE = dict(mask='all coordinates', sparsifier=_dense, masked=False)
+_RANDK = dict(
+    mask='random coordinates, the same for all clients',
+    sparsifier=lambda s, _: fedsmp_tff.RandK(s.p, mask_rounds=s.mask_rounds),
+)
+_DENSE = dict(mask='all coordinates', sparsifier=lambda *_: fedsmp_tff.Dense(), masked=False)
 
 SYSTEMS = plugins.Registry(
     'algorithm', 'SYSTEM',
@@ -39,7 +26,8 @@ SYSTEMS = plugins.Registry(
         system.System('fedavg_randk', 'FedAvg rand-k', private=False, **_RANDK),
         system.System(
             'fedsmp_released', 'Fed-SMP past releases',
-            'largest past releases and random coordinates, the same for all clients', _released,
+            'largest past releases and random coordinates, the same for all clients',
+            lambda s, _: fedsmp_tff.ReleasedTopK(s.p, mask_rounds=s.mask_rounds),
         ),
         system.System(
             'public_only', 'public-only baseline', private=False, needs_public=True,

@@ -38,8 +38,8 @@ def scores_of_releases(
   Returns:
     The canary's direction, in words, and the scores with and without it, float[num, scores].
   """
-  factory, dim = _factory(spec, sparsifier, seed)
-  audited = factory.round([(dim,)])
+  masks, dim = _SPARSIFIERS[sparsifier](num=spec.num_values), round(spec.num_values / _RATIO)
+  audited = fedsmp_tff.FedSmpFactory(masks, spec.mechanism(), seed=seed).round([(dim,)])
   state = audited.choose(audited.initial_state(seed))
   coordinates, num_slots = state.coordinates.numpy(), spec.num_slots
   noise_seed = randomness.fresh_seed() if seed is None else tf.constant([seed, 0], tf.int64)
@@ -92,8 +92,10 @@ def scores_of_releases(
     return tf.map_fn(score, reports, fn_output_signature=tf.float64)
 
   def scores(is_present):
-    update = _update(factory, direction, coordinates, dim) if is_present else np.zeros(dim)
-    update = tf.constant(update, tf.float32)
+    update = np.zeros(dim, np.float32)
+    if is_present:  # The clip turns it into C times `direction`.
+      update[coordinates] = _LENGTH * spec.clipping_norm / masks.scale(dim) * direction
+    update = tf.constant(update)
     base = randomness.fold_in(noise_seed, int(is_present))
     title = f'releases {"with" if is_present else "without"} a canary'
     starts = tqdm.trange(0, num, _RELEASES_AT_ONCE, desc=title, disable=None)
@@ -101,22 +103,3 @@ def scores_of_releases(
     return np.concatenate(batches)[:num]
 
   return where, scores(True), scores(False)
-
-
-def _factory(
-    spec: spec_lib.PrivacySpec, sparsifier: str, seed: Optional[int]
-) -> tuple[fedsmp_tff.FedSmpFactory, int]:
-  """Returns the aggregator that is audited, and d."""
-  masks = _SPARSIFIERS[sparsifier](num=spec.num_values)
-  factory = fedsmp_tff.FedSmpFactory(masks, spec.mechanism(), seed=seed)
-  return factory, round(spec.num_values / _RATIO)
-
-
-def _update(
-    factory: fedsmp_tff.FedSmpFactory, direction: np.ndarray, coordinates: np.ndarray, dim: int
-) -> np.ndarray:
-  """Returns the update, float32[d], that the clip turns into C times `direction`, float[k]."""
-  update = np.zeros(dim, np.float32)
-  length = _LENGTH * factory.mechanism.clipping_norm / factory.sparsifier.scale(dim)
-  update[coordinates] = length * direction
-  return update

@@ -15,6 +15,7 @@ from tasks import errors
 from tasks.cli import options
 from tasks.cli import place as place_lib
 from tasks.cli import settings as settings_lib
+from tasks.models import initializers
 from tasks.training import run_directory
 from tasks.training import tables
 
@@ -99,9 +100,9 @@ def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel
     )
   # The flags on which the model depends.
   task = datasets.TASKS[flags['task']]
-  own = options.options_of(task.options) if task.options is not None else ()
-  names = ['task', 'initializer', *(f'{task.name}_{name}' for name in own)]
-  settings = settings_lib.parse([options.flag_of(name, flags[name]) for name in names])[0]
-  model = experiment.build_model(settings, seed=0)
+  own = task.options and task.options(**{
+      name: flags[f'{task.name}_{name}'] for name in options.options_of(task.options)
+  })
+  model = task.build_model(own, initializers.INITIALIZERS[flags['initializer']](0))
   weights = run_directory.read_weights(path / run_directory.WEIGHTS, model.initial_weights)
   return experiment.with_weights(model, weights)

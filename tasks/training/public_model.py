@@ -11,7 +11,6 @@ A task has one fixed schedule (`task.Pretraining`), chosen on public data alone 
 from collections.abc import Callable
 import pathlib
 import sys
-import zipfile
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +18,7 @@ import tensorflow_federated as tff
 
 from tasks import errors
 from tasks.cli import settings as settings_lib
+from tasks.datasets import files
 from tasks.datasets import task as task_lib
 from tasks.models import split
 from tasks.training import experiment as experiment_lib
@@ -101,16 +101,13 @@ def train(
           ' the examples and the initial weights.'
       )
     report(epoch, loss)
-  flat = _apply_temperature([average.numpy() for average in averages], schedule.temperature)
+  flat = [average.numpy() for average in averages]
+  # The last layer: a matrix, and its bias if it has one.
+  num = 2 if len(flat) > 1 and flat[-1].ndim == 1 else 1
+  flat[-num:] = [array / np.float32(schedule.temperature) for array in flat[-num:]]
   return tff.learning.models.ModelWeights(
       tf.nest.pack_sequence_as(trainable, flat), non_trainable
   )
-
-
-def _apply_temperature(weights: list[np.ndarray], temperature: float) -> list[np.ndarray]:
-  """Returns weights with the last layer divided: a matrix, and its bias if it has one."""
-  num = 2 if len(weights) > 1 and weights[-1].ndim == 1 else 1
-  return [*weights[:-num], *(array / np.float32(temperature) for array in weights[-num:])]
 
 
 def initialized(
@@ -126,34 +123,36 @@ def initialized(
     return experiment
   if began:
     return experiment.with_body(_read_body(model, out.path / run_directory.BODY))
-  public = experiment.data.public
-  schedule = experiment.pretraining
+  experiment = pretrained(experiment)
+  if (body := experiment.body) is not None:
+    out.write_weights(
+        tff.learning.models.ModelWeights(body.weights, (body.matrix, body.mean)), run_directory.BODY
+    )
+  return experiment
+
+
+def pretrained(experiment: experiment_lib.Experiment) -> experiment_lib.Experiment:
+  """Returns a run that starts from pre-trained weights; with --trainable=head, it has a body."""
+  settings, model = experiment.settings, experiment.task_model
+  public, schedule = experiment.data.public, experiment.pretraining
 
   def report(epoch, loss):
     line = f'pre-training: epoch {epoch}/{schedule.epochs}, loss {loss:.4f}'
     print(line, file=sys.stderr, flush=True)
 
   weights = train(model, schedule, public, experiment.seeds.partition, report)
-  if not has_body:
+  if settings.trainable != settings_lib.HEAD:
     return experiment.with_initial_weights(weights)
   try:
     body, head = features.split(model, weights, public, experiment.is_scored)
   except ValueError as error:
     raise errors.InputError(f'--trainable={settings.trainable}: {error}') from None
-  out.write_weights(
-      tff.learning.models.ModelWeights(body.weights, (body.matrix, body.mean)), run_directory.BODY
-  )
   return experiment.with_initial_weights(head).with_body(body)
 
 
 def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
   """Returns the frozen body of a run that resumes."""
   like = model.initial_weights[0][:-2], ('matrix', 'mean')
-  try:
+  with files.reading(path, 'Restore it from a backup, or start over with --overwrite'):
     weights = run_directory.read_weights(path, like)
-  except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-    raise errors.InputError(
-        f'{path} can\'t be read ({type(error).__name__}: {error}). Restore it from a backup, or'
-        ' start over with --overwrite.'
-    ) from None
   return split.FrozenBody(model.body, weights.trainable, *weights.non_trainable)

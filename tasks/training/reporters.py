@@ -16,7 +16,6 @@ from tasks import datasets
 from tasks.training import experiment as experiment_lib
 from tasks.training import plan as plan_lib
 from tasks.training import run_directory
-from tasks.training import tables
 
 _SECONDS_PER_LINE = 10  # Minimum.
 
@@ -132,10 +131,6 @@ class Metrics(loop.Reporter):
         **spent,
         'uplink_megabytes': experiment.uplink_megabytes(rounds),
     }
-
-  def seconds(self) -> float:
-    """Returns the duration of all rounds and evaluations, also in earlier processes."""
-    return tables.seconds(self._timings)
 
 
 class Lines(loop.Reporter):

@@ -4,14 +4,11 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import datetime
-import hashlib
 import importlib.metadata
 import json
 import secrets
 import sys
 from typing import Any, Optional
-
-import numpy as np
 
 import fedsmp_tff
 from fedsmp_tff.privacy import budget as budget_lib
@@ -20,6 +17,7 @@ from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import errors
 from tasks.cli import options
 from tasks.cli import settings as settings_lib
+from tasks.datasets import files
 from tasks.datasets import task as task_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import finished
@@ -54,15 +52,10 @@ def check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Exper
   if out.config is None:
     return
   path = out.path / _DATA_DIGEST
-  try:
+  with files.reading(path, f"Without it the run's data can't be checked. {_REMEDY}"):
     recorded = json.loads(path.read_text(encoding='utf-8'))
-    is_equal = recorded['digest'] == _digest(experiment.data, bytes.fromhex(recorded['key']))
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise errors.InputError(
-        f'{path} can\'t be read ({type(error).__name__}: {error}), and the run\'s data can\'t be'
-        f' checked. {_REMEDY}.'
-    ) from None
-  if not is_equal:
+    key, digest = bytes.fromhex(recorded['key']), recorded['digest']
+  if digest != _digest(experiment.data, key):
     raise errors.InputError(
         f'--output_dir={out.path} has a run that began with other data'
         f' ({out.config["data_source"]}). Restore that data, name another directory, or start'
@@ -218,9 +211,4 @@ def _clients_name(experiment: experiment_lib.Experiment) -> str:
 
 def _digest(data: task_lib.TaskData, key: bytes) -> str:
   """Returns a digest of all examples: of every client in order, the test set and the public set."""
-  digest = hashlib.blake2b(key=key, digest_size=32)
-  for examples in (*data.clients, data.test, data.public or ()):
-    for array in examples:
-      digest.update(f'{array.dtype}{array.shape}'.encode())
-      digest.update(np.ascontiguousarray(array))
-  return digest.hexdigest()
+  return task_lib.digest_of_examples((*data.clients, data.test, data.public or ()), 32, key)

@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import time
-from typing import Any, BinaryIO, Optional
+from typing import IO, Any, BinaryIO, Optional
 
 import numpy as np
 
@@ -21,6 +21,20 @@ CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
 # Checkpoints lack the frozen body of --trainable=head.
 BODY = f'{CHECKPOINTS}/body.npz'
+
+
+def try_lock(file: IO, place: str, noun: str) -> bool:
+  """Returns whether this process could lock a file; without locks, warns and returns True."""
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  except OSError as error:
+    print(
+        f'{place} can\'t be locked ({error.strerror}): make sure that no other {noun} uses it.',
+        file=sys.stderr,
+    )
+  return True
 
 
 class RunDirectory(contextlib.AbstractContextManager):
@@ -120,20 +134,12 @@ class RunDirectory(contextlib.AbstractContextManager):
     self._replace(name, lambda file: np.savez(file, *arrays))
 
   def _take_lock(self) -> None:
-    try:
-      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(self._lock, f'tasks.run: {self.path}', 'run'):
       self._lock.seek(0)
       owner = self._lock.read().strip() or 'another process'
       raise errors.InputError(
           f'--output_dir={self.path} is in use by {owner}. Wait until that ends, or'
           ' name another directory.'
-      ) from None
-    except OSError as error:
-      print(
-          f'tasks.run: {self.path} can\'t be locked ({error.strerror}): make sure that no other run'
-          ' uses it.',
-          file=sys.stderr,
       )
     with tables.writing(self.path):
       self._lock.truncate(0)

@@ -1,19 +1,14 @@
-"""Tests of the aggregator: its types, what leaves a client, and what it composes with."""
+"""Tests of the aggregator: its types, what leaves a client, and its masks."""
 
 import collections
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
-import fedsmp_tff
 from fedsmp_tff import sparsifiers
-from tests.support import leaks
-from tests.support import numpy_reference
 from tests.support import one_round
 from tests.support import processes
-from tests.support import tiny_models
 
 
 def _form(process):
@@ -29,7 +24,7 @@ def _form(process):
 
 class TestComputation:
 
-  def test_types(self):
+  def test_types_and_that_only_integers_leave_a_client_through_a_secure_sum(self):
     process = processes.factory(
         sparsifiers.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0
     ).create(one_round.VECTOR)
@@ -41,11 +36,6 @@ class TestComputation:
         participants=np.int32, released=np.int32, clipping_norm=np.float64,
         signal_to_noise=np.float64,
     ))
-
-  def test_only_integers_leave_a_client_and_only_through_a_secure_sum(self):
-    process = processes.factory(
-        sparsifiers.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0
-    ).create(one_round.VECTOR)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
     form = _form(process)
     plain, bitwidth, secure, modular = form.work.type_signature.result
@@ -96,61 +86,3 @@ class TestExecution:
     assert len(set(masks(one))) == 3
     assert masks(one) == masks(process(1)) != masks(other)
     assert masks(fresh) != masks(fresh)
-
-  @pytest.mark.parametrize(
-      'value',
-      [
-          np.float32(0.25),
-          collections.OrderedDict(b=np.full((2, 2), 0.5, np.float32), a=np.full(3, 0.25)),
-          (np.full(2, 0.5, np.float32), [np.float32(1.0), np.float32(2.0)]),
-      ],
-  )
-  def test_any_structure_comes_back_as_it_went(self, value):
-    factory = processes.factory(sparsifiers.Dense(), 2)
-    value_type = tff.to_type(
-        tf.nest.map_structure(lambda v: tff.TensorType(v.dtype.type, v.shape), value)
-    )
-    _, output = one_round.run(factory, [value, value], value_type)
-    tf.nest.assert_same_structure(output.result, value)
-    for got, sent in zip(tf.nest.flatten(output.result), tf.nest.flatten(value)):
-      assert np.asarray(got).dtype == sent.dtype
-      np.testing.assert_allclose(got, sent, atol=1e-6)
-
-
-class TestComposition:
-  """Unchanged in processes that are not ours."""
-
-  _CLIENTS, _LEARNING_RATE = 3, 0.05
-
-  def _factory(self):
-    return processes.factory(
-        sparsifiers.RandK(num=4), self._CLIENTS, clipping_norm=0.7, noise_multiplier=0.0
-    )
-
-  def test_stock_fed_avg(self):
-    model = tiny_models.linear_regression()
-    process = tff.learning.algorithms.build_unweighted_fed_avg(
-        lambda: tff.learning.models.model_from_functional(model),
-        client_optimizer_fn=tff.learning.optimizers.build_sgdm(self._LEARNING_RATE),
-        model_aggregator=self._factory(),
-        metrics_aggregator=fedsmp_tff.no_client_metrics,
-    )
-    state = process.initialize()
-    before = process.get_model_weights(state).trainable
-    examples = [tiny_models.regression_examples(6, seed=i) for i in range(self._CLIENTS)]
-    output = process.next(state, [tf.data.Dataset.from_tensor_slices(e).batch(6) for e in examples])
-    after = process.get_model_weights(output.state).trainable
-    # One step of full-batch SGD.
-    updates = []
-    for part in examples:
-      update = numpy_reference.linear_regression_update(
-          before, *part, batches=[np.arange(6)], learning_rate=self._LEARNING_RATE, momentum=0.0
-      )
-      updates.append(np.concatenate([np.ravel(array) for array in update]))
-    expected = numpy_reference.mean_without_noise(
-        updates, state.aggregator.coordinates, 10 / 4, 0.7
-    )
-    got = np.concatenate([(b - a).reshape(-1) for b, a in zip(before, after)])
-    np.testing.assert_allclose(got, expected, atol=2e-6)
-    assert output.metrics['aggregator']['participants'] == self._CLIENTS
-    leaks.check_nothing_else_leaves_clients(process, output.metrics)

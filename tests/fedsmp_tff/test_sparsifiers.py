@@ -48,12 +48,6 @@ class TestComputation:
     with pytest.raises(ValueError, match=match):
       sparsifiers.TopK(0.5, public_examples=examples, public_clients=clients)
 
-  def test_scale_is_d_over_k_for_randk_only(self):
-    assert sparsifiers.RandK(num=3).scale(12) == 4.0
-    assert sparsifiers.TopK(num=3, public_examples=_EXAMPLES).scale(12) == 1.0
-    assert sparsifiers.Dense().scale(12) == 1.0
-
-
 class TestExecution:
 
   def test_randk_is_uniform_over_all_subsets(self):

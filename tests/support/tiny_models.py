@@ -38,6 +38,19 @@ def linear_regression(features=4, outputs=2, seed=0):
   )
 
 
+def softmax_regression(features, classes):
+  """The regression's weights and logits, with labels int32 and their cross-entropy as the loss."""
+  regression = linear_regression(features, classes)
+  return tff.learning.models.FunctionalModel(
+      initial_weights=regression.initial_weights,
+      predict_on_batch_fn=regression.predict_on_batch,
+      loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
+          tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
+      ),
+      input_spec=(tf.TensorSpec([None, features], tf.float32), tf.TensorSpec([None], tf.int32)),
+  )
+
+
 def regression_examples(num, features=4, outputs=2, seed=0):
   rng = np.random.default_rng([seed, 1])
   return (

@@ -197,7 +197,7 @@ class TestValues:
 
   @pytest.mark.parametrize('name', [
       'build_weighted_fed_avg', 'build_weighted_fed_avg_with_optimizer_schedule',
-      'build_weighted_fed_prox', 'build_fed_sgd',
+      'build_weighted_fed_prox', 'build_fed_sgd', 'build_unweighted_fed_avg',
   ])
   def test_numbers_of_examples_have_no_weight(self, name):
     # One step of full-batch SGD; at learning rate 1 the update is the gradient.

@@ -1,6 +1,5 @@
 """Tests of the command `python -m tasks.account`."""
 
-import json
 import re
 import shutil
 import sys
@@ -182,16 +181,6 @@ class TestLedger:
       assert f'{other}/privacy_ledger.jsonl are copies of one ledger' in err
     status, out, _ = self._account(capsys, f'--ledger={copy}')
     assert status == 0 and 'fresh noise; initial weights: not recorded\n' in out
-
-  def test_initial_weights_are_named(self, data_dir, tmp_path, capsys):
-    arguments = (
-        '--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public', '--rounds=1'
-    )
-    assert commands.main(commands.tiny(data_dir, tmp_path / 'run', *arguments)) == 0
-    digest = json.loads((tmp_path / 'run' / 'config.json').read_text())['public_digest']
-    capsys.readouterr()
-    _, out, _ = self._account(capsys, f'--ledger={tmp_path / "run"}')
-    assert f'; initial weights: pre-trained on public examples, digest {digest}\n' in out
 
   def test_one_that_was_cut_is_refused(self, tmp_path, capsys):
     (one,) = self._runs(tmp_path, (5, {}))

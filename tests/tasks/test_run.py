@@ -60,7 +60,10 @@ class TestExecution:
       assert not [name for name in rows[0] if 'epsilon' in name]
     summary = json.loads((out / 'summary.json').read_text())
     assert summary['rounds'] == 3
-    assert summary['best_test_accuracy'] == max(float(row['test_accuracy']) for row in rows)
+    accuracies = [float(row['test_accuracy']) for row in rows]
+    best, best_round = max(accuracies), accuracies.index(max(accuracies))
+    assert (summary['best_test_accuracy'], summary['best_round']) == (best, best_round)
+    assert f'best {100 * best:.2f} % (round {best_round}), final' in printed
     assert summary['final_test_accuracy'] == float(rows[-1]['test_accuracy'])
     config = json.loads((out / 'config.json').read_text())
     assert config['dim'] == commands.DIM and config['algorithm'] == algorithm

@@ -104,11 +104,6 @@ class TestClaim:
 
 class TestExecution:
 
-  @pytest.mark.parametrize('sigma, epsilon', [(1.0, 2.02), (1.4, 1.01), (2.0, 0.58), (2.5, 0.44)])
-  def test_the_papers_figures(self, sigma, epsilon):
-    # Its tables, to their two digits; 2.014 is printed there as 2.02.
-    assert _spec(sigma).epsilon(accountants.PAPER, _T) == pytest.approx(epsilon, abs=0.007)
-
   def test_the_papers_shakespeare_is_a_sigma_squared_of_a_tenth(self):
     # Its 6.99 is not what its own accounting gives for sigma = 0.3, but for sqrt(0.1).
     options = dict(r=10, n=10**9, rounds=1000, delta=1e9**-1.1)

@@ -23,9 +23,9 @@ class _Stop(KeyboardInterrupt):
   status = 143
 
 
-def _command(**facts):
+def _command(run, **facts):
   return command.Command(
-      'tasks.echo', ('usage: echo',), (_Options,), failures=lambda: (_Failure, _Stop), **facts
+      'tasks.echo', ('usage: echo',), run, (_Options,), failures=lambda: (_Failure, _Stop), **facts
   )
 
 
@@ -40,24 +40,26 @@ class TestMain:
 
   def test_the_options_arrive(self):
     found = []
-    assert _command().main(['echo', '--size=4', '--loud'], found.append) == 0
+    assert _command(found.append).main(['echo', '--size=4', '--loud']) == 0
     assert found == [_Options(size=4, loud=True)]
-    assert _command().main(['echo'], lambda options: options.size) == 3
+    assert _command(lambda options: options.size).main(['echo']) == 3
 
   def test_arguments_that_are_no_flags(self, capsys):
     found = []
-    with_arguments = _command(parse=command.parse_with_arguments)
+    with_arguments = _command(
+        lambda *both: found.append(both), parse=command.parse_with_arguments
+    )
     for arguments in (['a', '--size=4', 'b'], ['--size=4', 'a', 'b']):
-      assert with_arguments.main(['echo', *arguments], lambda *both: found.append(both)) == 0
+      assert with_arguments.main(['echo', *arguments]) == 0
     assert found == [(_Options(size=4), ['a', 'b'])] * 2
-    assert _command().main(['echo', 'a'], _fail(AssertionError)) == 2
+    assert _command(_fail(AssertionError)).main(['echo', 'a']) == 2
     assert capsys.readouterr().err == (
         "tasks.echo: 'a' is not a flag. Flags start with -- (see python -m tasks.echo --help).\n"
     )
 
   @pytest.mark.parametrize('flag', ['--help', '-h', '--helpfull'])
   def test_help(self, flag, capsys):
-    assert _command().main(['echo', '--size=x', flag], _fail(AssertionError)) == 0
+    assert _command(_fail(AssertionError)).main(['echo', '--size=x', flag]) == 0
     text = capsys.readouterr().out
     assert text.startswith('usage: echo\n\nFlags:\n') and '\n  --size: Size.\n' in text
 
@@ -73,7 +75,7 @@ class TestMain:
       ],
   )
   def test_what_the_user_must_correct(self, argument, sentence, capsys):
-    assert _command().main(['echo', argument], _fail(AssertionError)) == 2
+    assert _command(_fail(AssertionError)).main(['echo', argument]) == 2
     said = capsys.readouterr().err
     assert said.startswith('tasks.echo: ') and said.count('\n') == 1
     with pytest.raises(errors.InputError, match=sentence):
@@ -81,7 +83,7 @@ class TestMain:
 
   def test_exit_statuses(self, capsys):
     for error, status in ((errors.InputError('a'), 2), (_Failure('b'), 1), (_Stop('c'), 143)):
-      assert _command().main(['echo'], _fail(error)) == status
+      assert _command(_fail(error)).main(['echo']) == status
     assert capsys.readouterr().err == 'tasks.echo: a\ntasks.echo: b\ntasks.echo: c\n'
     with pytest.raises(ZeroDivisionError):
-      _command().main(['echo'], _fail(ZeroDivisionError()))
+      _command(_fail(ZeroDivisionError())).main(['echo'])

@@ -10,12 +10,6 @@ from tasks import errors
 from tasks import systems
 from tasks.cli import plugins
 
-_MANAGER = tff.program.MemoryReleaseManager()
-
-
-def manager():
-  return _MANAGER
-
 
 def no_manager():
   return 3

@@ -1,7 +1,6 @@
-"""Tests of Fashion-MNIST from small IDX files, and from the real ones where present."""
+"""Tests of Fashion-MNIST from small IDX files."""
 
 import gzip
-import pathlib
 
 import numpy as np
 import pytest
@@ -10,8 +9,6 @@ from tasks import errors
 from tasks.datasets import fashion_mnist
 from tasks.datasets import task as task_lib
 from tests.support import small_data
-
-_REAL = pathlib.Path('/usr/share/datasets/fashion-mnist')
 
 
 def _load(directory, num_public=0):

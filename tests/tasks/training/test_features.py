@@ -7,11 +7,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import fedsmp_tff
 from tasks.datasets import task as task_lib
 from tasks.models import cnn
 from tasks.models import initializers
-from tasks.training import experiment
 from tasks.training import features
 
 
@@ -63,6 +61,8 @@ class TestExecution:
     for name, num in (('test', 300), ('public', 40)):
       x, y = getattr(on_features, name)
       assert x.shape == (num, 6) and y is getattr(data, name)[1]
+      np.testing.assert_allclose(x, body(tf.constant(getattr(data, name)[0])), atol=2e-3)
+
 
   def test_features_of_a_client_depend_on_no_other_client(self):
     # Small clients share a call; two large ones do not.
@@ -78,42 +78,6 @@ class TestExecution:
         own_x, own_y = on_features[client]
         np.testing.assert_array_equal(x.view(np.uint16), own_x.view(np.uint16))
         assert len(x) == len(y) == sizes[client] and y is own_y is clients[client][1]
-
-  def test_rounds_on_features_are_rounds_through_the_frozen_body(self):
-    data = _data()
-    body, head = _split(data)
-    on_features = experiment.with_weights(_model().head(), head)
-
-    @tf.function
-    def predict_on_batch(weights, x, training):
-      return on_features.predict_on_batch(weights, body(x), training=training)
-
-    through_body = tff.learning.models.FunctionalModel(
-        initial_weights=(head.trainable, ()), predict_on_batch_fn=predict_on_batch,
-        loss_fn=on_features.loss, input_spec=_model().input_spec,
-    )
-    trained = []
-    for model, examples in (
-        (through_body, data),
-        (on_features, features.of_data(data, body, _model().input_spec[0])),
-    ):
-      process = fedsmp_tff.build_fed_smp(
-          model,
-          fedsmp_tff.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), 4, epochs=2),
-          fedsmp_tff.FedSmpFactory(
-              fedsmp_tff.TopK(0.5, public_examples=examples.public),
-              fedsmp_tff.Mechanism(3, clipping_norm=0.1, noise_multiplier=1.0),
-          ),
-          seed=5,
-      )
-      client_data, state = features.ClientData(examples, tagged=True), process.initialize()
-      for _ in range(3):
-        state = process.next(state, [client_data(client) for client in range(3)]).state
-      trained.append(process.get_model_weights(state).trainable)
-    for array, other, start in zip(*trained, head.trainable):
-      np.testing.assert_array_equal(array, other)
-      assert not np.array_equal(array, start)
-
 
 class TestClientData:
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks import errors
 from tasks.datasets import task as task_lib
@@ -11,21 +9,6 @@ from tasks.training import public_model
 from tests.support import tiny_models
 
 _CLASSES, _FEATURES = 3, 4
-
-
-def _model():
-  """Softmax regression on float32[4]."""
-  regression = tiny_models.linear_regression(_FEATURES, _CLASSES)
-  return tff.learning.models.FunctionalModel(
-      initial_weights=regression.initial_weights,
-      predict_on_batch_fn=tf.function(
-          lambda weights, x, training: tf.matmul(x, weights[0][0]) + weights[0][1]
-      ),
-      loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
-          tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
-      ),
-      input_spec=(tf.TensorSpec([None, _FEATURES], tf.float32), tf.TensorSpec([None], tf.int32)),
-  )
 
 
 def _examples(num):
@@ -74,7 +57,7 @@ class TestTrain:
   @pytest.mark.parametrize('decay', [0.0, 0.9])
   def test_equals_numpy(self, decay):
     # Inputs of norm 10: gradients are clipped at first.
-    model, (x, y) = _model(), _examples(50)
+    model, (x, y) = tiny_models.softmax_regression(_FEATURES, _CLASSES), _examples(50)
     schedule = task_lib.Pretraining(3, 0.05, 16, decay, temperature=1.3)
     reports = []
     weights = public_model.train(model, schedule, (5 * x, y), 7, lambda *r: reports.append(r))
@@ -87,4 +70,4 @@ class TestTrain:
   def test_a_loss_that_is_not_finite_is_refused(self):
     x, y = _examples(40)
     with pytest.raises(errors.RunError, match='loss on the public examples is nan in epoch 1'):
-      public_model.train(_model(), task_lib.Pretraining(), (x * np.nan, y), 1)
+      public_model.train(tiny_models.softmax_regression(_FEATURES, _CLASSES), task_lib.Pretraining(), (x * np.nan, y), 1)

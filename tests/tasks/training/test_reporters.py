@@ -12,35 +12,23 @@ from tests.support import waiting
 _SAMPLE, _ALL = 3, 20
 
 
-def _run(capsys, data_dir, out, *arguments, status=0):
-  """Makes a run; returns its accuracies, its summary and its output."""
-  assert commands.main(commands.tiny(data_dir, out, *arguments)) == status
-  accuracies = [float(row['test_accuracy']) for row in commands.rows(out / 'metrics.csv')]
-  return accuracies, json.loads((out / 'summary.json').read_text()), capsys.readouterr().out
-
-
 def test_accuracy_on_samples(data_dir, tmp_path, capsys):
   # It is luck that the sample of this seed starts higher than the whole test set ends.
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
-  (*samples, final), summary, printed = _run(capsys, data_dir, tmp_path / 'a', *flags)
+  assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
+  rows = commands.rows(tmp_path / 'a' / 'metrics.csv')
+  *samples, final = (float(row['test_accuracy']) for row in rows)
+  summary = json.loads((tmp_path / 'a' / 'summary.json').read_text())
+  printed = capsys.readouterr().out
   assert max(samples) > final
   assert all(round(accuracy * _SAMPLE, 6).is_integer() for accuracy in samples)
   assert round(final * _ALL, 6).is_integer()
-  columns = commands.rows(tmp_path / 'a' / 'metrics.csv')[0]
-  assert not [name for name in (*columns, *summary) if 'best' in name]
+  assert not [name for name in (*rows[0], *summary) if 'best' in name]
   assert summary['final_test_accuracy'] == final and summary['measured_round'] == 3
   config = json.loads((tmp_path / 'a' / 'config.json').read_text())
   assert config['flags']['eval_examples'] == _SAMPLE
   assert f'evaluation {_SAMPLE} random test examples every round' in ' '.join(printed.split())
   assert f'accuracy   final {100 * final:.2f} %\n' in printed and 'best' not in printed
-
-
-def test_accuracy_on_all_examples(data_dir, tmp_path, capsys):
-  flags = ('--seed=1', '--algorithm=fedavg')  # The default of --eval_examples exceeds the test set.
-  accuracies, summary, printed = _run(capsys, data_dir, tmp_path / 'a', *flags)
-  best, best_round = max(accuracies), accuracies.index(max(accuracies))
-  assert (summary['best_test_accuracy'], summary['best_round']) == (best, best_round)
-  assert f'best {100 * best:.2f} % (round {best_round}), final' in printed
 
 
 @pytest.mark.parametrize('seconds', [0, 100_000])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks import account
 from tasks.datasets import fashion_mnist
 from tasks.training import features
 from tasks.training import finished
@@ -65,6 +66,9 @@ def test_rounds_start_from_the_weights_of_public_only(public, data_dir, tmp_path
   # The first row is about the initial weights.
   first = commands.rows(out / 'metrics.csv')[0]
   assert float(first['test_accuracy']) == _json(public / 'summary.json')['final_test_accuracy']
+  digest = _json(out / 'config.json')['public_digest']
+  _, named, _ = commands.of_module(capsys, account, f'--ledger={out}')
+  assert f'; initial weights: pre-trained on public examples, digest {digest}\n' in named
   # A run that resumes does not train again.
   (out / 'summary.json').unlink()
   assert _run(data_dir, out, *arguments) == 0
