@@ -32,9 +32,6 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
   proof does not cover rounding of floats and of the encoding (at most `step`/2 per value). With
   integer noise it covers the integers of the reports.
 
-  Without DP (`clipping_norm` None) clients neither clip nor add noise; values are encoded in
-  [-`value_bound`, `value_bound`].
-
   A round fails (`tf.errors.InvalidArgumentError` in this package's contexts) unless exactly
   `num_slots` participants report, including dummy participants without data
   (`sampling.PoissonSampler`): fewer noise shares would add up to less than the mechanism's noise.
@@ -124,30 +121,19 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
           f' gives all clients equal weight. Found weights of type {weight_type}.'
       )
     flattener = flattening.Flattener(value_type)
-    round_ = self.round(flattener.shapes)
-
-    @tff.tensorflow.computation
-    def initial_state():
-      return round_.choose(round_.initial_state(self.seed))
-
-    @tff.federated_computation
-    def init_fn():
-      return tff.federated_eval(initial_state, tff.SERVER)
-
+    steps = self.round(flattener.shapes)
+    initial_state = tff.tensorflow.computation(lambda: steps.choose(steps.initial_state(self.seed)))
     state_type = initial_state.type_signature.result
-
-    @tff.tensorflow.computation(state_type)
-    def message_to_clients(state):
-      return state.message()
+    message_to_clients = tff.tensorflow.computation(lambda state: state.message(), state_type)
 
     @tff.tensorflow.computation(value_type, message_to_clients.type_signature.result)
     def report(value, state):
-      return round_.report(flattener.flatten(value), state, randomness.fresh_seed())
+      return steps.report(flattener.flatten(value), state, randomness.fresh_seed())
 
     @tff.tensorflow.computation(state_type, report.type_signature.result)
     def finish(state, total):
-      update, state, measurements = round_.finish(total, state)
-      return round_.choose(state), flattener.unflatten(update), measurements
+      update, state, measurements = steps.finish(total, state)
+      return steps.choose(state), flattener.unflatten(update), measurements
 
     @tff.federated_computation(
         tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(value_type, tff.CLIENTS)
@@ -155,8 +141,9 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     def next_fn(state, value):
       message = tff.federated_broadcast(tff.federated_map(message_to_clients, state))
       reports = tff.federated_map(report, (value, message))
-      total = round_.secure_sum(reports)
+      total = steps.channel.secure_sum(reports)
       new_state, mean, measurements = tff.federated_map(finish, (state, total))
       return tff.templates.MeasuredProcessOutput(new_state, mean, measurements)
 
-    return tff.templates.AggregationProcess(init_fn, next_fn)
+    initialize = tff.federated_computation(lambda: tff.federated_eval(initial_state, tff.SERVER))
+    return tff.templates.AggregationProcess(initialize, next_fn)

@@ -16,9 +16,6 @@ def failed_check(error: Exception) -> Optional[str]:
   """Returns the sentence of a failed `tf.debugging` check; None if no check failed.
 
   TensorFlow puts the sentence after a traceback of the graph.
-
-  >>> failed_check(ValueError('Graph execution error: assertion failed: [Too few.] [x = ] [0]'))
-  'Too few.'
   """
   match = re.search(r'assertion failed: \[(.*?)\](?= \[|$)', str(error), re.DOTALL)
   return match and match.group(1)

@@ -47,31 +47,30 @@ class Flattener:
           f' {value_type}.'
       )
     self._type = value_type
-    self._leaves = leaf_types(value_type)
-    self.shapes = [tuple(leaf.shape) for leaf in self._leaves]
-    self._sizes = list(map(math.prod, self.shapes))
+    leaves = leaf_types(value_type)
+    self.shapes = [tuple(leaf.shape) for leaf in leaves]
+    self._sizes = sizes(self.shapes)
     self.dim = sum(self._sizes)
     if not 0 < self.dim < 2**31:
       raise TypeError(
           '`value_type` must have from 1 to 2^31 - 1 elements in total, the range of int32'
           f' coordinates. Found {self.dim}.'
       )
-    is_double = any(leaf.dtype.type is np.float64 for leaf in self._leaves)
+    is_double = any(leaf.dtype.type is np.float64 for leaf in leaves)
     self._dtype = tf.float64 if is_double else tf.float32
 
   def flatten(self, value: Any) -> tf.Tensor:
     """Returns the vector [d], float64 if any tensor is, else float32."""
-    leaves = _leaf_values(value, self._type)
+    # In a list, since a single tensor is no container.
+    leaves = tff.structure.flatten(tff.structure.from_container([value], recursive=True))
     return tf.concat([tf.reshape(tf.cast(leaf, self._dtype), [-1]) for leaf in leaves], axis=0)
 
   def unflatten(self, vector: tf.Tensor) -> Any:
     """Returns the structure whose tensors, cast to their types, make up `vector` [d]."""
-    parts = tf.split(vector, self._sizes)
-    leaves = iter([
-        tf.cast(tf.reshape(part, leaf.shape), leaf.dtype)
-        for part, leaf in zip(parts, self._leaves)
-    ])
-    return _pack(leaves, self._type)
+    parts = iter(tf.split(vector, self._sizes))
+    return tff.types.structure_from_tensor_type_tree(
+        lambda leaf: tf.cast(tf.reshape(next(parts), leaf.shape), leaf.dtype), self._type
+    )
 
 
 def leaf_types(value_type: tff.Type) -> list[tff.TensorType]:
@@ -85,34 +84,6 @@ def leaf_types(value_type: tff.Type) -> list[tff.TensorType]:
   ]
 
 
-def _leaf_values(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
-  if isinstance(value_type, tff.TensorType):
-    return [value]
-  if not isinstance(value, tff.structure.Struct):
-    value = tff.structure.from_container(value)
-  return [
-      leaf
-      for (_, child), (_, element) in zip(
-          tff.structure.iter_elements(value), tff.structure.iter_elements(value_type)
-      )
-      for leaf in _leaf_values(child, element)
-  ]
-
-
-def _pack(leaves, value_type: tff.Type) -> Any:
-  if isinstance(value_type, tff.TensorType):
-    return next(leaves)
-  struct = tff.structure.Struct([
-      (name, _pack(leaves, element)) for name, element in tff.structure.iter_elements(value_type)
-  ])
-  return tff.types.type_to_py_container(struct, value_type)
-
-
 def sizes(shapes: Shapes) -> list[int]:
   """Returns the number of elements of each tensor; they sum up to d."""
   return list(map(math.prod, shapes))
-
-
-def dim(shapes: Shapes) -> int:
-  """Returns d, the number of elements of all tensors."""
-  return sum(sizes(shapes))

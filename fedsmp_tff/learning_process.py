@@ -138,25 +138,21 @@ def build_fed_smp(
   )
   get_hparams = tff.tensorflow.computation(steps.get_hparams, state_type)
 
-  @tff.federated_computation
-  def initialize():
-    return tff.federated_eval(initial_state, tff.SERVER)
-
   @tff.federated_computation(
       tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(steps.data_type, tff.CLIENTS)
   )
   def next_fn(state, client_data):
     message = tff.federated_broadcast(tff.federated_map(message_to_clients, state))
     reports = tff.federated_map(client_report, (client_data, message))
-    total = steps.round.secure_sum(reports)
+    total = steps.round.channel.secure_sum(reports)
     return tff.learning.templates.LearningProcessOutput(
         *tff.federated_map(finish_round, (state, total))
     )
 
   return FedSmpProcess(
-      initialize,
+      tff.federated_computation(lambda: tff.federated_eval(initial_state, tff.SERVER)),
       next_fn,
-      tff.tensorflow.computation(steps.get_model_weights, state_type),
+      tff.tensorflow.computation(lambda state: state.global_model_weights, state_type),
       tff.tensorflow.computation(steps.set_model_weights, (state_type, steps.weights_type)),
       get_hparams_fn=get_hparams,
       set_hparams_fn=tff.tensorflow.computation(
@@ -179,15 +175,18 @@ class _Algorithm1:
     self.weights_type = tff.tensorflow.computation(self._initial_weights).type_signature.result
     self._flattener = flattening.Flattener(self.weights_type.trainable)
     self.round = aggregator.round(self._flattener.shapes)
-    self.data_type = _data_type_of(model, tagged=seed is not None)
-    self._train = local_training.TracedTraining(training, model, self.weights_type)
-    public = aggregator.sparsifier.public_training(training)
-    self._public_update = None
-    self._public_training = training if public is None else public.training
+    self.data_type = local_training.examples_type(model)
+    if seed is not None:  # From `tag_client`.
+      self.data_type = tff.StructWithPythonType(
+          [('client_id', tff.SequenceType(np.int64)), ('examples', self.data_type)],
+          collections.OrderedDict,
+      )
+    self._train = local_training.TracedTraining(training, model)
+    self._public = public = aggregator.sparsifier.public_training(training)
     if public is not None:
       train = self._train
       if public.training != training:
-        train = local_training.TracedTraining(public.training, model, self.weights_type)
+        train = local_training.TracedTraining(public.training, model)
       self._public_update = local_training.PublicUpdate(train, public, self._flattener)
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
@@ -208,7 +207,12 @@ class _Algorithm1:
   def client_report(self, data, message) -> collections.OrderedDict[str, tf.Tensor]:
     """Trains (ClientUpdate), then makes the report (DP-spar)."""
     weights, hparams, state = message
-    client_seed, examples = self._seed_and_examples(data, state)
+    if self._seed is None:
+      client_seed, examples = randomness.fresh_seed(), data
+    else:
+      round_seed = randomness.of_round(state.seed, state.round_num)
+      client_seed = randomness.of_client(round_seed, data['client_id'].get_single_element())
+      examples = data['examples']
     update = self._train(
         weights,
         local_training.examples_of(examples),
@@ -242,9 +246,6 @@ class _Algorithm1:
     )
     return next_state, collections.OrderedDict(aggregator=measurements)
 
-  def get_model_weights(self, state) -> tff.learning.models.ModelWeights:
-    return state.global_model_weights
-
   def set_model_weights(self, state, weights) -> tff.learning.templates.LearningAlgorithmState:
     return state._replace(
         global_model_weights=weights,
@@ -269,36 +270,14 @@ class _Algorithm1:
         *tf.nest.map_structure(tf.convert_to_tensor, self._model.initial_weights)
     )
 
-  def _seed_and_examples(
-      self, data: Any, state: state_lib.FedSmpState
-  ) -> tuple[tf.Tensor, tf.data.Dataset]:
-    """Returns a client's seed in a round, int64[2], fresh without `seed`, and its examples."""
-    if self._seed is None:
-      return randomness.fresh_seed(), data
-    round_seed = randomness.of_round(state.seed, state.round_num)
-    client_id = data['client_id'].get_single_element()
-    return randomness.of_client(round_seed, client_id), data['examples']
-
   def _choose(
       self, state: state_lib.FedSmpState, weights, hparams, anew: bool = False
   ) -> state_lib.FedSmpState:
     def public_update(seed):
-      own = hparams
-      if self._public_training != self._training:
-        own = self._public_training.hparams_of_round(
-            self._public_training.initial_hparams(weights.trainable), state.round_num
-        )
+      own, training = hparams, self._public.training
+      if training != self._training:
+        initial = training.initial_hparams(weights.trainable)
+        own = training.hparams_of_round(initial, state.round_num)
       return self._public_update(weights, own, state.clipping_norm, seed)
 
-    return self.round.choose(state, public_update if self._public_update else None, anew)
-
-
-def _data_type_of(model: tff.learning.models.FunctionalModel, tagged: bool) -> tff.Type:
-  """Returns the TFF type of a client's data; `tagged`: from `tag_client`."""
-  examples = tff.SequenceType(tff.types.tensorflow_to_type(local_training.element_spec(model)))
-  if not tagged:
-    return examples
-  return tff.StructWithPythonType(
-      [('client_id', tff.SequenceType(np.int64)), ('examples', examples)],
-      collections.OrderedDict,
-  )
+    return self.round.choose(state, public_update if self._public else None, anew)

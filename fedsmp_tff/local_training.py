@@ -151,23 +151,21 @@ class LocalTraining:
 class TracedTraining:
   """`LocalTraining.train`, traced once for all graphs: tracing the paper's RNN takes 1.5 s."""
 
-  def __init__(
-      self,
-      training: LocalTraining,
-      model: tff.learning.models.FunctionalModel,
-      weights_type: tff.Type,
-  ):
-    """Initializes; `weights_type` is the TFF type of the model's `ModelWeights`."""
+  def __init__(self, training: LocalTraining, model: tff.learning.models.FunctionalModel):
     self._training = training
     self._model = model
-    self._weights_type = weights_type
     self._traces = {}
 
   def __call__(self, weights: Any, examples: Any, hparams: Any, seed: tf.Tensor) -> Any:
-    """See `LocalTraining.train`."""
-    specs = self._specs(examples)
+    """See `LocalTraining.train`; one trace is for any number of examples."""
+    arguments = weights, examples, hparams, seed
+    specs = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), arguments)
+    rows = tf.nest.map_structure(
+        lambda s: tf.TensorSpec([None, *s.shape[1:]], s.dtype), specs[1]
+    )
+    specs = specs[0], rows, *specs[2:]
     # Public examples may have other dtypes than clients' examples, such as int64 labels.
-    kind = tuple(tf.nest.flatten(specs[1]))
+    kind = tuple(tf.nest.flatten(rows))
     # TFF can trace Keras models only in a `tff.tensorflow.computation`, so not before a call.
     if kind not in self._traces:
       self._traces[kind] = tf.function(
@@ -176,21 +174,10 @@ class TracedTraining:
           ),
           autograph=False,
       ).get_concrete_function(*tf.nest.flatten(specs))
-    return self._traces[kind](*tf.nest.flatten((weights, examples, hparams, seed)))
-
-  def _specs(self, examples: Any) -> tuple[Any, ...]:
-    """Returns the specs of weights, any number of examples, hyperparameters and seed."""
-    weights = tff.types.type_to_tf_tensor_specs(self._weights_type)
-    hparams = tf.nest.map_structure(
-        lambda h: tf.TensorSpec(h.shape, h.dtype),
-        self._training.initial_hparams(weights.trainable),
-    )
-    examples = tf.nest.map_structure(
-        lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), examples
-    )
-    return weights, examples, hparams, tf.TensorSpec([2], tf.int64)
+    return self._traces[kind](*tf.nest.flatten(arguments))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class PublicUpdate:
   """The update on public data by which a sparsifier ranks coordinates (SelectTopk).
 
@@ -198,16 +185,9 @@ class PublicUpdate:
   server: TensorFlow runs independent operations at the same time.
   """
 
-  def __init__(
-      self,
-      train: TracedTraining,
-      public: sparsifiers.PublicTraining,
-      flattener: flattening.Flattener,
-  ):
-    """Initializes; `flattener` is for the trainable weights."""
-    self._train = train
-    self._public = public
-    self._flattener = flattener
+  train: TracedTraining
+  public: sparsifiers.PublicTraining
+  flattener: flattening.Flattener  # Of the trainable weights.
 
   def __call__(
       self, weights: Any, hparams: Any, clipping_norm: tf.Tensor, seed: tf.Tensor
@@ -220,11 +200,11 @@ class PublicUpdate:
       clipping_norm: float64, C of the round; infinite without clipping.
       seed: int64[2], public seed of the round.
     """
-    examples = tf.nest.map_structure(tf.convert_to_tensor, self._public.examples)
+    examples = tf.nest.map_structure(tf.convert_to_tensor, self.public.examples)
     updates = []
     for rows, own_seed in self._parts(seed):
       own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
-      update = self._flattener.flatten(self._train(weights, own, hparams, own_seed))
+      update = self.flattener.flatten(self.train(weights, own, hparams, own_seed))
       # The largest update dominates an unclipped mean: with ten pseudo-clients, in Shakespeare's
       # first round, it has 6 % of the energy of the clients' mean, the clipped mean 83 %.
       norm = tf.norm(tf.cast(update, tf.float64))
@@ -234,15 +214,15 @@ class PublicUpdate:
 
   def _parts(self, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
     """Returns the rows of the examples and the seed of each training."""
-    num_examples = len(tf.nest.flatten(self._public.examples)[0])
-    if self._public.clients is None:
+    num_examples = len(tf.nest.flatten(self.public.examples)[0])
+    if self.public.clients is None:
       return [(tf.range(num_examples), seed)]
     seed = randomness.derive(seed, randomness.Stream.PUBLIC)
     order = tf.random.experimental.stateless_shuffle(tf.range(num_examples), seed)
-    size = num_examples // self._public.clients
+    size = num_examples // self.public.clients
     return [
         (order[i * size : (i + 1) * size], randomness.fold_in(seed, i))
-        for i in range(self._public.clients)
+        for i in range(self.public.clients)
     ]
 
 
@@ -257,6 +237,7 @@ def examples_of(dataset: tf.data.Dataset) -> Any:
   return batches.take(1).get_single_element()
 
 
-def element_spec(model: tff.learning.models.FunctionalModel) -> Any:
-  """Returns the `tf.TensorSpec`s of one example, from the model's batched input."""
-  return tf.nest.map_structure(lambda s: tf.TensorSpec(s.shape[1:], s.dtype), model.input_spec)
+def examples_type(model: tff.learning.models.FunctionalModel) -> tff.SequenceType:
+  """Returns the type of a dataset of single examples, from the model's batched input."""
+  specs = tf.nest.map_structure(lambda s: tf.TensorSpec(s.shape[1:], s.dtype), model.input_spec)
+  return tff.SequenceType(tff.types.tensorflow_to_type(specs))

@@ -16,30 +16,6 @@ def no_client_metrics(
 ) -> tff.Computation:
   """Aggregates clients' metrics to nothing, for `metrics_aggregator=` of stock processes.
 
-  >>> import fedsmp_tff
-  >>> import tensorflow as tf
-  >>> layers = [tf.keras.layers.InputLayer([3]), tf.keras.layers.Dense(2)]
-  >>> model = tff.learning.models.functional_model_from_keras(
-  ...     tf.keras.Sequential(layers),
-  ...     tf.keras.losses.MeanSquaredError(),
-  ...     (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2])),
-  ... )
-  >>> process = tff.learning.algorithms.build_unweighted_fed_avg(
-  ...     model,
-  ...     tff.learning.optimizers.build_sgdm(0.1),
-  ...     model_aggregator=fedsmp_tff.FedSmpFactory(
-  ...         fedsmp_tff.RandK(0.5), fedsmp_tff.Mechanism(10, 1.0, 1.4)
-  ...     ),
-  ...     metrics_aggregator=fedsmp_tff.no_client_metrics,
-  ... )
-  >>> tff.test.assert_not_contains_unsecure_aggregation(process.next)
-  >>> list(process.next.type_signature.result.metrics.member['client_work']['train'])
-  []
-
-  Args:
-    metric_finalizers: Not used: there is nothing to finalize.
-    local_unfinalized_metrics_type: Not used.
-
   Returns:
     A computation that maps any metrics at clients to an empty `OrderedDict` at the server.
   """

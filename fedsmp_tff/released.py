@@ -34,9 +34,6 @@ class ReleasedTopK(sparsifiers.SizedSparsifier):
   aggregator. Compare TP-TopK (arXiv 2606.04375), for record-level privacy, which chooses one mask
   after a warm-up and keeps it.
 
-  Privacy: the mask is a function of past releases and of public randomness, so it is public before
-  the round (`FedSmpRound`).
-
   Attributes:
     random_fraction: Fraction of k that is drawn at random, in [0, 1].
   """
@@ -82,8 +79,6 @@ class HybridTopK(sparsifiers.TopK):
   releases reflect the clients' data, which may differ from public data. The public update is a
   noisy sample, so its energies are smoothed by the product of their rows and columns, as estimates
   from releases are (`Energies.estimate`).
-
-  Privacy: the mask is a function of past releases and of public data (`FedSmpRound`).
 
   Attributes:
     released_weight: Weight of the releases in the score, in [0, 1].

@@ -44,9 +44,7 @@ class PublicTraining(NamedTuple):
   Attributes:
     examples: A structure `(x, y)` of arrays whose first dimension counts the examples.
     training: A `LocalTraining`.
-    clients: Number of pseudo-clients, each with an equal part of the examples, redrawn each
-      time; the public update is the mean of their clipped updates. None: one training on all
-      examples, as in the paper.
+    clients: See `TopK.public_clients`.
   """
 
   examples: Any
@@ -56,6 +54,9 @@ class PublicTraining(NamedTuple):
 
 class Sparsifier(abc.ABC):
   """Interface: chooses k of d coordinates.
+
+  Privacy: a mask is a function of public data, public randomness and past releases, so it is public
+  before the round, and costs no epsilon (`FedSmpRound`).
 
   Attributes:
     mask_rounds: H, the number of rounds per mask. A mask is chosen before rounds 0, H, 2 H... and
@@ -174,12 +175,6 @@ class TopK(SizedSparsifier):
   weights. This requires the weights, so `TopK` works in `fedsmp_tff.build_fed_smp`, but not as the
   aggregator of a stock TFF process.
 
-  With `public_clients` the public update is the mean over pseudo-clients, each trained on an equal
-  part of the public examples and clipped to C, as clients are.
-
-  Privacy: the mask is a function of public data and of released weights, so it is public before the
-  round.
-
   >>> topk = TopK(num=2, public_examples=(np.zeros([8, 3]), np.zeros(8)))
   >>> topk.select(tf.constant([0.1, -3.0, 0.2, 2.0])).numpy().tolist()
   [1, 3]
@@ -189,8 +184,9 @@ class TopK(SizedSparsifier):
       as `fedsmp_tff.examples_of(dataset)`. The guarantee does not cover these examples.
     training: A `LocalTraining` on the public data, with its own learning rate; None: the clients'
       training, at their learning rate of the round.
-    public_clients: Number of pseudo-clients, whose examples are drawn without replacement, anew
-      each time; None: one training on all public examples, as in the paper.
+    public_clients: Number of pseudo-clients, each with an equal part of the examples, redrawn each
+      time; the public update is the mean of their updates, each clipped to C. None: one training on
+      all public examples, as in the paper.
   """
 
   public_examples: Any = None

@@ -96,7 +96,7 @@ FAULTS = (
           'tests/system/test_secrets.py'),
     Fault('fedsmp_tff/aggregator.py', 'state, randomness.fresh_seed())', 'state, state.seed)',
           'tests/system/test_secrets.py'),
-    Fault(_PROCESS, 'return randomness.fresh_seed(), data', 'return state.seed, data',
+    Fault(_PROCESS, 'examples = randomness.fresh_seed(), data', 'examples = state.seed, data',
           'tests/system/test_secrets.py'),
     Fault(_PROCESS, 'round_seed = randomness.of_round(state.seed, state.round_num)',
           'round_seed = state.seed', 'tests/system/test_secrets.py'),
@@ -123,7 +123,7 @@ FAULTS = (
           f'{_LIB}/privacy/test_pld.py'),
     Fault(_PLD, '  if not full:\n    return plain', '  if True:\n    return plain',
           f'{_LIB}/privacy/test_pld.py'),
-    Fault(_PLD, 'return _ROUNDING * sum(num for _, num in rounds)', 'return 0.0',
+    Fault(_PLD, 'rounding = _ROUNDING * sum(num for _, num in rounds)', 'rounding = 0.0',
           f'{_LIB}/privacy/test_pld.py {_LIB}/privacy/test_accountants.py'
           ' tests/system/test_properties.py'),
     Fault(_PLD,

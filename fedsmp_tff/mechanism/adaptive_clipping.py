@@ -18,13 +18,6 @@ class AdaptiveClipping:
   have norm at most 1 in units of C, so that the noise on the values is sigma / `value_weight`.
   The next C is a function of the noisy sum of votes, so it is public.
 
-  >>> import math
-  >>> adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2)
-  >>> math.exp(adaptive.log_factor(mean_vote=0.0))  # Half of the clients were clipped.
-  1.0
-  >>> round(math.exp(adaptive.log_factor(mean_vote=-0.5)), 3)  # All of them were.
-  1.105
-
   Attributes:
     quantile: Quantile of the clients' norms that C follows, in (0, 1).
     learning_rate: Step of the logarithm of C per round.

@@ -34,19 +34,15 @@ class Channel(abc.ABC):
   Attributes:
     num_values: Length of a client's vector.
     num_integers: Number of integers in a report.
-    bits: Bits per value.
     wire_bits: Bits per integer on the wire.
     step: Distance between adjacent representable values.
-    value_bound: Largest magnitude that is represented: of a value, or of `LatticeChannel`'s sum.
     dtype: Type of the integers.
   """
 
   num_values: int
   num_integers: int
-  bits: int
   wire_bits: int
   step: float
-  value_bound: float
   dtype: tf.DType
 
   @abc.abstractmethod
@@ -143,9 +139,7 @@ class GaussianChannel(mechanism_lib.FixedPoint, Channel):
 class LatticeChannel(integer_noise.Lattice, Channel):
   """Rounds vectors of norm at most 1 to integers, adds integer noise, sums modulo 2^bits."""
 
-  @property
-  def dtype(self) -> tf.DType:
-    return tf.int32
+  dtype = tf.int32
 
   @property
   def wire_bits(self) -> int:

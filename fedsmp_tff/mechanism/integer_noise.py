@@ -53,12 +53,6 @@ class Lattice:
   and reduces modulo 2^bits. The server takes the sum modulo 2^bits as a number around zero, scales
   it and rotates it back. A sum out of range wraps around, which costs accuracy, never privacy.
 
-  >>> lattice = Lattice(
-  ...     bits=16, num_values=1000, noise_multiplier=1.0, clients_per_round=100, num_slots=150,
-  ...     min_reports=150)
-  >>> lattice.modulus, round(lattice.value_bound, 2), round(lattice.scale)
-  (65536, 19.9, 1647)
-
   Attributes:
     bits: Bits of each integer, in a report and in the sum.
     num_values: Length of a client's vector.
@@ -173,7 +167,11 @@ def integer_table(variance: float) -> IntegerTable:
         ' draw exactly. Lower `bits`.'
     )
   with decimal.localcontext(decimal.Context(prec=_DIGITS)):
-    weights = _weights(decimal.Decimal(variance), entries // 2)
+    v = decimal.Decimal(variance)
+    weights, ratio, step = [decimal.Decimal(1)], (-1 / (2 * v)).exp(), (-1 / v).exp()
+    for _ in range(entries // 2):
+      weights.append(weights[-1] * ratio)
+      ratio *= step
     total = weights[0] + 2 * sum(weights[1:])
     while len(weights) > 2 and weights[-1] < _TAIL * total / entries:
       weights.pop()
@@ -190,14 +188,3 @@ def integer_table(variance: float) -> IntegerTable:
   ties = np.count_nonzero(times > 1)
   distance = float(tail / total) + ties * 2.0**-64 + len(high) * 2.0**-128
   return IntegerTable(1 - len(weights), high, low, distance)
-
-
-def _weights(variance, num):
-  """Returns exp(-x^2 / (2 variance)) at x = 0 ... num."""
-  ratio = (-1 / (2 * variance)).exp()
-  step = (-1 / variance).exp()
-  weights = [decimal.Decimal(1)]
-  for _ in range(num):
-    weights.append(weights[-1] * ratio)
-    ratio *= step
-  return weights

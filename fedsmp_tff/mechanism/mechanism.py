@@ -208,12 +208,6 @@ class FixedPoint:
   overflow nor wrap, whatever clients send. The decoded mean of values in range is within step / 2
   of their mean, besides float64's relative error of 2^-52.
 
-  >>> encoding = FixedPoint(default_bits(num_summands=100), value_bound=1.0, num_summands=100)
-  >>> encoding.bits, encoding.wire_bits, encoding.levels
-  (24, 32, 8388607)
-  >>> 100 * encoding.max_input < 2**31
-  True
-
   Attributes:
     bits: Bits per value.
     value_bound: B, the largest magnitude that is represented.

@@ -2,7 +2,7 @@
 
   server  choose      chooses the round's coordinates
   client  report      masks, clips, adds noise, encodes
-          secure_sum  adds the integers of all participants
+          channel.secure_sum  adds the integers of all participants
   server  finish      decodes, makes an update of the release, and remembers it
 
 `FedSmpFactory.create`, `build_fed_smp`, the audit and the tests run these functions.
@@ -15,7 +15,6 @@ import math
 from typing import Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
@@ -56,7 +55,7 @@ class FedSmpRound:
     Raises:
       ValueError: If `mechanism.num_values` is not the length of a client's vector.
     """
-    self.dim = flattening.dim(shapes)
+    self.dim = sum(flattening.sizes(shapes))
     self.num_kept = sparsifier.num_kept(self.dim)
     self.mechanism = mechanism
     self._sparsifier = sparsifier
@@ -163,12 +162,8 @@ class FedSmpRound:
     values = self.channel.encode(kept, noise_seed, _public_seed(state))
     return collections.OrderedDict(values=values, participants=tf.constant(1))
 
-  def secure_sum(self, reports: tff.Value) -> tff.Value:
-    """Sums reports securely, in a `tff.federated_computation`."""
-    return self.channel.secure_sum(reports)
-
   def sum(self, reports: list[channel_lib.Report]) -> channel_lib.Report:
-    """Sums reports as `secure_sum` does, in TensorFlow, for audits and tests."""
+    """Sums reports as `channel.secure_sum` does, in TensorFlow, for audits and tests."""
     return collections.OrderedDict(
         values=self.channel.sum([report['values'] for report in reports]),
         participants=tf.add_n([report['participants'] for report in reports]),

@@ -21,9 +21,6 @@ def find_sigma(
 
   Uses Brent's method on logarithms, in which epsilon is nearly linear.
 
-  >>> round(find_sigma(lambda sigma: 1 / sigma, 4.0, start=1.0, low=0.01, high=100.0), 6)
-  0.25
-
   Args:
     epsilon_fn: Maps a noise multiplier to epsilon; decreasing.
     epsilon: The target.
@@ -79,9 +76,6 @@ def refine_sigma(
 
 def most_rounds(epsilon_fn: Callable[[int], float], epsilon: float) -> int:
   """Returns the largest number of rounds, up to a million, within a target.
-
-  >>> most_rounds(lambda rounds: 0.1 * rounds, 1.25)
-  12
 
   Args:
     epsilon_fn: Maps a number of rounds to epsilon; increasing.

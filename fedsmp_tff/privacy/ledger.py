@@ -101,14 +101,8 @@ class Ledger(contextlib.AbstractContextManager):
   """
 
   def __init__(
-      self,
-      path: os.PathLike[str],
-      spec: spec_lib.PrivacySpec,
-      run: str = '',
-      *,
-      seed: Optional[int] = None,
-      data: str = '',
-      initial_weights: str = '',
+      self, path: os.PathLike[str], spec: spec_lib.PrivacySpec, run: str = '', *,
+      seed: Optional[int] = None, data: str = '', initial_weights: str = '',
       budget: Optional[budget_lib.EpsilonBudget] = None,
   ):
     """Begins a ledger, or continues the existing one.
@@ -171,14 +165,18 @@ class Ledger(contextlib.AbstractContextManager):
         self._file.truncate(recorded.size)
       return
     fields = dataclasses.asdict(head['spec'])
-    self._append({
-        'ledger': _VERSION,
-        'id': secrets.token_hex(8),
-        'randomness': _NOTE[self.seeded],
-        **head,
-        # JSON has no infinity: C of a run that does not clip.
-        'spec': {name: 'inf' if value == math.inf else value for name, value in fields.items()},
-    })
+    try:
+      self._append({
+          'ledger': _VERSION,
+          'id': secrets.token_hex(8),
+          'randomness': _NOTE[self.seeded],
+          **head,
+          # JSON has no infinity: C of a run that does not clip.
+          'spec': {name: 'inf' if value == math.inf else value for name, value in fields.items()},
+      })
+    except BaseException:
+      self._path.unlink()  # Else the same command would find a damaged ledger.
+      raise
 
   def __exit__(self, *unused_error) -> None:
     self.close()
@@ -215,7 +213,7 @@ class Ledger(contextlib.AbstractContextManager):
         )
       self._append({_ENTRY: entry, _ROUND: round_num})
     except BaseException:
-      self._rounds.pop()
+      del self._rounds[len(self._sums) - 1 :]  # A line in the file counts.
       raise
     return round_num if self.seeded else entry
 
@@ -256,8 +254,8 @@ class Ledger(contextlib.AbstractContextManager):
     with self._writing():
       self._file.write(line.encode())
       self._file.flush()
-      os.fsync(self._file.fileno())
-    self._sums.append(sum_)
+      self._sums.append(sum_)
+      os.fsync(self._file.fileno())  # Ctrl-C may end it.
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:

@@ -136,7 +136,7 @@ def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
   composed = functools.reduce(
       lambda a, b: a.compose(b), [loss.self_compose(num) for loss, num in rounds]
   )
-  rounding = _rounding(rounds)
+  rounding = _ROUNDING * sum(num for _, num in rounds)
 
   def epsilon_at(delta):
     if delta <= rounding:
@@ -178,8 +178,4 @@ def _epsilon(pmf: pld_pmf.PLDPmf, delta: float) -> float:
   if upper[num] <= lower[num] + delta:
     return 0.0
   return math.log((upper[num] - delta) / lower[num])
-
-
-def _rounding(rounds: Sequence[tuple[Loss, int]]) -> float:
-  return _ROUNDING * sum(num for _, num in rounds)
 

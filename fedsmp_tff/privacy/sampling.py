@@ -23,11 +23,6 @@ class Sampler(abc.ABC):
     seeded: Whether draws follow from a seed.
   """
 
-  population: int
-  clients_per_round: int
-  num_slots: int
-  seeded: bool
-
   def __init__(self, population: int, clients_per_round: int, seed: Optional[int] = None):
     """Initializes the sampler.
 
@@ -47,7 +42,7 @@ class Sampler(abc.ABC):
     if seed is not None and seed < 0:
       raise ValueError(f'`seed` must not be negative. Found {seed}.')
     self.population = population
-    self.clients_per_round = clients_per_round
+    self.num_slots = self.clients_per_round = clients_per_round
     self.seeded = seed is not None
     self._seed = seed
 
@@ -76,11 +71,6 @@ class FixedSampler(Sampler):
   >>> len(set(FixedSampler(population=1000, clients_per_round=4).sample(draw=0)))
   4
   """
-
-  def __init__(self, population: int, clients_per_round: int, seed: Optional[int] = None):
-    """See `Sampler`."""
-    super().__init__(population, clients_per_round, seed)
-    self.num_slots = clients_per_round
 
   def _sample(self, rng: np.random.Generator) -> np.ndarray:
     return rng.choice(self.population, self.clients_per_round, replace=False)

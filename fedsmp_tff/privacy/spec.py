@@ -161,16 +161,6 @@ class PrivacySpec:
     num = self.rounds if rounds is None else rounds
     return _epsilon(self.round, num, accountant or self.accountant, self.delta)
 
-  def without_truncation(self) -> 'PrivacySpec':
-    """Returns the specification with slots for all clients."""
-    if self.sampling == sampling_lib.FIXED or self.num_slots == self.population:
-      return self
-    return dataclasses.replace(self, num_slots=self.population, min_reports=None)
-
-  def with_noise_multiplier(self, noise_multiplier: float) -> 'PrivacySpec':
-    """Returns the specification with another sigma."""
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier)
-
   def calibrated(
       self, epsilon: float, accountant: Optional[accountants.Accountant] = None
   ) -> 'PrivacySpec':
@@ -195,7 +185,10 @@ class PrivacySpec:
     tried = dataclasses.replace(self, bits=None) if gaussian else self
 
     def epsilon_fn(sigma, accountant=accountant):
-      return tried.with_noise_multiplier(sigma).epsilon(accountant)
+      try:
+        return dataclasses.replace(tried, noise_multiplier=sigma).epsilon(accountant)
+      except ValueError:  # Integer noise below the least variance of a share.
+        return math.inf
 
     fast_fn = functools.partial(epsilon_fn, accountant=accountant.faster or accountant)
     sigma = calibration.find_sigma(fast_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
@@ -205,7 +198,7 @@ class PrivacySpec:
           ' or delta, or run fewer rounds.'
       )
     if sigma == _SIGMA_RANGE[0]:
-      return self.with_noise_multiplier(sigma)
+      return dataclasses.replace(self, noise_multiplier=sigma)
     if accountant.faster is not None:
       sigma = calibration.refine_sigma(epsilon_fn, fast_fn, epsilon, sigma, *_SIGMA_RANGE)
     # Rounding up never gives less noise than the target needs.
@@ -213,7 +206,7 @@ class PrivacySpec:
     sigma = math.ceil(sigma * 10**digits) / 10**digits
     while epsilon_fn(sigma) > epsilon:
       sigma *= 1 + 1e-6
-    return self.with_noise_multiplier(sigma)
+    return dataclasses.replace(self, noise_multiplier=sigma)
 
   def most_rounds(self, epsilon: float, accountant: Optional[accountants.Accountant] = None) -> int:
     """Returns the largest number of rounds, up to a million, within `epsilon`.

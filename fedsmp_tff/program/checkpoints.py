@@ -114,10 +114,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     return self._last_seconds <= _MAX_FRACTION_OF_TIME * seconds
 
   def save(self, state: ProgramState) -> None:
-    """Saves a state unless its round is already saved; it is on disk on return.
-
-    Args:
-      state: The state; this object sets its `run_id`.
+    """Saves a state, with this run's `run_id`, unless its round is saved; it is on disk on return.
 
     Raises:
       CheckpointError: If it can't be written; earlier checkpoints are intact.

@@ -139,18 +139,14 @@ def run(
 
 @dataclasses.dataclass
 class _Progress:
-  """Reports rounds, saves checkpoints, and resumes from them; for the arguments see `run`.
-
-  Attributes:
-    reported: The run after the last reported round; None before any.
-  """
+  """Reports rounds, saves checkpoints, and resumes from them; for the arguments see `run`."""
 
   process: tff.learning.templates.LearningProcess
   evaluate: Callable[[int, Any], Optional[Any]]
   reporters: Sequence[Reporter]
   checkpoints: Optional[checkpoints_lib.Checkpoints]
   ledger: Optional[ledger_lib.Ledger]
-  reported: Optional[checkpoints_lib.ProgramState] = None
+  reported: Optional[checkpoints_lib.ProgramState] = None  # After the last reported round.
 
   def resume(self) -> bool:
     """Restores the last checkpoint; returns whether there is one."""

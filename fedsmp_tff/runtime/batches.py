@@ -5,11 +5,13 @@ The driver sends this module, as `graphs`, by value to workers on other machines
 
 from collections.abc import Iterator, Sequence
 import contextlib
+import dataclasses
 from typing import Optional
 
 import numpy as np
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class IntegerSum:
   """One tensor of a secure sum: SIMULATED, a plain sum of integers in range.
 
@@ -18,34 +20,28 @@ class IntegerSum:
 
   Attributes:
     zero: The empty sum: zeros of the tensor's shape and type.
+    max_input: The largest integer that a client may give, a scalar.
+    modulus: The modulus; None: a plain sum.
   """
 
-  def __init__(self, zero: np.ndarray, max_input: np.ndarray, modulus: Optional[int] = None):
-    """Initializes the sum.
-
-    Args:
-      zero: Zeros of the tensor's shape and type.
-      max_input: The largest integer that a client may give, a scalar.
-      modulus: The modulus; None: a plain sum.
-    """
-    self.zero = zero
-    self._max_input = max_input
-    self._modulus = modulus
+  zero: np.ndarray
+  max_input: np.ndarray
+  modulus: Optional[int] = None
 
   def check(self, value: np.ndarray, position: int) -> None:
     """Raises ValueError if an integer of a client is negative or above its declared maximum."""
-    if np.any(value < 0) or np.any(value > self._max_input):
+    if np.any(value < 0) or np.any(value > self.max_input):
       raise ValueError(
           f'Client {position} of the round submitted integers {np.min(value)} to {np.max(value)}'
-          f' to secure aggregation, outside its declared range 0 to {np.max(self._max_input)}.'
+          f' to secure aggregation, outside its declared range 0 to {np.max(self.max_input)}.'
       )
 
   def add(self, total: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Returns `total` plus `value`: a checked client's integers, or the sum of a batch."""
-    if self._modulus is None:
+    if self.modulus is None:
       return np.add(total, value, dtype=self.zero.dtype)
     # Two values below a modulus near 2^31 add up to more than int32 can represent.
-    total = np.add(total, value, dtype=np.int64) % self._modulus
+    total = np.add(total, value, dtype=np.int64) % self.modulus
     return total.astype(self.zero.dtype)
 
 

@@ -21,20 +21,12 @@ GROUP, _SHORT_SECONDS, _NUM_ALONE = 8, 0.005, 100
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-  """A graph with its inputs and outputs.
+  """A graph with its inputs and outputs."""
 
-  Attributes:
-    graph_def: A serialized `GraphDef`.
-    inputs: Names of the input tensors; datasets are variant tensors.
-    outputs: Names of the output tensors.
-    init_op: An operation that runs before all others (it initializes variables and tables); ''
-      for none.
-  """
-
-  graph_def: bytes
-  inputs: tuple[str, ...]
-  outputs: tuple[str, ...]
-  init_op: str = ''
+  graph_def: bytes  # A serialized `GraphDef`.
+  inputs: tuple[str, ...]  # Names of the input tensors; datasets are variant tensors.
+  outputs: tuple[str, ...]  # Names of the output tensors.
+  init_op: str = ''  # Runs before all others, to initialize variables and tables.
 
   def has_resources(self) -> bool:
     """Whether it has variables or tables, which two calls at the same time would share."""

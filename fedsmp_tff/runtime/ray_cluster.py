@@ -106,7 +106,10 @@ class RayWorkers(workers_lib.Workers):
       while cohort:
         wanted = self._start_actors(len(calls))
         while self._free and (batch := cohort.take(wanted)) is not None:
-          self._hand_out(batch, calls, common, job)
+          actor = self._free.pop()
+          clients = [[self._sent(leaf) for leaf in job.clients[p]] for p in batch]
+          deadline = time.monotonic() + self._client_timeout * len(clients)
+          calls[actor.run.remote(*common, batch, clients)] = _Call(actor, batch, deadline)
         yield from self._collect(cohort, calls)
     finally:
       # A client that still runs when the round fails would delay the next round.
@@ -123,12 +126,6 @@ class RayWorkers(workers_lib.Workers):
       actor = self._actor_class.remote(*self._actor_arguments)
       self._starting[actor.ready.remote()] = actor
     return max(wanted, 1)
-
-  def _hand_out(self, batch, calls, common, job) -> None:
-    actor = self._free.pop()
-    clients = [[self._sent(leaf) for leaf in job.clients[p]] for p in batch]
-    deadline = time.monotonic() + self._client_timeout * len(clients)
-    calls[actor.run.remote(*common, batch, clients)] = _Call(actor, batch, deadline)
 
   def _collect(self, cohort, calls) -> Iterator[workers_lib.Result]:
     """Waits for results, starts and losses of workers, and yields the results to be used."""

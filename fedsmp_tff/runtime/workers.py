@@ -40,29 +40,18 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """The clients of one round.
-
-  Attributes:
-    work: The computation of each client.
-    broadcast: The tensors that the server sends to all clients.
-    clients: The leaves of each client.
-  """
+  """The clients of one round."""
 
   work: Work
-  broadcast: Sequence[tf.Tensor]
-  clients: Sequence[Sequence[values.Leaf]]
+  broadcast: Sequence[tf.Tensor]  # What the server sends to all clients.
+  clients: Sequence[Sequence[values.Leaf]]  # The leaves of each client.
 
 
 class Result(NamedTuple):
-  """The results of a batch.
+  """The results of a batch."""
 
-  Attributes:
-    batch: The positions of its clients; a single one if the work has results that are not added.
-    values: The results that are not added, and the sums over the batch.
-  """
-
-  batch: range
-  values: list[np.ndarray]
+  batch: range  # Positions of its clients; a single one if the work has results that are not added.
+  values: list[np.ndarray]  # The results that are not added, and the sums over the batch.
 
 
 class Cohort:

@@ -55,8 +55,7 @@ def build(
     )
 
   weights_type = initial_weights.type_signature.result
-  element_type = tff.types.tensorflow_to_type(local_training.element_spec(model))
-  examples_type = tff.SequenceType(element_type)
+  examples_type = local_training.examples_type(model)
 
   @tff.tensorflow.computation(weights_type, examples_type)
   def measure(weights, examples):

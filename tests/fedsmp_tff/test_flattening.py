@@ -28,6 +28,17 @@ class TestFlattener:
     assert list(back) == ['b', 'a']
     tf.nest.map_structure(np.testing.assert_array_equal, back, _VALUE)
 
+  @pytest.mark.parametrize('value', [
+      np.float32(0.25), (np.full(2, 0.5, np.float32), [np.float32(1), {'b': np.float64(2)}]),
+  ])
+  def test_any_structure_comes_back_as_it_went(self, value):
+    flattener = flattening.Flattener(
+        tff.to_type(tf.nest.map_structure(lambda v: tff.TensorType(v.dtype.type, v.shape), value))
+    )
+    back = flattener.unflatten(flattener.flatten(value))
+    tf.nest.assert_same_structure(back, value)
+    tf.nest.map_structure(np.testing.assert_array_equal, back, value)
+
   @pytest.mark.parametrize('second, dtype', [(np.float32, tf.float32), (np.float64, tf.float64)])
   def test_takes_the_precision_of_the_most_precise(self, second, dtype):
     value = [np.float32(1), second(2)]

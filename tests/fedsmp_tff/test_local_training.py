@@ -136,7 +136,7 @@ def _public_update(**options):
       tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)
   )
   update = local_training.PublicUpdate(
-      local_training.TracedTraining(training, model, weights_type),
+      local_training.TracedTraining(training, model),
       sparsifiers.PublicTraining(linear_runs.PUBLIC, training, **options),
       flattening.Flattener(weights_type.trainable),
   )

@@ -111,7 +111,7 @@ def test_the_numbers_of_colluding_slots():
   rows = re.findall(r'(\d+) % of slots[^|]*\| ([\d.]+) \|', _PAGE)
   assert [share for share, _ in rows] == ['1', '10', '30', '50', '90']
   for share, epsilon in rows:
-    left = spec.with_noise_multiplier(1.4 * (1 - int(share) / 100) ** 0.5)
+    left = dataclasses.replace(spec, noise_multiplier=1.4 * (1 - int(share) / 100) ** 0.5)
     assert f'{left.epsilon():.3g}' == epsilon
 
 

@@ -39,11 +39,12 @@ def linear_regression(features=4, outputs=2, seed=0):
 
 
 def softmax_regression(features, classes):
-  """The regression's weights and logits, with labels int32 and their cross-entropy as the loss."""
-  regression = linear_regression(features, classes)
+  """The weights of `linear_regression`, with labels int32 and their cross-entropy as the loss."""
   return tff.learning.models.FunctionalModel(
-      initial_weights=regression.initial_weights,
-      predict_on_batch_fn=regression.predict_on_batch,
+      initial_weights=linear_regression(features, classes).initial_weights,
+      predict_on_batch_fn=tf.function(
+          lambda weights, x, training: tf.matmul(x, weights[0][0]) + weights[0][1]
+      ),
       loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
           tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
       ),

@@ -190,6 +190,23 @@ class TestExecution:
     _ledger(written).close()
     assert ledger_lib.read is read
 
+  @pytest.mark.parametrize('error', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
+  def test_a_write_that_ends_early_damages_nothing(self, written, tmp_path, monkeypatch, error):
+    def fsync(unused_file):
+      raise error
+
+    with _ledger(written) as ledger:
+      with monkeypatch.context() as patch:
+        patch.setattr(os, 'fsync', fsync)
+        for action in (lambda: ledger.begin(4), lambda: _ledger(tmp_path / 'new')):
+          with pytest.raises((KeyboardInterrupt, ledger_lib.LedgerError)):
+            action()
+      ledger.begin(4)
+    # The line of the first attempt is in the file, and counts.
+    assert ledger_lib.read(written).rounds == [0, 1, 2, 3, 4, 4]
+    _ledger(tmp_path / 'new').close()
+    assert ledger_lib.read(tmp_path / 'new').rounds == []
+
   def test_going_on_counts_what_was_lost(self, written):
     with _ledger(written) as ledger:
       # Round 3 is run again: it counts again, with clients of its own.

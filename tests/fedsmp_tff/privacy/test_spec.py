@@ -153,6 +153,9 @@ class TestCalibration:
     found = spec.calibrated(2.0)
     assert found.accountant.name == 'fixed_pld' and 1.999 < found.epsilon() <= 2
     assert found.noise_multiplier < spec.calibrated(2.0, accountants.FIXED_RDP).noise_multiplier
+    # The search begins at sigma = 1, at which ten bits are too few.
+    with_bits = dataclasses.replace(spec, noise_multiplier=9.2, bits=10).calibrated(2.0)
+    assert with_bits.bits == 10 and 1.99 < with_bits.epsilon() <= 2
 
   @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])
   def test_calibration_refuses_targets(self, target):
