@@ -13,7 +13,7 @@ PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorde
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --p=0.05 $(ARGS)
 
-# Everything that matters for privacy: about six minutes.
+# Most tests of privacy, and others: 6-10 minutes.
 test: $(INSTALLED)
 	$(PYTEST) -m 'not slow' $(ARGS)
 

@@ -176,7 +176,7 @@ class _Algorithm1:
     self._flattener = flattening.Flattener(self.weights_type.trainable)
     self.round = aggregator.round(self._flattener.shapes)
     self.data_type = local_training.examples_type(model)
-    if seed is not None:  # From `tag_client`.
+    if seed is not None:  # `tag_client` makes the data.
       self.data_type = tff.StructWithPythonType(
           [('client_id', tff.SequenceType(np.int64)), ('examples', self.data_type)],
           collections.OrderedDict,

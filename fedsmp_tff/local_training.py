@@ -187,7 +187,7 @@ class PublicUpdate:
 
   train: TracedTraining
   public: sparsifiers.PublicTraining
-  flattener: flattening.Flattener  # Of the trainable weights.
+  flattener: flattening.Flattener  # For the trainable weights' type.
 
   def __call__(
       self, weights: Any, hparams: Any, clipping_norm: tf.Tensor, seed: tf.Tensor

@@ -16,6 +16,10 @@ def no_client_metrics(
 ) -> tff.Computation:
   """Aggregates clients' metrics to nothing, for `metrics_aggregator=` of stock processes.
 
+  Args:
+    metric_finalizers: Not used: there is nothing to finalize.
+    local_unfinalized_metrics_type: Not used.
+
   Returns:
     A computation that maps any metrics at clients to an empty `OrderedDict` at the server.
   """

@@ -55,8 +55,8 @@ class PublicTraining(NamedTuple):
 class Sparsifier(abc.ABC):
   """Interface: chooses k of d coordinates.
 
-  Privacy: a mask is a function of public data, public randomness and past releases, so it is public
-  before the round, and costs no epsilon (`FedSmpRound`).
+  Privacy: a mask must be a function of public data, public randomness and past releases alone, so
+  that it is public before the round and costs no epsilon (`FedSmpRound`).
 
   Attributes:
     mask_rounds: H, the number of rounds per mask. A mask is chosen before rounds 0, H, 2 H... and

@@ -14,5 +14,5 @@ if importlib.util.find_spec('absl') is None:
 # oneDNN halves the time of matrix products of small batches. TensorFlow enables it by default only
 # on CPUs with AVX-512; enabling it on all CPUs makes their results differ less.
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')
-# Silences TensorFlow's startup log.
+# Silences TensorFlow's own log, errors included, unless the variable is set.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')

@@ -22,7 +22,7 @@ from tasks.cli import options as options_lib
 from tasks.cli import plugins
 from tasks.training import run_directory
 
-_PROGRAM = 'python -m tasks.account'
+_NAME = 'tasks.account'
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
 _ACCOUNTANTS = plugins.Registry(
     'accountant', 'ACCOUNTANT', accountants.ACCOUNTANTS, accountants.Accountant
@@ -93,7 +93,7 @@ def _main(options: Options, rest: list[str]) -> None:
   if options.ledger:
     _account_for_runs([*options.ledger, *rest], options)
   else:
-    command.refuse(rest, _PROGRAM)
+    command.refuse(rest, f'python -m {_NAME}')
     _account_for_numbers(options)
 
 
@@ -144,7 +144,7 @@ def _check_complete(options: Options) -> None:
     )
   for name in needed:
     if getattr(options, name) is None:
-      raise errors.InputError(f'--{name} is not set. Set it (see {_PROGRAM} --help).')
+      raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
 
 
 def _account_for_runs(run_dirs: list[str], options: Options) -> None:
@@ -249,7 +249,7 @@ def _print_row(answer: str, status: str, title: str, *assumptions: str) -> None:
 
 
 main = command.Command(
-    'tasks.account',
+    _NAME,
     (
         'usage: python -m tasks.account --noise_multiplier=1.4 --clients_per_round=100'
         ' --population=6000 --rounds=180',

@@ -114,6 +114,8 @@ FAULTS = (
     Fault(_SAMPLING, '[self._seed, draw] if self.seeded else None',
           '[self._seed or 0, draw]',
           f'{_LIB}/privacy/test_sampling.py {_LIB}/program/test_loop.py'),
+    Fault(_LEDGER, 'del self._rounds[len(self._sums) - 1 :]', 'self._rounds.pop()',
+          f'{_LIB}/privacy/test_ledger.py'),
     Fault(_LEDGER, 'return round_num if self.seeded else entry', 'return round_num',
           f'{_LIB}/privacy/test_ledger.py {_LIB}/program/test_loop.py'),
     # The reported epsilon.

@@ -63,7 +63,6 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
     flags: Further flags of `tasks.run`.
   """
   import tensorflow as tf  # Here, so that --help need not wait for it.
-  import tensorflow_federated as tff
 
   from tasks.cli import settings as settings_lib
   from tasks.training import experiment as experiment_lib
@@ -74,13 +73,13 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
       f'--learning_rate={_LEARNING_RATE}', *flags,
   ])
   seeds = experiment_lib.make_seeds(seed, None)
-  experiment = public_model.pretrained(experiment_lib.Experiment.build(settings, seeds))
-  body, model = experiment.body, experiment.model
+  experiment = experiment_lib.Experiment.build(settings, seeds)
+  start, body = public_model.pretrained(experiment)
+  model = experiment.model
 
   def trained(values, examples, epochs, seed):
     training = dataclasses.replace(experiment.local_training(), epochs=epochs)
-    weights = tff.learning.models.ModelWeights(values, ())
-    hparams = training.initial_hparams(values)
+    weights, hparams = type(start)(values, ()), training.initial_hparams(values)
     update = training.train(model, weights, examples, hparams, seed)
     return tf.nest.map_structure(tf.subtract, values, update)
 
@@ -90,7 +89,7 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
   def count(train, test, seed):
     (x, y), (test_x, test_y) = ((body(x), y) for x, y in (train, test))
     is_scored = experiment.is_scored(test_y)
-    numbers, own = [tf.math.count_nonzero(is_scored)], model.initial_weights[0]
+    numbers, own = [tf.math.count_nonzero(is_scored)], start.trainable
     for before, epochs in zip((0, *_EPOCHS), _EPOCHS):
       own = trained(own, (x, y), epochs - before, seed + epochs) if epochs else own
       predicted = tf.argmax(model.predict_on_batch((own, ()), test_x, False), -1, tf.int32)

@@ -1,9 +1,9 @@
 """One round of Algorithm 1 as TensorFlow functions, in order of execution.
 
-  server  choose      chooses the round's coordinates
-  client  report      masks, clips, adds noise, encodes
+  server  choose              chooses the round's coordinates
+  client  report              masks, clips, adds noise, encodes
           channel.secure_sum  adds the integers of all participants
-  server  finish      decodes, makes an update of the release, and remembers it
+  server  finish              decodes, makes an update of the release, and remembers it
 
 `FedSmpFactory.create`, `build_fed_smp`, the audit and the tests run these functions.
 """

@@ -61,3 +61,19 @@ class EpsilonBudget:
       else:
         self._fewest_refused = candidate
     return rounds <= self._most_allowed
+
+  def check(self, round_num: int, before: int, charged: int) -> None:
+    """Raises `BudgetSpentError` if a round would exceed the budget.
+
+    Args:
+      round_num: The round, from 0.
+      before: Number of rounds that count without it.
+      charged: Number of rounds that count with it.
+    """
+    if not self.allows(charged):
+      raise BudgetSpentError(
+          f'Round {round_num + 1} does not begin: it would bring epsilon to'
+          f' {self.spent(charged):.4g}, above the budget of {self.epsilon:g}'
+          f' ({self.spent(before):.4g} is spent). All rounds before it are kept. Raise the budget'
+          ' to resume.'
+      )

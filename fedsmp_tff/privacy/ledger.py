@@ -9,6 +9,7 @@ without any ledger. It is slow (scrypt), so that it is the least efficient of th
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import functools
 import hashlib
@@ -135,7 +136,7 @@ class Ledger(contextlib.AbstractContextManager):
     head = dict(zip(_HEAD, (run, data, initial_weights, self.seeded, seed_digest, spec)))
     existed = self._path.exists()
     with self._writing():
-      self._file = open(self._path, 'ab')
+      self._file = open(self._path, 'ab', buffering=0)
     try:
       self._begin(head, existed)
     except BaseException:
@@ -144,6 +145,7 @@ class Ledger(contextlib.AbstractContextManager):
 
   def _begin(self, head: dict[str, Any], existed: bool) -> None:
     # The lock comes first: what another writer adds after `read` would be cut.
+    is_locked = True
     try:
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -152,7 +154,7 @@ class Ledger(contextlib.AbstractContextManager):
           ' `close()` the other `Ledger`, or wait until its program ends.'
       ) from None
     except OSError:  # A file system without locks.
-      pass
+      is_locked = False
     if existed or self._path.stat().st_size:
       recorded = read(self._path)
       if names := [name for name in _HEAD if getattr(recorded, name) != head[name]]:
@@ -175,7 +177,9 @@ class Ledger(contextlib.AbstractContextManager):
           'spec': {name: 'inf' if value == math.inf else value for name, value in fields.items()},
       })
     except BaseException:
-      self._path.unlink()  # Else the same command would find a damaged ledger.
+      if is_locked:  # Without a first line, the same command would find a damaged ledger.
+        with contextlib.suppress(OSError):
+          self._path.unlink()
       raise
 
   def __exit__(self, *unused_error) -> None:
@@ -198,19 +202,13 @@ class Ledger(contextlib.AbstractContextManager):
 
     Raises:
       BudgetSpentError: If the round would exceed the budget; nothing is recorded.
-      LedgerError: If it can't be written.
+      LedgerError: If it can't be written; it counts if its line is in the file all the same.
     """
     entry, before = len(self._rounds), self.rounds_charged()
-    self._rounds.append(round_num)
     try:
-      charged = self.rounds_charged()
-      if self._budget is not None and not self._budget.allows(charged):
-        raise budget_lib.BudgetSpentError(
-            f'Round {round_num + 1} does not begin: it would bring epsilon to'
-            f' {self._budget.spent(charged):.4g}, above the budget of {self._budget.epsilon:g}'
-            f' ({self._budget.spent(before):.4g} is spent). All rounds before it are kept. Raise'
-            ' the budget to resume.'
-        )
+      self._rounds.append(round_num)
+      if self._budget is not None:
+        self._budget.check(round_num, before, self.rounds_charged())
       self._append({_ENTRY: entry, _ROUND: round_num})
     except BaseException:
       del self._rounds[len(self._sums) - 1 :]  # A line in the file counts.
@@ -250,12 +248,18 @@ class Ledger(contextlib.AbstractContextManager):
 
   def _append(self, content: dict[str, Any]) -> None:
     sum_ = _sum(self._sums[-1] if self._sums else '', content)
-    line = json.dumps({**content, _SUM: sum_}) + '\n'
+    line = (json.dumps({**content, _SUM: sum_}) + '\n').encode()
     with self._writing():
-      self._file.write(line.encode())
-      self._file.flush()
-      self._sums.append(sum_)
-      os.fsync(self._file.fileno())  # Ctrl-C may end it.
+      file, size = self._file.fileno(), os.fstat(self._file.fileno()).st_size
+      try:
+        if self._file.write(line) < len(line):
+          raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file)
+      finally:  # After an error or Ctrl-C a whole line counts, and a part of one is removed.
+        if os.fstat(file).st_size == size + len(line):
+          self._sums.append(sum_)
+        else:
+          self._file.truncate(size)
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
@@ -303,9 +307,7 @@ def read(path: os.PathLike[str]) -> Record:
     content = pathlib.Path(path).read_bytes()
   except OSError as error:
     raise LedgerError(f'{path} can\'t be read ({error.strerror}). {REMEDY}.') from None
-  lines = content.splitlines(keepends=True)
-  if lines and not lines[-1].endswith(b'\n'):
-    lines.pop()
+  lines = [line + b'\n' for line in content.split(b'\n')[:-1]]  # The last may be incomplete.
   sums, parsed = [], []
   for number, line in enumerate(lines, 1):
     try:

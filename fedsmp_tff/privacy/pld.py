@@ -178,4 +178,3 @@ def _epsilon(pmf: pld_pmf.PLDPmf, delta: float) -> float:
   if upper[num] <= lower[num] + delta:
     return 0.0
   return math.log((upper[num] - delta) / lower[num])
-

@@ -186,13 +186,15 @@ class PrivacySpec:
 
     def epsilon_fn(sigma, accountant=accountant):
       try:
-        return dataclasses.replace(tried, noise_multiplier=sigma).epsilon(accountant)
-      except ValueError:  # Integer noise below the least variance of a share.
+        spec = dataclasses.replace(tried, noise_multiplier=sigma)
+      except ValueError:  # `bits` are too few for so little integer noise.
         return math.inf
+      return spec.epsilon(accountant)
 
     fast_fn = functools.partial(epsilon_fn, accountant=accountant.faster or accountant)
     sigma = calibration.find_sigma(fast_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
     if fast_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
+      dataclasses.replace(tried, noise_multiplier=sigma)  # Raises if `bits` are too few for any.
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
           ' or delta, or run fewer rounds.'

@@ -70,7 +70,7 @@ class Command:
   Attributes:
     name: The module that runs it, such as 'tasks.run'.
     usage: The lines of its help that precede its flags.
-    run: Is called with what `parse` returns; returns the exit status, None for 0.
+    run: Function of what `parse` returns; it returns the exit status, None for 0.
     tables: The dataclasses of its own options.
     new_flags: Returns the flags for its help, from `tables`.
     parse: Parses a command line, as the function `parse` does.

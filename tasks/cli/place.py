@@ -88,14 +88,12 @@ def context(settings: PlaceSettings) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(tff_context)
-    except ValueError as error:  # The other flags are checked by now.
-      flag = f'--devices={",".join(settings.devices or [])}'
+    except (ConnectionError, ImportError, ValueError) as error:  # Other flags are checked by now.
+      text = f'--devices={",".join(settings.devices or [])}: {error}'
       if settings.runtime == 'ray':
-        flag = f'--ray_address={settings.ray_address or ""}'
-      raise errors.InputError(f'{flag}: {error}') from None
-    except (ConnectionError, ImportError) as error:
-      raise errors.InputError(
-          f'--ray_address={settings.ray_address or ""}: {error}. Start the cluster with'
-          ' `ray start --head`, or remove the flag.'
-      ) from None
+        text = (
+            f'--ray_address={settings.ray_address or ""}: {error}. Start the cluster with'
+            ' `ray start --head`, or remove the flag.'
+        )
+      raise errors.InputError(text) from None
     yield

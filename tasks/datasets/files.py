@@ -19,7 +19,7 @@ def find(directory: str, names: Sequence[str], remedy: str) -> list[pathlib.Path
 
 
 @contextlib.contextmanager
-def reading(path: pathlib.Path, remedy: str = 'Download it again') -> Iterator[None]:
+def reading(path: pathlib.Path) -> Iterator[None]:
   """Raises `InputError` for any error of the block, which reads and checks this file."""
   try:
     yield
@@ -28,7 +28,7 @@ def reading(path: pathlib.Path, remedy: str = 'Download it again') -> Iterator[N
   # Libraries raise many kinds of errors on a damaged file.
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise errors.InputError(
-        f"{path} can't be read ({type(error).__name__}: {error}). {remedy}."
+        f"{path} can't be read ({type(error).__name__}: {error}). Download it again."
     ) from None
 
 

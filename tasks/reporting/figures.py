@@ -192,7 +192,7 @@ def _finish(
   """Adds a legend and a note on rounds, seeds, epsilon and spread; returns the figure."""
   note += f'rounds: {_range([n for group in groups if (n := group.rounds_done)])}'
   note += f'; seeds per configuration: {_range([len(group.runs) for group in groups])}'
-  validated = any(group.validated for group in groups)
+  validated = any(group.uses_validation_set for group in groups)
   note += f'; accuracy on the {"validation" if validated else "test"} set'
   private = [group for group in groups if group.noise_multiplier]
   if epsilons := [epsilon for g in private if not np.isnan(epsilon := g.mean('epsilon'))]:

@@ -76,7 +76,7 @@ class Group:
     return self.rounds_done >= self.config['rounds']
 
   @property
-  def validated(self) -> bool:
+  def uses_validation_set(self) -> bool:
     """Whether accuracies are of a validation set."""
     return bool(self.config['flags'].get('validation_examples'))
 

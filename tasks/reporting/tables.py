@@ -144,7 +144,7 @@ def _rounds(group: results.Group) -> str:
 def _reproduces(group: results.Group, row: paper_tables.Row) -> bool:
   """Returns whether runs are to reproduce a row: with as many rounds, and the test set."""
   config = group.config
-  if not group.complete or group.validated:
+  if not group.complete or group.uses_validation_set:
     return False
   return (
       row.is_of(config['task'], config['algorithm'], group.p, group.noise_multiplier)

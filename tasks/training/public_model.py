@@ -11,6 +11,8 @@ A task has one fixed schedule (`task.Pretraining`), chosen on public data alone 
 from collections.abc import Callable
 import pathlib
 import sys
+from typing import Optional
+import zipfile
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +20,6 @@ import tensorflow_federated as tff
 
 from tasks import errors
 from tasks.cli import settings as settings_lib
-from tasks.datasets import files
 from tasks.datasets import task as task_lib
 from tasks.models import split
 from tasks.training import experiment as experiment_lib
@@ -123,16 +124,19 @@ def initialized(
     return experiment
   if began:
     return experiment.with_body(_read_body(model, out.path / run_directory.BODY))
-  experiment = pretrained(experiment)
-  if (body := experiment.body) is not None:
-    out.write_weights(
-        tff.learning.models.ModelWeights(body.weights, (body.matrix, body.mean)), run_directory.BODY
-    )
-  return experiment
+  weights, body = pretrained(experiment)
+  if body is None:
+    return experiment.with_initial_weights(weights)
+  out.write_weights(
+      tff.learning.models.ModelWeights(body.weights, (body.matrix, body.mean)), run_directory.BODY
+  )
+  return experiment.with_initial_weights(weights).with_body(body)
 
 
-def pretrained(experiment: experiment_lib.Experiment) -> experiment_lib.Experiment:
-  """Returns a run that starts from pre-trained weights; with --trainable=head, it has a body."""
+def pretrained(
+    experiment: experiment_lib.Experiment,
+) -> tuple[tff.learning.models.ModelWeights, Optional[split.FrozenBody]]:
+  """Returns pre-trained weights of what rounds train, and the frozen body of --trainable=head."""
   settings, model = experiment.settings, experiment.task_model
   public, schedule = experiment.data.public, experiment.pretraining
 
@@ -142,17 +146,22 @@ def pretrained(experiment: experiment_lib.Experiment) -> experiment_lib.Experime
 
   weights = train(model, schedule, public, experiment.seeds.partition, report)
   if settings.trainable != settings_lib.HEAD:
-    return experiment.with_initial_weights(weights)
+    return weights, None
   try:
     body, head = features.split(model, weights, public, experiment.is_scored)
   except ValueError as error:
     raise errors.InputError(f'--trainable={settings.trainable}: {error}') from None
-  return experiment.with_initial_weights(head).with_body(body)
+  return head, body
 
 
 def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
   """Returns the frozen body of a run that resumes."""
   like = model.initial_weights[0][:-2], ('matrix', 'mean')
-  with files.reading(path, 'Restore it from a backup, or start over with --overwrite'):
+  try:
     weights = run_directory.read_weights(path, like)
+  except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    raise errors.InputError(
+        f'{path} can\'t be read ({type(error).__name__}: {error}). Restore it from a backup, or'
+        ' start over with --overwrite.'
+    ) from None
   return split.FrozenBody(model.body, weights.trainable, *weights.non_trainable)

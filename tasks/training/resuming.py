@@ -17,7 +17,6 @@ from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import errors
 from tasks.cli import options
 from tasks.cli import settings as settings_lib
-from tasks.datasets import files
 from tasks.datasets import task as task_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import finished
@@ -52,10 +51,15 @@ def check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Exper
   if out.config is None:
     return
   path = out.path / _DATA_DIGEST
-  with files.reading(path, f"Without it the run's data can't be checked. {_REMEDY}"):
+  try:
     recorded = json.loads(path.read_text(encoding='utf-8'))
-    key, digest = bytes.fromhex(recorded['key']), recorded['digest']
-  if digest != _digest(experiment.data, key):
+    is_equal = recorded['digest'] == _digest(experiment.data, bytes.fromhex(recorded['key']))
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise errors.InputError(
+        f'{path} can\'t be read ({type(error).__name__}: {error}), and the run\'s data can\'t be'
+        f' checked. {_REMEDY}.'
+    ) from None
+  if not is_equal:
     raise errors.InputError(
         f'--output_dir={out.path} has a run that began with other data'
         f' ({out.config["data_source"]}). Restore that data, name another directory, or start'

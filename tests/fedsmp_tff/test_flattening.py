@@ -39,6 +39,13 @@ class TestFlattener:
     tf.nest.assert_same_structure(back, value)
     tf.nest.map_structure(np.testing.assert_array_equal, back, value)
 
+  def test_takes_structures_without_a_container(self):
+    inner = tff.structure.Struct([('b', np.ones(2, np.float32))])
+    value = tff.structure.Struct([('a', np.float32(2)), (None, inner)])
+    inner_type = tff.StructType([('b', (np.float32, [2]))])
+    flattener = flattening.Flattener(tff.StructType([('a', np.float32), (None, inner_type)]))
+    np.testing.assert_array_equal(flattener.flatten(value), [2, 1, 1])
+
   @pytest.mark.parametrize('second, dtype', [(np.float32, tf.float32), (np.float64, tf.float64)])
   def test_takes_the_precision_of_the_most_precise(self, second, dtype):
     value = [np.float32(1), second(2)]

@@ -73,6 +73,7 @@ class TestComputation:
     with pytest.raises(TypeError, match='tff.learning.optimizers.Optimizer'):
       local_training.LocalTraining(tf.keras.optimizers.SGD(), 3, epochs=1)
 
+
 class TestExecution:
 
   @pytest.mark.parametrize('num_examples, batch_size', [(7, 3), (2, 5)])

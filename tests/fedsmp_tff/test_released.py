@@ -16,8 +16,7 @@ _ALL = np.arange(releases_lib.DIM)
 def _context(memory, shapes=releases_lib.SHAPES, seed=(7, 1), public_update=None):
   return sparsifiers.PublicContext(
       shapes, sum(flattening.sizes(shapes)), tf.convert_to_tensor(seed, tf.int64), tf.constant(0),
-      memory,
-      lambda: public_update,
+      memory, lambda: public_update,
   )
 
 

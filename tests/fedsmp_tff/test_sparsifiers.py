@@ -9,8 +9,6 @@ import tensorflow as tf
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
-_EXAMPLES = (np.zeros((3, 2), np.float32), np.zeros(3, np.float32))
-
 
 class TestComputation:
 
@@ -47,6 +45,7 @@ class TestComputation:
     examples = lengths and tuple(map(np.zeros, lengths))
     with pytest.raises(ValueError, match=match):
       sparsifiers.TopK(0.5, public_examples=examples, public_clients=clients)
+
 
 class TestExecution:
 

@@ -42,6 +42,7 @@ class TestComputation:
           ('--devices=', '--devices=: .*empty'),
           ('--runtime=ray --devices=GPU:0', r'--devices has no effect unless --runtime=local\.'),
           ('--ray_address=auto', r'--ray_address has no effect unless --runtime=ray\.'),
+          ('--runtime=ray --ray_address=nowhere', '--ray_address=nowhere: .*Start the cluster'),
           ('--runtime=ray --ray_address=127.0.0.1:1', r'no Ray cluster answers.*\. Start the clus'),
           ('stray', r"'stray' is not a flag\. Flags start"),
       ],

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import resource
 import shutil
 
 import numpy as np
@@ -190,22 +191,36 @@ class TestExecution:
     _ledger(written).close()
     assert ledger_lib.read is read
 
-  @pytest.mark.parametrize('error', [OSError(28, 'No space left on device'), KeyboardInterrupt()])
-  def test_a_write_that_ends_early_damages_nothing(self, written, tmp_path, monkeypatch, error):
+  @pytest.mark.parametrize('room', [0, 10])
+  def test_a_full_disk_damages_nothing(self, written, tmp_path, room):
+    size, limits = written.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:  # Python ignores the signal, so that a write has an error.
+      with _ledger(written) as ledger:
+        for path, begin in ((written, ledger.begin), (tmp_path / 'new', _ledger)):
+          most = room + (size if path is written else 0)
+          resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+          with pytest.raises(ledger_lib.LedgerError, match='Make room'):
+            begin(4 if path is written else path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert ledger.begin(4) == 4
+      _ledger(tmp_path / 'new').close()
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert ledger_lib.read(written).rounds == [0, 1, 2, 3, 4]
+    assert ledger_lib.read(tmp_path / 'new').rounds == []
+
+  @pytest.mark.parametrize('error', [OSError(5, 'Input/output error'), KeyboardInterrupt()])
+  def test_a_line_that_is_in_the_file_counts(self, written, monkeypatch, error):
     def fsync(unused_file):
       raise error
 
     with _ledger(written) as ledger:
       with monkeypatch.context() as patch:
         patch.setattr(os, 'fsync', fsync)
-        for action in (lambda: ledger.begin(4), lambda: _ledger(tmp_path / 'new')):
-          with pytest.raises((KeyboardInterrupt, ledger_lib.LedgerError)):
-            action()
-      ledger.begin(4)
-    # The line of the first attempt is in the file, and counts.
+        with pytest.raises((KeyboardInterrupt, ledger_lib.LedgerError)):
+          ledger.begin(4)
+      assert ledger.begin(4) == 5
     assert ledger_lib.read(written).rounds == [0, 1, 2, 3, 4, 4]
-    _ledger(tmp_path / 'new').close()
-    assert ledger_lib.read(tmp_path / 'new').rounds == []
 
   def test_going_on_counts_what_was_lost(self, written):
     with _ledger(written) as ledger:

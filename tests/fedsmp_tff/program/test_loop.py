@@ -105,6 +105,14 @@ class TestRun:
         weights.trainable[0], _run([], rounds=3)[0].trainable[0], rtol=1e-5
     )
 
+  def test_nothing_is_returned_before_anything_was_reported(self):
+    def interrupt(weights):
+      raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+      _run([], evaluate=interrupt)
+
+
 class TestLedger:
 
   # For a process without noise; each refused process differs from it in one thing.

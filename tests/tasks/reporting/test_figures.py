@@ -58,7 +58,13 @@ class TestComputation:
         'Fed-SMP top-k, p = 0.005, sigma = 1.4: 70.0 %', 'FedAvg: 40.0 %',
         'public-only baseline: 40.0 %',
     ]
-    assert 'epsilon (simulated): 0.1' in _note(figure)
+    assert _note(figure) == (
+        '3 of 3 configurations, the best of each kind; rounds: 1 to 2; seeds per configuration:'
+        ' 1 to 2; accuracy on the test set; epsilon (simulated): 0.1; bands and bars: one stddev'
+        ' over seeds'
+    )
+    validated = make(dict(accuracies=[0.1, 0.6], validation_examples=50))['rounds']
+    assert 'accuracy on the validation set' in _note(validated)
     by_round, by_uplink = figure.axes
     topk, fedavg, level = _curves(by_round)
     assert topk == pytest.approx(np.array([[0, 1], [10, 70]]))

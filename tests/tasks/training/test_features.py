@@ -63,7 +63,6 @@ class TestExecution:
       assert x.shape == (num, 6) and y is getattr(data, name)[1]
       np.testing.assert_allclose(x, body(tf.constant(getattr(data, name)[0])), atol=2e-3)
 
-
   def test_features_of_a_client_depend_on_no_other_client(self):
     # Small clients share a call; two large ones do not.
     sizes = [3, 0, 16, *range(1, 16), 7, 17, 260]
@@ -78,6 +77,7 @@ class TestExecution:
         own_x, own_y = on_features[client]
         np.testing.assert_array_equal(x.view(np.uint16), own_x.view(np.uint16))
         assert len(x) == len(y) == sizes[client] and y is own_y is clients[client][1]
+
 
 class TestClientData:
 

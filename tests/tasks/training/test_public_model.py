@@ -70,4 +70,5 @@ class TestTrain:
   def test_a_loss_that_is_not_finite_is_refused(self):
     x, y = _examples(40)
     with pytest.raises(errors.RunError, match='loss on the public examples is nan in epoch 1'):
-      public_model.train(tiny_models.softmax_regression(_FEATURES, _CLASSES), task_lib.Pretraining(), (x * np.nan, y), 1)
+      model = tiny_models.softmax_regression(_FEATURES, _CLASSES)
+      public_model.train(model, task_lib.Pretraining(), (x * np.nan, y), 1)
