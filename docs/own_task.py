@@ -34,8 +34,8 @@ def _points(rng: np.random.Generator, num: int) -> task_lib.Examples:
 def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
   """Loads the data. Read files of `split.directory` here, the value of --data_dir."""
   rng = np.random.default_rng(split.seed)
-  # For people's own data, see `tasks.datasets.people.divide`: then the plan states whose examples
-  # the accuracies are of.
+  # For people's own data use `tasks.datasets.people.divide`, as tasks/datasets/emnist.py does:
+  # `cut_pool` cuts one person into many clients, and epsilon covers one.
   return task_lib.cut_pool(
       _points(rng, 20 * own.clients), _points(rng, 2000), own.clients,
       'synthetic: points on two half circles', split,

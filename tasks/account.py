@@ -181,8 +181,8 @@ def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
     paths = run_directory.ledgers(run_dir)
     if not paths:
       raise errors.InputError(
-          f'--ledger={run_dir} has no privacy ledger. Name the --output_dir of a'
-          ' federated run.'
+          f'--ledger={run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
+          ' run; separate several by spaces.'
       )
     records = [ledger_lib.read(path) for path in paths]
     recorded, charged = run_directory.rounds_charged(run_dir), records[-1].rounds_charged
@@ -224,8 +224,10 @@ def _print_answers(
   else:
     # All sound answers hold at the same time: the tightest is the best to quote.
     quoted = accountants.claim(rounds)
-    text = options.answer_text(answers[quoted])
-    print(f'Quote {text}, by {quoted.name}: the tightest sound accountant.\n')
+    text = 'none: no accountant has a bound'
+    if answers[quoted] < math.inf:
+      text = f'{options.answer_text(answers[quoted])}, by {quoted.name}: the tightest sound accountant'
+    print(f'Quote {text}.\n')
   for accountant, answer in answers.items():
     status = 'WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID'
     if not accountant.guarantees:

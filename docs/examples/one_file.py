@@ -74,7 +74,7 @@ def train(train_data, test_data):
     return tf.data.Dataset.from_tensor_slices((x[rows], y[rows]))
 
   state, sampler, trained = process.initialize(), spec.sampler(), network()
-  path = pathlib.Path(tempfile.mkdtemp(prefix='one_file_')) / 'ledger.jsonl'
+  path = pathlib.Path(tempfile.mkdtemp(prefix='one_file_')) / 'privacy_ledger.jsonl'
   with ledger_lib.Ledger(path, spec, 'one_file', data='Fashion-MNIST') as ledger:
     for round_num in range(ROUNDS):
       cohort = sampler.sample(ledger.begin(round_num))  # The entry is on disk before the round.

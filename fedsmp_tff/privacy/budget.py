@@ -36,7 +36,7 @@ class EpsilonBudget:
         the guarantees do not compose.
     """
     if not epsilon > 0:
-      raise ValueError(f'`epsilon_budget` must be positive. Found {epsilon}.')
+      raise ValueError(f'`epsilon` must be positive. Found {epsilon}.')
     self.epsilon = epsilon
     self.spec = spec
     self._before = list(before)

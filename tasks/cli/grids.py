@@ -54,7 +54,8 @@ class Cell:
     """
     values = {name: value for name, _, value in (flag.partition('=') for flag in self.flags)}
     if _FLAGFILE in values:
-      values[_FLAGFILE] = pathlib.Path(values[_FLAGFILE]).stem
+      path = pathlib.Path(values[_FLAGFILE])
+      values[_FLAGFILE] = f'{path.parent.name}_{path.stem}'
     first = [values.pop(name) for name in _FIRST if name in values]
     rest = sorted(
         flag.lstrip('-') for flag in self.flags

@@ -56,7 +56,7 @@ class OutputSettings:
   output_dir: Optional[str] = options.option(
       None,
       "Directory of the run's files, from which the same command resumes it (default:"
-      ' runs/TASK-ALGORITHM-TIME).',
+      ' runs/TASK-ALGORITHM-TIME-PROCESS).',
       group='Output', common=True,
   )
   overwrite: bool = options.option(

@@ -45,7 +45,7 @@ def test_the_private_run_learns_within_its_epsilon_and_the_audit_agrees(tmp_path
   bound, exact = map(float, re.fullmatch(pattern, audit).groups())
   # A bound far below the accountant's would come from a canary that the noise hides.
   assert exact / 4 < bound < exact
-  (ledger,) = tmp_path.rglob('ledger.jsonl')
+  (ledger,) = tmp_path.rglob('privacy_ledger.jsonl')
   rounds = re.search(r'ROUNDS = \d+, (\d+)', (_EXAMPLES / 'one_file.py').read_text())[1]
   assert len(ledger.read_text().splitlines()) == 1 + int(rounds)
 

@@ -66,6 +66,8 @@ class TestExecution:
     }
     assert 'CONDITION NOT MET: alpha' in out
     assert 'Quote epsilon = 0.6303, by poisson_pld: the tightest sound accountant.' in out
+    _, out, _ = _run(capsys, '--noise_multiplier=0', '--rounds=180')
+    assert 'Quote none: no accountant has a bound.' in out and 'VALID' not in out
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed_size')
     assert re.search('VALID +fixed_pld', out)
     assert re.search('not for this sampling +poisson_pld', out)
@@ -164,7 +166,7 @@ class TestLedger:
     one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size'))), tmp_path
     for arguments, sentence in (
         ([one, other], 'do not compose. Name runs with the same --sampling'),
-        ([empty], 'has no privacy ledger'),
+        ([empty], 'has no privacy_ledger.jsonl'),
         ([one, '--rounds=3'], '--rounds=3 and --ledger=.* exclude each other'),
     ):
       status, out, err = self._account(capsys, f'--ledger={arguments[0]}', *arguments[1:])
