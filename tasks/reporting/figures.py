@@ -78,12 +78,12 @@ def _ablation(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure
     ]
     means, stds = _means_and_stds(part, 'final')
     heights = -np.arange(len(used), len(used) + len(part))
-    axes.errorbar(means, heights, xerr=stds, fmt='o' if used else 'o-', capsize=3)
+    axes.errorbar(means, heights, xerr=stds / len(shared) ** 0.5, fmt='o' if used else 'o-', capsize=3)
     ticks += [f'{title}: {mean:.1f} %' for title, mean in zip(paragraph, means)]
     used += part
   axes.set_yticks(-np.arange(len(ticks)), ticks)
   axes.set_xlabel('final accuracy (%)')
-  return _finish(figure, used)
+  return _finish(figure, used, spread='standard error')
 
 
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figure]:
@@ -187,7 +187,8 @@ def _new_figure(task: str, title: str) -> mpl_figure.Figure:
 
 
 def _finish(
-    figure: mpl_figure.Figure, groups: Sequence[results.Group], note: str = ''
+    figure: mpl_figure.Figure, groups: Sequence[results.Group], note: str = '',
+    spread: str = 'stddev',
 ) -> mpl_figure.Figure:
   """Adds a legend and a note on rounds, seeds, epsilon and spread; returns the figure."""
   note += f'rounds: {_range([n for group in groups if (n := group.rounds_done)])}'
@@ -201,7 +202,7 @@ def _finish(
   if any(group.config['sampled'] for group in groups):
     note += '; random examples before the last round'
   if any(len(group.runs) > 1 for group in groups):
-    note += '; bands and bars: one stddev over seeds'
+    note += f'; bands and bars: one {spread} over seeds'
   note = textwrap.fill(note, _CHARACTERS_PER_LINE)
   for axes in figure.axes:
     axes.grid(alpha=0.3)

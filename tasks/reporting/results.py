@@ -127,7 +127,8 @@ class Group:
   def mean_and_std(self, name: str) -> tuple[float, Optional[float]]:
     """Returns mean and sample standard deviation (None for one run) of one of `Run.values`."""
     values = np.array([run.values[name] for run in self.runs])
-    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
+    with np.errstate(invalid='ignore'):  # Epsilon without noise is infinite.
+      return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
 
   def mean(self, name: str) -> float:
     """Returns the mean of one of `Run.values`."""

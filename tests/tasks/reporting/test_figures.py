@@ -92,6 +92,13 @@ class TestComputation:
         f'{titles[i]}: {x} %' for i, x in ((0, 80.0), (1, 70.0), (3, 75.0), (len(steps), 10.0))
     ]
     assert _curves(axes) == [pytest.approx(np.array([[80, 70, 75], [0, -1, -2]]))]
+    figure = make(
+        *(_run_of(step, x, seed) for step in steps[:3] for seed, x in ((1, 0.70), (2, 0.72)))
+    )['ablation']
+    # Values one below and one above their mean have a stddev of sqrt(2), an error of 1.
+    bars = figure.axes[0].containers[0].lines[2][0].get_segments()
+    assert [np.ptp(bar[:, 0]) for bar in bars] == pytest.approx([2, 2, 2])
+    assert _note(figure).endswith('bars: one standard error over seeds')
 
   def test_over_p_with_and_without_noise(self, make):
     figure = make(
