@@ -226,7 +226,8 @@ def _print_answers(
     quoted = accountants.claim(rounds)
     text = 'none: no accountant has a bound'
     if answers[quoted] < math.inf:
-      text = f'{options.answer_text(answers[quoted])}, by {quoted.name}: the tightest sound accountant'
+      answer = options.answer_text(answers[quoted])
+      text = f'{answer}, by {quoted.name}: the tightest sound accountant'
     print(f'Quote {text}.\n')
   for accountant, answer in answers.items():
     status = 'WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID'

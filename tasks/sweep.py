@@ -36,7 +36,7 @@ class Options:
   )
   sweep_dir: str = options_lib.option(
       'runs/sweep',
-      'Directory of the runs, a subdirectory each. Several sweeps may share it concurrently.',
+      'Directory of the runs, a subdirectory each. Several sweeps of one grid may share it.',
   )
   seeds: int = options_lib.option(
       5, 'Number of seeds per configuration; seeds are 1 to SEEDS.', at_least=1

@@ -131,7 +131,7 @@ class Ledger(contextlib.AbstractContextManager):
     self.seeded = seed is not None
     self._path = pathlib.Path(path)
     self._budget = budget
-    self._rounds, self._sums = [], []
+    self._rounds, self._sums, self._size = [], [], 0
     seed_digest = '' if seed is None else _digest_of_seed(seed)
     head = dict(zip(_HEAD, (run, data, initial_weights, self.seeded, seed_digest, spec)))
     existed = self._path.exists()
@@ -162,7 +162,7 @@ class Ledger(contextlib.AbstractContextManager):
             f"{self._path} belongs to another run (other {', '.join(names)}). Restore this run's"
             ' ledger.'
         )
-      self._rounds, self._sums = recorded.rounds, recorded.sums
+      self._rounds, self._sums, self._size = recorded.rounds, recorded.sums, recorded.size
       with self._writing():
         self._file.truncate(recorded.size)
       return
@@ -235,22 +235,19 @@ class Ledger(contextlib.AbstractContextManager):
   def check(self, state: dict[str, Any]) -> None:
     """Raises `LedgerError` if this ledger does not begin with the entries that `state` records."""
     entries = int(state['entries'])
-    if entries >= len(self._sums):
+    if self._sums[entries : entries + 1] != [bytes(np.asarray(state['sum'])).hex()]:
       raise LedgerError(
-          f'{self._path} is truncated: {len(self._rounds)} entries, but the checkpoint recorded'
-          f' {entries}. {REMEDY}.'
-      )
-    if self._sums[entries] != bytes(np.asarray(state['sum'])).hex():
-      raise LedgerError(
-          f'{self._path} was changed: its first {entries} entries differ from the entries that the'
-          f' checkpoint recorded. {REMEDY}.'
+          f'{self._path} is truncated or was changed: it has {len(self._rounds)} entries, and does'
+          f' not begin with the {entries} that the checkpoint recorded. {REMEDY}.'
       )
 
   def _append(self, content: dict[str, Any]) -> None:
     sum_ = _sum(self._sums[-1] if self._sums else '', content)
     line = (json.dumps({**content, _SUM: sum_}) + '\n').encode()
     with self._writing():
-      file, size = self._file.fileno(), os.fstat(self._file.fileno()).st_size
+      file, size = self._file.fileno(), self._size
+      if os.fstat(file).st_size != size:
+        raise LedgerError(f'{self._path} was changed since it was opened. Open it again.')
       try:
         if self._file.write(line) < len(line):
           raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -258,6 +255,7 @@ class Ledger(contextlib.AbstractContextManager):
       finally:  # After an error or Ctrl-C a whole line counts, and a part of one is removed.
         if os.fstat(file).st_size == size + len(line):
           self._sums.append(sum_)
+          self._size += len(line)
         else:
           self._file.truncate(size)
 

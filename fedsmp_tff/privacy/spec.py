@@ -194,10 +194,9 @@ class PrivacySpec:
     fast_fn = functools.partial(epsilon_fn, accountant=accountant.faster or accountant)
     sigma = calibration.find_sigma(fast_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
     if fast_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
-      dataclasses.replace(tried, noise_multiplier=sigma)  # Raises if `bits` are too few for any.
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
-          ' or delta, or run fewer rounds.'
+          ' or delta, run fewer rounds, or raise `bits` if they are set.'
       )
     if sigma == _SIGMA_RANGE[0]:
       return dataclasses.replace(self, noise_multiplier=sigma)

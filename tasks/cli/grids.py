@@ -48,14 +48,13 @@ class Cell:
 
   @property
   def name(self) -> str:
-    """A directory name, one for each set of flags whatever their order.
+    """A directory name, one for each set of flags of a grid whatever their order.
 
     Flags of directories, such as --data_dir, are left out, as in a run's identity.
     """
     values = {name: value for name, _, value in (flag.partition('=') for flag in self.flags)}
     if _FLAGFILE in values:
-      path = pathlib.Path(values[_FLAGFILE])
-      values[_FLAGFILE] = f'{path.parent.name}_{path.stem}'
+      values[_FLAGFILE] = pathlib.Path(values[_FLAGFILE]).stem
     first = [values.pop(name) for name in _FIRST if name in values]
     rest = sorted(
         flag.lstrip('-') for flag in self.flags

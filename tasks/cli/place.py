@@ -89,10 +89,13 @@ def context(settings: PlaceSettings) -> Iterator[None]:
     try:
       stack.enter_context(tff_context)
     except (ConnectionError, ImportError, ValueError) as error:  # Other flags are checked by now.
-      text = f'--devices={",".join(settings.devices or [])}: {error}'
-      if settings.runtime == 'ray':
+      reason = str(error).rstrip('.')
+      text = f'--devices={",".join(settings.devices or [])}: {reason}.'
+      if isinstance(error, ImportError):
+        text = f'--runtime={settings.runtime}: {reason}. Install Ray, as in docs/aggregator.md.'
+      elif settings.runtime == 'ray':
         text = (
-            f'--ray_address={settings.ray_address or ""}: {error}. Start the cluster with'
+            f'--ray_address={settings.ray_address or ""}: {reason}. Start the cluster with'
             ' `ray start --head`, or remove the flag.'
         )
       raise errors.InputError(text) from None

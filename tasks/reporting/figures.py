@@ -78,7 +78,8 @@ def _ablation(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure
     ]
     means, stds = _means_and_stds(part, 'final')
     heights = -np.arange(len(used), len(used) + len(part))
-    axes.errorbar(means, heights, xerr=stds / len(shared) ** 0.5, fmt='o' if used else 'o-', capsize=3)
+    bars = stds / len(shared) ** 0.5
+    axes.errorbar(means, heights, xerr=bars, fmt='o' if used else 'o-', capsize=3)
     ticks += [f'{title}: {mean:.1f} %' for title, mean in zip(paragraph, means)]
     used += part
   axes.set_yticks(-np.arange(len(ticks)), ticks)

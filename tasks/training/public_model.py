@@ -159,7 +159,7 @@ def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
   like = model.initial_weights[0][:-2], ('matrix', 'mean')
   try:
     weights = run_directory.read_weights(path, like)
-  except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+  except (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
     raise errors.InputError(
         f'{path} can\'t be read ({type(error).__name__}: {error}). Restore it from a backup, or'
         ' start over with --overwrite.'

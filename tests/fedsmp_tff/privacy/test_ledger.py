@@ -83,7 +83,7 @@ class TestComputation:
     with _ledger(written) as ledger:
       for t in (0, 1, 3, 3):
         ledger.begin(t)
-      with pytest.raises(ledger_lib.LedgerError, match='was changed: its first 4'):
+      with pytest.raises(ledger_lib.LedgerError, match='was changed: it has 4.*not begin with the 4'):
         ledger.check(state)
 
   def test_two_runs_with_one_seed_do_not_compose(self, tmp_path):
@@ -124,7 +124,7 @@ class TestComputation:
     with ledger_lib.Ledger(
         written, record.spec, record.run, data=record.data, initial_weights=record.initial_weights
     ) as restored:
-      with pytest.raises(ledger_lib.LedgerError, match='is truncated: 2 entries.*latest backup'):
+      with pytest.raises(ledger_lib.LedgerError, match='is truncated.* has 2 entries.*latest backup'):
         restored.check(state)
       for round_num in range(record.rounds_charged, 4):
         restored.begin(round_num)
@@ -210,17 +210,24 @@ class TestExecution:
     assert ledger_lib.read(tmp_path / 'new').rounds == []
 
   @pytest.mark.parametrize('error', [OSError(5, 'Input/output error'), KeyboardInterrupt()])
-  def test_a_line_that_is_in_the_file_counts(self, written, monkeypatch, error):
+  def test_a_line_that_is_in_the_file_counts(self, written, tmp_path, monkeypatch, error):
     def fsync(unused_file):
       raise error
 
     with _ledger(written) as ledger:
       with monkeypatch.context() as patch:
         patch.setattr(os, 'fsync', fsync)
-        with pytest.raises((KeyboardInterrupt, ledger_lib.LedgerError)):
-          ledger.begin(4)
+        for action in (lambda: ledger.begin(4), lambda: _ledger(tmp_path / 'new')):
+          with pytest.raises((KeyboardInterrupt, ledger_lib.LedgerError)):
+            action()
       assert ledger.begin(4) == 5
+      with open(written, 'ab') as file:
+        file.write(b'x')
+      with pytest.raises(ledger_lib.LedgerError, match='was changed since it was opened'):
+        ledger.begin(5)
     assert ledger_lib.read(written).rounds == [0, 1, 2, 3, 4, 4]
+    _ledger(tmp_path / 'new').close()
+    assert ledger_lib.read(tmp_path / 'new').rounds == []
 
   def test_going_on_counts_what_was_lost(self, written):
     with _ledger(written) as ledger:

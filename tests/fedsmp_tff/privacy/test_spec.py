@@ -156,6 +156,8 @@ class TestCalibration:
     # The search begins at sigma = 1, at which ten bits are too few.
     with_bits = dataclasses.replace(spec, noise_multiplier=9.2, bits=10).calibrated(2.0)
     assert with_bits.bits == 10 and 1.99 < with_bits.epsilon() <= 2
+    with pytest.raises(ValueError, match='raise `bits` if they are set'):
+      dataclasses.replace(with_bits, num_values=10**5).calibrated(0.1)
 
   @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])
   def test_calibration_refuses_targets(self, target):

@@ -56,8 +56,6 @@ class TestComputation:
     assert cell.flags == ('--rounds=1/4', '--task=svhn', '--algorithm=fedavg')
     assert cell.name == grids.Cell.of(reversed(cell.flags)).name == 'svhn-fedavg-rounds=1_4'
     assert grids.Cell.of(['--task=a', '--data_dir=/b']).name == 'a'
-    # Two grids may share a directory.
-    assert grids.Cell.of(['--flagfile=/b/paper/svhn.flags']).name == 'paper_svhn'
     # Names fit file systems.
     flags = [f'--flag_number_{i}=1' for i in range(40)]
     long, other = grids.Cell.of(flags).name, grids.Cell.of([*flags[:-1], '--x=1']).name

@@ -254,7 +254,7 @@ def test_damage_is_named_with_the_remedy_and_nothing_is_changed(
 @pytest.mark.parametrize('damage, sentence', [
     (lambda lines: [], 'is not a ledger'),
     (lambda lines: lines[:-1],
-     'is truncated: 2 entries, but the checkpoint recorded 3. Restore the latest backup'),
+     'has 2 entries, and does not begin with the 3 that the checkpoint recorded. Restore the'),
     (lambda lines: lines[:2] + lines[3:], 'was changed: line 3'),
     (lambda lines: [lines[0].replace(b'1.4', b'9.4'), *lines[1:]], 'was changed: line 1'),
 ])
