@@ -58,6 +58,7 @@ class TestComputation:
         'Fed-SMP top-k, p = 0.005, sigma = 1.4: 70.0 %', 'FedAvg: 40.0 %',
         'public-only baseline: 40.0 %',
     ]
+    assert figure.get_suptitle() == 'Fashion-MNIST images, CNN: accuracy over rounds and uplink'
     assert _note(figure) == (
         '3 of 3 configurations, the best of each kind; rounds: 1 to 2; seeds per configuration:'
         ' 1 to 2; accuracy on the test set; epsilon (simulated): 0.1; bands and bars: one stddev'
