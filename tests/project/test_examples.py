@@ -9,13 +9,17 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from docs.examples import local_only
 from docs.examples import scattering
+from docs.examples import whitened
 from tasks import datasets
+from tasks import run
 from tasks.datasets import shakespeare
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
+from tasks.models import rnn
 from tests.support import small_data
 
 _EXAMPLES = pathlib.Path(__file__).parents[2] / 'docs' / 'examples'
@@ -117,6 +121,66 @@ def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fi
   assert before == pytest.approx(100 * right.mean(), abs=0.1)
   # Training changes the model, and a role that trained on its last fifth would write 'd' alone.
   assert len({before, *after}) > 2 and max(after) < 20
+
+
+def test_whitened_coordinates_have_inputs_of_unit_moment_and_compute_the_same_function():
+  model = rnn.character_rnn(6, 3, (4, 5), 7, None, initializers.TorchInitializer(1))
+  characters = np.random.default_rng(0).integers(0, 6, (250, 7)).astype(np.int32)
+  weights = model.initial_weights[0]
+  moments = whitened.second_moments(weights, characters)
+  inputs, out = {}, weights[0][characters]
+  for place, units in ((1, 4), (4, 5)):
+    layer = tf.keras.layers.LSTM(units, return_sequences=True)
+    layer.build(out.shape)
+    layer.set_weights(weights[place : place + 3])
+    hidden = layer(out).numpy()
+    inputs[place] = out
+    inputs[place + 1] = np.concatenate([np.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
+    out = hidden
+  inputs[7] = out
+  assert moments.keys() == inputs.keys()
+
+  own = whitened.whitened(model, weights, moments)
+  for place, h in inputs.items():
+    h = h.reshape(-1, h.shape[-1]).astype(np.float64)
+    moment = h.T @ h / len(h)
+    np.testing.assert_allclose(moments[place], moment, rtol=1e-4, atol=1e-6)
+    matrix = weights[place] @ np.linalg.pinv(own.initial_weights[0][place])  # K = A V.
+    values = np.linalg.eigvalsh(moment)
+    np.testing.assert_allclose(
+        np.linalg.eigvalsh(matrix @ moment @ matrix), values / (values + 0.1 * values.mean()),
+        atol=1e-3,
+    )
+  logits, own_logits = (
+      m.predict_on_batch(m.initial_weights, characters, training=False) for m in (model, own)
+  )
+  np.testing.assert_allclose(logits, own_logits, atol=1e-4)
+
+
+def test_rounds_in_whitened_coordinates_start_from_pre_training_without_its_roles_as_clients(
+    tmp_path, monkeypatch
+):
+  whole = shakespeare.TASK
+  ids, same, other = (
+      task.load(shakespeare.Options(), task_lib.Split(0, num)).client_ids
+      for task, num in ((whitened.TASK, 0), (whole, 1000), (whole, 0))
+  )
+  assert ids == same and len(ids) < len(other)
+
+  def of_nine_roles(own, split):
+    data = whole.load(own, split)
+    test = tuple(array[:40] for array in data.test)
+    clients = dict(clients=data.clients[:9], client_ids=data.client_ids[:9])
+    return dataclasses.replace(data, test=test, public=data.public, **clients)
+
+  pretraining = dataclasses.replace(whole.pretraining, epochs=1)
+  task = dataclasses.replace(whole, load=of_nine_roles, pretraining=pretraining)
+  monkeypatch.setattr(shakespeare, 'TASK', task)
+  flags = ['--rounds=1', '--clients_per_round=2', '--seed=1', f'--output_dir={tmp_path}']
+  assert run.main(['run', '--task=docs.examples.whitened', *flags]) == 0
+  before, after = np.genfromtxt(tmp_path / 'metrics.csv', names=True, delimiter=',')
+  # Sequences have at most 80 of 90 characters; one epoch learns the most frequent ones.
+  assert 0.1 < before['test_accuracy'] != after['test_accuracy']
 
 
 def test_train_model_ends_with_its_epsilon(tmp_path):
