@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import datasets
 from tasks import errors
 from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
@@ -146,7 +147,8 @@ def pretrained(
 
   weights = train(model, schedule, public, experiment.seeds.partition, report)
   if settings.trainable != settings_lib.HEAD:
-    return weights, None
+    change = datasets.TASKS[settings.task].after_pretraining
+    return (weights if change is None else change(weights, public)), None
   try:
     body, head = features.split(model, weights, public, experiment.is_scored)
   except ValueError as error:
