@@ -5,7 +5,7 @@
 Steps on a kernel K are slow in directions in which its inputs h are small, and clip and noise weigh
 all directions alike. So rounds train V, where K = A V and A = (E[h h^T] + lambda I)^(-1/2). A
 follows from the public examples alone, after pre-training, and costs no epsilon. The matrices A are
-weights that no round trains; until the end of pre-training A = I.
+weights that no round trains; until the end of pre-training, and with --warm_start=none, A = I.
 """
 
 import dataclasses
@@ -55,12 +55,13 @@ def whiten(pretrained, public: task_lib.Examples):
   """Returns the weights V and A of pre-trained kernels (V = K, A = I), by the public examples."""
   import tensorflow_federated as tff
 
+  from tasks.models import split
+
   trainable, matrices = list(pretrained.trainable), []
   for place, moment in second_moments(trainable, public[0]).items():
-    values, vectors = np.linalg.eigh(moment)
-    values += _RIDGE * values.mean()
-    trainable[place] = ((vectors * values**0.5) @ vectors.T @ trainable[place]).astype(np.float32)
-    matrices.append(((vectors * values**-0.5) @ vectors.T).astype(np.float32))
+    matrix = split.inverse_root(moment, _RIDGE)
+    trainable[place] = np.linalg.solve(matrix, trainable[place]).astype(np.float32)
+    matrices.append(matrix.astype(np.float32))
   return tff.learning.models.ModelWeights(tuple(trainable), tuple(matrices))
 
 
