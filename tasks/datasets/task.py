@@ -218,8 +218,6 @@ class Task:
     options: Dataclass of the task's own options (`tasks.cli.options`), each the flag --NAME_OPTION.
     padding: Label of padding; None without padding.
     padding_counts: Returns, from the own options, whether padding counts as a label to predict.
-    after_pretraining: Returns the initial weights of rounds that train all layers, from pre-trained
-      weights and the public examples, for instance in other coordinates; None: the former.
     show: Returns a text about a model with trained initial weights, from it and the test examples;
       not called if the guarantee does not cover these.
   """
@@ -233,9 +231,6 @@ class Task:
   padding: Optional[int] = None
   padding_counts: Callable[[Any], bool] = lambda own: False
   pretraining: Pretraining = Pretraining()
-  after_pretraining: Optional[
-      Callable[[tff.learning.models.ModelWeights, Examples], tff.learning.models.ModelWeights]
-  ] = None
   show: Optional[Callable[[tff.learning.models.FunctionalModel, Examples], str]] = None
 
   def is_scored(self, own: Any, labels: tf.Tensor) -> tf.Tensor:

@@ -114,12 +114,7 @@ def whitening(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     raise ValueError('the inputs of the last layer are the same for all public examples.')
   mean = features.mean(0)
   centered = features - mean
-  matrix = inverse_root(centered.T @ centered / len(centered), _RIDGE)
+  values, vectors = np.linalg.eigh(centered.T @ centered / len(centered))
+  values += _RIDGE * values.mean()
+  matrix = (vectors * values**-0.5) @ vectors.T
   return matrix.astype(np.float32), mean.astype(np.float32)
-
-
-def inverse_root(moment: np.ndarray, ridge: float) -> np.ndarray:
-  """Returns (M + lambda I)^(-1/2), float64, of a moment M [m, m] and lambda / mean(diag M)."""
-  values, vectors = np.linalg.eigh(moment)
-  values += ridge * values.mean()
-  return (vectors * values**-0.5) @ vectors.T

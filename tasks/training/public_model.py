@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import datasets
 from tasks import errors
 from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
@@ -147,8 +146,7 @@ def pretrained(
 
   weights = train(model, schedule, public, experiment.seeds.partition, report)
   if settings.trainable != settings_lib.HEAD:
-    change = datasets.TASKS[settings.task].after_pretraining
-    return (weights if change is None else change(weights, public)), None
+    return weights, None
   try:
     body, head = features.split(model, weights, public, experiment.is_scored)
   except ValueError as error:

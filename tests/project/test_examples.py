@@ -1,6 +1,5 @@
 """Tests that the files of docs/examples run as a reader runs them, outside of the repository."""
 
-import csv
 import dataclasses
 import os
 import pathlib
@@ -10,18 +9,13 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_federated as tff
 
 from docs.examples import local_only
 from docs.examples import scattering
-from docs.examples import whitened
 from tasks import datasets
-from tasks import run
 from tasks.datasets import shakespeare
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
-from tasks.models import rnn
 from tests.support import small_data
 
 _EXAMPLES = pathlib.Path(__file__).parents[2] / 'docs' / 'examples'
@@ -123,101 +117,6 @@ def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fi
   assert before == pytest.approx(100 * right.mean(), abs=0.1)
   # Training changes the model, and a role that trained on its last fifth would write 'd' alone.
   assert len({before, *after}) > 2 and max(after) < 20
-
-
-def test_whitening_has_the_moment_of_each_kernels_inputs_and_keeps_the_function():
-  model = rnn.character_rnn(6, 3, (4, 5), 7, None, initializers.TorchInitializer(1))
-  characters = np.random.default_rng(0).integers(0, 6, (250, 7)).astype(np.int32)
-  weights = model.initial_weights[0]
-  inputs, out = {}, weights[0][characters]
-  for place, units in ((1, 4), (4, 5)):
-    layer = tf.keras.layers.LSTM(units, return_sequences=True)
-    layer.build(out.shape)
-    layer.set_weights(weights[place : place + 3])
-    hidden = layer(out).numpy()
-    inputs[place] = out
-    inputs[place + 1] = np.concatenate([np.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
-    out = hidden
-  inputs[7] = out
-
-  own = whitened.in_coordinates(model)
-  before = tff.learning.models.ModelWeights(*own.initial_weights)
-  after = whitened.whiten(before, (characters, None))
-  for (place, h), matrix in zip(inputs.items(), after.non_trainable, strict=True):
-    h = h.reshape(-1, h.shape[-1]).astype(np.float64)
-    moment = h.T @ h / len(h)
-    values = np.linalg.eigvalsh(moment)
-    # With A of another kernel, or by another moment, this product has other eigenvalues.
-    np.testing.assert_allclose(
-        np.linalg.eigvalsh(matrix @ moment @ matrix), values / (values + 0.1 * values.mean()),
-        atol=1e-3,
-    )
-    np.testing.assert_allclose(matrix @ after.trainable[place], weights[place], atol=1e-5)
-
-  gradients = []
-  for m, of in ((model, (weights, ())), (own, (after.trainable, after.non_trainable))):
-    values = [tf.constant(value) for value in of[0]]
-    with tf.GradientTape() as tape:
-      tape.watch(values)
-      logits = m.predict_on_batch((tuple(values), of[1]), characters, training=True)
-      loss = m.loss(logits, characters)
-    gradients.append([loss, *map(tf.convert_to_tensor, tape.gradient(loss, values))])
-  matrices = dict(zip(inputs, after.non_trainable))
-  for place, (plain, white) in enumerate(zip(*gradients), -1):  # The loss first.
-    expected = matrices[place].T @ plain.numpy() if place in matrices else plain
-    np.testing.assert_allclose(white, expected, atol=1e-5)
-
-
-def test_rounds_in_whitened_coordinates_start_from_pre_training_and_end_in_its_model(
-    tmp_path, monkeypatch
-):
-  whole = shakespeare.TASK
-
-  def of_nine_roles(own, split):
-    data = whole.load(own, split)
-    test = tuple(array[:40] for array in data.test)
-    clients = dict(clients=data.clients[:9], client_ids=data.client_ids[:9])
-    return dataclasses.replace(data, test=test, **clients)
-
-  pretraining = dataclasses.replace(whole.pretraining, epochs=2)
-  task = dataclasses.replace(whole, load=of_nine_roles, pretraining=pretraining)
-  monkeypatch.setattr(shakespeare, 'TASK', task)
-  monkeypatch.setattr(
-      whitened, 'TASK', dataclasses.replace(whitened.TASK, pretraining=pretraining)
-  )
-  flags = ['--public_examples=64', '--rounds=1', '--clients_per_round=2', '--seed=1']
-  arguments = ['run', '--task=docs.examples.whitened', *flags, f'--output_dir={tmp_path}']
-  assert run.main(arguments) == 0
-  with open(tmp_path / 'metrics.csv', encoding='utf-8') as file:
-    before, after = (float(row['test_accuracy']) for row in csv.DictReader(file))
-
-  from tasks.training import experiment as experiment_lib
-  from tasks.training import finished
-  from tasks.training import public_model
-
-  own, seeds = shakespeare.Options(), experiment_lib.make_seeds(1, None)
-  split = task_lib.Split(seeds.partition, num_public=64)
-  data, own_data = task.load(own, split), whitened.TASK.load(own, split)
-  for (x, y), (all_x, all_y) in zip(own_data.clients, data.clients, strict=True):
-    rows = slice(None, None, -(-len(all_x) // 48))
-    np.testing.assert_array_equal(x, all_x[rows])
-    np.testing.assert_array_equal(y, all_y[rows])
-    assert len(x) <= 48
-  assert max(len(x) for x, _ in data.clients) > 48
-
-  def accuracy(model, weights):
-    x, y = data.test
-    right = np.argmax(model.predict_on_batch(weights, x, training=False), axis=-1) == y
-    return right[y != whole.padding].mean()
-
-  plain = task.build_model(own, initializers.INITIALIZERS['keras'](seeds.weights))
-  weights = public_model.train(
-      plain, pretraining.for_examples(64), data.public, seeds.partition
-  )
-  assert before == pytest.approx(accuracy(plain, (weights.trainable, ())), abs=1e-3)
-  trained = finished.load_model(tmp_path)
-  assert after == pytest.approx(accuracy(trained, trained.initial_weights), abs=1e-3)
-  assert after != before
 
 
 def test_train_model_ends_with_its_epsilon(tmp_path):
