@@ -121,10 +121,9 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
       xlabel='round', ylabel='accuracy (%)', ylim=(max(0, lowest, by_round.get_ylim()[0]), None)
   )
   by_uplink.set(xlabel='uplink per client (MB)', xscale='log')
-  # By default labels overlap if the values span less than a decade or two.
-  by_uplink.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-  by_uplink.xaxis.set_major_formatter('{x:g}')
-  by_uplink.xaxis.set_minor_formatter(ticker.NullFormatter())
+  # The default labels, such as 2 x 10^0, overlap if the values span about a decade.
+  by_uplink.xaxis.set_major_formatter(ticker.LogFormatter())
+  by_uplink.xaxis.set_minor_formatter(ticker.LogFormatter())
   note = f'{len(drawn)} of {len(groups)} configurations, the best of each kind; '
   return _finish(figure, drawn, note)
 
