@@ -104,7 +104,7 @@ class TestPrivateSum:
 
   @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
   def test_with_min_reports_a_round_of_fewer_changes_nothing(self, noise):
-    clip, sigma, dim = 0.5, 1.4, 3000
+    clip, sigma, dim = 0.5, 1.4, 6000
     factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=clip, noise_multiplier=sigma, num_slots=6,
         min_reports=5, noise=noise,
@@ -125,8 +125,9 @@ class TestPrivateSum:
       # updates are equal, so shares from one seed would not add up to the scale.
       stddev = clip * sigma * np.sqrt(num / 5) / 4
       mean = num * clip / np.sqrt(dim) / 4
-      # The clients' noise is fresh: 1e-6 is crossed by chance with that probability. Integers here
-      # are thousands of steps wide.
+      # The clients' noise is fresh: 1e-6 is crossed by chance with that probability. At a wrong
+      # scale the distribution functions are 0.097 apart; 1e-20 takes 0.062 of 6000 values, whose
+      # error there is 0.0053. Integers here are thousands of steps wide.
       for scale, least, most in ((1, 1e-6, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
         found = stats.kstest(output.result - mean, 'norm', (0, scale * stddev)).pvalue
         assert least <= found <= most
