@@ -104,7 +104,7 @@ class TestPrivateSum:
 
   @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
   def test_with_min_reports_a_round_of_fewer_changes_nothing(self, noise):
-    clip, sigma, dim = 0.5, 1.4, 6000
+    clip, sigma, dim = 0.5, 1.4, 9000
     factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=clip, noise_multiplier=sigma, num_slots=6,
         min_reports=5, noise=noise,
@@ -125,10 +125,10 @@ class TestPrivateSum:
       # updates are equal, so shares from one seed would not add up to the scale.
       stddev = clip * sigma * np.sqrt(num / 5) / 4
       mean = num * clip / np.sqrt(dim) / 4
-      # The clients' noise is fresh: 1e-6 is crossed by chance with that probability. At a wrong
-      # scale the distribution functions are 0.097 apart; 1e-20 takes 0.062 of 6000 values, whose
-      # error there is 0.0053. Integers here are thousands of steps wide.
-      for scale, least, most in ((1, 1e-6, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
+      # The clients' noise is fresh: 1e-9 is crossed by chance with that probability. At a wrong
+      # scale the distribution functions are 0.097 apart; 1e-20 takes 0.051 of 9000 values, whose
+      # error there is 0.0043. Integers here are thousands of steps wide.
+      for scale, least, most in ((1, 1e-9, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
         found = stats.kstest(output.result - mean, 'norm', (0, scale * stddev)).pvalue
         assert least <= found <= most
     with pytest.raises(Exception, match='at most 6 participants, one for each of `num_slots`'):
@@ -147,16 +147,16 @@ class TestPrivateSum:
     assert error <= 1.5 * factory.round([(one_round.DIM,)]).channel.step * np.sqrt(8)
 
   def test_signal_to_noise_is_estimated_from_the_release(self):
-    dim, clients, sigma = 4000, 10, 0.5
+    dim, clients, sigma = 16_000, 10, 0.25
     factory = processes.factory(
         sparsifiers.Dense(), clients, clipping_norm=2.0, noise_multiplier=sigma
     )
     process = factory.create(tff.TensorType(np.float32, [dim]))
     update = np.full(dim, 1.0, np.float32)
     output = process.next(process.initialize(), [update] * clients)
-    # The sum is r C long, its noise sqrt(d) sigma C: energies 100 to 1,000. The noise's
-    # varies by sqrt(2/d) = 2 % and it is crossed with the signal.
-    assert output.measurements['signal_to_noise'] == pytest.approx(0.1, abs=0.12)
+    # The sum is r C long, its noise sqrt(d) sigma C: energies 100 to 1,000. The estimate's
+    # standard deviation is sqrt(2 + 4 * 0.1) / sqrt(d) = 0.012: 6.5 of them are 0.08.
+    assert output.measurements['signal_to_noise'] == pytest.approx(0.1, abs=0.08)
 
 
 class TestRounds:
