@@ -47,6 +47,7 @@ class LocalWorkers(workers_lib.Workers):
     broadcasts = {d: graphs.on_device(d, job.broadcast) for d in self._devices}
     cohort = workers_lib.Cohort(job, max_batch=graphs.GROUP)
     running = {}
+    self._abandoned = True  # Until no client runs: an interrupt can come between any two lines.
     try:
       while cohort:
         # As many batches wait as run, so that no thread waits for the main thread.
@@ -59,11 +60,11 @@ class LocalWorkers(workers_lib.Workers):
         done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
         for future in done:
           yield from cohort.finish(workers_lib.Result(running.pop(future), future.result()))
+      self._abandoned = False
     finally:
       # After an error or an interrupt, running clients end by themselves.
       for future in running:
         future.cancel()
-      self._abandoned = bool(running)
 
   def _run_batch(self, job, broadcasts, positions) -> list[np.ndarray]:
     slot = self._slots.get()

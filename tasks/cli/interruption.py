@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
 import psutil
 
@@ -17,6 +17,8 @@ from tasks.cli import command
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Time for a round in flight to end.
 _GRACE_SECONDS = 20.0
+# Time for the callback to end in which Python discarded an exception.
+_AGAIN_SECONDS = 0.1
 _LATE = object()
 
 
@@ -72,6 +74,7 @@ class Interruption:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = {s: signal.signal(s, self._on_signal) for s in [*handled_signals, signal.SIGALRM]}
+    hook_before, sys.unraisablehook = sys.unraisablehook, self._on_discarded
     wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=self._listen, args=(reader,), daemon=True)
     thread.start()
@@ -84,6 +87,8 @@ class Interruption:
       raise
     finally:
       signal.set_wakeup_fd(wakeup)
+      signal.setitimer(signal.ITIMER_REAL, 0)
+      sys.unraisablehook = hook_before
       for number, handler in before.items():
         signal.signal(number, handler)
       writer.close()  # The thread reads the end.
@@ -98,6 +103,14 @@ class Interruption:
     if number == signal.SIGALRM and self._in_round:
       self._in_round, self._abandoned = False, True
       raise self._interrupted()
+
+  def _on_discarded(self, discarded: Any) -> None:
+    """Abandons the round again if Python discarded `Interrupted`, as it does in a `__del__`."""
+    if isinstance(discarded.exc_value, Interrupted):
+      self._in_round = True
+      signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+    else:
+      sys.__unraisablehook__(discarded)
 
   def _listen(self, numbers: socket.socket) -> None:
     first = _next_signal(numbers)

@@ -5,12 +5,12 @@ import functools
 
 import numpy as np
 import pytest
-from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import sparsifiers
+from tests.support import distributions
 from tests.support import linear_runs
 from tests.support import numpy_reference
 from tests.support import processes
@@ -195,16 +195,7 @@ class TestExecution:
         process.get_model_weights(after)
     )
     released = moved[state.aggregator.coordinates]
-
-    def p_value(scale):
-      return stats.kstest(released, 'norm', (0, scale * clip * sigma / linear_runs.CLIENTS)).pvalue
-
-    # Fresh noise crosses 1e-9 by chance with that probability. At 2/3 and 3/2 of the
-    # scale the distribution functions are 0.097 apart at each of two points; 1e-10
-    # takes 0.044 with 6000 values, whose error there is 0.0053: 10 standard errors.
     # Three clients that share their noise would be off by sqrt(3).
-    assert p_value(1) > 1e-9
-    assert p_value(2 / 3) < 1e-10
-    assert p_value(3 / 2) < 1e-10
+    distributions.assert_normal(released, clip * sigma / linear_runs.CLIENTS)
     off = np.setdiff1d(np.arange(len(moved)), state.aggregator.coordinates)
     assert not np.any(moved[off])

@@ -21,7 +21,7 @@ _OUTSIDE_OR_SECRET = {
     'timings.csv', 'events.out.tfevents.*', 'checkpoints/round_*', 'checkpoints/data_digest.json',
     'participants', 'released', 'round_seconds',
 }
-# Padding has columns of its own. With one seed, these runs share what is compiled.
+# Padding has columns of its own.
 TASK = dataclasses.replace(tiny_task.TASK, padding=0)
 _FLAGS = (f'--task={__name__}', '--rounds=2')
 

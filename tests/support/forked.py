@@ -12,6 +12,7 @@ import runpy
 import sys
 import tempfile
 from typing import Any, Optional
+import weakref
 
 _CONTEXT = multiprocessing.get_context('forkserver')
 _CONTEXT.set_forkserver_preload(
@@ -35,6 +36,7 @@ class Process:
       os.close(write)
     self.pid = self._process.pid
     self.kill = self._process.kill
+    weakref.finalize(self, self.kill)  # If a test fails before its end.
 
   def poll(self) -> Optional[int]:
     return self._process.exitcode

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import adaptive_clipping
+from tests.support import distributions
 from tests.support import processes
 
 _DIM, _CLIENTS = 30, 40
@@ -90,10 +90,7 @@ class TestExecution:
     adaptive = adaptive_clipping.AdaptiveClipping()
     expected = sigma / adaptive.value_weight(sigma, _CLIENTS) / _CLIENTS
     assert factory.mechanism.values_noise_multiplier > sigma
-    for scale, least, most in ((1, 1e-9, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
-      # Fresh noise: crosses 1e-9 by chance with that probability.
-      p_value = stats.kstest(output.result, 'norm', (0, scale * expected)).pvalue
-      assert least <= p_value <= most
+    distributions.assert_normal(output.result, expected)
     factory, votes = _factory(sigma=sigma), []
     process = factory.create(_VECTOR)
     state, zeros = process.initialize(), [np.zeros(_DIM, np.float32)] * _CLIENTS

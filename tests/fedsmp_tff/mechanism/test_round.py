@@ -10,6 +10,7 @@ from fedsmp_tff import released as released_lib
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import round as round_lib
+from tests.support import distributions
 from tests.support import numpy_reference
 from tests.support import one_round
 from tests.support import processes
@@ -68,10 +69,7 @@ class TestPrivateSum:
         sent, tf.constant(1), tf.constant([0, 0], tf.int64)
     ).numpy()
     # In units of C; integers are some hundreds a share.
-    stddev = sigma / 3
-    assert stats.kstest(alone, 'norm', (0, stddev)).pvalue > 1e-3
-    for scale in (2 / 3, 3 / 2):
-      assert stats.kstest(alone, 'norm', (0, scale * stddev)).pvalue < 1e-20
+    distributions.assert_normal(alone, sigma / 3, least=1e-3)
     assert np.mean(alone == 0) < 0.01
     # A share has its fourth moment too: nothing is cut off or left out.
     assert stats.kurtosis(alone) == pytest.approx(0, abs=0.35)
@@ -125,12 +123,7 @@ class TestPrivateSum:
       # updates are equal, so shares from one seed would not add up to the scale.
       stddev = clip * sigma * np.sqrt(num / 5) / 4
       mean = num * clip / np.sqrt(dim) / 4
-      # The clients' noise is fresh: 1e-9 is crossed by chance with that probability. At a wrong
-      # scale the distribution functions are 0.097 apart; 1e-20 takes 0.051 of 9000 values, whose
-      # error there is 0.0043. Integers here are thousands of steps wide.
-      for scale, least, most in ((1, 1e-9, 1), (2 / 3, 0, 1e-20), (3 / 2, 0, 1e-20)):
-        found = stats.kstest(output.result - mean, 'norm', (0, scale * stddev)).pvalue
-        assert least <= found <= most
+      distributions.assert_normal(output.result - mean, stddev)
     with pytest.raises(Exception, match='at most 6 participants, one for each of `num_slots`'):
       process.next(state, ones * 7)
 

@@ -117,3 +117,22 @@ def test_an_abandoned_round_that_ends_by_another_error_is_interrupted(monkeypatc
         # As a callback of C++ does.
         raise SystemError('a function returned with an exception set') from error
   assert raised.value.status == 143
+
+
+def test_an_interrupt_that_python_discards_in_a_destructor_comes_again(monkeypatch, capsys):
+  monkeypatch.setattr(interruption, '_GRACE_SECONDS', 0.01)
+
+  class Slow:
+
+    def __del__(self):
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(5)  # Ends with the interrupt.
+
+  stop = interruption.Interruption()
+  with pytest.raises(interruption.Interrupted) as raised:
+    with stop.handled(), stop.rounds():
+      stop.check()
+      Slow()
+      time.sleep(5)
+  assert raised.value.status == 143
+  assert 'Exception ignored' not in capsys.readouterr().err
