@@ -69,7 +69,7 @@ def run(
   s, stop, manager = settings, interruption.Interruption(), _release_manager(output)
   path = output.output_dir or _new_directory(s)
   with contextlib.ExitStack() as stack:
-    stack.enter_context(stop.handled())
+    stack.enter_context(stop.handled(_failures()))
     stack.enter_context(place_lib.context(place))
     out = stack.enter_context(run_directory.RunDirectory(path, output.overwrite))
     stop.before_end = out.remove_if_new
@@ -107,7 +107,7 @@ def run(
     if stopped_by is None and (shown := experiment.show(weights)) is not None:
       print(f'\n{shown}', flush=True)
   if stopped_by is not None:
-    raise stopped_by
+    raise stop.reason(stopped_by)
   return 0
 
 

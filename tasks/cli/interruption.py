@@ -51,6 +51,7 @@ class Interruption:
     self._number: Optional[int] = None
     self._in_round = False
     self._abandoned = False
+    self._hook_before = sys.unraisablehook
 
   def check(self) -> None:
     """Raises `Interrupted` after a signal; else a round begins, which a signal lets finish."""
@@ -63,23 +64,32 @@ class Interruption:
     """Marks the block of the rounds, after which no round is in flight."""
     try:
       yield
+      self._abandoned = False
     finally:
       self._in_round = False
 
+  def reason(self, error: BaseException) -> BaseException:
+    """Returns why the rounds ended: Ray raises a `KeyboardInterrupt` for an `Interrupted`."""
+    is_signal = isinstance(error, KeyboardInterrupt) and self._number is not None
+    return self._interrupted() if is_signal else error
+
   @contextlib.contextmanager
-  def handled(self) -> Iterator[None]:
-    """Handles the signals in its block; in the main thread only."""
+  def handled(self, failures: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    """Handles the signals in its block, in the main thread only; `failures` stay what they are."""
     # A background job of a shell ignores SIGINT, and continues to.
     handled_signals = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    before = {s: signal.signal(s, self._on_signal) for s in [*handled_signals, signal.SIGALRM]}
-    hook_before, sys.unraisablehook = sys.unraisablehook, self._on_discarded
+    before = {s: signal.signal(s, self._on_signal) for s in handled_signals}
+    alarm_before = signal.signal(signal.SIGALRM, self._on_signal)
+    self._hook_before, sys.unraisablehook = sys.unraisablehook, self._on_discarded
     wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=self._listen, args=(reader,), daemon=True)
     thread.start()
     try:
       yield
+    except failures:
+      raise
     except Exception as error:
       # An exception that is raised within a callback of C++ can come out as another error.
       if self._abandoned:
@@ -87,13 +97,15 @@ class Interruption:
       raise
     finally:
       signal.set_wakeup_fd(wakeup)
-      signal.setitimer(signal.ITIMER_REAL, 0)
-      sys.unraisablehook = hook_before
       for number, handler in before.items():
         signal.signal(number, handler)
       writer.close()  # The thread reads the end.
       thread.join()
       reader.close()
+      # Nobody sends SIGALRM from here on; its default action ends the process.
+      signal.setitimer(signal.ITIMER_REAL, 0)
+      signal.signal(signal.SIGALRM, alarm_before)
+      sys.unraisablehook = self._hook_before
 
   def _interrupted(self) -> Interrupted:
     return Interrupted(self._number, self.next_step)
@@ -110,7 +122,7 @@ class Interruption:
       self._in_round = True
       signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
     else:
-      sys.__unraisablehook__(discarded)
+      self._hook_before(discarded)
 
   def _listen(self, numbers: socket.socket) -> None:
     first = _next_signal(numbers)
@@ -135,13 +147,14 @@ class Interruption:
   def _end(self, number: int, text: str) -> NoReturn:
     """Ends the process, whatever its main thread does; files are complete at any time."""
     _say(text)
-    # Children would notice the end of this process by themselves; some of Ray's in a minute.
+    self.before_end()
+    command.remove_generated_files()
+    # Children would notice the end of this process by themselves; some of Ray's in a minute. Last:
+    # Ray ends this process, with another status, soon after its children have ended.
     with contextlib.suppress(psutil.Error):
       for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
           child.kill()
-    self.before_end()
-    command.remove_generated_files()
     os._exit(128 + number)
 
 

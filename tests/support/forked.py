@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import importlib
 import multiprocessing
 from multiprocessing import reduction
+from multiprocessing import util
 import os
 import runpy
 import sys
 import tempfile
 from typing import Any, Optional
-import weakref
 
 _CONTEXT = multiprocessing.get_context('forkserver')
 _CONTEXT.set_forkserver_preload(
@@ -36,7 +36,8 @@ class Process:
       os.close(write)
     self.pid = self._process.pid
     self.kill = self._process.kill
-    weakref.finalize(self, self.kill)  # If a test fails before its end.
+    # If a test fails before its end; before multiprocessing waits for it.
+    util.Finalize(self, _end, (self._process,), exitpriority=0)
 
   def poll(self) -> Optional[int]:
     return self._process.exitcode
@@ -56,6 +57,11 @@ class Process:
     # Both streams together are shorter than a pipe's 64 KiB.
     self.wait(timeout)
     return self.stdout.read(), self.stderr.read()
+
+
+def _end(process):
+  if process.exitcode is None:  # Else another process can have its id by now.
+    process.kill()
 
 
 def _run(module, arguments, constants, environment, ends):

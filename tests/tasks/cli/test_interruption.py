@@ -136,3 +136,16 @@ def test_an_interrupt_that_python_discards_in_a_destructor_comes_again(monkeypat
       time.sleep(5)
   assert raised.value.status == 143
   assert 'Exception ignored' not in capsys.readouterr().err
+
+
+def test_a_failure_after_an_abandoned_round_is_named(monkeypatch):
+  monkeypatch.setattr(interruption, '_GRACE_SECONDS', 0.01)
+  stop = interruption.Interruption()
+  with pytest.raises(OSError, match='No space'):
+    with stop.handled(failures=(OSError,)), stop.rounds():
+      stop.check()
+      try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+      except interruption.Interrupted:
+        raise OSError('No space left on device') from None

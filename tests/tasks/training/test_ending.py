@@ -100,10 +100,22 @@ class TestSignals:
     command.send_signal(signal.SIGTERM)
     # The command does not wait for its clients, which take minutes.
     printed, err = _end(command, 143)
-    assert 'abandoned' in err
+    assert 'abandoned' in err and 'resumes it' in err.splitlines()[-1]
     assert '0 of 3 rounds done' in printed
     assert (out / 'checkpoints' / 'round_0').exists()
     assert not list(temporary.glob('__autograph_generated_file*'))
+
+  @pytest.mark.slow
+  def test_a_round_of_ray_s_that_takes_too_long_is_abandoned(self, data_dir, tmp_path):
+    out = tmp_path / 'a'
+    arguments = commands.tiny(data_dir, out, '--local_epochs=1000000', '--runtime=ray')
+    command = commands.command(arguments, {'tasks.cli.interruption._GRACE_SECONDS': 0.5})
+    _wait_for_the_first_round(command, out)
+    others = psutil.Process(command.pid).children(recursive=True)
+    command.send_signal(signal.SIGTERM)
+    printed, err = _end(command, 143)
+    assert '0 of 3 rounds done' in printed and 'resumes it' in err.splitlines()[-1]
+    waiting.until_ended([process.pid for process in others])
 
   @pytest.mark.slow
   def test_a_second_signal_ends_at_once_with_ray_s_processes(self, data_dir, tmp_path):
