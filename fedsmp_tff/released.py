@@ -90,11 +90,7 @@ class HybridTopK(sparsifiers.TopK):
     super().__post_init__()
     _check_fraction('released_weight', self.released_weight)
 
-  def initial_memory(self, dim: int) -> 'Energies':
-    return Energies.none(dim)
-
-  def remember(self, memory: 'Energies', release: state_lib.Release) -> 'Energies':
-    return memory.after(release)
+  initial_memory, remember = ReleasedTopK.initial_memory, ReleasedTopK.remember
 
   def choose(self, context: sparsifiers.PublicContext) -> tf.Tensor:
     public = _fractions(tf.cast(context.public_update(), tf.float32) ** 2)

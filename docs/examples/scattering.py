@@ -29,7 +29,8 @@ class Options:
 
   clients: int = options.option(6000, 'Number of clients.', at_least=1)
   file: str = options.option(
-      'scattering.npz', 'File of the features; a run without the file writes it (a minute).'
+      'scattering.npz',
+      'File of the features, as secret as the images; a run without the file writes it (a minute).',
   )
   components: int = options.option(
       0,

@@ -295,7 +295,8 @@ def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   direction = tf.math.divide_no_nan(kept, largest)
   length = tf.norm(direction)
   clipped = largest * length > clipping_norm
-  kept = tf.where(clipped, direction / length, kept / clipping_norm)
+  # A schedule may reach C = 0, where 0 / 0 would be NaN and remove the noise.
+  kept = tf.where(clipped, direction / length, tf.math.divide_no_nan(kept, clipping_norm))
   return kept, clipped, tf.logical_not(largest > 0)
 
 

@@ -247,17 +247,13 @@ class _Pld(Accountant):
     """Returns the privacy loss of one round on a grid of the step."""
 
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
-    step = self.step(rounds)
-    by_loss = pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds])
-    return lambda delta: self.rdp(upper_bound=by_loss(delta)).epsilon(rounds, delta)
-
-  def step(self, rounds: Rounds) -> float:
-    """Returns the step of the common grid of all rounds' losses."""
     described = [
         (params.noise_multiplier / self.sensitivity, params.sampling_rate, num)
         for params, num in rounds
     ]
-    return pld.step_of(described, self._coarseness)
+    step = pld.step_of(described, self._coarseness)  # Of the common grid of all rounds' losses.
+    by_loss = pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds])
+    return lambda delta: self.rdp(upper_bound=by_loss(delta)).epsilon(rounds, delta)
 
 
 class _PoissonPld(_Pld):

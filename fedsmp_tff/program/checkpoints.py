@@ -21,7 +21,7 @@ _PREFIX = 'round_'
 _KEEP = 3
 # Part of TensorFlow's error if the structures of a checkpoint and of the state differ.
 _OTHER_STRUCTURE = 'same nested structure'
-_MAX_FRACTION_OF_TIME = 0.05  # For checkpoints, without a fixed number of rounds per checkpoint.
+_MAX_FRACTION_OF_TIME = 0.05  # For checkpoints.
 
 
 class ProgramState(NamedTuple):
@@ -55,30 +55,18 @@ class Checkpoints(contextlib.AbstractContextManager):
   may contain more than the releases, and a simulation's process has the seed of its noise.
   """
 
-  def __init__(
-      self,
-      directory: os.PathLike[str],
-      run_id: bytes = b'',
-      *,
-      rounds_per_checkpoint: Optional[int] = None,
-  ):
+  def __init__(self, directory: os.PathLike[str], run_id: bytes = b''):
     """Makes the directory.
 
     Args:
       directory: A directory for these checkpoints alone.
       run_id: Distinguishes the run from others of the same model.
-      rounds_per_checkpoint: Number of rounds per checkpoint; None: 1, or more to keep
-        checkpoints under 5 % of the time.
 
     Raises:
       CheckpointError: If the directory can't be made.
-      ValueError: If a number is not positive.
     """
-    if rounds_per_checkpoint is not None and rounds_per_checkpoint < 1:
-      raise ValueError(f'`rounds_per_checkpoint` must be positive. Found {rounds_per_checkpoint}.')
     self._directory = pathlib.Path(directory)
     self._run_id = run_id
-    self._every = rounds_per_checkpoint
     # In a thread, so that an interrupt does not stop a write, and that the caller may run an event
     # loop, as a notebook does. One thread for all checkpoints: each new thread would leak memory.
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'checkpoints')
@@ -104,12 +92,10 @@ class Checkpoints(contextlib.AbstractContextManager):
     self._thread.submit(self._runner.close).result()
     self._thread.shutdown()
 
-  def due(self, rounds_done: int) -> bool:
-    """Returns whether the state after `rounds_done` rounds is to be saved."""
+  def due(self) -> bool:
+    """Returns whether to save a state now, such that checkpoints take at most 5 % of the time."""
     if self._last_round is None:
       return True
-    if self._every is not None:
-      return rounds_done - self._last_round >= self._every
     seconds = time.monotonic() - self._last_time
     return self._last_seconds <= _MAX_FRACTION_OF_TIME * seconds
 

@@ -176,7 +176,7 @@ class _Progress:
           rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds
       ))
     self.reported = self._program_state(rounds_done, state)
-    if self.checkpoints is not None and self.checkpoints.due(rounds_done):
+    if self.checkpoints is not None and self.checkpoints.due():
       self.checkpoints.save(self.reported)
 
   def _program_state(self, rounds_done: int, state: Any) -> checkpoints_lib.ProgramState:

@@ -185,17 +185,6 @@ def _node_of(reference: str) -> str:
   return reference.split(':')[0].lstrip('^')
 
 
-def dataset_graph(dataset: tf.data.Dataset) -> bytes:
-  """Returns a dataset, its data included, as bytes for `dataset_variant`."""
-  variant = tf.data.experimental.to_variant(dataset)
-  return tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
-
-
-def dataset_variant(graph: bytes) -> tf.Tensor:
-  """Returns the variant tensor of a dataset from the bytes of `dataset_graph`."""
-  return tf.raw_ops.DatasetFromGraph(graph_def=graph)
-
-
 def use_one_thread_an_operation() -> bool:
   """Has TensorFlow run each operation on one thread; returns whether it does from now on.
 

@@ -27,6 +27,7 @@ _SECONDS_WITHOUT_WORKER = 300  # An actor imports TensorFlow, possibly on a busy
 _MAX_FAILED_STARTS = 3
 _SECONDS_TO_CONNECT = 10
 _SECONDS_BETWEEN_CHECKS = 5.0
+_MAX_BATCH = 64  # Clients whose integers a worker adds before it sends one sum.
 # Larger datasets are sent by reference, once for all rounds. A reference costs this process 0.5 ms,
 # as Ray counts its holders: a tiny client of two datasets takes 1.2 ms with references, else 0.2.
 _MAX_SENT_BYTES = 2**16
@@ -53,8 +54,7 @@ class RayWorkers(workers_lib.Workers):
   """
 
   def __init__(
-      self, num_workers: Optional[int], client_timeout: float, max_batch: int,
-      environment: dict[str, str],
+      self, num_workers: Optional[int], client_timeout: float, environment: dict[str, str]
   ):
     """Initializes the workers, with the arguments of `ray_context`; Ray must be initialized.
 
@@ -69,7 +69,6 @@ class RayWorkers(workers_lib.Workers):
     self._num_workers = num_workers
     self._use_gpus = use_gpus = ray.cluster_resources().get('GPU', 0) > 0
     self._client_timeout = client_timeout
-    self._max_batch = max_batch
     # Sent by value: the nodes need not have this package, and a different version has no effect.
     for module in (batches, graphs, ray_worker):
       ray.cloudpickle.register_pickle_by_value(module)
@@ -100,7 +99,7 @@ class RayWorkers(workers_lib.Workers):
       self._works[work] = next(self._keys), [self._ray.put((work.graph, work.sums))]
     broadcast = [self._ray.put([t.numpy() for t in job.broadcast])]
     common = *self._works[work], next(self._keys), broadcast
-    cohort = workers_lib.Cohort(job, self._max_batch)
+    cohort = workers_lib.Cohort(job, _MAX_BATCH)
     calls = {}
     try:
       while cohort:
@@ -197,7 +196,7 @@ class RayWorkers(workers_lib.Workers):
     if not isinstance(leaf, tf.data.Dataset):
       return leaf.numpy()
     if leaf not in self._datasets:
-      graph = graphs.dataset_graph(leaf)
+      graph = tf.raw_ops.DatasetToGraphV2(input_dataset=values.tensor_of(leaf)).numpy()
       is_small = len(graph) <= _MAX_SENT_BYTES
       self._datasets[leaf] = (graph if is_small else self._ray.put(graph),)
     return self._datasets[leaf]
@@ -243,14 +242,13 @@ def ray_context(
     workers: Optional[int] = None,
     *,
     client_timeout: float = 600.0,
-    max_batch: int = 64,
 ) -> Iterator[map_reduce.MapReduceContext]:
   """Runs the computations of a `with` block with clients on a Ray cluster.
 
   The server's part runs in this process. A worker that is lost, or exceeds `client_timeout`, is
   replaced, and its clients run again elsewhere; each client is counted once. The result depends
-  neither on the number of workers, nor on their losses, nor on `max_batch`. Secure aggregation is
-  SIMULATED: workers and this process see clients' integers.
+  neither on the number of workers nor on their losses. Secure aggregation is SIMULATED: workers and
+  this process see clients' integers.
 
   Args:
     address: Address of the cluster, as `ray.init` takes it ('auto' for a running cluster of this
@@ -258,8 +256,6 @@ def ray_context(
     workers: Number of workers; None: one per GPU of the cluster, or per CPU core if it has no GPU,
       as the cluster grows and shrinks.
     client_timeout: Maximum seconds per client, with graph construction for a worker's first client.
-    max_batch: Maximum number of clients whose integers a worker adds before it sends one sum to
-      this process. It adds fewer when fewer are left, and none if clients send floats.
 
   Yields:
     The context.
@@ -271,8 +267,6 @@ def ray_context(
   """
   if workers is not None and workers < 1:
     raise ValueError(f'`workers` must be at least 1. Found {workers}.')
-  if max_batch < 1:
-    raise ValueError(f'`max_batch` must be at least 1. Found {max_batch}.')
   if not 0 < client_timeout < math.inf:
     raise ValueError(f'`client_timeout` must be positive and finite. Found {client_timeout}.')
   # Ray's future default; Ray warns of the change if it is not set.
@@ -300,9 +294,7 @@ def ray_context(
     signal.signal(signal.SIGTERM, handler)
   try:
     environment = {name: value for name, value in os.environ.items() if name.startswith('TF_')}
-    context = map_reduce.MapReduceContext(
-        RayWorkers(workers, client_timeout, max_batch, environment)
-    )
+    context = map_reduce.MapReduceContext(RayWorkers(workers, client_timeout, environment))
     try:
       with tff.framework.get_context_stack().install(context):
         yield context

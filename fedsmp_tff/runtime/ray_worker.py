@@ -94,4 +94,5 @@ def _tensor_of(leaf: Any) -> tf.Tensor:
   if not isinstance(leaf, tuple):
     return tf.constant(leaf)
   (graph,) = leaf
-  return graphs.dataset_variant(ray.get(graph) if isinstance(graph, ray.ObjectRef) else graph)
+  graph = ray.get(graph) if isinstance(graph, ray.ObjectRef) else graph
+  return tf.raw_ops.DatasetFromGraph(graph_def=graph)

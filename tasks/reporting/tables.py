@@ -78,7 +78,7 @@ def _paper_row(row: paper_tables.Row, group: results.Group) -> dict[str, str]:
       'uplink, paper (MB)': _text(row.uplink_megabytes, '{}'),
       'paper (best, %)': _accuracy(row.accuracy, row.std),
       **_measured(group),
-      'difference': f'{group.mean(name) - row.accuracy:+.2f}',
+      'difference': _marked(f'{group.mean(name) - row.accuracy:+.2f}', group),
       'differs from the paper in': ', '.join(_differences(group, row)) or 'nothing',
   }
 
@@ -127,7 +127,7 @@ def _list_of_runs(groups: Sequence[results.Group]) -> Table:
           'method': group.label,
           'seed': str(run.config['seed']),
           'rounds': _rounds(group),
-          'accuracy (%)': f'{run.values["final"]:.2f}',
+          'accuracy (%)': _marked(f'{run.values["final"]:.2f}', group),
           'epsilon, sound accountant': _text(run.values['epsilon']),
           'minutes': f'{run.seconds / 60:.1f}',
       }
@@ -177,7 +177,10 @@ def _own_settings(group: results.Group) -> list[str]:
 
 def _accuracy_of(group: results.Group, name: str) -> str:
   """Returns mean and standard deviation of an accuracy, marked if outside the guarantee."""
-  text = _accuracy(*group.mean_and_std(name))
+  return _marked(_accuracy(*group.mean_and_std(name)), group)
+
+
+def _marked(text: str, group: results.Group) -> str:
   return f'{text} {_OUTSIDE}' if text and group.outside_guarantee else text
 
 

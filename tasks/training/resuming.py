@@ -74,15 +74,18 @@ def budget(
 
   Raises:
     InputError: If these can't be composed with this run.
-    LedgerError: If one of their ledgers is damaged.
+    LedgerError: If a ledger of the directory is damaged or lacks rounds, with or without a budget.
   """
   epsilon, name = experiment.settings.epsilon_budget, _clients_name(experiment)
+  # The run would replace metrics.csv, which shows what a ledger lacks.
+  ledgers = run_directory.ledgers(out.path)
   if epsilon is None:
     return None
-  paths = run_directory.ledgers(out.path)
-  if out.config is not None:  # The ledger of a run that resumes counts its own rounds.
-    paths = [path for path in paths if path.name != run_directory.LEDGER]
-  former = [ledger_lib.read(path) for path in paths]
+  former = [
+      record for path, record in ledgers
+      # The ledger of a run that resumes counts its own rounds.
+      if out.config is None or path.name != run_directory.LEDGER
+  ]
   if others := sorted({record.data for record in former} - {name}):
     raise errors.InputError(
         f'--epsilon_budget can\'t include the runs that --overwrite replaces in {out.path}: they'
@@ -153,12 +156,10 @@ def ledger(
       within the budget shares its noise or its rounds.
   """
   path = out.path / run_directory.LEDGER
-  is_lost = has_begun and not path.exists()
-  # Runs without noise had no ledger once; such a run resumes without one.
-  if not experiment.settings.system.federated or (is_lost and not experiment.private):
+  if not experiment.settings.system.federated:
     yield None
     return
-  if is_lost:
+  if has_begun and not path.exists():
     raise ledger_lib.LedgerError(
         f'{path} is missing, but the run has begun. {ledger_lib.REMEDY}.'
     )
@@ -171,9 +172,7 @@ def ledger(
       data=_clients_name(experiment), initial_weights=initial_weights, budget=budget,
   ) as opened:
     if budget is not None:
-      ledger_lib.check_independent(
-          [(other, ledger_lib.read(other)) for other in run_directory.ledgers(out.path)]
-      )
+      ledger_lib.check_independent(run_directory.ledgers(out.path))
     yield opened
 
 

@@ -14,6 +14,7 @@ from typing import IO, Any, BinaryIO, Optional
 
 import numpy as np
 
+from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import errors
 from tasks.training import tables
 
@@ -192,14 +193,21 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   return {}
 
 
-def ledgers(run_dir: os.PathLike[str]) -> list[pathlib.Path]:
-  """Returns the privacy ledgers of a run's directory: of overwritten runs, then its own."""
+def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
+  """Reads the privacy ledgers of a run's directory: of overwritten runs, then its own.
+
+  Raises:
+    LedgerError: If one is damaged, or rounds of metrics.csv are missing in the run's own.
+  """
   own = pathlib.Path(run_dir) / LEDGER
-  return [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
-
-
-def rounds_charged(run_dir: os.PathLike[str]) -> int:
-  """Returns the maximum of rounds_charged in a run's metrics.csv; 0 without any."""
-  rows = tables.Table(pathlib.Path(run_dir) / tables.METRICS).rows()
+  paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
+  found = [(path, ledger_lib.read(path)) for path in paths]
+  rows = tables.Table(own.parent / tables.METRICS).rows()
   counts = [row.get('rounds_charged') or '' for row in rows]
-  return max(map(int, filter(str.isdigit, counts)), default=0)
+  reported = max(map(int, filter(str.isdigit, counts)), default=0)
+  if reported > (found[-1][1].rounds_charged if own.exists() else 0):
+    raise ledger_lib.LedgerError(
+        f'{own} is truncated or missing: {own.parent / tables.METRICS} has {reported} rounds.'
+        f' {ledger_lib.REMEDY}.'
+    )
+  return found

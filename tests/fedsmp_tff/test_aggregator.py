@@ -7,19 +7,9 @@ import pytest
 import tensorflow_federated as tff
 
 from fedsmp_tff import sparsifiers
+from tests.support import leaks
 from tests.support import one_round
 from tests.support import processes
-
-
-def _form(process):
-  """The graphs of a round, to see what leaves a client."""
-
-  @tff.federated_computation(*process.next.type_signature.parameter)
-  def state_and_result(state, value):
-    output = process.next(state, value)
-    return output.state, output.result
-
-  return tff.backends.mapreduce.get_map_reduce_form_for_computation(state_and_result)
 
 
 class TestComputation:
@@ -37,8 +27,7 @@ class TestComputation:
         signal_to_noise=np.float64,
     ))
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
-    form = _form(process)
-    plain, bitwidth, secure, modular = form.work.type_signature.result
+    plain, bitwidth, secure, modular = leaks.form_of(process.next).work.type_signature.result
     assert [len(part) for part in (plain, bitwidth, modular)] == [0, 0, 0]
     report = tff.to_type(
         collections.OrderedDict(values=tff.TensorType(np.int32, [5]), participants=np.int32)
@@ -60,7 +49,7 @@ class TestComputation:
     )
     process = factory.create(one_round.VECTOR)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
-    form = _form(process)
+    form = leaks.form_of(process.next)
     plain, bitwidth, secure, modular = form.work.type_signature.result
     assert [len(part) for part in (plain, bitwidth)] == [0, 0]
     assert str(secure) == '<int32>' and str(modular) == '<int32[6]>'

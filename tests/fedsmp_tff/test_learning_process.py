@@ -52,15 +52,12 @@ _FIXED = {'dp_fedavg': range(linear_runs.DIM), 'fedavg': range(linear_runs.DIM)}
 
 class TestComputation:
 
-  @pytest.mark.parametrize(
-      'change, match',
-      [
-          (dict(model='model'), 'functional_model_from_keras'),
-          (dict(training='training'), 'LocalTraining'),
-          (dict(aggregator=0.5), 'FedSmpFactory'),
-          (dict(server_optimizer='sgd'), 'Optimizer'),
-      ],
-  )
+  @pytest.mark.parametrize('change, match', [
+      (dict(model='model'), 'functional_model_from_keras'),
+      (dict(training='training'), 'LocalTraining'),
+      (dict(aggregator=0.5), 'FedSmpFactory'),
+      (dict(server_optimizer='sgd'), 'Optimizer'),
+  ])
   def test_refuses_other_kinds(self, change, match):
     arguments = dict(
         model=tiny_models.linear_regression(), training=linear_runs.training(),
@@ -149,7 +146,7 @@ class TestExecution:
     )
 
   def test_set_hparams_sets_the_rates(self):
-    process = _build(sparsifiers.Dense(), clip=None, sigma=None)
+    process = _build(sparsifiers.Dense(), clip=None)
     state = process.initialize()
     hparams = process.get_hparams(state)
     assert hparams['finalizer']['learning_rate'] == 1.0
@@ -165,7 +162,7 @@ class TestExecution:
     adam = tff.learning.optimizers.build_adam(0.01)
     updates = []
     for optimizer in (None, adam):
-      process = _build(sparsifiers.Dense(), clip=None, sigma=None, server_optimizer=optimizer)
+      process = _build(sparsifiers.Dense(), clip=None, server_optimizer=optimizer)
       state = process.initialize()
       after = process.next(state, linear_runs.datasets()).state
       before, after = (linear_runs.flat(process.get_model_weights(s)) for s in (state, after))

@@ -60,7 +60,7 @@ def _halves(number):
 
 class TestFoldIn:
 
-  @pytest.mark.parametrize('seed', [[0, 0], [3, 4], [-5, 2**62 + 7]])
+  @pytest.mark.parametrize('seed', [[0, 0], [3, -1], [-1, 4], [-5, 2**62 + 7]])
   @pytest.mark.parametrize('data', [0, 7, -(2**62), 2**63 - 1])
   def test_it_is_a_block_of_philox_that_128_bits_choose(self, seed, data):
     # TensorFlow's way from a seed to a key and the upper half of a counter: a permutation.
@@ -70,27 +70,3 @@ class TestFoldIn:
     expected = np.array(block, np.uint32).view(np.int64)
     got = tf.function(randomness.fold_in)(tf.constant(seed, tf.int64), data)
     np.testing.assert_array_equal(got, expected)
-
-  def test_every_bit_of_the_parent_matters_to_both_words(self):
-    # A function that returned a hash of 64 bits, and the data, would keep the second word.
-    fold = tf.function(randomness.fold_in)
-    seed = np.array([3, 4])
-    base = fold(seed, 9).numpy()
-    changed = []
-    for bit in range(128):
-      other = seed.copy()
-      other[bit // 64] ^= np.left_shift(1, bit % 64)
-      changed.append(np.bitwise_xor(fold(other, 9).numpy(), base))
-    for bit in range(64):
-      changed.append(np.bitwise_xor(fold(seed, np.bitwise_xor(9, np.left_shift(1, bit))), base))
-    ones = np.unpackbits(np.array(changed)[:, :, None].view(np.uint8), axis=2).sum(axis=2)
-    # Half of 64 bits change, with a standard deviation of 4: within 5 of them (seeded).
-    assert ones.min() > 12 and ones.max() < 52
-    # And the words change in ways of their own.
-    assert not np.any(np.array(changed)[:, 0] == np.array(changed)[:, 1])
-
-  def test_folds_are_no_part_of_the_seed_s_own_stream(self):
-    seed = tf.constant([5, 6], tf.int64)
-    drawn = tf.random.stateless_uniform([2000], seed, None, None, tf.int64).numpy()
-    folded = np.array([randomness.fold_in(seed, i) for i in range(50)])
-    assert not set(drawn.tolist()) & set(folded.ravel().tolist())

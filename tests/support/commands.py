@@ -7,11 +7,11 @@ import sys
 import types
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tasks import run
 from tests.support import forked
+from tests.support import waiting
 
 # Parameters of tiny_task's model, with 5x5 convolutions of two filters.
 DIM = 52 + 102 + 7 * 7 * 2 * 4 + 4 + 4 * 10 + 10
@@ -47,6 +47,13 @@ def started(arguments):
       [sys.executable, '-m', 'tasks.run', *arguments[1:]],
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
   )
+
+
+def ended(command, status=0):
+  """Waits for the end of a command with a status; returns its stdout and stderr."""
+  printed, err = command.communicate(timeout=waiting.SECONDS)
+  assert command.returncode == status and 'Traceback' not in err, err
+  return printed, err
 
 
 def rows(path):
@@ -89,8 +96,4 @@ def say(capsys, *arguments):
 
 def story(out):
   """Returns a run's metrics and weights, which follow from its seed, as bytes."""
-  with np.load(out / 'weights.npz') as weights:
-    return (
-        (out / 'metrics.csv').read_bytes(),
-        b''.join(weights[n].tobytes() for n in sorted(weights)),
-    )
+  return tuple((out / name).read_bytes() for name in ('metrics.csv', 'weights.npz'))

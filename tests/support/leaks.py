@@ -30,8 +30,8 @@ class Sums(NamedTuple):
   other: tuple[Optional[str], ...]
 
 
-def sums_of_clients(computation) -> Sums:
-  """Reads off TFF's compiled form what leaves clients in a `tff.Computation`."""
+def form_of(computation) -> tff.backends.mapreduce.MapReduceForm:
+  """Returns the graphs of a `tff.Computation` with clients: `work` has what leaves a client."""
   parameters = list(computation.type_signature.parameter)
 
   def placed(placement):
@@ -50,8 +50,12 @@ def sums_of_clients(computation) -> Sums:
       result = tff.federated_zip(result)
     return state, result
 
-  form = tff.backends.mapreduce.get_map_reduce_form_for_computation(as_round)
-  plain, *secure = form.work.type_signature.result
+  return tff.backends.mapreduce.get_map_reduce_form_for_computation(as_round)
+
+
+def sums_of_clients(computation) -> Sums:
+  """Reads off TFF's compiled form what leaves clients in a `tff.Computation`."""
+  plain, *secure = form_of(computation).work.type_signature.result
   names = []
 
   def read(type_, name):

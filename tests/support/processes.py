@@ -5,8 +5,6 @@ import fedsmp_tff
 
 def factory(sparsifier, clients_per_round=3, seed=None, **mechanism):
   """A `FedSmpFactory`; `mechanism` are the fields of `Mechanism`."""
-  if mechanism.get('noise_multiplier', 0.0) is None:
-    del mechanism['noise_multiplier']
   return fedsmp_tff.FedSmpFactory(
       sparsifier, fedsmp_tff.Mechanism(clients_per_round, **mechanism), seed=seed
   )

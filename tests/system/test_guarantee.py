@@ -2,7 +2,6 @@
 
 import collections
 import inspect
-import math
 import pathlib
 import re
 
@@ -241,11 +240,3 @@ class TestValues:
     # another with a probability of 2.4e-5, in both rounds 6e-10, one of ten coordinates 6e-9;
     # noise used twice would be within 1e-6 in both.
     assert np.max(apart, axis=0).min() > 1e-5 and np.max(moves, axis=0).min() > 0
-
-  def test_two_releases_of_sqrt_2_sigma_are_one_of_sigma(self):
-    def epsilon(rounds, noise_multiplier):
-      return fedsmp_tff.PrivacySpec(
-          20, 20, rounds, noise_multiplier, _CLIP, 1e-5, sampling='fixed_size'
-      ).epsilon()
-
-    assert epsilon(6, 1.4 * math.sqrt(2)) == pytest.approx(epsilon(3, 1.4), rel=1e-3)

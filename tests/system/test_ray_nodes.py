@@ -61,9 +61,7 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
   # Enough steps that a round takes seconds, all 12 clients in it.
   longer = ['--seed=1', '--clients_per_round=12', '--local_epochs=200', '--rounds=4']
   # A process of its own: TensorFlow reads some of its settings once.
-  command = commands.started(commands.tiny(data_dir, tmp_path / 'local', *longer))
-  _, err = command.communicate(timeout=waiting.SECONDS)
-  assert command.returncode == 0, err
+  commands.ended(commands.started(commands.tiny(data_dir, tmp_path / 'local', *longer)))
   port = portpicker.pick_unused_port()
   address = f'127.0.0.1:{port}'
   # A directory of their own: Ray remembers the last cluster of a machine in the
@@ -96,9 +94,7 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
     waiting.until(is_in_a_round)
     _kill([raylet])
     assert len(commands.rows(out / 'timings.csv')) < 5  # It is not over yet.
-    printed, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 0, err
-    assert '4 of 4 rounds done' in printed
+    assert '4 of 4 rounds done' in commands.ended(command)[0]
   finally:
     _kill(nodes)
     shutil.rmtree(directory, ignore_errors=True)

@@ -70,7 +70,11 @@ class TestExecution:
     ]
     for column in ('final (%)', 'best (%)'):
       assert [row[column] for row in cells[_TABLE_1]] == ['70.00', '80.00 †']
+    assert [row['difference'].endswith(' †') for row in cells[_TABLE_1]] == [False, True]
     assert cells[_OTHERS][0]['final (%)'] == '90.00'  # It has no guarantee.
+    assert {row['run']: row['accuracy (%)'] for row in cells['List of runs']} == {
+        'others': '70.00', 'own': '80.00 †', 'not_private': '90.00',
+    }
     assert 'with † are exact functions of clients\' own examples, OUTSIDE (epsilon, delta)' in text
 
   def test_incomplete_and_other_runs(self, tmp_path, runs):

@@ -156,6 +156,12 @@ class TestExecution:
     assert 'Round 1 does not begin' in capsys.readouterr().err
     assert len([*out.glob('privacy_ledger.*.jsonl')]) == 1
 
+  def test_a_budget_has_no_run_with_the_noise_of_another(self, data_dir, tmp_path, capsys):
+    given = commands.tiny(data_dir, tmp_path / 'a', '--seed=1')
+    assert commands.main(given) == 0
+    assert commands.main([*given, '--overwrite', '--epsilon_budget=1000']) == 1
+    assert 'with the same seed: their noise is equal' in capsys.readouterr().err
+
   def test_a_run_without_noise_leaves_its_directory_no_budget(
       self, data_dir, tmp_path, capsys, monkeypatch
   ):
@@ -241,9 +247,7 @@ class TestExecution:
         seen |= {c.pid for c in psutil.Process(command.pid).children(recursive=True)}
       time.sleep(0.05)
     # No other process holds its output open.
-    out, err = command.communicate(timeout=waiting.SECONDS)
-    assert command.returncode == 0
+    out, err = commands.ended(command)
     assert '3 of 3 rounds done' in out and 'round 3/3' in err
-    assert 'Traceback' not in err
     assert len(seen) >= children
     waiting.until_ended(seen)

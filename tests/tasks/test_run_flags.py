@@ -13,40 +13,37 @@ _FLAG = re.compile(r'^  --(?:\[no\])?(\w+):', re.MULTILINE)
 class TestComputation:
   """Refusals before data are loaded, in one line."""
 
-  @pytest.mark.parametrize(
-      'flags, sentence',
-      [
-          ('', r'--task is not set\. Set it to one of shakespeare, '),
-          ('--task=mnist', 'task.*mnist'),
-          ('--algorithm=dpsgd', '--algorithm=dpsgd is neither one of fedsmp_topk, '),
-          ('--p=0', r'--p must be a number > 0 and <= 1; got 0\.0'),
-          ('--epsilon=1 --noise_multiplier=1', r'n=1\.0 and .*r=1\.0 exclude each other\. Remove'),
-          ('--clip=nan', '--clip must be a finite number > 0; got nan'),
-          ('--sampling=shuffle', 'sampling.*shuffle'),
-          ('--clip_schedule=learning_rate --clip_quantile=0.5', 'exclude each other'),
-          ('--seed=-1', '--seed must be an integer >= 0 .*; got -1'),
-          ('--shakespeare_lstm=keras', '--shakespeare_lstm has no effect unless --task=shakespea'),
-          ('--algorithm=dp_fedavg --p=0.1', r'--p has no effect unless --algor.* or fedsmp_rel'),
-          (
-              '--algorithm=fedsmp_randk --public_clients=1',
-              r'--public_clients has no effect unless --algorithm=fedsmp_topk or fedavg_topk\. Set',
-          ),
-          (
-              '--warm_start=none --trainable=all --algorithm=dp_fedavg --public_examples=3',
-              '--public_examples has no effect unless --algorithm=fedsmp_topk.*, or --warm_start',
-          ),
-          ('--warm_start=none', r'head requires pre-trained layers\. Set --warm_start=public, or'),
-          ('--output_dir=/dev/null/x', '--output_dir=/dev/null/x can\'t be written'),
-          ('--data_dir=/none', '/none/train-images-idx3-ubyte.gz does not'),
-          ('--devices=GPU:9', "--devices=GPU:9: .*'GPU:9', which TensorFlow does not see"),
-          ('--devices=', '--devices=: .*empty'),
-          ('--runtime=ray --devices=GPU:0', r'--devices has no effect unless --runtime=local\.'),
-          ('--ray_address=auto', r'--ray_address has no effect unless --runtime=ray\.'),
-          ('--runtime=ray --ray_address=nowhere', '--ray_address=nowhere: .*Start the cluster'),
-          ('--runtime=ray --ray_address=127.0.0.1:1', r'no Ray cluster answers.*\. Start the clus'),
-          ('stray', r"'stray' is not a flag\. Flags start"),
-      ],
-  )
+  @pytest.mark.parametrize('flags, sentence', [
+      ('', r'--task is not set\. Set it to one of shakespeare, '),
+      ('--task=mnist', 'task.*mnist'),
+      ('--algorithm=dpsgd', '--algorithm=dpsgd is neither one of fedsmp_topk, '),
+      ('--p=0', r'--p must be a number > 0 and <= 1; got 0\.0'),
+      ('--epsilon=1 --noise_multiplier=1', r'n=1\.0 and .*r=1\.0 exclude each other\. Remove'),
+      ('--clip=nan', '--clip must be a finite number > 0; got nan'),
+      ('--sampling=shuffle', 'sampling.*shuffle'),
+      ('--clip_schedule=learning_rate --clip_quantile=0.5', 'exclude each other'),
+      ('--seed=-1', '--seed must be an integer >= 0 .*; got -1'),
+      ('--shakespeare_lstm=keras', '--shakespeare_lstm has no effect unless --task=shakespea'),
+      ('--algorithm=dp_fedavg --p=0.1', r'--p has no effect unless --algor.* or fedsmp_rel'),
+      (
+          '--algorithm=fedsmp_randk --public_clients=1',
+          r'--public_clients has no effect unless --algorithm=fedsmp_topk or fedavg_topk\. Set',
+      ),
+      (
+          '--warm_start=none --trainable=all --algorithm=dp_fedavg --public_examples=3',
+          '--public_examples has no effect unless --algorithm=fedsmp_topk.*, or --warm_start',
+      ),
+      ('--warm_start=none', r'head requires pre-trained layers\. Set --warm_start=public, or'),
+      ('--output_dir=/dev/null/x', '--output_dir=/dev/null/x can\'t be written'),
+      ('--data_dir=/none', '/none/train-images-idx3-ubyte.gz does not'),
+      ('--devices=GPU:9', "--devices=GPU:9: .*'GPU:9', which TensorFlow does not see"),
+      ('--devices=', '--devices=: .*empty'),
+      ('--runtime=ray --devices=GPU:0', r'--devices has no effect unless --runtime=local\.'),
+      ('--ray_address=auto', r'--ray_address has no effect unless --runtime=ray\.'),
+      ('--runtime=ray --ray_address=nowhere', '--ray_address=nowhere: .*Start the cluster'),
+      ('--runtime=ray --ray_address=127.0.0.1:1', r'no Ray cluster answers.*\. Start the clus'),
+      ('stray', r"'stray' is not a flag\. Flags start"),
+  ])
   def test_one_line_and_status_2(self, capsys, tmp_path, flags, sentence):
     arguments = flags.split()
     if 'output_dir' not in flags:

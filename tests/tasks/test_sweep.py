@@ -44,28 +44,25 @@ def _rounds(run_dir):
 
 class TestComputation:
 
-  @pytest.mark.parametrize(
-      'arguments, sentence',
-      [
-          ([], '--grid is not set. Set it to a file, or to one of .*masks/fashion_mnist, '),
-          (['--grid=none'], "--grid=none can't be read"),
-          (
-              ['--grid=paper/fashion_mnist', '--index=305'],
-              '--index=305 exceeds the 305 runs.*--index=304 ',
-          ),
-          (
-              ['--grid=paper/fashion_mnist', '--', '--raunds=1'],
-              'the run with --flagfile=.*fashion_mnist.flags .*:'
-              " Unknown command line flag 'raunds'",
-          ),
-          (
-              ['--grid=paper/fashion_mnist', '--', '--p=0.5'],
-              '--algorithm=dp_fedavg --p=0.5 --seed=1: --p has no effect unless'
-              ' --algorithm=fedsmp_topk,',
-          ),
-          (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
-      ],
-  )
+  @pytest.mark.parametrize('arguments, sentence', [
+      ([], '--grid is not set. Set it to a file, or to one of .*masks/fashion_mnist, '),
+      (['--grid=none'], "--grid=none can't be read"),
+      (
+          ['--grid=paper/fashion_mnist', '--index=305'],
+          '--index=305 exceeds the 305 runs.*--index=304 ',
+      ),
+      (
+          ['--grid=paper/fashion_mnist', '--', '--raunds=1'],
+          'the run with --flagfile=.*fashion_mnist.flags .*:'
+          " Unknown command line flag 'raunds'",
+      ),
+      (
+          ['--grid=paper/fashion_mnist', '--', '--p=0.5'],
+          '--algorithm=dp_fedavg --p=0.5 --seed=1: --p has no effect unless'
+          ' --algorithm=fedsmp_topk,',
+      ),
+      (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
+  ])
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
     err = commands.refused(capsys, sweep, *arguments)
     assert re.search(sentence, err), err

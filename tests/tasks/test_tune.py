@@ -15,21 +15,18 @@ def _run(capsys, *arguments):
 
 class TestComputation:
 
-  @pytest.mark.parametrize(
-      'arguments, sentence',
-      [
-          ([], '--task is not set'),
-          (['--task=fashion_mnist', '--algorithm=fedavg'], 'adds no noise'),
-          (
-              ['--task=fashion_mnist', '--algorithm=fedsmp_randk', '--warm_start=none'],
-              'sets no public examples aside',
-          ),
-          (
-              ['--task=fashion_mnist', '--tune_rounds=0'],
-              '--tune_rounds must be an integer >= 1; got 0',
-          ),
-      ],
-  )
+  @pytest.mark.parametrize('arguments, sentence', [
+      ([], '--task is not set'),
+      (['--task=fashion_mnist', '--algorithm=fedavg'], 'adds no noise'),
+      (
+          ['--task=fashion_mnist', '--algorithm=fedsmp_randk', '--warm_start=none'],
+          'sets no public examples aside',
+      ),
+      (
+          ['--task=fashion_mnist', '--tune_rounds=0'],
+          '--tune_rounds must be an integer >= 1; got 0',
+      ),
+  ])
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
     err = commands.refused(capsys, tune, *arguments)
     assert sentence in err

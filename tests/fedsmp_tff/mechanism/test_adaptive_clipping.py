@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import adaptive_clipping
 from tests.support import distributions
+from tests.support import numpy_reference
 from tests.support import processes
 
 _DIM, _CLIENTS = 30, 40
@@ -52,6 +53,36 @@ class TestComputation:
 
 
 class TestExecution:
+
+  @pytest.mark.parametrize('sigma', [0.0, 1.4])
+  @pytest.mark.parametrize('norm, vote', [(9.0, -0.5), (0.5, 0.5)])
+  def test_a_client_s_values_and_vote_together_have_norm_c(self, sigma, norm, vote):
+    factory = _factory(sigma=sigma)
+    steps = factory.round([(_DIM,)])
+    update, seed = _updates([norm])[0], tf.constant([3, 4], tf.int64)
+    state = steps.initial_state(seed=2)
+
+    def sent(update):  # In units of C, noise included.
+      values = steps.report(tf.constant(update), state, seed)['values']
+      return steps.channel.decode_sum(values, tf.constant(1), seed).numpy()
+
+    alone = sent(update) - sent(np.zeros_like(update))  # The noise is equal.
+    adaptive = adaptive_clipping.AdaptiveClipping()
+    value_weight = adaptive.value_weight(sigma, _CLIENTS)
+    expected = value_weight * min(1, 1 / norm) * update
+    steps_of_both = 2.01 * 0.5 * steps.channel.step
+    np.testing.assert_allclose(alone[:-1], expected, rtol=0, atol=steps_of_both)
+    assert alone[-1] == pytest.approx(
+        vote * adaptive.vote_weight(sigma, _CLIENTS), abs=steps_of_both
+    )
+    assert np.linalg.norm(alone) <= 1 + steps_of_both * math.sqrt(_DIM + 1)
+
+  def test_the_mean_is_numpy_s(self):
+    updates = _updates(np.linspace(0.1, 4.0, _CLIENTS))
+    process = _factory(num_slots=_CLIENTS).create(_VECTOR)
+    result = process.next(process.initialize(), updates).result
+    expected = numpy_reference.mean_without_noise(updates, np.arange(_DIM), 1.0, 1.0)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
 
   def test_c_follows_the_quantile(self):
     quantile = 0.25

@@ -17,38 +17,35 @@ def _mechanism(**options):
 
 class TestComputation:
 
-  @pytest.mark.parametrize(
-      'options, match',
-      [
-          (dict(clients_per_round=0), 'clients_per_round'),
-          (dict(clients_per_round=2.0), 'clients_per_round'),
-          (dict(clipping_norm=0.0), 'clipping_norm'),
-          (dict(clipping_norm=float('nan')), 'clipping_norm'),
-          (dict(noise_multiplier=-1.0), 'noise_multiplier'),
-          (dict(noise_multiplier=float('nan')), 'noise_multiplier'),
-          (dict(clipping_norm=None), 'needs a `clipping_norm`'),
-          (dict(bits=3), 'bits'),
-          # A share of 0.5 / sqrt(100,000) is a fifth of a step; `least` is the fewest that do.
-          (dict(num_slots=100_000, noise_multiplier=0.5, bits=8), 'Set `bits` to 11 or more'),
-          (dict(num_slots=100_000, noise_multiplier=0.5, bits=10), 'Set `bits` to 11 or more'),
-          (dict(value_bound=1.0), '`value_bound`=1.0 needs `clipping_norm=None`'),
-          (dict(clipping_norm=None, noise_multiplier=0.0, value_bound=-1.0), 'value_bound'),
-          (dict(num_slots=2), '`num_slots` must be'),
-          (dict(num_slots=5, min_reports=6), '`min_reports` must be'),
-          (dict(min_reports=0), '`min_reports` must be'),
-          (dict(noise='laplace'), "`noise` must be .*Found 'laplace'"),
-          (dict(noise='discrete_gaussian', bits=8, noise_multiplier=0.01), 'raise `bits`'),
-          (
-              dict(clipping_norm=None, noise_multiplier=0.0, noise='discrete_gaussian'),
-              "'discrete_gaussian' needs a `clip",
-          ),
-          *(
-              (dict(clipping_norm=None, noise_multiplier=0.0, **{rule: 1}), f'`{rule}`.*needs a')
-              for rule in ('adaptive_clipping', 'clipping_schedule')
-          ),
-          (dict(adaptive_clipping=1, clipping_schedule=1), 'both set C'),
-      ],
-  )
+  @pytest.mark.parametrize('options, match', [
+      (dict(clients_per_round=0), 'clients_per_round'),
+      (dict(clients_per_round=2.0), 'clients_per_round'),
+      (dict(clipping_norm=0.0), 'clipping_norm'),
+      (dict(clipping_norm=float('nan')), 'clipping_norm'),
+      (dict(noise_multiplier=-1.0), 'noise_multiplier'),
+      (dict(noise_multiplier=float('nan')), 'noise_multiplier'),
+      (dict(clipping_norm=None), 'needs a `clipping_norm`'),
+      (dict(bits=3), 'bits'),
+      # A share of 0.5 / sqrt(100,000) is a fifth of a step; `least` is the fewest that do.
+      (dict(num_slots=100_000, noise_multiplier=0.5, bits=8), 'Set `bits` to 11 or more'),
+      (dict(num_slots=100_000, noise_multiplier=0.5, bits=10), 'Set `bits` to 11 or more'),
+      (dict(value_bound=1.0), '`value_bound`=1.0 needs `clipping_norm=None`'),
+      (dict(clipping_norm=None, noise_multiplier=0.0, value_bound=-1.0), 'value_bound'),
+      (dict(num_slots=2), '`num_slots` must be'),
+      (dict(num_slots=5, min_reports=6), '`min_reports` must be'),
+      (dict(min_reports=0), '`min_reports` must be'),
+      (dict(noise='laplace'), "`noise` must be .*Found 'laplace'"),
+      (dict(noise='discrete_gaussian', bits=8, noise_multiplier=0.01), 'raise `bits`'),
+      (
+          dict(clipping_norm=None, noise_multiplier=0.0, noise='discrete_gaussian'),
+          "'discrete_gaussian' needs a `clip",
+      ),
+      *(
+          (dict(clipping_norm=None, noise_multiplier=0.0, **{rule: 1}), f'`{rule}`.*needs a')
+          for rule in ('adaptive_clipping', 'clipping_schedule')
+      ),
+      (dict(adaptive_clipping=1, clipping_schedule=1), 'both set C'),
+  ])
   def test_refuses_numbers(self, options, match):
     with pytest.raises(ValueError, match=match):
       _mechanism(**options)

@@ -6,9 +6,11 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import randomness
 from fedsmp_tff import released as released_lib
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.mechanism import noise_shares
 from fedsmp_tff.mechanism import round as round_lib
 from tests.support import distributions
 from tests.support import numpy_reference
@@ -37,9 +39,7 @@ class TestPrivateSum:
   def test_without_noise_equals_numpy_up_to_the_stated_rounding(self, kept, clip):
     updates = one_round.updates(6)
     sparsifier = sparsifiers.RandK(num=kept) if kept else sparsifiers.Dense()
-    factory = processes.factory(
-        sparsifier, 6, clipping_norm=clip, noise_multiplier=0.0 if clip else None
-    )
+    factory = processes.factory(sparsifier, 6, clipping_norm=clip)
     # Without clipping, rand-k's default bound is 16 d/k: far above these values.
     state, output = one_round.run(factory, updates)
     assert len(set(state.coordinates)) == (kept or 0)
@@ -54,8 +54,10 @@ class TestPrivateSum:
     off = np.setdiff1d(np.arange(one_round.DIM), coordinates)
     assert not np.any(output.result[off])
 
-  @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
-  def test_every_value_that_leaves_a_client_carries_its_share(self, noise):
+  @pytest.mark.parametrize('noise, clip', [
+      ('gaussian', 0.5), ('discrete_gaussian', 0.5), ('gaussian', 0.0),  # A schedule reaches zero.
+  ])
+  def test_every_value_that_leaves_a_client_carries_its_share(self, noise, clip):
     # One client of nine: what it sends alone. Noise on some values, or a choice among
     # noisy ones, would show here and not in a sum.
     dim, num_slots, sigma = 4000, 9, 1.4
@@ -64,7 +66,9 @@ class TestPrivateSum:
     )
     mechanism = factory.round([(dim,)])
     state = mechanism.initial_state(seed=2)
-    sent = mechanism.report(tf.zeros([dim]), state, tf.constant([3, 4], tf.int64))['values']
+    state = state._replace(clipping_norm=tf.constant(clip, tf.float64))
+    seed = tf.constant([3, 4], tf.int64)
+    sent = mechanism.report(tf.zeros([dim]), state, seed)['values']
     alone = mechanism.channel.decode_sum(
         sent, tf.constant(1), tf.constant([0, 0], tf.int64)
     ).numpy()
@@ -73,6 +77,16 @@ class TestPrivateSum:
     assert np.mean(alone == 0) < 0.01
     # A share has its fourth moment too: nothing is cut off or left out.
     assert stats.kurtosis(alone) == pytest.approx(0, abs=0.35)
+    # Exactly the draws, whose distribution test_noise_shares has: a scale 1 % off shows here alone.
+    channel = mechanism.channel
+    if noise == 'gaussian':
+      share = noise_shares.gaussian_share(dim, sigma / 3, seed)
+      np.testing.assert_allclose(alone, share, rtol=0, atol=0.501 * channel.step)
+    else:
+      assert channel.share_variance * channel.step**2 >= sigma**2 / 9
+      seed = randomness.derive(seed, randomness.Stream.INTEGER_NOISE)
+      share = noise_shares.integer_share(channel.num_integers, channel.share_variance, seed)
+      np.testing.assert_array_equal(sent, share % channel.modulus)
 
   @pytest.mark.parametrize('clip', [1.0, None])
   def test_a_broken_client_is_bounded_or_counts_as_zero(self, clip):

@@ -56,18 +56,15 @@ def _fixed_size_rdp(sigma, q, order):
 
 class TestClaim:
 
-  @pytest.mark.parametrize(
-      'rounds',
-      [
-          [(_spec(num_slots=115).round, _T)],
-          [(_spec(2.0, sampling='fixed_size').round, _T)],
-          # Almost all take part: Renyi DP says less than losses on a grid.
-          [(accountants.Round('poisson', 50, 49, 49, 4.0), 10)],
-          [(accountants.Round('fixed_size', 50, 49, 49, 2.0), 10)],
-          [(accountants.Round('poisson', 100, 90, 92, 4.0, distance=1e-9), 10)],
-          [(_spec().round, 100), (_spec(2.0, r=50, num_slots=60).round, 50)],
-      ],
-  )
+  @pytest.mark.parametrize('rounds', [
+      [(_spec(num_slots=115).round, _T)],
+      [(_spec(2.0, sampling='fixed_size').round, _T)],
+      # Almost all take part: Renyi DP says less than losses on a grid.
+      [(accountants.Round('poisson', 50, 49, 49, 4.0), 10)],
+      [(accountants.Round('fixed_size', 50, 49, 49, 2.0), 10)],
+      [(accountants.Round('poisson', 100, 90, 92, 4.0, distance=1e-9), 10)],
+      [(_spec().round, 100), (_spec(2.0, r=50, num_slots=60).round, 50)],
+  ])
   def test_it_is_the_least_epsilon_of_all_that_are_sound(self, rounds):
     sound = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
     epsilons = [accountant.epsilon(rounds, 1e-5) for accountant in sound]
@@ -144,15 +141,12 @@ class TestUpperBound:
 
   # If all clients take part, T rounds are one Gaussian mechanism of this mu, and the losses of both
   # samplings are equal.
-  @pytest.mark.parametrize(
-      'accountant, mu, rounds, delta',
-      [
-          *((accountants.POISSON_PLD, *numbers) for numbers in (
-              (0.1, 10**4, 1e-9), (0.1, 10**6, 1e-12), (2.0, 10**5, 1e-13), (5.0, 10**5, 1e-12),
-          )),
-          (accountants.FIXED_PLD, 2.0, 10**4, 1e-9),
-      ],
-  )
+  @pytest.mark.parametrize('accountant, mu, rounds, delta', [
+      *((accountants.POISSON_PLD, *numbers) for numbers in (
+          (0.1, 10**4, 1e-9), (0.1, 10**6, 1e-12), (2.0, 10**5, 1e-13), (5.0, 10**5, 1e-12),
+      )),
+      (accountants.FIXED_PLD, 2.0, 10**4, 1e-9),
+  ])
   def test_epsilon_is_not_below_the_closed_form(self, accountant, mu, rounds, delta):
     sensitivity = {'poisson': 1, 'fixed_size': 2}[accountant.sampling]
     sigma = sensitivity * math.sqrt(rounds) / mu

@@ -7,7 +7,6 @@ import pytest
 from scipy import signal
 
 from fedsmp_tff.mechanism import integer_noise
-from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import discrete_gaussian
 from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import gaussian_mechanism
@@ -108,12 +107,3 @@ class TestExecution:
     alone = np.exp(-(x**2) / (2 * small.share_variance * 8))
     apart = np.abs(noise - alone / alone.sum()).sum() / 2
     assert 1e-9 < apart < discrete_gaussian.dominating_gaussian(small).distance / 4
-
-  @pytest.mark.parametrize('accountant', [accountants.POISSON_PLD, accountants.POISSON_RDP])
-  def test_epsilon_pays_for_the_distance(self, accountant):
-    exact = accountants.Round('poisson', 100, 10, 100, 4.0)
-    far = exact._replace(distance=1e-6)
-    paid = accountant.epsilon([(far, 20)], 1e-4)
-    left = 1e-4 - (1 + math.exp(paid)) * 20e-6
-    assert paid > 1.01 * accountant.epsilon([(exact, 20)], 1e-4)
-    assert paid == pytest.approx(accountant.epsilon([(exact, 20)], left), rel=1e-6)

@@ -257,13 +257,3 @@ class TestExecution:
     with _ledger(written) as ledger:
       ledger.begin(4)
     assert written.read_bytes() == longer
-
-  def test_no_round_begins_that_can_not_be_written(self, written):
-    ledger = _ledger(written)
-    ledger.begin(4)
-    ledger._file.close()
-    ledger._file = open(written, 'rb')  # No file that takes a write.
-    with pytest.raises((ledger_lib.LedgerError, OSError)):
-      ledger.begin(5)
-    ledger.close()
-    assert ledger_lib.read(written).rounds_charged == 5

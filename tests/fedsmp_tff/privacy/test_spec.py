@@ -24,24 +24,21 @@ def _spec(sigma=1.4, r=_R, n=_N, delta=_DELTA, rounds=_T, clip=1.0, **options):
 
 class TestComputation:
 
-  @pytest.mark.parametrize(
-      'arguments, match',
-      [
-          *((dict(clip=clip), 'clipping_norm') for clip in (0.0, math.nan, math.inf)),
-          (dict(clip=-math.inf, sigma=0.0), 'clipping_norm'),
-          (dict(sigma=-1.0), 'noise_multiplier'),
-          *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
-          *((dict(delta=delta), 'delta') for delta in (0.0, 1.0, math.nan)),
-          (dict(rounds=0), 'rounds'),
-          (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
-          (dict(num_slots=_R - 1), '`num_slots` must be from .*100 to .*6000'),
-          (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100 with fixed'),
-          (dict(min_reports=0), '`min_reports` must be from 1'),
-          (dict(noise='laplace'), '`noise` must be one of'),
-          (dict(noise='discrete_gaussian'), '`num_values` must be set'),
-          (dict(noise='discrete_gaussian', num_values=9, bits=8, sigma=0.1), 'raise `bits`'),
-      ],
-  )
+  @pytest.mark.parametrize('arguments, match', [
+      *((dict(clip=clip), 'clipping_norm') for clip in (0.0, math.nan, math.inf)),
+      (dict(clip=-math.inf, sigma=0.0), 'clipping_norm'),
+      (dict(sigma=-1.0), 'noise_multiplier'),
+      *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
+      *((dict(delta=delta), 'delta') for delta in (0.0, 1.0, math.nan)),
+      (dict(rounds=0), 'rounds'),
+      (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
+      (dict(num_slots=_R - 1), '`num_slots` must be from .*100 to .*6000'),
+      (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100 with fixed'),
+      (dict(min_reports=0), '`min_reports` must be from 1'),
+      (dict(noise='laplace'), '`noise` must be one of'),
+      (dict(noise='discrete_gaussian'), '`num_values` must be set'),
+      (dict(noise='discrete_gaussian', num_values=9, bits=8, sigma=0.1), 'raise `bits`'),
+  ])
   def test_refuses_numbers(self, arguments, match):
     with pytest.raises(ValueError, match=match):
       _spec(**arguments)

@@ -40,7 +40,7 @@ def _state(rounds_done, num=5, value=0.0):
 @pytest.fixture(scope='module')
 def saved_once(tmp_path_factory):
   path = tmp_path_factory.mktemp('saved')
-  with checkpoints_lib.Checkpoints(path, b'run', rounds_per_checkpoint=1) as c:
+  with checkpoints_lib.Checkpoints(path, b'run') as c:
     assert c.empty() and c.latest(_state(0)) is None
     for t in range(5):
       c.save(_state(t, value=t))
@@ -81,12 +81,6 @@ class TestCheckpoints:
       c.save(state._replace(rounds_done=np.int32(6)))
     assert sorted(os.listdir(saved)) == ['round_3', 'round_4', 'round_6']
 
-  def test_due_by_rounds(self, tmp_path):
-    with checkpoints_lib.Checkpoints(tmp_path, rounds_per_checkpoint=3) as c:
-      assert c.due(0)
-      c.save(_state(0))
-      assert [c.due(t) for t in range(1, 5)] == [False, False, True, True]
-
   def test_due_when_it_costs_less_than_a_twentieth_of_the_time(self, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoints_lib.time, 'monotonic', lambda: now[0])
@@ -98,15 +92,12 @@ class TestCheckpoints:
         now[0] += 2.0
 
       monkeypatch.setattr(c._manager, 'save', save_for_two_seconds)
+      assert c.due()
       c.save(_state(0))
       now[0] += 39.9
-      assert not c.due(1)
+      assert not c.due()
       now[0] += 0.2
-      assert c.due(2)
-
-  def test_refuses_numbers(self, tmp_path):
-    with pytest.raises(ValueError, match='`rounds_per_checkpoint` must be positive. Found 0'):
-      checkpoints_lib.Checkpoints(tmp_path, rounds_per_checkpoint=0)
+      assert c.due()
 
   @pytest.mark.parametrize('seconds', [0.001, 0.03])
   def test_an_interrupt_while_saving_leaves_a_whole_checkpoint(self, tmp_path, seconds):

@@ -206,9 +206,10 @@ class TestLedger:
       _run([], 1, process=_process(1.0, **rule), sampler_seed=None, ledger=ledger)
 
 
+@pytest.mark.usefixtures('checkpoint_each_round')
 class TestGoingOn:
 
-  def _rounds_of(self, directory, *, fails_at=None, every=None, sampler_seed=0, **options):
+  def _rounds_of(self, directory, *, fails_at=None, sampler_seed=0, **options):
     """Runs five rounds on checkpoints; returns what was reported, and the reporter."""
     seen = []
 
@@ -218,16 +219,17 @@ class TestGoingOn:
       seen.append(report.rounds_done)
 
     tell = _Tell(note)
-    with checkpoints_lib.Checkpoints(directory, rounds_per_checkpoint=every) as c:
+    with checkpoints_lib.Checkpoints(directory) as c:
       crash = pytest.raises(RuntimeError, match='a crash')
       with contextlib.nullcontext() if fails_at is None else crash:
         self.weights, _ = _run([tell], checkpoints=c, sampler_seed=sampler_seed, **options)
     return seen, tell
 
-  def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path):
+  def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path, monkeypatch):
     # Even where checkpoints are rare: an exception leaves time for one.
-    assert self._rounds_of(tmp_path, fails_at=3, every=100)[0] == [0, 1, 2]
-    seen, tell = self._rounds_of(tmp_path, every=100)
+    monkeypatch.setattr(checkpoints_lib, '_MAX_FRACTION_OF_TIME', 0.0)
+    assert self._rounds_of(tmp_path, fails_at=3)[0] == [0, 1, 2]
+    seen, tell = self._rounds_of(tmp_path)
     assert tell.restored == 2 and seen == [3, 4, 5]
     # The crash came before the call was counted.
     assert tell.calls == 6
@@ -238,7 +240,7 @@ class TestGoingOn:
     # A killed process leaves a checkpoint whose rounds are all reported.
     at_report = []
     tell = _Tell(lambda r: at_report.append((r.rounds_done, sorted(os.listdir(tmp_path)))))
-    with checkpoints_lib.Checkpoints(tmp_path, rounds_per_checkpoint=1) as c:
+    with checkpoints_lib.Checkpoints(tmp_path) as c:
       _run([tell], rounds=2, checkpoints=c)
     assert at_report == [(0, []), (1, ['round_0']), (2, ['round_0', 'round_1'])]
 
@@ -264,8 +266,7 @@ class TestGoingOn:
     for path, fails_at in ((original, 3), (original, None), (directory / 'b', None)):
       with contextlib.nullcontext() if ledger is None else ledger(path) as opened:
         self._rounds_of(
-            path / 'checkpoints', fails_at=fails_at, every=1, sampler_seed=sampler_seed,
-            ledger=opened,
+            path / 'checkpoints', fails_at=fails_at, sampler_seed=sampler_seed, ledger=opened,
         )
       if not found:
         shutil.rmtree(original / 'checkpoints' / 'round_2')

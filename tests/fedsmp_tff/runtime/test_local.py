@@ -16,14 +16,11 @@ from fedsmp_tff.runtime import workers
 
 class TestComputation:
 
-  @pytest.mark.parametrize(
-      'devices, workers, sentence',
-      [
-          (['GPU:7'], None, "'GPU:7', which TensorFlow does not see. Use one or more of CPU:0"),
-          ([], None, 'empty'),
-          (None, 0, 'at least 1. Found 0'),
-      ],
-  )
+  @pytest.mark.parametrize('devices, workers, sentence', [
+      (['GPU:7'], None, "'GPU:7', which TensorFlow does not see. Use one or more of CPU:0"),
+      ([], None, 'empty'),
+      (None, 0, 'at least 1. Found 0'),
+  ])
   def test_refusals(self, devices, workers, sentence):
     with pytest.raises(ValueError, match=sentence), runtime.local_context(devices, workers):
       pass

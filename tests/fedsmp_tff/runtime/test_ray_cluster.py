@@ -91,16 +91,12 @@ def _recording(function, arguments):
 
 class TestComputation:
 
-  @pytest.mark.parametrize(
-      'options, error, sentence',
-      [
-          ({'workers': 0}, ValueError, 'workers'),
-          ({'max_batch': 0}, ValueError, 'max_batch.*at least 1. Found 0'),
-          ({'client_timeout': 0}, ValueError, 'client_timeout'),
-          ({'client_timeout': float('nan')}, ValueError, 'client_timeout'),
-          ({'address': '127.0.0.1:1'}, ConnectionError, 'no Ray cluster answers at 127.0.0.1:1 '),
-      ],
-  )
+  @pytest.mark.parametrize('options, error, sentence', [
+      ({'workers': 0}, ValueError, 'workers'),
+      ({'client_timeout': 0}, ValueError, 'client_timeout'),
+      ({'client_timeout': float('nan')}, ValueError, 'client_timeout'),
+      ({'address': '127.0.0.1:1'}, ConnectionError, 'no Ray cluster answers at 127.0.0.1:1 '),
+  ])
   def test_refusals(self, options, error, sentence):
     with pytest.raises(error, match=sentence), runtime.ray_context(**options):
       pass
@@ -153,7 +149,7 @@ class TestLosses:
 
   @pytest.mark.slow
   def test_a_killed_worker_s_batch_counts_once(self):
-    with runtime.ray_context(workers=2, max_batch=4) as context:
+    with runtime.ray_context(workers=2) as context:
       results = []
       run = context._workers.run
 

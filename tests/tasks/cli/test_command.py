@@ -63,17 +63,14 @@ class TestMain:
     text = capsys.readouterr().out
     assert text.startswith('usage: echo\n\nFlags:\n') and '\n  --size: Size.\n' in text
 
-  @pytest.mark.parametrize(
-      'argument, sentence',
-      [
-          ('--size=0', '--size must be an integer >= 1; got 0.'),
-          ('--size=x', "flag --size=x: invalid literal .*'x' "),
-          ('--size', 'Missing value for flag --size '),
-          ('--sice=1', "Unknown command line flag 'sice'. Did you mean: size ? "),
-          ('--noloud=1', '--noloud=1 does not take an argument '),
-          ('--flagfile=/none', 'Unable to open flagfile: .*/none'),
-      ],
-  )
+  @pytest.mark.parametrize('argument, sentence', [
+      ('--size=0', '--size must be an integer >= 1; got 0.'),
+      ('--size=x', "flag --size=x: invalid literal .*'x' "),
+      ('--size', 'Missing value for flag --size '),
+      ('--sice=1', "Unknown command line flag 'sice'. Did you mean: size ? "),
+      ('--noloud=1', '--noloud=1 does not take an argument '),
+      ('--flagfile=/none', 'Unable to open flagfile: .*/none'),
+  ])
   def test_what_the_user_must_correct(self, argument, sentence, capsys):
     assert _command(_fail(AssertionError)).main(['echo', argument]) == 2
     said = capsys.readouterr().err

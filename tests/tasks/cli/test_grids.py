@@ -69,14 +69,11 @@ class TestComputation:
     with pytest.raises(errors.InputError, match='--p has no effect unless --algorithm='):
       grids.Cell.of(['--task=svhn', '--algorithm=fedavg', '--p=0.1']).settings  # noqa: B018
 
-  @pytest.mark.parametrize(
-      'text, sentence',
-      [
-          ('# nothing\n\n', 'lists no run'),
-          ('--task=a\nstray', "line 2: 'stray' is not a flag"),
-          ('--task="a', 'line 1: No closing quotation'),
-      ],
-  )
+  @pytest.mark.parametrize('text, sentence', [
+      ('# nothing\n\n', 'lists no run'),
+      ('--task=a\nstray', "line 2: 'stray' is not a flag"),
+      ('--task="a', 'line 1: No closing quotation'),
+  ])
   def test_what_is_no_grid(self, write, text, sentence):
     with pytest.raises(errors.InputError, match=sentence):
       grids.read(write(text))

@@ -33,16 +33,13 @@ def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
   command = commands.command(arguments, commands.LONG_GRACE)
   waiting.until_line(command.stdout, 'output: ')  # TensorFlow compiles and measures now.
   command.send_signal(number)
-  printed, err = command.communicate(timeout=waiting.SECONDS)
-  assert command.returncode == status, err
+  printed, err = commands.ended(command, status)
   assert err.splitlines()[-1] == (
       f'tasks.run: ended by {signal.Signals(number).name}; the same command with'
       f' --output_dir={out} resumes it.'
   )
-  assert 'in flight' not in err and 'Traceback' not in err and 'rounds done' not in printed
-  again = commands.command(arguments)
-  printed, err = again.communicate(timeout=waiting.SECONDS)
-  assert again.returncode == 0 and '3 of 3 rounds done' in printed, err
+  assert 'in flight' not in err and 'rounds done' not in printed
+  assert '3 of 3 rounds done' in commands.ended(commands.command(arguments))[0]
 
 
 @contextlib.contextmanager

@@ -60,26 +60,23 @@ class TestMake:
     assert _oven('--golden=0.5').minutes is None
     assert (_oven().logs, _oven('--fuel=wood').logs) == (None, 4)
 
-  @pytest.mark.parametrize(
-      'arguments, sentence',
-      [
-          (['--degrees=20'], '--degrees must be a number > 20 and <= 300; got 20.0.'),
-          (['--degrees=301'], '--degrees must be a number > 20 and <= 300; got 301.0.'),
-          (['--degrees=nan'], '--degrees must be a number > 20 and <= 300; got nan.'),
-          (['--minutes=0'], '--minutes must be an integer >= 1; got 0.'),
-          (['--golden=1'], '--golden must be a number >= 0 and < 1; got 1.0.'),
-          (['--weight=inf'], '--weight must be a finite number > 0; got inf.'),
-          (['--logs=3'], '--logs has no effect unless --fuel=wood. Set that, or remove --logs.'),
-          (
-              ['--fuel=wood', '--crisp'],
-              '--crisp has no effect unless --fuel=gas or coal. Set that, or remove --crisp.',
-          ),
-          (
-              ['--golden=0', '--minutes=3'],
-              '--minutes=3 and --golden=0.0 exclude each other. Remove one of them.',
-          ),
-      ],
-  )
+  @pytest.mark.parametrize('arguments, sentence', [
+      (['--degrees=20'], '--degrees must be a number > 20 and <= 300; got 20.0.'),
+      (['--degrees=301'], '--degrees must be a number > 20 and <= 300; got 301.0.'),
+      (['--degrees=nan'], '--degrees must be a number > 20 and <= 300; got nan.'),
+      (['--minutes=0'], '--minutes must be an integer >= 1; got 0.'),
+      (['--golden=1'], '--golden must be a number >= 0 and < 1; got 1.0.'),
+      (['--weight=inf'], '--weight must be a finite number > 0; got inf.'),
+      (['--logs=3'], '--logs has no effect unless --fuel=wood. Set that, or remove --logs.'),
+      (
+          ['--fuel=wood', '--crisp'],
+          '--crisp has no effect unless --fuel=gas or coal. Set that, or remove --crisp.',
+      ),
+      (
+          ['--golden=0', '--minutes=3'],
+          '--minutes=3 and --golden=0.0 exclude each other. Remove one of them.',
+      ),
+  ])
   def test_one_sentence_says_what_to_set(self, arguments, sentence):
     with pytest.raises(errors.InputError) as error:
       _oven(*arguments)

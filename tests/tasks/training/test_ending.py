@@ -23,13 +23,6 @@ _FEW_AND_MANY_KILLS = pytest.mark.parametrize(
 _EACH_ROUND = commands.CHECKPOINT_EACH_ROUND
 
 
-def _end(command, status):
-  """Waits for the end of a command with a status; returns its stdout and stderr."""
-  printed, err = command.communicate(timeout=waiting.SECONDS)
-  assert command.returncode == status and 'Traceback' not in err, err
-  return printed, err
-
-
 def _wait_for_the_first_round(command, out):
   """Waits for the round's entry in the ledger, which comes just before it begins."""
   ledger = out / 'privacy_ledger.jsonl'
@@ -51,8 +44,8 @@ def test_a_full_disk_leaves_the_last_checkpoint(data_dir, tmp_path):
   command = commands.command(arguments, _EACH_ROUND)
   interrupted.wait_for_rounds(command, out, 1)
   resource.prlimit(command.pid, resource.RLIMIT_FSIZE, (size, -1))
-  assert "can't be written" in _end(command, 1)[1]
-  printed, _ = _end(commands.command(arguments, _EACH_ROUND), 0)
+  assert "can't be written" in commands.ended(command, 1)[1]
+  printed, _ = commands.ended(commands.command(arguments, _EACH_ROUND), 0)
   assert 'resuming after round' in printed
   # The first run was in this process, whose floats may have other last bits.
   assert len(commands.rows(out / 'metrics.csv')) == 7
@@ -75,7 +68,7 @@ class TestSignals:
     })
     interrupted.wait_for_rounds(command, out, 3)
     command.send_signal(number)
-    printed, err = _end(command, status)
+    printed, err = commands.ended(command, status)
     assert f'{signal.Signals(number).name}: the round in flight has 100000 s' in err
     assert 'resumes it' in err
     summary = json.loads((out / 'summary.json').read_text())
@@ -92,14 +85,13 @@ class TestSignals:
     monkeypatch.setenv('TMPDIR', str(temporary))
     out = tmp_path / 'a'
     arguments = commands.tiny(
-        data_dir, out, '--algorithm=fedsmp_randk', '--p=0.5', '--rounds=3',
-        '--clients_per_round=12', '--local_epochs=1000000', '--workers=1',
+        data_dir, out, '--clients_per_round=12', '--local_epochs=1000000', '--workers=1'
     )
     command = commands.command(arguments, {'tasks.cli.interruption._GRACE_SECONDS': 0.5})
     _wait_for_the_first_round(command, out)
     command.send_signal(signal.SIGTERM)
     # The command does not wait for its clients, which take minutes.
-    printed, err = _end(command, 143)
+    printed, err = commands.ended(command, 143)
     assert 'abandoned' in err and 'resumes it' in err.splitlines()[-1]
     assert '0 of 3 rounds done' in printed
     assert (out / 'checkpoints' / 'round_0').exists()
@@ -113,17 +105,14 @@ class TestSignals:
     _wait_for_the_first_round(command, out)
     others = psutil.Process(command.pid).children(recursive=True)
     command.send_signal(signal.SIGTERM)
-    printed, err = _end(command, 143)
+    printed, err = commands.ended(command, 143)
     assert '0 of 3 rounds done' in printed and 'resumes it' in err.splitlines()[-1]
     waiting.until_ended([process.pid for process in others])
 
   @pytest.mark.slow
   def test_a_second_signal_ends_at_once_with_ray_s_processes(self, data_dir, tmp_path):
     out = tmp_path / 'a'
-    arguments = commands.tiny(
-        data_dir, out, '--algorithm=fedsmp_randk', '--p=0.5', '--rounds=3',
-        '--local_epochs=1000000', '--runtime=ray',
-    )
+    arguments = commands.tiny(data_dir, out, '--local_epochs=1000000', '--runtime=ray')
     command = commands.command(arguments, commands.LONG_GRACE)
     _wait_for_the_first_round(command, out)  # Which does not end.
     others = psutil.Process(command.pid).children(recursive=True)
@@ -131,7 +120,7 @@ class TestSignals:
     command.send_signal(signal.SIGTERM)
     waiting.until_line(command.stderr, 'tasks.run: SIGTERM: the round in flight has 100000 s')
     command.send_signal(signal.SIGINT)
-    assert 'again: ended' in _end(command, 130)[1]
+    assert 'again: ended' in commands.ended(command, 130)[1]
     waiting.until_ended([process.pid for process in others])
 
 
@@ -149,7 +138,7 @@ def test_memory_threads_and_files_of_a_long_run_stay(data_dir, tmp_path):
     for rounds in range(first, first + 20):
       interrupted.wait_for_rounds(command, out, rounds)
       measured.append((process.memory_info().rss, process.num_threads(), process.num_fds()))
-  _end(command, 0)
+  commands.ended(command, 0)
   # The least over 20 rounds stayed within 1 of 500 MB over 150 rounds.
   (memory, threads, files), (memory_later, threads_later, files_later) = (
       map(min, zip(*measured)) for measured in samples.values()
@@ -167,7 +156,7 @@ def test_killed_at_random_a_run_is_as_if_undisturbed(data_dir, tmp_path, num_kil
   flags = ['--seed=1', f'--rounds={max(6, num_kills * 3 // 2)}', '--local_epochs=100']
   whole, out = tmp_path / 'whole', tmp_path / 'killed'
   arguments = commands.tiny(data_dir, out, *flags)
-  _end(commands.command(commands.tiny(data_dir, whole, *flags), _EACH_ROUND), 0)
+  commands.ended(commands.command(commands.tiny(data_dir, whole, *flags), _EACH_ROUND), 0)
   kills = []
   while len(kills) < num_kills:
     left_behind = set(glob.glob(f'{out}/checkpoints/*_temp*'))
@@ -198,7 +187,7 @@ def test_killed_at_random_a_run_is_as_if_undisturbed(data_dir, tmp_path, num_kil
     kills.append((moment, len(interrupted.lines(out)) - 2))
     print('killed:', *kills[-1])
   assert kills
-  _end(commands.command(arguments, _EACH_ROUND), 0)
+  commands.ended(commands.command(arguments, _EACH_ROUND), 0)
   interrupted.assert_equal(out, whole)
   interrupted.assert_no_leftovers(out)
 

@@ -1,18 +1,22 @@
 """Tests of what follows from flags in a run: mask, schedules, guarantee, plan and resuming."""
 
+import dataclasses
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import fedsmp_tff
+from tasks import datasets
 from tasks import errors
 from tasks.cli import settings
 from tasks.datasets import task as task_lib
 from tasks.training import experiment
 from tests.support import commands
 from tests.support import tiny_models
+from tests.support import tiny_task
 
 # Post-processing flags, and their words in the plan.
 _SCHEDULES = {
@@ -23,6 +27,28 @@ _SCHEDULES = {
 
 def _settings(*arguments, task='fashion_mnist'):
   return settings.parse([f'--task={task}', *arguments])[0]
+
+
+def _owners(*ids):
+  return task_lib.Owners('some', frozenset(ids))
+
+
+@pytest.fixture
+def built(monkeypatch):
+  """Returns a function that builds the run of two clients, with given owners of the other data."""
+  def build(**owners):
+    examples = np.zeros([4, 28, 28, 1], np.float32), np.zeros(4, np.int32)
+    data = task_lib.TaskData(
+        (examples, examples), examples, examples, 'made up', ('ann', 'bob'), **owners
+    )
+    task = dataclasses.replace(
+        tiny_task.TASK, load=lambda *unused: data, show=lambda model, test: 'a sample'
+    )
+    monkeypatch.setitem(datasets.TASKS, task.name, task)
+    s = _settings('--clients_per_round=1', '--algorithm=dp_fedavg', task=task.name)
+    return experiment.Experiment.build(s, experiment.make_seeds(1, None))
+
+  return build
 
 
 class TestComputation:
@@ -52,16 +78,17 @@ class TestComputation:
     assert sparsifier('--public_clients=3').public_clients == 3
     assert isinstance(sparsifier('--released_weight=0.5'), fedsmp_tff.HybridTopK)
 
-  def test_public_examples_of_a_client_are_refused(self):
-    def check(*public_ids):
-      owners = task_lib.Owners('some', frozenset(public_ids))
-      data = task_lib.TaskData(((), ()), (), (), 'made up', ('ann', 'bob'), public_owners=owners)
-      experiment._check_public(_settings(), data)
-
+  def test_public_examples_of_a_client_are_refused(self, built):
     with pytest.raises(errors.InputError, match='1 clients also have public examples'):
-      check('bob', 'cid')
-    check('cid')
-    check()
+      built(public_owners=_owners('bob', 'cid'))
+    built(public_owners=_owners('cid'))
+    built(public_owners=_owners())
+
+  def test_only_tests_on_others_are_shown(self, built):
+    for owners, shown in ((_owners('cid'), 'a sample'), (_owners('bob', 'cid'), None), (None, None)):
+      made = built(test_owners=owners)
+      weights = tff.learning.models.ModelWeights(*made.model.initial_weights)
+      assert made.show(weights) == shown
 
   @pytest.mark.parametrize('flags, num_values', [
       # Noise in reals is as good for any k; with integers the vote on C is one more value.

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from tests.support import commands
-from tests.support import waiting
 
 # Test images of a sample, and of the test set.
 _SAMPLE, _ALL = 3, 20
@@ -38,8 +37,7 @@ def test_lines_of_progress(seconds, data_dir, tmp_path):
       commands.tiny(data_dir, tmp_path / 'run', *flags),
       {'tasks.training.reporters._SECONDS_PER_LINE': seconds},
   )
-  printed, err = process.communicate(timeout=waiting.SECONDS)
-  assert process.returncode == 0, err
+  printed, err = commands.ended(process)
   assert re.search(r'^  time +\d+:\d\d:\d\d \(h:mm:ss\) for rounds', printed, re.MULTILINE)
   first, compiling, *lines = err.splitlines()
   assert re.fullmatch(r'round 0/6: loss [\d.]+, accuracy [\d.]+ %', first)

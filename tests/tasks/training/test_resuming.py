@@ -1,6 +1,5 @@
 """Tests of runs that resume: as if undisturbed, and only with the same data, flags and files."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints
 from tasks.cli import interruption
-from tasks.training import resuming
 from tasks.training import run_directory
 from tests.support import commands
 from tests.support import interrupted
@@ -119,18 +117,6 @@ class TestGoingOn:
     assert (out / 'config.json').read_bytes() == before
     assert 'sampling' not in json.loads(before)['seeds']
 
-  def test_a_run_without_noise_that_an_earlier_version_began(
-      self, data_dir, tmp_path, monkeypatch, capsys
-  ):
-    arguments = commands.tiny(data_dir, tmp_path / 'a', '--algorithm=fedavg')
-    with monkeypatch.context() as patch:  # It wrote no ledger.
-      patch.setattr(resuming, 'ledger', lambda *unused: contextlib.nullcontext())
-      _stop_after(patch, 2)
-      assert commands.main(arguments) != 0
-    assert commands.main(arguments) == 0
-    assert '3 of 3 rounds done' in capsys.readouterr().out
-    assert not run_directory.ledgers(tmp_path / 'a')
-
   def test_a_finished_run_is_recognized_by_its_files_alone(self, finished, data_dir, capsys):
     out, arguments = finished
     before = interrupted.files(out)
@@ -189,8 +175,7 @@ class TestGoingOn:
     assert len(commands.rows(out / 'metrics.csv')) == 2
     assert {step for step, *_ in commands.events(out)} == {0, 1}
     assert (out / 'mine.txt').read_text() == 'kept'
-    paths = run_directory.ledgers(out)
-    assert [len(ledger_lib.read(path).rounds) for path in paths] == [3, 3, 1]
+    assert [len(record.rounds) for _, record in run_directory.ledgers(out)] == [3, 3, 1]
     assert commands.main(changed) == 0  # As the run that it is now.
 
   def test_overwrite_removes_nothing_before_the_input_is_right(self, finished, capsys):
@@ -218,15 +203,17 @@ def _cut(name, size):
   return lambda out: os.truncate(out / name, (out / name).stat().st_size - size)
 
 
-def _remove_checkpoints(out):
+def _remove_checkpoints_after(out, rounds):
   for path in out.glob('checkpoints/round_*'):
-    shutil.rmtree(path)
+    if int(path.name.removeprefix('round_')) > rounds:
+      shutil.rmtree(path)
 
 
 @pytest.mark.parametrize('damage, status, sentence', [
     (_cut('checkpoints/round_3/saved_model.pb', 100), 1,
      "The checkpoint {out}/checkpoints/round_3 can't be read"),
-    (_remove_checkpoints, 2, '{out}/metrics.csv has rows of 3 rounds, but'),
+    (lambda out: _remove_checkpoints_after(out, -1), 2,
+     '{out}/metrics.csv has rows of 3 rounds, but'),
     (_cut('metrics.csv', 20), 2, '{out}/metrics.csv was cut or changed'),
     (_cut('timings.csv', 20), 2, '{out}/timings.csv was cut or changed'),
     (lambda out: (out / 'config.json').unlink(), 2, 'config.json is missing or'),
@@ -254,7 +241,7 @@ def test_damage_is_named_with_the_remedy_and_nothing_is_changed(
 @pytest.mark.parametrize('damage, sentence', [
     (lambda lines: [], 'is not a ledger'),
     (lambda lines: lines[:-1],
-     'has 2 entries, and does not begin with the 3 that the checkpoint recorded. Restore the'),
+     'is truncated or missing: {out}/metrics.csv has 3 rounds. Restore the latest backup'),
     (lambda lines: lines[:2] + lines[3:], 'was changed: line 3'),
     (lambda lines: [lines[0].replace(b'1.4', b'9.4'), *lines[1:]], 'was changed: line 1'),
 ])
@@ -265,11 +252,36 @@ def test_a_damaged_ledger_is_named_even_of_a_finished_run(finished, capsys, dama
   before = interrupted.files(out)
   assert commands.main(arguments) == 1
   said = capsys.readouterr().err
-  assert sentence in said and 'Restore' in said
-  ledger.unlink()
-  assert commands.main(arguments) == 1
-  assert 'is missing, but the run has begun' in capsys.readouterr().err
+  assert sentence.format(out=out) in said and 'Restore' in said
   assert interrupted.files(out) == before
+
+
+def test_a_run_goes_on_with_a_ledger_of_all_its_rounds_alone(finished, capsys):
+  out, arguments = finished
+  ledger = out / 'privacy_ledger.jsonl'
+  (out / 'summary.json').unlink()
+
+  def is_refused(said, *more):
+    before = {path: path.read_bytes() for path in out.glob('*.*')}
+    assert commands.main([*arguments, *more]) == 1
+    assert said in capsys.readouterr().err
+    del before[out / '.lock']
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+  *lines, _ = ledger.read_bytes().splitlines(keepends=True)
+  other = {'entry': 2, 'round': 5}
+  other['sum'] = ledger_lib._sum(json.loads(lines[-1])['sum'], other)
+  ledger.write_bytes(b''.join([*lines, json.dumps(other).encode(), b'\n']))
+  is_refused('has 3 entries, and does not begin with the 3 that the checkpoint recorded. Restore')
+  # An older checkpoint does not show what the ledger lacks, and the run would replace metrics.csv.
+  _remove_checkpoints_after(out, 1)
+  ledger.write_bytes(b''.join(lines))
+  for more in ([], ['--overwrite'], ['--overwrite', '--epsilon_budget=1000']):
+    is_refused('is truncated or missing', *more)
+  ledger.unlink()
+  is_refused('is truncated or missing', '--overwrite')
+  (out / 'metrics.csv').unlink()
+  is_refused('is missing, but the run has begun')
 
 
 def test_a_foreign_checkpoint_is_refused_and_may_be_removed(
