@@ -127,7 +127,9 @@ class RunSettings:
       **_PRIVACY, at_least=0, excludes=('epsilon',), in_comparisons=False,
   )
   clip: Optional[float] = _task_option(
-      'clip', "Clipping norm C (L2) of a client's masked update", **_PRIVACY, common=True, above=0
+      'clip',
+      "Clipping norm C (L2) of a client's masked update (rand-k: after its scale d/k)",
+      **_PRIVACY, common=True, above=0,
   )
   sampling: str = _option(
       None,
@@ -209,7 +211,7 @@ class RunSettings:
   eval_examples: int = _option(
       2000,
       'Number of random test examples per evaluation; the last evaluation uses all. 0: all in each,'
-      ' so that the best accuracy is exact.',
+      ' and the summary has the best accuracy of the evaluated rounds.',
       group=_EVALUATION, at_least=0, in_comparisons=False,
   )
   validation_examples: Optional[int] = _option(

@@ -67,8 +67,8 @@ class Options:
       'people',
       'Test set and sequences. people: the test set has roles that are not clients, sequences are'
       ' cut from all lines of a role, and padding does not count. paper: the test set has the last'
-      " 20 % of each client's lines, so that its accuracy is OUTSIDE (epsilon, delta); sequences"
-      ' are cut from each speech, and padding counts as a character.',
+      " 20 % of each client's speeches (tff: its own test part), so that its accuracy is OUTSIDE"
+      ' (epsilon, delta); sequences are cut from each speech, and padding counts as a character.',
       values=['people', _PAPER],
   )
   lstm: str = options.option(
