@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import numbers
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -53,7 +54,7 @@ class LocalTraining:
       )
     for name in ('batch_size', 'epochs', 'steps'):
       value = getattr(self, name)
-      if value is not None and (not isinstance(value, int) or value < 1):
+      if value is not None and (not isinstance(value, numbers.Integral) or value < 1):
         raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
 
   def initial_hparams(self, weights: Any) -> Any:

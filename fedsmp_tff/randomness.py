@@ -20,7 +20,8 @@ All streams, each a `fold_in` of its parent in this tree:
           INTEGER_NOISE 2                                 integer noise
 
 No two streams meet: numbers under one parent differ, since client ids are above -2^62 + 1, and
-`fold_in` maps each number to a different seed.
+`fold_in` maps each number to a different seed. (Without pseudo-clients the public training orders
+its examples in epoch e by number e under the round; a client draws only from its children.)
 
 A fresh seed has 126 random bits, and `fold_in` mixes both of its words, so that the key of a
 client's noise has them too (a fold of 126 random bits in 128 loses a quarter of a bit). `chacha20`

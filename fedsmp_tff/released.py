@@ -26,7 +26,7 @@ _JITTER = 0.01  # Orders coordinates with equal estimates, such as never-selecte
 class ReleasedTopK(sparsifiers.SizedSparsifier):
   """Selects the k coordinates of largest energy by past releases; values are not scaled.
 
-  A fraction of the k coordinates is drawn at random, for exploration: half of the weight is equal
+  A fraction of the k coordinates, rounded, is drawn at random, for exploration: half of the weight is equal
   for all tensors, half is proportional to the estimated energies. The others have the largest
   `Energies.estimate`. In the first round all k coordinates are random.
 

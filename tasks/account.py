@@ -75,12 +75,21 @@ class Options:
   )
 
   def answer(self, accountant: accountants.Accountant, spec: spec_lib.PrivacySpec) -> float:
-    """Returns epsilon by an accountant, or the sigma or the rounds that reach --epsilon."""
+    """Returns epsilon by an accountant, or the sigma or the rounds that reach --epsilon.
+
+    Raises:
+      ValueError: If no sigma reaches --epsilon by the accountant to quote; by another: infinity.
+    """
     if self.epsilon is None:
       return spec.epsilon(accountant)
-    if self.noise_multiplier is None:
+    if self.noise_multiplier is not None:
+      return spec.most_rounds(self.epsilon, accountant)
+    try:
       return spec.calibrated(self.epsilon, accountant).noise_multiplier
-    return spec.most_rounds(self.epsilon, accountant)
+    except ValueError:
+      if accountant is spec.accountant:
+        raise
+      return math.inf
 
   def answer_text(self, answer: float) -> str:
     """Returns an answer with its unit."""
@@ -101,7 +110,7 @@ def _account_for_numbers(options: Options) -> None:
   _check_complete(options)
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
   shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS[name] for name in options.accountant)]
-  try:
+  with errors.naming_flags(options_lib.options_of(Options)):
     spec = spec_lib.PrivacySpec(
         population=n,
         clients_per_round=options.clients_per_round,
@@ -113,8 +122,6 @@ def _account_for_numbers(options: Options) -> None:
         num_slots=n if poisson and options.num_slots is None else options.num_slots,
     )
     answers = {a: options.answer(a, spec) for a in shown}
-  except ValueError as error:
-    raise errors.as_flags(error, options_lib.options_of(Options)) from None
   print(f'delta = {spec.delta:.4g}')
   _print_answers(answers, [(spec.round, spec.rounds)], options)
   if options.epsilon is None:
@@ -165,7 +172,8 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   if len({record.data for _, record in runs}) > 1:
     print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
   print(
-      '\nall runs together, if they are on the same people, each a single client in each run, at'
+      '\nall runs together, if they are on the same people, each a single client in each run, and'
+      ' if\ntheir number, sigma, r, n and T follow from no result of another run, at'
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]

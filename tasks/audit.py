@@ -37,21 +37,21 @@ class Options:
       0.95, 'Confidence level of the lower bound.', at_least=0.5, at_most=0.9999
   )
   seed: Optional[int] = _option(
-      None, 'Seed of coordinates and noise (default: fresh randomness).', at_least=0
+      None, 'Seed of coordinates and noise (default: fresh randomness).',
+      at_least=0, at_most=2**63 - 1,
   )
 
 
 def _main(options: Options) -> int:
   """Returns the exit status: 1 if the reported epsilon is refuted."""
-  try:
+  with errors.naming_flags(options_lib.options_of(Options)):
     # If all clients are sampled, the guarantee is the guarantee of the sum itself.
     spec = spec_lib.PrivacySpec(
         population=_PARTICIPANTS, clients_per_round=_PARTICIPANTS, rounds=1,
         noise_multiplier=options.noise_multiplier, clipping_norm=1.0, delta=options.delta,
         noise=options.noise, num_values=_VALUES,
     )
-  except ValueError as error:
-    raise errors.as_flags(error, options_lib.options_of(Options)) from None
+    spec.mechanism().encoding(_VALUES)  # Raises if it would round the noise to zero.
   # These modules import TensorFlow, which --help and wrong flags need not wait for.
   from fedsmp_tff import runtime
   from tasks.training import canaries

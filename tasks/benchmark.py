@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from tasks import datasets
+from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.cli import paper_tables
@@ -40,6 +41,9 @@ class Options:
 
 
 def _main(options: Options) -> None:
+  if options.json:
+    with errors.writing_to('json', options.json):  # Before minutes of measuring.
+      pathlib.Path(options.json).touch()
   measured = {'processors': len(os.sched_getaffinity(0)), 'machine': [_machine()]}
   for part in dict.fromkeys(options.part):
     print(part, flush=True)

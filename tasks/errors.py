@@ -13,12 +13,16 @@ class RunError(Exception):
   """A run that has begun cannot continue; the text states the reason and the remedy."""
 
 
-def as_flags(error: ValueError, names: Iterable[str]) -> InputError:
-  """Returns the error of the library, with flags in place of arguments."""
-  text = str(error).rstrip('.')
-  for name in names:
-    text = text.replace(f'`{name}`', f'--{name}')
-  return InputError(f'{text}.')
+@contextlib.contextmanager
+def naming_flags(names: Iterable[str]) -> Iterator[None]:
+  """Turns a `ValueError` of its block into an `InputError`, with flags in place of arguments."""
+  try:
+    yield
+  except ValueError as error:
+    text = str(error).rstrip('.')
+    for name in names:
+      text = text.replace(f'`{name}`', f'--{name}')
+    raise InputError(f'{text}.') from None
 
 
 @contextlib.contextmanager

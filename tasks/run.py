@@ -60,7 +60,6 @@ def run(
   _prepare_tensorflow(seeded=settings.seed is not None)
   from fedsmp_tff.program import loop
   from tasks.training import evaluation
-  from tasks.training import experiment as experiment_lib
   from tasks.training import plan
   from tasks.training import public_model
   from tasks.training import reporters
@@ -74,9 +73,7 @@ def run(
     out = stack.enter_context(run_directory.RunDirectory(path, output.overwrite))
     stop.before_end = out.remove_if_new
     resuming.check_flags(out, s)
-    seeds = experiment_lib.make_seeds(s.seed, out.config)
-    experiment = experiment_lib.Experiment.build(s, seeds, place.data_dir)  # n clients, k, sigma.
-    resuming.check_data(out, experiment)
+    experiment = resuming.build(out, s, place.data_dir)                 # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
     print(plan.text(experiment), flush=True)
     if output.dry_run:

@@ -180,6 +180,12 @@ def _cells(options: Options, extra: Sequence[str]) -> list[grids.Cell]:
     raise errors.InputError(
         f'--grid is not set. Set it to a file, or to one of {", ".join(grids.names())}.'
     )
+  for name in ('flagfile', 'dry_run'):
+    if any(flag.partition('=')[0] == f'--{name}' for flag in extra):
+      raise errors.InputError(
+          f'--{name} cannot follow --: a grid names its own flag files, and its runs must write'
+          ' results. List flags one by one; for a plan use a command of --print.'
+      )
   paragraphs = [
       [grids.Cell.of((*cell.flags, *extra)) for cell in paragraph]
       for paragraph in grids.read(options.grid)

@@ -60,13 +60,11 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
       f'  which is public_digest = {data.public_digest()} in their config.json',
       flush=True,
   )
-  try:
+  with errors.naming_flags(['client_examples']):
     estimate = estimation.estimate(
         experiment.model, data.public, experiment.local_training(), size, options.tune_rounds,
         seeds.partition, lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
     )
-  except ValueError as error:
-    raise errors.as_flags(error, ['client_examples']) from None
   training = theorem_2.Training(
       dim=estimate.dim,
       # Momentum lengthens a step by this factor; the theorem has no momentum.
@@ -133,10 +131,10 @@ main = command.Command(
     (
         'usage: python -m tasks.tune --task=TASK [flags of tasks.run]',
         '',
-        'Estimates the constants of Theorem 2 from a few training rounds on public data, and',
-        'prints the compression ratio p at which its bound is smallest, for rand-k and top-k. The',
-        'settings follow from the flags as in a run (see python -m tasks.run --help). It trains',
-        'only on the public examples of that run, so it costs no privacy.',
+        'Estimates the constants of Theorem 2 from a few training rounds on public data, from random',
+        'initial weights, and prints the compression ratio p at which its bound is smallest, for',
+        'rand-k and top-k. The settings follow from the flags as in a run (see python -m tasks.run',
+        '--help). It trains only on the public examples of that run, so it costs no privacy.',
     ),
     lambda settings, place, _, options: _tune(settings, place.data_dir, options),
     (Options,),

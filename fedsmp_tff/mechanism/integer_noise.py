@@ -83,7 +83,7 @@ class Lattice:
       raise ValueError(
           '`bits` must be so large that a noise share has a variance of at least'
           f' {LEAST_SHARE_VARIANCE:g} squared steps, as the guarantee requires. Found {self.bits},'
-          f' with a variance of {self.share_variance:.3g}; raise `bits`.'
+          f' with a variance of {self.share_variance:.3g}; raise `bits` or `noise_multiplier`.'
       )
 
   @property

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 import math
+import numbers
 from typing import Any, Optional, Union
 
 from fedsmp_tff.mechanism import adaptive_clipping as adaptive_clipping_lib
@@ -76,12 +77,12 @@ class Mechanism:
   def __post_init__(self):
     # Each check is of the form `not (good)`: NaN compares false.
     r = self.clients_per_round
-    if not isinstance(r, int) or r < 1:
+    if not isinstance(r, numbers.Integral) or r < 1:
       raise ValueError(f'`clients_per_round` must be a positive integer. Found {r}.')
     if self.num_slots is None:
       object.__setattr__(self, 'num_slots', r)
     num_slots, least = self.num_slots, self.min_reports
-    if not isinstance(num_slots, int) or num_slots < r:
+    if not isinstance(num_slots, numbers.Integral) or num_slots < r:
       raise ValueError(
           f'`num_slots` must be an integer at least `clients_per_round`={r}. Found {num_slots}.'
       )
@@ -179,7 +180,8 @@ class Mechanism:
       least = math.ceil(math.log2(bound / self.share_stddev + 1)) + 1
       raise ValueError(
           f'{bits} `bits` per value have a step of {encoding.step:.2g} C, above the standard'
-          f' deviation of a noise share, {self.share_stddev:.2g} C. Set `bits` to {least} or more.'
+          f' deviation of a noise share, {self.share_stddev:.2g} C. Raise `noise_multiplier`, or set'
+          f' `bits` to {least} or more.'
       )
     return encoding
 

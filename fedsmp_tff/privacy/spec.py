@@ -12,6 +12,7 @@ an option, and the accountant follows from it.
 import dataclasses
 import functools
 import math
+import numbers
 from typing import Optional
 
 from fedsmp_tff.mechanism import integer_noise
@@ -80,6 +81,9 @@ class PrivacySpec:
     kinds = (sampling_lib.POISSON, sampling_lib.FIXED)
     if self.sampling not in kinds:
       raise ValueError(f'`sampling` must be one of {kinds}. Found {self.sampling!r}.')
+    for name in ('population', 'clients_per_round', 'rounds', 'num_slots', 'min_reports'):
+      if isinstance(value := getattr(self, name), numbers.Integral):
+        object.__setattr__(self, name, int(value))  # JSON of a ledger has none of NumPy's.
     num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
     if self.num_slots not in (None, num_slots):
       raise ValueError(
@@ -90,8 +94,8 @@ class PrivacySpec:
     if self.min_reports is None:
       object.__setattr__(self, 'min_reports', num_slots)
     self.mechanism()  # Checks its own options.
-    if self.rounds < 1:
-      raise ValueError(f'`rounds` must be positive. Found {self.rounds}.')
+    if not isinstance(self.rounds, int) or self.rounds < 1:
+      raise ValueError(f'`rounds` must be a positive integer. Found {self.rounds}.')
     if not 0 < self.delta < 1:  # NaN compares false.
       raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
     if self.noise != mechanism_lib.GAUSSIAN and self.num_values is None:

@@ -66,7 +66,7 @@ def estimate(
 
   Args:
     model: The model, with its initial weights.
-    public_examples: A structure `(x, y)` of arrays whose first dimension counts examples.
+    public_examples: Arrays `(x, y)` whose first dimension counts examples.
     training: The clients' local training.
     client_examples: Number of examples of a client.
     rounds: Number of rounds, at least 1.

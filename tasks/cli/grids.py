@@ -50,7 +50,7 @@ class Cell:
   def name(self) -> str:
     """A directory name, one for each set of flags of a grid whatever their order.
 
-    Flags of directories, such as --data_dir, are left out, as in a run's identity.
+    Flags that may change when a run resumes, such as --data_dir, are left out.
     """
     values = {name: value for name, _, value in (flag.partition('=') for flag in self.flags)}
     if _FLAGFILE in values:
@@ -58,7 +58,8 @@ class Cell:
     first = [values.pop(name) for name in _FIRST if name in values]
     rest = sorted(
         flag.lstrip('-') for flag in self.flags
-        if (name := flag.partition('=')[0]) in values and not name.endswith('_dir')
+        if (name := flag.partition('=')[0]) in values
+        and name.lstrip('-') not in settings_lib.MAY_CHANGE
     )
     name = _UNSAFE.sub('_', '-'.join([*first, *rest]))
     if len(name) > _MAX_NAME:  # File systems take 255 bytes.

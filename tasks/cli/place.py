@@ -88,7 +88,7 @@ def context(settings: PlaceSettings) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(tff_context)
-    except (ConnectionError, ImportError, ValueError) as error:  # Other flags are checked by now.
+    except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
       reason = str(error).rstrip('.')
       text = f'--devices={",".join(settings.devices or [])}: {reason}.'
       if isinstance(error, ImportError):

@@ -47,6 +47,7 @@ _WITH_PUBLIC = options.Condition(
 )
 # Facts that the options of a group share.
 _RUN = {'group': 'Run', 'common': True}
+_INT32_MAX = 2**31 - 1
 _PRIVACY = {'group': 'Privacy', 'requires': _PRIVATE}
 _TRAINING = {'group': 'Training', 'requires': _FEDERATED}
 _PUBLIC_DATA, _EVALUATION = 'Public data', 'Evaluation'
@@ -102,11 +103,11 @@ class RunSettings:
   )
   mask_rounds: int = _option(
       1, 'Number of rounds per mask; 1, as in the paper, for a new mask in each round.',
-      group=_RUN['group'], at_least=1, requires=_MASKED,
+      group=_RUN['group'], at_least=1, at_most=_INT32_MAX, requires=_MASKED,
   )
   rounds: int = _task_option(
       'rounds', 'Number of rounds, T',
-      **_RUN, at_least=1, requires=_FEDERATED, in_comparisons=False,
+      **_RUN, at_least=1, at_most=_INT32_MAX, requires=_FEDERATED, in_comparisons=False,
   )
   clients_per_round: int = _task_option(
       'clients_per_round', 'Number of clients per round, r; the mean if --sampling=poisson',
@@ -176,10 +177,11 @@ class RunSettings:
       'momentum', 'Momentum of the clients, reset in each round', **_TRAINING, at_least=0, below=1
   )
   batch_size: int = _task_option(
-      'batch_size', 'Examples per minibatch of a client', **_TRAINING, at_least=1
+      'batch_size', 'Examples per minibatch of a client',
+      **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   local_epochs: int = _task_option(
-      'local_epochs', 'Epochs per client and round', **_TRAINING, at_least=1
+      'local_epochs', 'Epochs per client and round', **_TRAINING, at_least=1, at_most=_INT32_MAX
   )
   server_learning_rate: float = _task_option(
       'server_learning_rate', 'Server learning rate, for the mean update', **_TRAINING, above=0
@@ -230,6 +232,10 @@ class RunSettings:
 
 
 _TABLES = (RunSettings, place_lib.PlaceSettings, place_lib.OutputSettings)
+# Flags that may change when a run resumes.
+MAY_CHANGE = frozenset([
+    'epsilon_budget', *(name for table in _TABLES[1:] for name in options.options_of(table))
+])
 
 
 def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
@@ -258,7 +264,13 @@ def new_flags(*tables: type, chosen: Collection[str] = ()) -> flags.FlagValues:
   """
   flag_values = options.new_flags(*_TABLES, *tables)
   for condition, prefix, table in _plugin_tables(chosen):
-    options.define(flag_values, table, prefix, f'Only for {condition}')
+    try:
+      options.define(flag_values, table, prefix, f'Only for {condition}')
+    except flags.DuplicateFlagError as error:
+      raise errors.InputError(
+          f'{table.__module__}.{table.__name__} (only for {condition}) has an option whose flag'
+          f' exists: {str(error).splitlines()[0].rstrip(".")}. Rename the option.'
+      ) from None
   return flag_values
 
 

@@ -109,8 +109,10 @@ def divide(
   rng = np.random.default_rng(split.seed)
   spare = list(groups.spare)
   apart = [] if per_client else list(groups.test)
-  public_groups = _take(groups, spare, split.num_public, split)
-  validation_groups = _take(groups, list(groups.validation) or spare, split.num_validation, split)
+  public_groups = _take(groups, spare, split.num_public, 'public_examples')
+  validation_groups = _take(
+      groups, list(groups.validation) or spare, split.num_validation, 'validation_examples'
+  )
   gone = {*apart, *public_groups, *validation_groups, *groups.validation}
   staying = groups.people(name for name in groups.members if name not in gone)
   clients = [person for person in staying if person.eligible]
@@ -147,17 +149,15 @@ def _concatenated(parts: Iterable[task_lib.Examples]) -> task_lib.Examples:
   return tuple(map(np.concatenate, zip(*parts)))
 
 
-def _take(groups: Groups, names: list[str], num: int, split: task_lib.Split) -> list[str]:
+def _take(groups: Groups, names: list[str], num: int, flag: str) -> list[str]:
   """Removes the first of the named groups that have `num` examples together, and returns them."""
   taken = []
   while groups.num_examples(taken) < num:
     if not names:
-      may_leave = [*groups.spare, *groups.validation]
       raise errors.InputError(
-          f'{split.size_flags()} needs more examples than there are: the'
-          f' {len(groups.people(may_leave)):,} {groups.noun} that may leave the population have'
-          f' {groups.num_examples(may_leave):,}, and each leaves it whole, for one set. Use a'
-          ' smaller number.'
+          f'--{flag}={num} needs more examples than there are: the {len(groups.people(taken)):,}'
+          f' {groups.noun} that are left for this set have {groups.num_examples(taken):,}. Use a'
+          ' smaller number, or a smaller public set.'
       )
     taken.append(names.pop(0))
   return taken

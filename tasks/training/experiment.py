@@ -95,9 +95,12 @@ class Experiment:
 
   @classmethod
   def build(
-      cls, settings: settings_lib.RunSettings, seeds: Seeds, data_dir: Optional[str] = None
+      cls, settings: settings_lib.RunSettings, seeds: Seeds, data_dir: Optional[str] = None,
+      sigma: Optional[float] = None,
   ) -> 'Experiment':
     """Loads the data, by default from the task's own directory, and makes the rest.
+
+    A run that resumes keeps its `sigma`: with other versions a search may end at another digit.
 
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
@@ -112,11 +115,11 @@ class Experiment:
     sparsifier = settings.system.sparsifier(settings, data)
     shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]
     num_kept = sparsifier.num_kept(sum(map(math.prod, shapes)))
-    spec = _privacy_spec(settings, len(data.clients), num_kept)
+    spec = _privacy_spec(settings, len(data.clients), num_kept, sigma)
     aggregator = fedsmp_tff.FedSmpFactory(sparsifier, _mechanism(settings, spec))
-    return cls(
-        settings, seeds, data, data, task_model, model, aggregator, aggregator.round(shapes), spec
-    )
+    with errors.naming_flags(options.options_of(settings_lib.RunSettings)):
+      steps = aggregator.round(shapes)  # Raises if the encoding would round the noise to zero.
+    return cls(settings, seeds, data, data, task_model, model, aggregator, steps, spec)
 
   def with_initial_weights(self, weights: _Weights) -> 'Experiment':
     """Returns the run with other initial weights."""
@@ -189,7 +192,7 @@ class Experiment:
 
   @property
   def uplink_bytes(self) -> int:
-    """Bytes of a report: its integers, without its counts (4 to 20 bytes)."""
+    """Bytes of a report: its integers, without the number 1 that counts reports (4 bytes)."""
     channel = self.round.channel
     return -(-channel.num_integers * channel.wire_bits // 8)
 
@@ -278,8 +281,11 @@ def _trained_model(settings: settings_lib.RunSettings, model: _Model) -> _Model:
 
 
 def _check_public(settings: settings_lib.RunSettings, data: task_lib.TaskData) -> None:
-  owners = data.public_owners
-  if owners is not None and (both := owners.ids.intersection(data.client_ids)):
+  if settings.public_examples and data.public is None:
+    raise errors.InputError(
+        f'--task={settings.task} has no public examples. Return `TaskData.public` from its `load`.'
+    )
+  if (owners := data.public_owners) and (both := owners.ids.intersection(data.client_ids)):
     raise errors.InputError(
         f'--task={settings.task}: {len(both):,} clients also have public examples, which no epsilon'
         ' covers. Remove them from the clients.'
@@ -287,34 +293,31 @@ def _check_public(settings: settings_lib.RunSettings, data: task_lib.TaskData) -
 
 
 def _privacy_spec(
-    settings: settings_lib.RunSettings, num_clients: int, num_kept: int
+    settings: settings_lib.RunSettings, num_clients: int, num_kept: int, sigma: float | None = None
 ) -> spec_lib.PrivacySpec:
   """Returns the specification, from which sampler, noise and epsilon follow.
 
-  Without --clip, clients neither clip nor add noise.
+  Without --clip, clients neither clip nor add noise. `sigma`: of a run that resumes.
 
   Raises:
     InputError: If a flag is out of range, or no noise reaches --epsilon.
   """
   s = settings
   noise = mechanism_lib.GAUSSIAN if s.clip is None else s.noise
-  # The vote of adaptive clipping is one more value.
-  num_values = num_kept + (s.clip_quantile is not None)
-  try:
+  num_values = num_kept + (s.clip_quantile is not None)  # The vote on C is one more value.
+  with errors.naming_flags(options.options_of(settings_lib.RunSettings)):
     spec = spec_lib.PrivacySpec(
         population=num_clients,
         clients_per_round=s.clients_per_round,
         rounds=max(s.rounds, 1),  # The public-only baseline has none.
-        noise_multiplier=s.noise_multiplier or 0.0,
+        noise_multiplier=s.noise_multiplier or sigma or 0.0,
         clipping_norm=math.inf if s.clip is None else s.clip,
         delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
         sampling=s.sampling,
         noise=noise,
         num_values=None if noise == mechanism_lib.GAUSSIAN else num_values,
     )
-    return spec if s.epsilon is None else spec.calibrated(s.epsilon)
-  except ValueError as error:
-    raise errors.as_flags(error, options.options_of(settings_lib.RunSettings)) from None
+    return spec if s.epsilon is None or sigma else spec.calibrated(s.epsilon)
 
 
 def _mechanism(

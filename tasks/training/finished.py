@@ -78,7 +78,8 @@ def text(
 
 def clean(path: pathlib.Path) -> None:
   """Removes the large checkpoints of a run that has all rounds and is not in use."""
-  with contextlib.suppress(errors.InputError), run_directory.RunDirectory(path) as out:
+  failures = errors.InputError, errors.RunError
+  with contextlib.suppress(*failures), run_directory.RunDirectory(path) as out:
     found = run_directory.read_json(path / run_directory.SUMMARY)
     if out.config is not None and found.get('finished'):
       shutil.rmtree(path / run_directory.CHECKPOINTS, ignore_errors=True)

@@ -46,10 +46,26 @@ def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSetti
     )
 
 
-def check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:
+def build(
+    out: run_directory.RunDirectory, settings: settings_lib.RunSettings, data_dir: Optional[str]
+) -> experiment_lib.Experiment:
+  """Returns the run of the settings, with the seeds and the sigma that it began with, if it did.
+
+  Raises:
+    InputError: If a setting does not fit the data, or the run began with other data.
+  """
+  seeds = experiment_lib.make_seeds(settings.seed, out.config)
+  privacy = (out.config or {}).get('privacy') or {}
+  experiment = experiment_lib.Experiment.build(
+      settings, seeds, data_dir, privacy.get('noise_multiplier')
+  )
+  if out.config is not None:
+    _check_data(out, experiment)
+  return experiment
+
+
+def _check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:
   """Raises `InputError` if the run in the directory began with other data."""
-  if out.config is None:
-    return
   path = out.path / _DATA_DIGEST
   try:
     recorded = json.loads(path.read_text(encoding='utf-8'))

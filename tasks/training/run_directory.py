@@ -148,7 +148,7 @@ class RunDirectory(contextlib.AbstractContextManager):
       self._lock.flush()
 
   def _read_config(self) -> Optional[dict[str, Any]]:
-    if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS)):
+    if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS, LEDGER)):
       return None
     config = read_json(self.path / CONFIG)
     if 'run_id' not in config:

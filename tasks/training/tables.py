@@ -47,7 +47,7 @@ class Table:
 
   def rows(self) -> Iterator[dict[str, str]]:
     """Reads the rows that are in the file."""
-    return csv.DictReader(io.StringIO(self._read().decode(), newline=''))
+    return csv.DictReader(io.StringIO(self._read().decode(errors='replace'), newline=''))
 
   def num_rounds(self) -> int:
     """Counts the rounds that have a whole row in the file, without the row before the first."""

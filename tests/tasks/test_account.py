@@ -31,7 +31,7 @@ class TestComputation:
       ),
       (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
       (['--epsilon=1'], 'needs either --rounds'),
-      (['--epsilon=1e-9', '--rounds=9999'], 'No noise multiplier'),
+      (['--epsilon=1e-9', '--rounds=9999', '--delta=1e-9'], 'No noise multiplier'),
       (['stray'], "'stray' is not a flag"),
       (
           ['--noise_multiplier=1', '--rounds=2', '--accountant=math'],
@@ -44,6 +44,14 @@ class TestComputation:
 
 
 class TestExecution:
+
+  def test_an_accountant_that_reaches_no_epsilon_does_not_hide_the_others(self, capsys):
+    # The paper's orders end at 63: its epsilon is above log(1 / delta) / 62 = 0.074 for any sigma.
+    status, out, _ = _run(
+        capsys, '--epsilon=0.006', '--population=100', '--rounds=60', '--delta=0.01'
+    )
+    assert status == 0 and re.search(r'^Quote sigma = 242\.', out, re.MULTILINE)
+    assert re.search(r'^sigma = inf +no bound here +paper: ', out, re.MULTILINE)
 
   def test_all_side_by_side_and_which_are_valid(self, capsys):
     status, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180')

@@ -8,7 +8,8 @@ from tests.support import commands
 
 def test_refusals(capsys):
   for argument, sentence in (
-      ('--repeats=0', '--repeats must be an integer >= 1; got 0'), ('--part=none', '--part')
+      ('--repeats=0', '--repeats must be an integer >= 1; got 0'), ('--part=none', '--part'),
+      ('--json=/none/x', "--json=/none/x can't be written"),
   ):
     assert sentence in commands.refused(capsys, benchmark, argument)
 

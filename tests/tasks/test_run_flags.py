@@ -22,6 +22,7 @@ class TestComputation:
       ('--clip=nan', '--clip must be a finite number > 0; got nan'),
       ('--sampling=shuffle', 'sampling.*shuffle'),
       ('--clip_schedule=learning_rate --clip_quantile=0.5', 'exclude each other'),
+      ('--mask_rounds=2147483648', r'--mask_rounds must be .* <= 2147483647; got 2147483648'),
       ('--seed=-1', '--seed must be an integer >= 0 .*; got -1'),
       ('--shakespeare_lstm=keras', '--shakespeare_lstm has no effect unless --task=shakespea'),
       ('--algorithm=dp_fedavg --p=0.1', r'--p has no effect unless --algor.* or fedsmp_rel'),
@@ -62,6 +63,9 @@ class TestComputation:
     assert 'No noise multiplier' in commands.say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
     assert '--clients_per_round must be from 1 to `population`=12. Found 13.' in commands.say(
         capsys, *tiny, '--clients_per_round=13'
+    )
+    assert 'noise share, 2.9e-10 C. Raise --noise_multiplier, or set' in commands.say(
+        capsys, *tiny, '--noise_multiplier=1e-9'
     )
     assert '--public_examples=60' in commands.say(capsys, *tiny, '--public_examples=60')
     assert '--public_clients=9 exceeds the 8 public examples' in commands.say(

@@ -61,6 +61,8 @@ class TestComputation:
           '--algorithm=dp_fedavg --p=0.5 --seed=1: --p has no effect unless'
           ' --algorithm=fedsmp_topk,',
       ),
+      (['--grid=paper/fashion_mnist', '--', '--dry_run'], '--dry_run cannot follow --: a grid'),
+      (['--grid=paper/fashion_mnist', '--', '--flagfile=x'], '--flagfile cannot follow --: a grid'),
       (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
   ])
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):

@@ -41,6 +41,7 @@ class TestComputation:
       dict(sampling='fixed_size'), dict(num_slots=20, min_reports=12),
       dict(noise='discrete_gaussian', num_values=9, bits=12),
       dict(noise_multiplier=0.0, clipping_norm=math.inf),
+      dict(rounds=np.int64(9), clients_per_round=np.int32(10)),
   ])
   def test_names_and_every_kind_of_specification_are_read_back(self, tmp_path, options):
     spec = dataclasses.replace(_SPEC, **{'num_slots': None, 'min_reports': None, **options})

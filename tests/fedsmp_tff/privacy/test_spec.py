@@ -30,7 +30,7 @@ class TestComputation:
       (dict(sigma=-1.0), 'noise_multiplier'),
       *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
       *((dict(delta=delta), 'delta') for delta in (0.0, 1.0, math.nan)),
-      (dict(rounds=0), 'rounds'),
+      *((dict(rounds=rounds), 'rounds') for rounds in (0, 2.5)),
       (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
       (dict(num_slots=_R - 1), '`num_slots` must be from .*100 to .*6000'),
       (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100 with fixed'),
@@ -139,7 +139,7 @@ class TestCalibration:
     )
     found = spec.calibrated(spec.epsilon())
     assert found.noise_multiplier == pytest.approx(0.95, rel=1e-4) and found.bits == 8
-    with pytest.raises(ValueError, match='Set `bits` to 9 or more'):
+    with pytest.raises(ValueError, match='set `bits` to 9 or more'):
       spec.calibrated(2 * spec.epsilon())
 
   def test_integer_noise_is_calibrated(self):

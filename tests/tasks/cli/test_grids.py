@@ -55,7 +55,8 @@ class TestComputation:
     cell = grids.Cell.of(['--rounds=3', '--task=svhn', '--algorithm=fedavg', '--rounds=1/4'])
     assert cell.flags == ('--rounds=1/4', '--task=svhn', '--algorithm=fedavg')
     assert cell.name == grids.Cell.of(reversed(cell.flags)).name == 'svhn-fedavg-rounds=1_4'
-    assert grids.Cell.of(['--task=a', '--data_dir=/b']).name == 'a'
+    free = ['--data_dir=/b', '--workers=1', '--runtime=ray', '--overwrite', '--epsilon_budget=2']
+    assert grids.Cell.of(['--task=a', *free]).name == 'a'
     # Names fit file systems.
     flags = [f'--flag_number_{i}=1' for i in range(40)]
     long, other = grids.Cell.of(flags).name, grids.Cell.of([*flags[:-1], '--x=1']).name

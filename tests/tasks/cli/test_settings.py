@@ -9,6 +9,7 @@ import pytest
 
 from tasks import datasets
 from tasks import errors
+from tasks import systems
 from tasks.cli import options
 from tasks.cli import place
 from tasks.cli import settings
@@ -63,6 +64,17 @@ class TestParse:
       settings.parse(['--task=svhn', '--own=0'], Own)
     with pytest.raises(errors.InputError, match=r"flag 'own'.*\(see a command --help\)"):
       settings.parse(['--task=svhn', '--own=4'], program='a command')
+
+
+  def test_an_option_of_a_plug_in_that_exists_already(self, monkeypatch):
+    module = types.ModuleType('somebodys')
+    module.SYSTEM = dataclasses.replace(
+        systems.SYSTEMS['fedsmp_randk'], name='somebodys', options=place.PlaceSettings
+    )
+    monkeypatch.setitem(sys.modules, 'somebodys', module)
+    with pytest.raises(errors.InputError, match="flag exists: The flag '.*Rename the option") as e:
+      settings.parse(['--task=svhn', '--algorithm=somebodys'])
+    assert '\n' not in str(e.value)
 
 
 class TestFlagfile:

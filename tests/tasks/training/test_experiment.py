@@ -36,17 +36,19 @@ def _owners(*ids):
 @pytest.fixture
 def built(monkeypatch):
   """Returns a function that builds the run of two clients, with given owners of the other data."""
-  def build(**owners):
+  def build(*flags, sigma=None, has_public=True, **owners):
     examples = np.zeros([4, 28, 28, 1], np.float32), np.zeros(4, np.int32)
     data = task_lib.TaskData(
-        (examples, examples), examples, examples, 'made up', ('ann', 'bob'), **owners
+        (examples, examples), examples, examples if has_public else None, 'made up',
+        ('ann', 'bob'), **owners
     )
     task = dataclasses.replace(
         tiny_task.TASK, load=lambda *unused: data, show=lambda model, test: 'a sample'
     )
     monkeypatch.setitem(datasets.TASKS, task.name, task)
-    s = _settings('--clients_per_round=1', '--algorithm=dp_fedavg', task=task.name)
-    return experiment.Experiment.build(s, experiment.make_seeds(1, None))
+    algorithm = () if not has_public else ('--algorithm=dp_fedavg',)
+    s = _settings('--clients_per_round=1', *algorithm, *flags, task=task.name)
+    return experiment.Experiment.build(s, experiment.make_seeds(1, None), sigma=sigma)
 
   return build
 
@@ -83,6 +85,15 @@ class TestComputation:
       built(public_owners=_owners('bob', 'cid'))
     built(public_owners=_owners('cid'))
     built(public_owners=_owners())
+
+  def test_a_task_without_the_public_examples_that_were_requested(self, built):
+    with pytest.raises(errors.InputError, match='--task=tiny has no public examples. Return'):
+      built(has_public=False)
+
+  def test_a_run_resumes_with_the_sigma_that_it_began_with(self, built):
+    began = built('--epsilon=2', sigma=9.25)
+    assert began.spec.noise_multiplier == 9.25 == began.aggregator.mechanism.noise_multiplier
+    assert built('--epsilon=2').spec.epsilon() == pytest.approx(2, rel=1e-4)
 
   def test_only_tests_on_others_are_shown(self, built):
     for owners, shown in ((_owners('cid'), 'a sample'), (_owners('bob', 'cid'), None), (None, None)):

@@ -209,6 +209,12 @@ def _remove_checkpoints_after(out, rounds):
       shutil.rmtree(path)
 
 
+def _end_in_overwrite(out):
+  """A kill within --overwrite leaves the ledger, which is the last to move."""
+  for name in ('config.json', 'metrics.csv', 'timings.csv'):
+    (out / name).unlink()
+
+
 @pytest.mark.parametrize('damage, status, sentence', [
     (_cut('checkpoints/round_3/saved_model.pb', 100), 1,
      "The checkpoint {out}/checkpoints/round_3 can't be read"),
@@ -217,6 +223,8 @@ def _remove_checkpoints_after(out, rounds):
     (_cut('metrics.csv', 20), 2, '{out}/metrics.csv was cut or changed'),
     (_cut('timings.csv', 20), 2, '{out}/timings.csv was cut or changed'),
     (lambda out: (out / 'config.json').unlink(), 2, 'config.json is missing or'),
+    (_end_in_overwrite, 2, 'config.json is missing or'),
+    (lambda out: (out / 'metrics.csv').write_bytes(b'\xff'), 2, 'metrics.csv was cut or changed'),
     *(
         (lambda out, text=text: (out / 'config.json').write_text(text), 2,
          "config.json is missing or can't be read")
@@ -229,13 +237,14 @@ def test_damage_is_named_with_the_remedy_and_nothing_is_changed(
   out, arguments = finished
   (out / 'summary.json').unlink()
   damage(out)
-  before = (out / 'metrics.csv').read_bytes()
+  kept = [path for path in out.glob('*.*') if path.suffix in ('.csv', '.jsonl')]
+  before = [path.read_bytes() for path in kept]
   assert commands.main(arguments) == status
   said = capsys.readouterr().err
   assert said.startswith('tasks.run: ') and said.count('\n') == 1
   assert sentence.format(out=out) in said
   assert 'Restore' in said or 'Remove it to resume from round 2' in said
-  assert (out / 'metrics.csv').read_bytes() == before
+  assert [path.read_bytes() for path in kept] == before
 
 
 @pytest.mark.parametrize('damage, sentence', [
