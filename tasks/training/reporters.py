@@ -21,11 +21,7 @@ _SECONDS_PER_LINE = 10  # Minimum.
 
 
 class Metrics(loop.Reporter):
-  """Turns round reports into the rows of metrics.csv and timings.csv, and these into a summary.
-
-  Attributes:
-    row: The last row of metrics.csv, by column.
-  """
+  """Turns round reports into the rows of metrics.csv and timings.csv, and these into a summary."""
 
   def __init__(
       self, experiment: experiment_lib.Experiment, out: run_directory.RunDirectory,
@@ -35,7 +31,6 @@ class Metrics(loop.Reporter):
     self._experiment = experiment
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
-    self.row = {}
 
   def __call__(self, report: loop.RoundReport) -> None:
     # Timings first: a row of metrics means that the round is complete.
@@ -44,12 +39,16 @@ class Metrics(loop.Reporter):
         'round_seconds': round(report.round_seconds, 3),
         'evaluation_seconds': round(report.evaluation_seconds, 3),
     })
+    self._metrics.add(self.row(report))
+
+  def row(self, report: loop.RoundReport) -> dict[str, Any]:
+    """Returns the row of metrics.csv for a report, by column."""
     measured, experiment = report.evaluation, self._experiment
     columns = ['loss', 'accuracy']
     if datasets.TASKS[experiment.settings.task].padding is not None:
       columns += ['accuracy_masked', 'accuracy_counted']
     public = report.metrics['aggregator'] if report.metrics else {}
-    self.row = {
+    return {
         'round': report.rounds_done,
         **{f'test_{name}': measured and getattr(measured, name) for name in columns},
         **self._charged(report),
@@ -59,7 +58,6 @@ class Metrics(loop.Reporter):
             for name in experiment.round.measurements
         },
     }
-    self._metrics.add(self.row)
 
   def _charged(self, report: loop.RoundReport) -> dict[str, Any]:
     """Returns the privacy spent, by column; epsilon only with evaluations, since it takes time."""
@@ -175,12 +173,14 @@ def all_of(
     metrics: Metrics, experiment: experiment_lib.Experiment, out: run_directory.RunDirectory,
     manager: Optional[tff.program.ReleaseManager],
 ) -> list[loop.Reporter]:
-  """Returns a run's reporters: tables, lines of progress, TensorBoard, and the user's `manager`."""
+  """Returns a run's reporters: TensorBoard, the user's `manager`, tables, lines of progress."""
   managers = [tff.program.TensorBoardReleaseManager(out.path)]
   if manager is not None:
     managers.append(manager)
-  rows = [releases.Releases(manager, lambda report: metrics.row) for manager in managers]
-  return [metrics, Lines(experiment), *rows]
+  rows = [releases.Releases(manager, metrics.row) for manager in managers]
+  # A manager may wait for a server: if a signal ends that, the round is not in the tables, of which
+  # the summary is made, and its weights are not written.
+  return [*rows, metrics, Lines(experiment)]
 
 
 def summary_text(
