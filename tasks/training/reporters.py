@@ -137,25 +137,25 @@ class Lines(loop.Reporter):
   def __init__(self, experiment: experiment_lib.Experiment):
     self._experiment = experiment
     self._total = experiment.settings.rounds
-    self._measured = ''
+    self._measured = []  # After a resume, until the next evaluation.
     self._last_line = 0.0
 
   def __call__(self, report: loop.RoundReport) -> None:
     done, now, measured = report.rounds_done, time.monotonic(), report.evaluation
     if measured is not None:
-      self._measured = f'loss {measured.loss:.4f}, accuracy {100 * measured.accuracy:.2f} %'
+      self._measured = [f'loss {measured.loss:.4f}, accuracy {100 * measured.accuracy:.2f} %']
     if done in (0, self._total) or now - self._last_line >= _SECONDS_PER_LINE:
       self._last_line = now
-      line = f'round {done}/{self._total}: {self._measured}'
+      parts = [*self._measured]
       if self._experiment.private:
-        line += f', epsilon {self._experiment.spec.epsilon(rounds=report.rounds_charged):.3g}'
-        if self._experiment.guarantee_status != 'valid':
-          line += f' {self._experiment.guarantee_status}'
+        text = f'epsilon {self._experiment.spec.epsilon(rounds=report.rounds_charged):.3g}'
+        status = self._experiment.guarantee_status
+        parts.append(text if status == 'valid' else f'{text} {status}')
       if done:
         seconds = (now - self._begun) / (done - self._first)
         left = tqdm.tqdm.format_interval(seconds * (self._total - done))
-        line += f', {seconds:.3g} s per round, {left} left'
-      _log(line)
+        parts.append(f'{seconds:.3g} s per round, {left} left')
+      _log(f'round {done}/{self._total}: ' + ', '.join(parts))
     if not done:
       self._begin(done)
 
@@ -174,10 +174,11 @@ def all_of(
     manager: Optional[tff.program.ReleaseManager],
 ) -> list[loop.Reporter]:
   """Returns a run's reporters: TensorBoard, the user's `manager`, tables, lines of progress."""
-  managers = [tff.program.TensorBoardReleaseManager(out.path)]
-  if manager is not None:
-    managers.append(manager)
-  rows = [releases.Releases(manager, metrics.row) for manager in managers]
+  # Always as many: checkpoints name the state of a reporter by its place.
+  rows = [
+      loop.Reporter() if manager is None else releases.Releases(manager, metrics.row)
+      for manager in (tff.program.TensorBoardReleaseManager(out.path), manager)
+  ]
   # A manager may wait for a server: if a signal ends that, the round is not in the tables, of which
   # the summary is made, and its weights are not written.
   return [*rows, metrics, Lines(experiment)]

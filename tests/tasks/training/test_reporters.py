@@ -8,6 +8,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tasks.cli import interruption
+from tasks.training import reporters
 from tests.support import commands
 
 # Test images of a sample, and of the test set.
@@ -25,14 +26,20 @@ def interrupted_manager():
   return _InterruptedInRound2()
 
 
-def test_the_summary_is_of_the_weights_if_a_release_is_interrupted(data_dir, tmp_path):
-  run = commands.tiny(data_dir, tmp_path / 'run', '--seed=1')
+def test_the_summary_is_of_the_weights_if_a_release_is_interrupted(
+    data_dir, tmp_path, capsys, monkeypatch
+):
+  run = commands.tiny(data_dir, tmp_path / 'run', '--seed=1', '--rounds_per_evaluation=9')
   assert commands.main([*run, f'--release_manager={__name__}:interrupted_manager']) == 143
   assert commands.main(commands.tiny(data_dir, tmp_path / 'one', '--seed=1', '--rounds=1')) == 0
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert summary['rounds'] == 1 and summary['rounds_charged'] == 2
   weights = [(tmp_path / name / 'weights.npz').read_bytes() for name in ('run', 'one')]
   assert weights[0] == weights[1]
+  # Until the resumed run evaluates, its lines have no accuracy.
+  monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+  assert commands.main(run) == 0
+  assert '\nround 2/3: epsilon ' in capsys.readouterr().err
 
 
 def test_accuracy_on_samples(data_dir, tmp_path, capsys):
