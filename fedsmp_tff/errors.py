@@ -1,7 +1,14 @@
-"""Turns exceptions into one-line messages for users."""
+"""Turns exceptions into one-line messages for users, and checks numbers."""
 
+import numbers
 import re
-from typing import Optional
+from typing import Any, Optional
+
+
+def check_positive(name: str, value: Any) -> None:
+  """Raises ValueError if an argument is not a positive integer, of Python or NumPy."""
+  if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
+    raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
 
 
 def reason(error: Exception) -> str:

@@ -92,7 +92,8 @@ def build_fed_smp(
 
   Args:
     model: A model with trainable weights in float32, or in float64 without momentum; its
-      non-trainable weights stay constant. `tff.learning.models.functional_model_from_keras` converts a Keras model.
+      non-trainable weights stay constant. `tff.learning.models.functional_model_from_keras`
+      converts a Keras model.
     training: Local training of a client.
     aggregator: The masked private sum; here its sparsifier may also train on public data (`TopK`,
       `HybridTopK`). `next` takes exactly `aggregator.mechanism.num_slots` clients, else it

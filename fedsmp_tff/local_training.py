@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 import dataclasses
-import numbers
 from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import errors
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
@@ -54,8 +54,8 @@ class LocalTraining:
       )
     for name in ('batch_size', 'epochs', 'steps'):
       value = getattr(self, name)
-      if value is not None and (not isinstance(value, numbers.Integral) or value < 1):
-        raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
+      if value is not None:
+        errors.check_positive(name, value)
 
   def initial_hparams(self, weights: Any) -> Any:
     """Returns the optimizer's hyperparameters in round 0, an ordered dictionary of scalars.

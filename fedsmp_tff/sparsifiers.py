@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
+from fedsmp_tff import errors
 from fedsmp_tff import flattening
 from fedsmp_tff.mechanism import state as state_lib
 
@@ -125,8 +126,8 @@ class SizedSparsifier(Sparsifier):
     if ratio is not None and not 0 < ratio <= 1:
       raise ValueError(f'`compression_ratio` must be in (0, 1]. Found {ratio}.')
     if num is not None:
-      _check_positive('num', num)
-    _check_positive('mask_rounds', self.mask_rounds)
+      errors.check_positive('num', num)
+    errors.check_positive('mask_rounds', self.mask_rounds)
 
   def num_kept(self, dim: int) -> int:
     if self.num is None:
@@ -206,7 +207,7 @@ class TopK(SizedSparsifier):
       )
     object.__setattr__(self, 'public_examples', examples)
     if self.public_clients is not None:
-      _check_positive('public_clients', self.public_clients)
+      errors.check_positive('public_clients', self.public_clients)
       if self.public_clients > min(lengths):
         raise ValueError(
             f'`public_clients`={self.public_clients} must be at most the number of public examples.'
@@ -241,8 +242,3 @@ class Dense(Sparsifier):
 
   def choose(self, context: PublicContext) -> tf.Tensor:
     return tf.range(context.dim)
-
-
-def _check_positive(name: str, value: Any) -> None:
-  if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-    raise ValueError(f'`{name}` must be a positive integer. Found {value}.')

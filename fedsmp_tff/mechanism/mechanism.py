@@ -6,6 +6,7 @@ import math
 import numbers
 from typing import Any, Optional, Union
 
+from fedsmp_tff import errors
 from fedsmp_tff.mechanism import adaptive_clipping as adaptive_clipping_lib
 from fedsmp_tff.mechanism import integer_noise
 
@@ -77,8 +78,7 @@ class Mechanism:
   def __post_init__(self):
     # Each check is of the form `not (good)`: NaN compares false.
     r = self.clients_per_round
-    if not isinstance(r, numbers.Integral) or r < 1:
-      raise ValueError(f'`clients_per_round` must be a positive integer. Found {r}.')
+    errors.check_positive('clients_per_round', r)
     if self.num_slots is None:
       object.__setattr__(self, 'num_slots', r)
     num_slots, least = self.num_slots, self.min_reports

@@ -15,6 +15,7 @@ import math
 import numbers
 from typing import Optional
 
+from fedsmp_tff import errors
 from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import accountants
@@ -94,8 +95,7 @@ class PrivacySpec:
     if self.min_reports is None:
       object.__setattr__(self, 'min_reports', num_slots)
     self.mechanism()  # Checks its own options.
-    if not isinstance(self.rounds, int) or self.rounds < 1:
-      raise ValueError(f'`rounds` must be a positive integer. Found {self.rounds}.')
+    errors.check_positive('rounds', self.rounds)
     if not 0 < self.delta < 1:  # NaN compares false.
       raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
     if self.noise != mechanism_lib.GAUSSIAN and self.num_values is None:

@@ -65,7 +65,6 @@ class TestParse:
     with pytest.raises(errors.InputError, match=r"flag 'own'.*\(see a command --help\)"):
       settings.parse(['--task=svhn', '--own=4'], program='a command')
 
-
   def test_an_option_of_a_plug_in_that_exists_already(self, monkeypatch):
     module = types.ModuleType('somebodys')
     module.SYSTEM = dataclasses.replace(
