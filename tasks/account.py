@@ -173,7 +173,7 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
     print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
   print(
       '\nall runs together, if they are on the same people, each a single client in each run, and'
-      ' if\ntheir number, sigma, r, n and T follow from no result of another run, at'
+      ' if\ntheir number, sigma, r, n and T were fixed without results of these runs, at'
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]

@@ -43,7 +43,7 @@ class Options:
 def _main(options: Options) -> None:
   if options.json:
     with errors.writing_to('json', options.json):  # Before minutes of measuring.
-      pathlib.Path(options.json).touch()
+      open(options.json, 'a', encoding='utf-8').close()
   measured = {'processors': len(os.sched_getaffinity(0)), 'machine': [_machine()]}
   for part in dict.fromkeys(options.part):
     print(part, flush=True)

@@ -32,5 +32,5 @@ def writing_to(flag: str, directory: Any) -> Iterator[None]:
     yield
   except OSError as error:
     raise InputError(
-        f"--{flag}={directory} can't be written ({error.strerror}). Use a writable directory."
+        f"--{flag}={directory} can't be written ({error.strerror}). Use a writable path."
     ) from None

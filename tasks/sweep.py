@@ -180,11 +180,11 @@ def _cells(options: Options, extra: Sequence[str]) -> list[grids.Cell]:
     raise errors.InputError(
         f'--grid is not set. Set it to a file, or to one of {", ".join(grids.names())}.'
     )
-  for name in ('flagfile', 'dry_run'):
-    if any(flag.partition('=')[0] == f'--{name}' for flag in extra):
+  for flag in extra:
+    if not flag.startswith('--') or flag.startswith('--flagfile'):
       raise errors.InputError(
-          f'--{name} cannot follow --: a grid names its own flag files, and its runs must write'
-          ' results. List flags one by one; for a plan use a command of --print.'
+          f'{flag} cannot follow --: a grid names its own flag files. List flags of tasks.run, each'
+          ' as --NAME=VALUE.'
       )
   paragraphs = [
       [grids.Cell.of((*cell.flags, *extra)) for cell in paragraph]

@@ -80,10 +80,11 @@ class Lattice:
           f' {self.bits}.'
       )
     if self.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
+      more_bits = f', or `bits` (at most {_MAX_BITS})' if self.bits < _MAX_BITS else ''
       raise ValueError(
-          '`bits` must be so large that a noise share has a variance of at least'
-          f' {LEAST_SHARE_VARIANCE:g} squared steps, as the guarantee requires. Found {self.bits},'
-          f' with a variance of {self.share_variance:.3g}; raise `bits` or `noise_multiplier`.'
+          f'A noise share must have a variance of at least {LEAST_SHARE_VARIANCE:g} squared steps, as'
+          f' the guarantee requires. With {self.bits} bits per value it has {self.share_variance:.3g}.'
+          f' Raise `noise_multiplier`{more_bits}.'
       )
 
   @property

@@ -163,12 +163,12 @@ class Mechanism:
       ValueError: If `bits` are too few for the noise shares.
     """
     if self.noise != GAUSSIAN:
-      numbers = (
+      params = (
           num_values, self.noise_multiplier, self.clients_per_round, self.num_slots,
           self.noise_shares,
       )
-      bits = integer_noise.default_bits(*numbers) if self.bits is None else self.bits
-      return integer_noise.Lattice(bits, *numbers)
+      bits = integer_noise.default_bits(*params) if self.bits is None else self.bits
+      return integer_noise.Lattice(bits, *params)
     if self.private:
       bound = 1 + _NOISE_TAIL * self.share_stddev
     else:
@@ -180,8 +180,8 @@ class Mechanism:
       least = math.ceil(math.log2(bound / self.share_stddev + 1)) + 1
       raise ValueError(
           f'{bits} `bits` per value have a step of {encoding.step:.2g} C, above the standard'
-          f' deviation of a noise share, {self.share_stddev:.2g} C. Raise `noise_multiplier`, or set'
-          f' `bits` to {least} or more.'
+          f' deviation of a noise share, {self.share_stddev:.2g} C. Set a larger `noise_multiplier`'
+          f' (smaller epsilon){f", or `bits` to {least} or more" if self.bits else ""}.'
       )
     return encoding
 

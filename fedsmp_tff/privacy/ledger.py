@@ -288,8 +288,8 @@ def check_independent(ledgers: Sequence[tuple[Any, Record]]) -> None:
     if record.spec.noise_multiplier and record.seeded and record.seed_digest in by_seed:
       raise LedgerError(
           f'{by_seed[record.seed_digest]} and {name} are of runs with the same seed: their noise is'
-          ' equal and cancels in the difference, so no epsilon covers both. Use one of them, or another'
-          ' seed.'
+          ' equal and cancels in the difference, so no epsilon covers both. Use one of them, or'
+          ' another seed.'
       )
     if record.id in by_id:
       raise LedgerError(

@@ -12,7 +12,6 @@ an option, and the accountant follows from it.
 import dataclasses
 import functools
 import math
-import numbers
 from typing import Optional
 
 from fedsmp_tff import errors
@@ -25,6 +24,9 @@ from fedsmp_tff.privacy import sampling as sampling_lib
 
 _SIGMA_RANGE = (1e-2, 1e4)
 _FIRST_SIGMA = 1.0
+_INTEGERS = (
+    'population', 'clients_per_round', 'rounds', 'num_slots', 'min_reports', 'num_values', 'bits'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +84,13 @@ class PrivacySpec:
     kinds = (sampling_lib.POISSON, sampling_lib.FIXED)
     if self.sampling not in kinds:
       raise ValueError(f'`sampling` must be one of {kinds}. Found {self.sampling!r}.')
-    for name in ('population', 'clients_per_round', 'rounds', 'num_slots', 'min_reports'):
-      if isinstance(value := getattr(self, name), numbers.Integral):
-        object.__setattr__(self, name, int(value))  # JSON of a ledger has none of NumPy's.
+    # A ledger has these as JSON, which takes Python's numbers and not NumPy's.
+    for name in _INTEGERS:
+      if (value := getattr(self, name)) is not None:
+        errors.check_positive(name, value)
+        object.__setattr__(self, name, int(value))
+    for name in ('noise_multiplier', 'clipping_norm', 'delta'):
+      object.__setattr__(self, name, float(getattr(self, name)))
     num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
     if self.num_slots not in (None, num_slots):
       raise ValueError(
@@ -95,7 +101,6 @@ class PrivacySpec:
     if self.min_reports is None:
       object.__setattr__(self, 'min_reports', num_slots)
     self.mechanism()  # Checks its own options.
-    errors.check_positive('rounds', self.rounds)
     if not 0 < self.delta < 1:  # NaN compares false.
       raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
     if self.noise != mechanism_lib.GAUSSIAN and self.num_values is None:
@@ -200,7 +205,7 @@ class PrivacySpec:
     if fast_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
-          ' or delta, run fewer rounds, or raise `bits` if they are set.'
+          f' or delta{"" if self.bits is None else ", raise `bits`"}, or run fewer rounds.'
       )
     if sigma == _SIGMA_RANGE[0]:
       return dataclasses.replace(self, noise_multiplier=sigma)

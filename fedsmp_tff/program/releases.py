@@ -41,11 +41,13 @@ class Releases(loop.Reporter):
 
   def __call__(self, report: loop.RoundReport) -> None:
     value, key = self._numbers(report), report.rounds_done
+    # A thread has its own event loop: in a notebook, the main thread's loop is already running.
+    thread = futures.ThreadPoolExecutor(1)
     try:
-      # A thread has its own event loop: in a notebook, the main thread's loop is already running.
-      with futures.ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(self._manager.release(value, key))).result()
+      thread.submit(lambda: asyncio.run(self._manager.release(value, key))).result()
     except Exception as error:  # pylint: disable=broad-exception-caught
       warnings.warn(
           f'{type(self._manager).__name__} did not release round {key}: {error}', stacklevel=2
       )
+    finally:
+      thread.shutdown(wait=False)  # An interrupt must not wait for a server that hangs.

@@ -70,7 +70,14 @@ class Cell:
   @functools.cached_property
   def settings(self) -> settings_lib.RunSettings:
     """The settings that the flags make; raises `InputError` if a flag is wrong."""
-    return settings_lib.parse(self.flags)[0]
+    settings, _, output = settings_lib.parse(self.flags)
+    for name in ('dry_run', 'output_dir', 'overwrite'):
+      if getattr(output, name):
+        raise errors.InputError(
+            f'--{name} is not a flag of a grid: its runs write results to directories of their own,'
+            ' once. Remove the flag; `tasks.sweep --print` lists commands to run by hand.'
+        )
+    return settings
 
   @functools.cached_property
   def identity(self) -> dict[str, Any]:
@@ -103,7 +110,7 @@ def read(grid: str) -> list[list[Cell]]:
         f"--grid={path} can't be read ({getattr(error, 'strerror', None) or error}). Use a grid"
         f' file, or one of {", ".join(names())}.'
     ) from None
-  common, paragraphs, seen = [], [[]], set()
+  common, paragraphs, seen = [], [[]], {}
   for number, line in enumerate(lines, 1):
     if not line.strip():
       paragraphs.append([])
@@ -119,8 +126,13 @@ def read(grid: str) -> list[list[Cell]]:
       for chosen in itertools.product(*map(_choices, (*common, *flags))):
         cell = Cell.of(chosen, text.partition(' #')[2].strip())
         if cell.name not in seen:
-          seen.add(cell.name)
+          seen[cell.name] = cell
           paragraphs[-1].append(cell)
+        elif set(cell.flags) != set(seen[cell.name].flags):
+          raise errors.InputError(
+              f'{path}, line {number}: two runs would share the directory {cell.name}. Give them'
+              ' different values of a flag that defines a run.'
+          )
   paragraphs = [paragraph for paragraph in paragraphs if paragraph]
   if not paragraphs:
     raise errors.InputError(f'--grid={path} lists no run. Add a line of flags.')

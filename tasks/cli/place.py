@@ -89,14 +89,16 @@ def context(settings: PlaceSettings) -> Iterator[None]:
     try:
       stack.enter_context(tff_context)
     except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
-      reason = str(error).rstrip('.')
-      text = f'--devices={",".join(settings.devices or [])}: {reason}.'
+      reason = ' '.join(str(error).split()).rstrip('.')
+      text = f'--runtime={settings.runtime}: {reason}.'
       if isinstance(error, ImportError):
-        text = f'--runtime={settings.runtime}: {reason}. Install Ray, as in docs/aggregator.md.'
-      elif settings.runtime == 'ray':
+        text += ' Install Ray, as in docs/aggregator.md.'
+      elif settings.runtime == 'ray' and not isinstance(error, RuntimeError):
         text = (
             f'--ray_address={settings.ray_address or ""}: {reason}. Start the cluster with'
             ' `ray start --head`, or remove the flag.'
         )
+      elif settings.devices is not None:
+        text = f'--devices={",".join(settings.devices)}: {reason}.'
       raise errors.InputError(text) from None
     yield

@@ -297,7 +297,7 @@ def _privacy_spec(
 ) -> spec_lib.PrivacySpec:
   """Returns the specification, from which sampler, noise and epsilon follow.
 
-  Without --clip, clients neither clip nor add noise. `sigma`: of a run that resumes.
+  Without --clip, clients neither clip nor add noise. A run that resumes has a `sigma`.
 
   Raises:
     InputError: If a flag is out of range, or no noise reaches --epsilon.

@@ -31,6 +31,7 @@ class Metrics(loop.Reporter):
     self._experiment = experiment
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
+    self._num_rows = 0  # Of complete rounds: an interrupt can leave a row of another.
 
   def __call__(self, report: loop.RoundReport) -> None:
     # Timings first: a row of metrics means that the round is complete.
@@ -73,6 +74,7 @@ class Metrics(loop.Reporter):
     }
 
   def state(self) -> dict[str, np.ndarray]:
+    self._num_rows = self._metrics.num_rounds() + 1
     return {'metrics': self._metrics.digest(), 'timings': self._timings.digest()}
 
   def restore(self, rounds_done: int, state: dict[str, np.ndarray]) -> None:
@@ -82,6 +84,7 @@ class Metrics(loop.Reporter):
       InputError: If the tables do not match this state.
     """
     settings = self._experiment.settings
+    self._num_rows = rounds_done + 1
     self._metrics.keep(rounds_done, state['metrics'])
     self._timings.keep(rounds_done, state['timings'])
     print(f'resuming after round {rounds_done} of {settings.rounds}', flush=True)
@@ -100,7 +103,7 @@ class Metrics(loop.Reporter):
 
   def summary(self, finished: bool) -> dict[str, Any]:
     """Returns the results of the run, for summary.json; `finished`: nothing ended it early."""
-    experiment, rows = self._experiment, list(self._metrics.rows())
+    experiment, rows = self._experiment, [*self._metrics.rows()][: self._num_rows]
     rounds = int(rows[-1]['round'])
     accuracies = {
         int(row['round']): float(row['test_accuracy']) for row in rows if row['test_accuracy']
@@ -174,13 +177,11 @@ def all_of(
     manager: Optional[tff.program.ReleaseManager],
 ) -> list[loop.Reporter]:
   """Returns a run's reporters: TensorBoard, the user's `manager`, tables, lines of progress."""
-  # Always as many: checkpoints name the state of a reporter by its place.
+  # The number is constant: checkpoints name the state of a reporter by its place.
   rows = [
       loop.Reporter() if manager is None else releases.Releases(manager, metrics.row)
       for manager in (tff.program.TensorBoardReleaseManager(out.path), manager)
   ]
-  # A manager may wait for a server: if a signal ends that, the round is not in the tables, of which
-  # the summary is made, and its weights are not written.
   return [*rows, metrics, Lines(experiment)]
 
 

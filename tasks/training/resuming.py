@@ -61,7 +61,22 @@ def build(
   )
   if out.config is not None:
     _check_data(out, experiment)
+    _check_epsilon(experiment)
   return experiment
+
+
+def _check_epsilon(experiment: experiment_lib.Experiment) -> None:
+  """Raises `InputError` if the sigma that the run began with does not reach --epsilon.
+
+  With other versions a search may end at another last digit, which is no reason to refuse.
+  """
+  target, spec = experiment.settings.epsilon, experiment.spec
+  if target is not None and (epsilon := spec.epsilon()) > 1.001 * target:
+    raise errors.InputError(
+        f'--epsilon={target:g}: with its sigma, {spec.noise_multiplier:g}, the run in the directory'
+        f' has epsilon = {epsilon:.4g} by the installed versions. Install the versions in its'
+        ' config.json, or start over with --overwrite.'
+    )
 
 
 def _check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:

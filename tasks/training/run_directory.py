@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import contextlib
+import csv
 import fcntl
 import json
 import os
@@ -202,12 +203,18 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   own = pathlib.Path(run_dir) / LEDGER
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
-  rows = tables.Table(own.parent / tables.METRICS).rows()
-  counts = [row.get('rounds_charged') or '' for row in rows]
+  metrics = tables.Table(own.parent / tables.METRICS)
+  try:
+    counts = [row.get('rounds_charged') or '' for row in metrics.rows()]
+  except (ValueError, csv.Error) as error:
+    raise ledger_lib.LedgerError(
+        f'{metrics.path} was changed ({error}), and cannot show whether {own} is complete. Restore'
+        ' it from a backup.'
+    ) from None
   reported = max(map(int, filter(str.isdigit, counts)), default=0)
   if reported > (found[-1][1].rounds_charged if own.exists() else 0):
     raise ledger_lib.LedgerError(
-        f'{own} is truncated or missing: {own.parent / tables.METRICS} has {reported} rounds.'
+        f'{own} is truncated or missing: {metrics.path} has {reported} rounds.'
         f' {ledger_lib.REMEDY}.'
     )
   return found

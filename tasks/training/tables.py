@@ -46,8 +46,8 @@ class Table:
     return np.frombuffer(self._digest.digest(), np.uint8)
 
   def rows(self) -> Iterator[dict[str, str]]:
-    """Reads the rows that are in the file."""
-    return csv.DictReader(io.StringIO(self._read().decode(errors='replace'), newline=''))
+    """Reads the rows that are in the file; raises ValueError or `csv.Error` if it is damaged."""
+    return csv.DictReader(io.StringIO(self._read().decode(), newline=''))
 
   def num_rounds(self) -> int:
     """Counts the rounds that have a whole row in the file, without the row before the first."""

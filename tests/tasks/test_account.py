@@ -188,3 +188,8 @@ class TestLedger:
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'is truncated or missing' in err and 'VALID' not in out
     assert 'Restore the latest backup, and add the rounds that it lacks' in err
+    # What counts the rounds is damaged too.
+    for damage in (b'\xff\xff', b'\0' * 200_000):
+      (one / 'metrics.csv').write_bytes(damage + b'round,rounds_charged\n5,5\n')
+      status, out, err = self._account(capsys, f'--ledger={one}')
+      assert status == 1 and 'metrics.csv was changed' in err and 'VALID' not in out

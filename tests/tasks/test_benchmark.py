@@ -10,6 +10,7 @@ def test_refusals(capsys):
   for argument, sentence in (
       ('--repeats=0', '--repeats must be an integer >= 1; got 0'), ('--part=none', '--part'),
       ('--json=/none/x', "--json=/none/x can't be written"),
+      ('--json=.', r"--json=. can't be written"),
   ):
     assert sentence in commands.refused(capsys, benchmark, argument)
 

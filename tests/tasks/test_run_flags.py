@@ -64,7 +64,7 @@ class TestComputation:
     assert '--clients_per_round must be from 1 to `population`=12. Found 13.' in commands.say(
         capsys, *tiny, '--clients_per_round=13'
     )
-    assert 'noise share, 2.9e-10 C. Raise --noise_multiplier, or set' in commands.say(
+    assert 'noise share, 2.9e-10 C. Set a larger --noise_multiplier' in commands.say(
         capsys, *tiny, '--noise_multiplier=1e-9'
     )
     assert '--public_examples=60' in commands.say(capsys, *tiny, '--public_examples=60')

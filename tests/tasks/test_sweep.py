@@ -61,8 +61,17 @@ class TestComputation:
           '--algorithm=dp_fedavg --p=0.5 --seed=1: --p has no effect unless'
           ' --algorithm=fedsmp_topk,',
       ),
-      (['--grid=paper/fashion_mnist', '--', '--dry_run'], '--dry_run cannot follow --: a grid'),
-      (['--grid=paper/fashion_mnist', '--', '--flagfile=x'], '--flagfile cannot follow --: a grid'),
+      *(
+          (['--grid=paper/fashion_mnist', '--', flag], f'{name} is not a flag of a grid')
+          for flag, name in (
+              ('--dry_run', '--dry_run'), ('--overwrite', '--overwrite'),
+              ('--output_dir=x', '--output_dir'),
+          )
+      ),
+      *(
+          (['--grid=paper/fashion_mnist', '--', flag], f'{flag} cannot follow --: a grid names')
+          for flag in ('--flagfile=x', '-dry_run')
+      ),
       (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
   ])
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):

@@ -27,15 +27,15 @@ class TestComputation:
       (dict(clipping_norm=None), 'needs a `clipping_norm`'),
       (dict(bits=3), 'bits'),
       # A share of 0.5 / sqrt(100,000) is a fifth of a step; `least` is the fewest that do.
-      (dict(num_slots=100_000, noise_multiplier=0.5, bits=8), 'set `bits` to 11 or more'),
-      (dict(num_slots=100_000, noise_multiplier=0.5, bits=10), 'set `bits` to 11 or more'),
+      (dict(num_slots=100_000, noise_multiplier=0.5, bits=8), 'or `bits` to 11 or more'),
+      (dict(num_slots=100_000, noise_multiplier=0.5, bits=10), 'or `bits` to 11 or more'),
       (dict(value_bound=1.0), '`value_bound`=1.0 needs `clipping_norm=None`'),
       (dict(clipping_norm=None, noise_multiplier=0.0, value_bound=-1.0), 'value_bound'),
       (dict(num_slots=2), '`num_slots` must be'),
       (dict(num_slots=5, min_reports=6), '`min_reports` must be'),
       (dict(min_reports=0), '`min_reports` must be'),
       (dict(noise='laplace'), "`noise` must be .*Found 'laplace'"),
-      (dict(noise='discrete_gaussian', bits=8, noise_multiplier=0.01), 'raise `bits`'),
+      (dict(noise='discrete_gaussian', bits=8, noise_multiplier=0.01), 'or `bits`'),
       (
           dict(clipping_norm=None, noise_multiplier=0.0, noise='discrete_gaussian'),
           "'discrete_gaussian' needs a `clip",

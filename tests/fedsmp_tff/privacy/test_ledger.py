@@ -42,6 +42,10 @@ class TestComputation:
       dict(noise='discrete_gaussian', num_values=9, bits=12),
       dict(noise_multiplier=0.0, clipping_norm=math.inf),
       dict(rounds=np.int64(9), clients_per_round=np.int32(10)),
+      dict(
+          noise='discrete_gaussian', num_values=np.int64(9), bits=np.int32(12),
+          noise_multiplier=np.float32(1.4),
+      ),
   ])
   def test_names_and_every_kind_of_specification_are_read_back(self, tmp_path, options):
     spec = dataclasses.replace(_SPEC, **{'num_slots': None, 'min_reports': None, **options})

@@ -34,10 +34,12 @@ class TestComputation:
       (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
       (dict(num_slots=_R - 1), '`num_slots` must be from .*100 to .*6000'),
       (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100 with fixed'),
-      (dict(min_reports=0), '`min_reports` must be from 1'),
+      *((dict(min_reports=least), '`min_reports` must be ') for least in (0, 120.5, 6001)),
       (dict(noise='laplace'), '`noise` must be one of'),
       (dict(noise='discrete_gaussian'), '`num_values` must be set'),
-      (dict(noise='discrete_gaussian', num_values=9, bits=8, sigma=0.1), 'raise `bits`'),
+      (dict(noise='discrete_gaussian', num_values=9, bits=8, sigma=0.1), 'or `bits`'),
+      (dict(n=6000.5), 'population'),
+      (dict(rounds=True), 'rounds'),
   ])
   def test_refuses_numbers(self, arguments, match):
     with pytest.raises(ValueError, match=match):
@@ -139,7 +141,7 @@ class TestCalibration:
     )
     found = spec.calibrated(spec.epsilon())
     assert found.noise_multiplier == pytest.approx(0.95, rel=1e-4) and found.bits == 8
-    with pytest.raises(ValueError, match='set `bits` to 9 or more'):
+    with pytest.raises(ValueError, match='or `bits` to 9 or more'):
       spec.calibrated(2 * spec.epsilon())
 
   def test_integer_noise_is_calibrated(self):
@@ -153,7 +155,7 @@ class TestCalibration:
     # The search begins at sigma = 1, at which ten bits are too few.
     with_bits = dataclasses.replace(spec, noise_multiplier=9.2, bits=10).calibrated(2.0)
     assert with_bits.bits == 10 and 1.99 < with_bits.epsilon() <= 2
-    with pytest.raises(ValueError, match='raise `bits` if they are set'):
+    with pytest.raises(ValueError, match='No noise multiplier .* raise `bits`, or'):
       dataclasses.replace(with_bits, num_values=10**5).calibrated(0.1)
 
   @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])

@@ -2,6 +2,8 @@
 
 import asyncio
 import collections
+import signal
+import threading
 
 import pytest
 import tensorflow_federated as tff
@@ -42,6 +44,27 @@ class TestReleases:
   def test_a_failure_is_a_warning(self):
     with pytest.warns(UserWarning, match='_Failing did not release round 1: no server'):
       releases.Releases(_Failing())(_report(1))
+
+  def test_an_interrupt_does_not_wait_for_a_server_that_hangs(self):
+    answer, ended = threading.Event(), []
+
+    class Hanging(tff.program.ReleaseManager):
+
+      async def release(self, value, key):
+        ended.append(answer.wait(30))
+
+    def interrupt(*_):
+      raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+      with pytest.raises(KeyboardInterrupt):
+        releases.Releases(Hanging())(_report(1))
+      assert not ended
+    finally:
+      answer.set()
+      signal.signal(signal.SIGALRM, previous)
 
   def test_it_works_where_an_event_loop_runs(self):
     manager = tff.program.MemoryReleaseManager()

@@ -26,11 +26,21 @@ def interrupted_manager():
   return _InterruptedInRound2()
 
 
-def test_the_summary_is_of_the_weights_if_a_release_is_interrupted(
-    data_dir, tmp_path, capsys, monkeypatch
+def _log_until_round_2(line):
+  if line.startswith('round 2/'):
+    raise interruption.Interrupted(signal.SIGTERM)
+
+
+@pytest.mark.parametrize('flag', [f'--release_manager={__name__}:interrupted_manager', '--workers=1'])
+def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
+    flag, data_dir, tmp_path, capsys, monkeypatch
 ):
   run = commands.tiny(data_dir, tmp_path / 'run', '--seed=1', '--rounds_per_evaluation=9')
-  assert commands.main([*run, f'--release_manager={__name__}:interrupted_manager']) == 143
+  with monkeypatch.context() as patch:
+    if flag == '--workers=1':
+      patch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+      patch.setattr(reporters, '_log', _log_until_round_2)
+    assert commands.main([*run, flag]) == 143
   assert commands.main(commands.tiny(data_dir, tmp_path / 'one', '--seed=1', '--rounds=1')) == 0
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert summary['rounds'] == 1 and summary['rounds_charged'] == 2

@@ -10,6 +10,7 @@ import pytest
 
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
+from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.program import checkpoints
 from tasks.cli import interruption
 from tasks.training import run_directory
@@ -116,6 +117,30 @@ class TestGoingOn:
     ) in printed
     assert (out / 'config.json').read_bytes() == before
     assert 'sampling' not in json.loads(before)['seeds']
+
+  def test_it_keeps_its_sigma_unless_that_misses_epsilon(
+      self, data_dir, tmp_path, monkeypatch, capsys
+  ):
+    out = tmp_path / 'a'
+    arguments = commands.tiny(data_dir, out, '--epsilon=5')
+    _stop_after(monkeypatch, 1)
+    assert commands.main(arguments) == 143
+    config, found = out / 'config.json', spec_lib.PrivacySpec.calibrated
+    sigma = json.loads(config.read_text())['privacy']['noise_multiplier']
+
+    def other_digit(spec, epsilon):
+      return found(spec, epsilon * (1 - 1e-5))
+
+    monkeypatch.setattr(spec_lib.PrivacySpec, 'calibrated', other_digit)
+    text = config.read_text()
+    config.write_text(text.replace(str(sigma), str(0.9 * sigma)))
+    assert commands.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert '--epsilon=5: with its sigma, ' in said and 'Install the versions in its conf' in said
+    config.write_text(text)
+    assert commands.main(arguments) == 0
+    record = ledger_lib.read(out / 'privacy_ledger.jsonl')
+    assert record.spec.noise_multiplier == sigma and record.rounds_charged == 3
 
   def test_a_finished_run_is_recognized_by_its_files_alone(self, finished, data_dir, capsys):
     out, arguments = finished
@@ -224,7 +249,7 @@ def _end_in_overwrite(out):
     (_cut('timings.csv', 20), 2, '{out}/timings.csv was cut or changed'),
     (lambda out: (out / 'config.json').unlink(), 2, 'config.json is missing or'),
     (_end_in_overwrite, 2, 'config.json is missing or'),
-    (lambda out: (out / 'metrics.csv').write_bytes(b'\xff'), 2, 'metrics.csv was cut or changed'),
+    (lambda out: (out / 'metrics.csv').write_bytes(b'\xff'), 1, 'metrics.csv was changed'),
     *(
         (lambda out, text=text: (out / 'config.json').write_text(text), 2,
          "config.json is missing or can't be read")
