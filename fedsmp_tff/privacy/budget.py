@@ -14,12 +14,12 @@ class EpsilonBudget:
   """Decides whether rounds of a run stay within an epsilon, at the delta of the run.
 
   >>> spec = spec_lib.PrivacySpec(
-  ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=1.4,
+  ...     population=6000, clients_per_round=100, rounds=180, noise_multiplier=4.0,
   ...     clipping_norm=1.0, delta=1e-5)
-  >>> budget = EpsilonBudget(0.5, spec)
+  >>> budget = EpsilonBudget(0.15, spec)
   >>> budget.allows(60), budget.allows(180)
   (True, False)
-  >>> EpsilonBudget(0.5, spec, before=[(spec.round, 100)]).allows(60)
+  >>> EpsilonBudget(0.15, spec, before=[(spec.round, 100)]).allows(60)
   False
   """
 

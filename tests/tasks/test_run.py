@@ -86,6 +86,7 @@ class TestExecution:
     assert '; above 10 it promises little' in ' '.join(printed.split())
     assert not out.parent.exists()
 
+  @pytest.mark.slow
   def test_one_seed_one_story(self, data_dir, tmp_path):
     stories = []
     for name, arguments in (

@@ -42,6 +42,7 @@ class TestExecution:
         *kept, '--seed=1', '--tune_rounds=2', '--client_examples=3', '--noise_multiplier=3',
     ]
 
+  @pytest.mark.slow
   def test_suggests_p_from_the_public_examples_of_the_run_with_its_flags(
       self, capsys, arguments, tmp_path
   ):

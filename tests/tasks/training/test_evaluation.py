@@ -69,6 +69,7 @@ class TestExecution:
     assert result.loss == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_plan_table_and_resumed_run_have_the_same_cadence(
     data_dir, tmp_path, capsys, checkpoint_each_round
 ):
