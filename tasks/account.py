@@ -171,9 +171,11 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   delta = options.delta or min(record.spec.delta for _, record in runs)
   if len({record.data for _, record in runs}) > 1:
     print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
+  # The guarantee of integer noise depends on the number of values.
+  p = ' p,' if any(record.spec.lattice for _, record in runs) else ''
   print(
       '\nall runs together, if they are on the same people, each a single client in each run, and'
-      ' if\ntheir number, sigma, r, n and T were fixed without results of these runs, at'
+      f' if\ntheir number,{p} sigma, r, n and T were fixed without results of these runs, at'
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]

@@ -181,10 +181,14 @@ def _cells(options: Options, extra: Sequence[str]) -> list[grids.Cell]:
         f'--grid is not set. Set it to a file, or to one of {", ".join(grids.names())}.'
     )
   for flag in extra:
-    if not flag.startswith('--') or flag.startswith('--flagfile'):
+    if not flag.startswith('--'):
       raise errors.InputError(
-          f'{flag} cannot follow --: a grid names its own flag files. List flags of tasks.run, each'
-          ' as --NAME=VALUE.'
+          f'{flag} is not a flag. List flags of tasks.run after --, each as --NAME=VALUE.'
+      )
+    if flag.startswith('--flagfile'):
+      raise errors.InputError(
+          f'{flag} cannot follow --: a grid names its own flag files. List the flags of this'
+          ' file.'
       )
   paragraphs = [
       [grids.Cell.of((*cell.flags, *extra)) for cell in paragraph]

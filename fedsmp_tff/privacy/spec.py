@@ -90,7 +90,13 @@ class PrivacySpec:
         errors.check_positive(name, value)
         object.__setattr__(self, name, int(value))
     for name in ('noise_multiplier', 'clipping_norm', 'delta'):
-      object.__setattr__(self, name, float(getattr(self, name)))
+      value = getattr(self, name)
+      try:
+        object.__setattr__(self, name, float(value))
+      except TypeError:
+        raise ValueError(
+            f'`{name}` must be a number. Found {value}. `math.inf` as `clipping_norm` is no clipping.'
+        ) from None
     num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
     if self.num_slots not in (None, num_slots):
       raise ValueError(
@@ -205,7 +211,7 @@ class PrivacySpec:
     if fast_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
-          f' or delta{"" if self.bits is None else ", raise `bits`"}, or run fewer rounds.'
+          f' or delta{"" if gaussian or self.bits is None else ", raise `bits`"}, or run fewer rounds.'
       )
     if sigma == _SIGMA_RANGE[0]:
       return dataclasses.replace(self, noise_multiplier=sigma)

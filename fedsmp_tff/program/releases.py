@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent import futures
+import threading
 from typing import Any
 import warnings
 
@@ -41,13 +42,20 @@ class Releases(loop.Reporter):
 
   def __call__(self, report: loop.RoundReport) -> None:
     value, key = self._numbers(report), report.rounds_done
-    # A thread has its own event loop: in a notebook, the main thread's loop is already running.
-    thread = futures.ThreadPoolExecutor(1)
+    released = futures.Future()
+
+    def release():
+      try:
+        released.set_result(asyncio.run(self._manager.release(value, key)))
+      except BaseException as error:  # pylint: disable=broad-exception-caught
+        released.set_exception(error)
+
+    # A thread has its own event loop: in a notebook, the main thread's loop is already running. A
+    # daemon: neither an interrupt nor the interpreter's end must wait for a server that hangs.
+    threading.Thread(target=release, daemon=True).start()
     try:
-      thread.submit(lambda: asyncio.run(self._manager.release(value, key))).result()
+      released.result()
     except Exception as error:  # pylint: disable=broad-exception-caught
       warnings.warn(
           f'{type(self._manager).__name__} did not release round {key}: {error}', stacklevel=2
       )
-    finally:
-      thread.shutdown(wait=False)  # An interrupt must not wait for a server that hangs.

@@ -130,8 +130,9 @@ def read(grid: str) -> list[list[Cell]]:
           paragraphs[-1].append(cell)
         elif set(cell.flags) != set(seen[cell.name].flags):
           raise errors.InputError(
-              f'{path}, line {number}: two runs would share the directory {cell.name}. Give them'
-              ' different values of a flag that defines a run.'
+              f'{path}, line {number}: two runs would share the directory {cell.name}, whose name'
+              ' has only the file name of --flagfile, and no flag such as --workers. Give them'
+              ' different values of another flag.'
           )
   paragraphs = [paragraph for paragraph in paragraphs if paragraph]
   if not paragraphs:

@@ -93,9 +93,9 @@ def context(settings: PlaceSettings) -> Iterator[None]:
       text = f'--runtime={settings.runtime}: {reason}.'
       if isinstance(error, ImportError):
         text += ' Install Ray, as in docs/aggregator.md.'
-      elif settings.runtime == 'ray' and not isinstance(error, RuntimeError):
+      elif settings.ray_address is not None and not isinstance(error, RuntimeError):
         text = (
-            f'--ray_address={settings.ray_address or ""}: {reason}. Start the cluster with'
+            f'--ray_address={settings.ray_address}: {reason}. Start the cluster with'
             ' `ray start --head`, or remove the flag.'
         )
       elif settings.devices is not None:

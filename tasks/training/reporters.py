@@ -31,7 +31,8 @@ class Metrics(loop.Reporter):
     self._experiment = experiment
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
-    self._num_rows = 0  # Of complete rounds: an interrupt can leave a row of another.
+    # An interrupt can leave a row of a round that is not complete.
+    self._last_row = self._complete = 0
 
   def __call__(self, report: loop.RoundReport) -> None:
     # Timings first: a row of metrics means that the round is complete.
@@ -41,6 +42,7 @@ class Metrics(loop.Reporter):
         'evaluation_seconds': round(report.evaluation_seconds, 3),
     })
     self._metrics.add(self.row(report))
+    self._last_row = report.rounds_done
 
   def row(self, report: loop.RoundReport) -> dict[str, Any]:
     """Returns the row of metrics.csv for a report, by column."""
@@ -74,7 +76,7 @@ class Metrics(loop.Reporter):
     }
 
   def state(self) -> dict[str, np.ndarray]:
-    self._num_rows = self._metrics.num_rounds() + 1
+    self._complete = self._last_row
     return {'metrics': self._metrics.digest(), 'timings': self._timings.digest()}
 
   def restore(self, rounds_done: int, state: dict[str, np.ndarray]) -> None:
@@ -84,7 +86,7 @@ class Metrics(loop.Reporter):
       InputError: If the tables do not match this state.
     """
     settings = self._experiment.settings
-    self._num_rows = rounds_done + 1
+    self._last_row = self._complete = rounds_done
     self._metrics.keep(rounds_done, state['metrics'])
     self._timings.keep(rounds_done, state['timings'])
     print(f'resuming after round {rounds_done} of {settings.rounds}', flush=True)
@@ -103,8 +105,10 @@ class Metrics(loop.Reporter):
 
   def summary(self, finished: bool) -> dict[str, Any]:
     """Returns the results of the run, for summary.json; `finished`: nothing ended it early."""
-    experiment, rows = self._experiment, [*self._metrics.rows()][: self._num_rows]
-    rounds = int(rows[-1]['round'])
+    experiment, rounds = self._experiment, self._complete
+    for table in (self._metrics, self._timings):
+      table.keep(rounds)
+    rows = self._metrics.rows()
     accuracies = {
         int(row['round']): float(row['test_accuracy']) for row in rows if row['test_accuracy']
     }

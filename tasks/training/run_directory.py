@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import contextlib
-import csv
 import fcntl
 import json
 import os
@@ -204,14 +203,16 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
   metrics = tables.Table(own.parent / tables.METRICS)
+  column = 'rounds_charged'  # Of every run with noise.
+  needed = own.exists() and found[-1][1].spec.noise_multiplier
   try:
-    counts = [row.get('rounds_charged') or '' for row in metrics.rows()]
-  except (ValueError, csv.Error) as error:
+    counts = [int(row[column]) for row in metrics.rows() if needed or column in row]
+  except (ValueError, KeyError) as error:
     raise ledger_lib.LedgerError(
         f'{metrics.path} was changed ({error}), and cannot show whether {own} is complete. Restore'
-        ' it from a backup.'
+        ' it from a backup; if you know that the ledger is complete, repair or remove it.'
     ) from None
-  reported = max(map(int, filter(str.isdigit, counts)), default=0)
+  reported = max(counts, default=0)
   if reported > (found[-1][1].rounds_charged if own.exists() else 0):
     raise ledger_lib.LedgerError(
         f'{own} is truncated or missing: {metrics.path} has {reported} rounds.'

@@ -7,7 +7,7 @@ import hashlib
 import io
 import os
 import pathlib
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -45,25 +45,37 @@ class Table:
     """Returns a digest of all rows so far, uint8[32]."""
     return np.frombuffer(self._digest.digest(), np.uint8)
 
-  def rows(self) -> Iterator[dict[str, str]]:
-    """Reads the rows that are in the file; raises ValueError or `csv.Error` if it is damaged."""
-    return csv.DictReader(io.StringIO(self._read().decode(), newline=''))
+  def rows(self) -> list[dict[str, str]]:
+    """Reads the whole rows that are in the file; raises ValueError if it is damaged."""
+    content = self._read().decode()
+    if '\0' in content:
+      raise ValueError('it has zero bytes')
+    # A full disk or a kill can end the file within a row.
+    whole = io.StringIO(content[: content.rfind('\n') + 1], newline='')
+    try:
+      rows = [*csv.DictReader(whole, strict=True)]
+    except csv.Error as error:
+      raise ValueError(str(error)) from None
+    for number, row in enumerate(rows):
+      if row.get('round') != str(number) or None in (*row, *row.values()):
+        raise ValueError(f'row {number} is not of round {number}')
+    return rows
 
   def num_rounds(self) -> int:
     """Counts the rounds that have a whole row in the file, without the row before the first."""
     return max(self._read().count(b'\n') - 2, 0)
 
-  def keep(self, rounds_done: int, digest: np.ndarray) -> None:
+  def keep(self, rounds_done: int, digest: Optional[np.ndarray] = None) -> None:
     """Removes the rows after round `rounds_done`.
 
     Raises:
-      InputError: If the rows that stay have another digest.
+      InputError: If the rows that stay have another digest than `digest`.
       RunError: If the file can't be written.
     """
     content = self._read()
     kept = b''.join(content.splitlines(keepends=True)[: rounds_done + 2])
     self._digest = hashlib.sha256(kept)
-    if not np.array_equal(self.digest(), digest):
+    if digest is not None and not np.array_equal(self.digest(), digest):
       raise errors.InputError(
           f'{self.path} was cut or changed: it does not begin with the rows of rounds 0 to'
           f' {rounds_done} that the checkpoint recorded. Restore it from a backup, or start over'

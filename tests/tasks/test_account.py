@@ -139,13 +139,18 @@ class TestLedger:
     return commands.of_module(capsys, account, *map(str, arguments))
 
   def test_runs_are_composed(self, tmp_path, capsys):
-    one, other = self._runs(tmp_path, (100, {}), (80, dict(delta=1e-5)))
+    integers = dict(noise='discrete_gaussian', num_values=9)
+    one, other, third = self._runs(tmp_path, (100, {}), (80, dict(delta=1e-5)), (1, integers))
     for arguments, delta in (([], 1e-5), (['--delta=1e-3'], 1e-3)):  # The smaller, or as given.
       status, out, _ = self._account(capsys, f'--ledger={one}', other, *arguments)
       epsilon = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, delta).epsilon()
       assert status == 0 and f'at delta = {delta:.4g}:' in out
       assert re.search(rf'^epsilon = {epsilon:.4g} +VALID +poisson_pld', out, re.MULTILINE), out
       assert 'paper' not in out  # The paper's accountant does not cover 150 slots.
+      assert 'their number, sigma, r, n' in out
+    # The guarantee of integers depends on their number.
+    status, out, _ = self._account(capsys, f'--ledger={third}')
+    assert status == 0 and 'their number, p, sigma, r, n' in out
 
   def test_clients_of_one_run_alone_are_not_covered(self, tmp_path, capsys):
     one, same, other = self._runs(tmp_path, *[(3, {})] * 3, data=('a', 'a', 'b'))
@@ -182,14 +187,22 @@ class TestLedger:
     (one,) = self._runs(tmp_path, (5, {}))
     path = one / 'privacy_ledger.jsonl'
     whole = path.read_text().splitlines(keepends=True)
-    (one / 'metrics.csv').write_text('round,rounds_charged\n0,0\n4,4\n5,5\n')
+    rows = 'round,rounds_charged\n' + ''.join(f'{i},{i}\n' for i in range(6))
+    (one / 'metrics.csv').write_text(rows)
     assert self._account(capsys, f'--ledger={one}')[0] == 0
     path.write_text(''.join(whole[:-1]))
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'is truncated or missing' in err and 'VALID' not in out
     assert 'Restore the latest backup, and add the rounds that it lacks' in err
     # What counts the rounds is damaged too.
-    for damage in (b'\xff\xff', b'\0' * 200_000):
-      (one / 'metrics.csv').write_bytes(damage + b'round,rounds_charged\n5,5\n')
+    table = rows.encode()
+    for damaged in (
+        b'\xff\xff' + table, b'\0' * 200_000 + table, b'\0' * 30 + table[30:],
+        table[:-8] + b'\0' * 8, table.replace(b'1,1', b'"1,1'), table.replace(b'1,1', b'1'),
+        table.replace(b'1,1', b'1,1,1'), table.replace(b'1,1\n', b''),
+        table.replace(b'_charged', b'_chargeD'), table.replace(b'5,5', '5,\u00b2'.encode()),
+        table.replace(b'5,5', b'5,'),
+    ):
+      (one / 'metrics.csv').write_bytes(damaged)
       status, out, err = self._account(capsys, f'--ledger={one}')
       assert status == 1 and 'metrics.csv was changed' in err and 'VALID' not in out

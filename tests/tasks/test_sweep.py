@@ -69,9 +69,10 @@ class TestComputation:
           )
       ),
       *(
-          (['--grid=paper/fashion_mnist', '--', flag], f'{flag} cannot follow --: a grid names')
-          for flag in ('--flagfile=x', '-dry_run')
+          (['--grid=paper/fashion_mnist', *stray], f'{stray[-1]} is not a flag. List flags')
+          for stray in (['stray'], ['--', '--p', '0.1'], ['--', '-dry_run'])
       ),
+      (['--grid=paper/fashion_mnist', '--', '--flagfile=x'], '--flagfile=x cannot follow --: a gri'),
       (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
   ])
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):

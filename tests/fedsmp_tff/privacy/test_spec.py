@@ -27,6 +27,7 @@ class TestComputation:
   @pytest.mark.parametrize('arguments, match', [
       *((dict(clip=clip), 'clipping_norm') for clip in (0.0, math.nan, math.inf)),
       (dict(clip=-math.inf, sigma=0.0), 'clipping_norm'),
+      (dict(clip=None, sigma=0.0), '`clipping_norm` must be a number. Found None'),
       (dict(sigma=-1.0), 'noise_multiplier'),
       *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
       *((dict(delta=delta), 'delta') for delta in (0.0, 1.0, math.nan)),
@@ -165,5 +166,6 @@ class TestCalibration:
       _spec().calibrated(target, accountants.PAPER)
 
   def test_calibration_says_when_nothing_will_do(self):
-    with pytest.raises(ValueError, match='No noise multiplier'):
-      _spec().calibrated(1e-9, accountants.PAPER)
+    # `bits` are of integer noise.
+    with pytest.raises(ValueError, match='No noise multiplier .* or delta, or run fewer'):
+      dataclasses.replace(_spec(), bits=20).calibrated(1e-9, accountants.PAPER)

@@ -63,6 +63,7 @@ class TestReleases:
         releases.Releases(Hanging())(_report(1))
       assert not ended
     finally:
+      signal.setitimer(signal.ITIMER_REAL, 0)
       answer.set()
       signal.signal(signal.SIGALRM, previous)
 

@@ -74,7 +74,8 @@ class TestComputation:
       ('# nothing\n\n', 'lists no run'),
       ('--task=a\nstray', "line 2: 'stray' is not a flag"),
       ('--task="a', 'line 1: No closing quotation'),
-      ('--task=a --workers={1,2}', 'line 1: two runs would share the directory a'),
+      ('--task=a --workers={1,2}', 'line 1: two runs would share the directory a, whose name has'),
+      ('--flagfile={a/x.flags,b/x.flags}', 'line 1: two runs would share the directory x, whose'),
   ])
   def test_what_is_no_grid(self, write, text, sentence):
     with pytest.raises(errors.InputError, match=sentence):

@@ -69,8 +69,9 @@ class TestExecution:
       results.find([str(tmp_path / 'missing')])
 
   @pytest.mark.parametrize('file, content', [
-      ('config.json', '{'), ('config.json', '{"rounds": 3}'), ('timings.csv', 'round\n1\n'),
-      ('metrics.csv', 'round,test_accuracy\n1,x\n'),
+      ('config.json', '{'), ('config.json', '{"rounds": 3}'), ('timings.csv', 'round\n0\n'),
+      ('metrics.csv', 'round,test_accuracy\n0,x\n'),
+      ('metrics.csv', f'round,test_accuracy\n0,{"1" * 200_000}\n'),
   ])
   def test_refuses_damaged_files(self, tmp_path, file, content):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.2])

@@ -8,6 +8,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tasks.cli import interruption
+from tasks.reporting import results
 from tasks.training import reporters
 from tests.support import commands
 
@@ -44,6 +45,8 @@ def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
   assert commands.main(commands.tiny(data_dir, tmp_path / 'one', '--seed=1', '--rounds=1')) == 0
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert summary['rounds'] == 1 and summary['rounds_charged'] == 2
+  read = results.read(tmp_path / 'run')
+  assert read.rounds_done == 1 and read.values['epsilon'] == summary['epsilon']
   weights = [(tmp_path / name / 'weights.npz').read_bytes() for name in ('run', 'one')]
   assert weights[0] == weights[1]
   # Until the resumed run evaluates, its lines have no accuracy.
