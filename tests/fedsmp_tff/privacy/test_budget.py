@@ -8,7 +8,7 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
-_SPEC = spec_lib.PrivacySpec(60, 10, 8, 1.4, 0.5, 1e-3)
+_SPEC = spec_lib.PrivacySpec(60, 10, 8, 4.0, 0.5, 1e-3)
 
 
 def _epsilon(rounds):
@@ -46,8 +46,8 @@ class TestComputation:
 class TestExecution:
 
   def test_one_of_another_specification_is_refused(self, tmp_path):
-    budget = budget_lib.EpsilonBudget(1.0, dataclasses.replace(_SPEC, noise_multiplier=2.8))
-    with pytest.raises(ValueError, match='must be made for `spec`=.*noise_multiplier=1.4.*=2.8'):
+    budget = budget_lib.EpsilonBudget(1.0, dataclasses.replace(_SPEC, noise_multiplier=8.0))
+    with pytest.raises(ValueError, match='must be made for `spec`=.*noise_multiplier=4.0.*=8.0'):
       ledger_lib.Ledger(tmp_path / 'ledger.jsonl', _SPEC, budget=budget)
     assert not [*tmp_path.iterdir()]
 
