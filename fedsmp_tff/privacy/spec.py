@@ -93,10 +93,9 @@ class PrivacySpec:
       value = getattr(self, name)
       try:
         object.__setattr__(self, name, float(value))
-      except TypeError:
-        raise ValueError(
-            f'`{name}` must be a number. Found {value}. `math.inf` as `clipping_norm` is no clipping.'
-        ) from None
+      except (TypeError, ValueError):
+        also = ' (`math.inf`: no clipping)' if name == 'clipping_norm' else ''
+        raise ValueError(f'`{name}` must be a number{also}. Found {value}.') from None
     num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
     if self.num_slots not in (None, num_slots):
       raise ValueError(

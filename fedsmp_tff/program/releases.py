@@ -51,11 +51,11 @@ class Releases(loop.Reporter):
         released.set_exception(error)
 
     # A thread has its own event loop: in a notebook, the main thread's loop is already running. A
-    # daemon: neither an interrupt nor the interpreter's end must wait for a server that hangs.
-    threading.Thread(target=release, daemon=True).start()
+    # daemon: an interrupt, or the interpreter's end, should not wait for a server that hangs.
     try:
+      threading.Thread(target=release, daemon=True).start()
       released.result()
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    except (Exception, asyncio.CancelledError) as error:  # pylint: disable=broad-exception-caught
       warnings.warn(
-          f'{type(self._manager).__name__} did not release round {key}: {error}', stacklevel=2
+          f'{type(self._manager).__name__} did not release round {key}: {error!r}', stacklevel=2
       )

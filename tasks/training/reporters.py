@@ -32,7 +32,7 @@ class Metrics(loop.Reporter):
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
     # An interrupt can leave a row of a round that is not complete.
-    self._last_row = self._complete = 0
+    self._last_row, self._complete = 0, (0, {})
 
   def __call__(self, report: loop.RoundReport) -> None:
     # Timings first: a row of metrics means that the round is complete.
@@ -76,8 +76,9 @@ class Metrics(loop.Reporter):
     }
 
   def state(self) -> dict[str, np.ndarray]:
-    self._complete = self._last_row
-    return {'metrics': self._metrics.digest(), 'timings': self._timings.digest()}
+    digests = {'metrics': self._metrics.digest(), 'timings': self._timings.digest()}
+    self._complete = self._last_row, digests
+    return digests
 
   def restore(self, rounds_done: int, state: dict[str, np.ndarray]) -> None:
     """See `loop.Reporter`.
@@ -86,9 +87,8 @@ class Metrics(loop.Reporter):
       InputError: If the tables do not match this state.
     """
     settings = self._experiment.settings
-    self._last_row = self._complete = rounds_done
-    self._metrics.keep(rounds_done, state['metrics'])
-    self._timings.keep(rounds_done, state['timings'])
+    self._last_row, self._complete = rounds_done, (rounds_done, state)
+    self._keep_complete()
     print(f'resuming after round {rounds_done} of {settings.rounds}', flush=True)
     if self._ledger and (lost := self._ledger.rounds_charged(rounds_done) - rounds_done):
       end = self._experiment.spec.epsilon(rounds=settings.rounds + lost)
@@ -103,11 +103,20 @@ class Metrics(loop.Reporter):
         )
       print(text, flush=True)
 
+  def _keep_complete(self) -> None:
+    """Removes the rows of later rounds; raises InputError if the other rows were changed."""
+    rounds_done, digests = self._complete
+    self._metrics.keep(rounds_done, digests['metrics'])
+    self._timings.keep(rounds_done, digests['timings'])
+
   def summary(self, finished: bool) -> dict[str, Any]:
-    """Returns the results of the run, for summary.json; `finished`: nothing ended it early."""
-    experiment, rounds = self._experiment, self._complete
-    for table in (self._metrics, self._timings):
-      table.keep(rounds)
+    """Returns the results of the run, for summary.json; `finished`: nothing ended it early.
+
+    Raises:
+      InputError: If the tables were changed since the run wrote them.
+    """
+    experiment, rounds = self._experiment, self._complete[0]
+    self._keep_complete()
     rows = self._metrics.rows()
     accuracies = {
         int(row['round']): float(row['test_accuracy']) for row in rows if row['test_accuracy']

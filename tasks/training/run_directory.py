@@ -197,7 +197,7 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   """Reads the privacy ledgers of a run's directory: of overwritten runs, then its own.
 
   Raises:
-    LedgerError: If one is damaged, or rounds of metrics.csv are missing in the run's own.
+    LedgerError: If one is damaged, or rounds of the run's other files are missing in its own.
   """
   own = pathlib.Path(run_dir) / LEDGER
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
@@ -210,12 +210,16 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   except (ValueError, KeyError) as error:
     raise ledger_lib.LedgerError(
         f'{metrics.path} was changed ({error}), and cannot show whether {own} is complete. Restore'
-        ' it from a backup; if you know that the ledger is complete, repair or remove it.'
+        ' it from a backup. If you know that the ledger is complete, cut the table after its last'
+        ' right row, or remove it and start over with --overwrite.'
     ) from None
-  reported = max(counts, default=0)
-  if reported > (found[-1][1].rounds_charged if own.exists() else 0):
+  # The row of a round that an interrupt ended is only in the summary's count.
+  summary = own.parent / SUMMARY
+  counted = {metrics.path: max(counts, default=0), summary: read_json(summary).get(column, 0)}
+  path = max(counted, key=counted.get)
+  if counted[path] > (found[-1][1].rounds_charged if own.exists() else 0):
     raise ledger_lib.LedgerError(
-        f'{own} is truncated or missing: {metrics.path} has {reported} rounds.'
+        f'{own} is truncated or missing: {path} has {counted[path]} rounds.'
         f' {ledger_lib.REMEDY}.'
     )
   return found

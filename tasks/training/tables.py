@@ -7,7 +7,7 @@ import hashlib
 import io
 import os
 import pathlib
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -65,17 +65,17 @@ class Table:
     """Counts the rounds that have a whole row in the file, without the row before the first."""
     return max(self._read().count(b'\n') - 2, 0)
 
-  def keep(self, rounds_done: int, digest: Optional[np.ndarray] = None) -> None:
+  def keep(self, rounds_done: int, digest: np.ndarray) -> None:
     """Removes the rows after round `rounds_done`.
 
     Raises:
-      InputError: If the rows that stay have another digest than `digest`.
+      InputError: If the rows that stay have another digest.
       RunError: If the file can't be written.
     """
     content = self._read()
     kept = b''.join(content.splitlines(keepends=True)[: rounds_done + 2])
     self._digest = hashlib.sha256(kept)
-    if digest is not None and not np.array_equal(self.digest(), digest):
+    if not np.array_equal(self.digest(), digest):
       raise errors.InputError(
           f'{self.path} was cut or changed: it does not begin with the rows of rounds 0 to'
           f' {rounds_done} that the checkpoint recorded. Restore it from a backup, or start over'

@@ -194,6 +194,11 @@ class TestLedger:
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'is truncated or missing' in err and 'VALID' not in out
     assert 'Restore the latest backup, and add the rounds that it lacks' in err
+    (one / 'metrics.csv').unlink()
+    (one / 'summary.json').write_text('{"rounds_charged": 5}')
+    status, out, err = self._account(capsys, f'--ledger={one}')
+    assert status == 1 and 'summary.json has 5 rounds' in err and 'VALID' not in out
+    (one / 'summary.json').unlink()
     # What counts the rounds is damaged too.
     table = rows.encode()
     for damaged in (

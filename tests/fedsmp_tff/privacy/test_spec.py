@@ -27,7 +27,8 @@ class TestComputation:
   @pytest.mark.parametrize('arguments, match', [
       *((dict(clip=clip), 'clipping_norm') for clip in (0.0, math.nan, math.inf)),
       (dict(clip=-math.inf, sigma=0.0), 'clipping_norm'),
-      (dict(clip=None, sigma=0.0), '`clipping_norm` must be a number. Found None'),
+      (dict(clip=None, sigma=0.0), '`clipping_norm` must be a number .*Found None'),
+      (dict(delta='x'), '`delta` must be a number. Found x'),
       (dict(sigma=-1.0), 'noise_multiplier'),
       *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
       *((dict(delta=delta), 'delta') for delta in (0.0, 1.0, math.nan)),

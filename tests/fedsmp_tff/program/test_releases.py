@@ -14,8 +14,11 @@ from fedsmp_tff.program import releases
 
 class _Failing(tff.program.ReleaseManager):
 
+  def __init__(self, error):
+    self._error = error
+
   async def release(self, value, key):
-    raise ConnectionError('no server')
+    raise self._error
 
 
 def _report(rounds_done):
@@ -41,9 +44,10 @@ class TestReleases:
     releases.Releases(manager, lambda report: {'charged': report.rounds_charged})(_report(4))
     assert manager.values()[4] == {'charged': 5}
 
-  def test_a_failure_is_a_warning(self):
-    with pytest.warns(UserWarning, match='_Failing did not release round 1: no server'):
-      releases.Releases(_Failing())(_report(1))
+  @pytest.mark.parametrize('error', [ConnectionError('no server'), asyncio.CancelledError()])
+  def test_a_failure_is_a_warning(self, error):
+    with pytest.warns(UserWarning, match=f'_Failing did not release round 1: {type(error).__name__}'):
+      releases.Releases(_Failing(error))(_report(1))
 
   def test_an_interrupt_does_not_wait_for_a_server_that_hangs(self):
     answer, ended = threading.Event(), []

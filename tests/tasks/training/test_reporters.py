@@ -46,6 +46,7 @@ def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert summary['rounds'] == 1 and summary['rounds_charged'] == 2
   read = results.read(tmp_path / 'run')
+  assert (tmp_path / 'run' / 'timings.csv').read_text().count('\n') == 3
   assert read.rounds_done == 1 and read.values['epsilon'] == summary['epsilon']
   weights = [(tmp_path / name / 'weights.npz').read_bytes() for name in ('run', 'one')]
   assert weights[0] == weights[1]

@@ -35,11 +35,11 @@ def test_keep_takes_back_later_rows_and_goes_on(tmp_path, rest):
 
 def test_reads_whole_rows(tmp_path):
   path = tmp_path / 't.csv'
-  table, _ = _table(path, 2)
+  table, digests = _table(path, 2)
   with open(path, 'ab') as file:
     file.write(b'3,1.0')
   assert [row['loss'] for row in table.rows()] == [str(i / 3) for i in range(3)]
-  table.keep(1)
+  table.keep(1, digests[1])
   assert [row['round'] for row in table.rows()] == ['0', '1']
 
 
