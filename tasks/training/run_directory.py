@@ -148,7 +148,7 @@ class RunDirectory(contextlib.AbstractContextManager):
       self._lock.flush()
 
   def _read_config(self) -> Optional[dict[str, Any]]:
-    if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS, LEDGER)):
+    if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS, tables.TIMINGS, LEDGER)):
       return None
     config = read_json(self.path / CONFIG)
     if 'run_id' not in config:
@@ -197,25 +197,38 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   """Reads the privacy ledgers of a run's directory: of overwritten runs, then its own.
 
   Raises:
-    LedgerError: If one is damaged, or rounds of the run's other files are missing in its own.
+    LedgerError: If one is damaged, or its own lacks rounds of metrics.csv or summary.json, or one
+      of these is damaged.
   """
   own = pathlib.Path(run_dir) / LEDGER
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
-  metrics = tables.Table(own.parent / tables.METRICS)
   column = 'rounds_charged'  # Of every run with noise.
   needed = own.exists() and found[-1][1].spec.noise_multiplier
-  try:
-    counts = [int(row[column]) for row in metrics.rows() if needed or column in row]
-  except (ValueError, KeyError) as error:
-    raise ledger_lib.LedgerError(
-        f'{metrics.path} was changed ({error}), and cannot show whether {own} is complete. Restore'
-        ' it from a backup. If you know that the ledger is complete, cut the table after its last'
-        ' right row, or remove it and start over with --overwrite.'
-    ) from None
-  # The row of a round that an interrupt ended is only in the summary's count.
-  summary = own.parent / SUMMARY
-  counted = {metrics.path: max(counts, default=0), summary: read_json(summary).get(column, 0)}
+
+  def in_metrics(path):
+    counts = [int(row[column]) for row in tables.Table(path).rows() if needed or column in row]
+    return max(counts, default=0)
+
+  # A round that an interrupt ended has no row: only the summary counts it.
+  def in_summary(path):
+    content = read_json(path)
+    count = content.get(column, 0)
+    if type(count) is not int or (path.exists() and not content):
+      raise ValueError(f'it has no number as {column}')
+    return count
+
+  counted = {}
+  for name, count_in in ((tables.METRICS, in_metrics), (SUMMARY, in_summary)):
+    path = own.parent / name
+    try:
+      counted[path] = count_in(path)
+    except (ValueError, KeyError) as error:
+      raise ledger_lib.LedgerError(
+          f'{path} was changed ({error}), and cannot show whether {own} is complete. Restore {name}'
+          f' from a backup. If you know that the ledger is complete, remove {name}; without'
+          f' {tables.METRICS}, tasks.run then needs --overwrite.'
+      ) from None
   path = max(counted, key=counted.get)
   if counted[path] > (found[-1][1].rounds_charged if own.exists() else 0):
     raise ledger_lib.LedgerError(

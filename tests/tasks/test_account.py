@@ -198,8 +198,14 @@ class TestLedger:
     (one / 'summary.json').write_text('{"rounds_charged": 5}')
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'summary.json has 5 rounds' in err and 'VALID' not in out
-    (one / 'summary.json').unlink()
     # What counts the rounds is damaged too.
+    for damaged in ('\0' * 50, '{"rounds_charged": 5', '[5]', *(
+        f'{{"rounds_charged": {count}}}' for count in ('null', '"5"', 'true', 'NaN', '5.0')
+    )):
+      (one / 'summary.json').write_text(damaged)
+      status, out, err = self._account(capsys, f'--ledger={one}')
+      assert status == 1 and 'summary.json was changed' in err and 'VALID' not in out
+    (one / 'summary.json').unlink()
     table = rows.encode()
     for damaged in (
         b'\xff\xff' + table, b'\0' * 200_000 + table, b'\0' * 30 + table[30:],

@@ -56,6 +56,29 @@ def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
   assert '\nround 2/3: epsilon ' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('is_interrupted', [True, False])
+def test_a_table_that_another_program_saved_costs_results_only_if_rows_must_go(
+    is_interrupted, data_dir, tmp_path, capsys, monkeypatch
+):
+  metrics = tmp_path / 'run' / 'metrics.csv'
+
+  def save_in_round_2(line):
+    if line.startswith('round 2/'):
+      metrics.write_bytes(metrics.read_bytes().replace(b'\r\n', b'\n'))
+      if is_interrupted:
+        raise interruption.Interrupted(signal.SIGTERM)
+
+  monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+  monkeypatch.setattr(reporters, '_log', save_in_round_2)
+  status = commands.main(commands.tiny(data_dir, tmp_path / 'run'))
+  has_results = (tmp_path / 'run' / 'summary.json').exists()
+  if is_interrupted:
+    assert status == 2 and 'metrics.csv was cut or changed' in capsys.readouterr().err
+    assert not has_results
+  else:
+    assert status == 0 and has_results
+
+
 def test_accuracy_on_samples(data_dir, tmp_path, capsys):
   # It is luck that the sample of this seed starts higher than the whole test set ends.
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
