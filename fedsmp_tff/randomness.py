@@ -42,6 +42,7 @@ _READ_BYTES = 4096
 _ENTROPY_LINES = 8
 _HASH_KEYS = ((1, 2), (3, 4))  # Public SipHash keys for two hashes of one random text.
 _PHILOX = 1
+_SCRAMBLING_KEY = 0x02461E293EC8F720  # TensorFlow's, by which it makes key and counter of a seed.
 _FOLD = 0x666F6C645F696E21  # Separates blocks of `fold_in` from blocks drawn from the seed itself.
 
 
@@ -73,16 +74,18 @@ def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
   >>> bool((one == again).numpy().all()), bool((one == other).numpy().all())
   (True, False)
   """
-  key, counter = tf.unstack(
-      tf.concat(tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.cast(seed, tf.int64)), 0)[::2]
-  )
+  # What `StatelessRandomGetKeyCounter` returns; XLA's version of that drops half of the seed's bits.
+  words = tf.bitcast(tf.cast(seed, tf.int64), tf.uint64)
+  key, counter = tf.unstack(_philox(tf.constant(_SCRAMBLING_KEY, tf.uint64), words, tf.uint64))
   number = tf.bitcast(tf.cast(data, tf.int64), tf.uint64)
+  folding_key = tf.bitwise.bitwise_xor(key, tf.constant(_FOLD, tf.uint64))
+  return _philox(folding_key, tf.stack([number, counter]), tf.int64)
+
+
+def _philox(key, counter, dtype):
+  """Returns the two words of one block of Philox: the same as compiled by XLA."""
   return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=[2],
-      key=[tf.bitwise.bitwise_xor(key, tf.constant(_FOLD, tf.uint64))],
-      counter=[number, counter],
-      alg=_PHILOX,
-      dtype=tf.int64,
+      shape=[2], key=[key], counter=counter, alg=_PHILOX, dtype=dtype
   )
 
 

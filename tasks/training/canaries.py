@@ -14,6 +14,7 @@ import tqdm
 
 import fedsmp_tff
 from fedsmp_tff import randomness
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 # Norm of a canary before the scale and the clip, in units of C: clipped at any scale.
@@ -64,9 +65,10 @@ def scores_of_releases(
 
   where, direction = canary_direction()
 
-  def score(reports):
-    reports = [tf.nest.map_structure(lambda t, i=i: t[i], reports) for i in range(num_slots)]
-    mean, following = finished(reports)
+  def score(updates, seed):
+    mean, following = finished([
+        audited.report(updates[i], state, randomness.fold_in(seed, i)) for i in range(num_slots)
+    ])
     released = tf.gather(mean, coordinates) * spec.clients_per_round
     scores = [tf.reduce_sum(released * direction) / spec.clipping_norm]
     if state.memory:  # How far the next coordinates lean towards the canary.
@@ -74,22 +76,16 @@ def scores_of_releases(
       scores.append(tf.reduce_sum(tf.gather(on_coordinates, following) ** 2))
     return tf.stack(scores)
 
-  @tf.function  # Its arguments are tensors: it is traced once.
+  # Its arguments are tensors: it is traced once. XLA takes 0.01 ms per release, TensorFlow 0.5 ms,
+  # but XLA lacks the Fourier transform of integer noise.
+  @tf.function(jit_compile=spec.noise == mechanism_lib.GAUSSIAN)
   def scores_batch(update, base, start):
-    updates = tf.stack([update] + [tf.zeros([dim])] * (num_slots - 1))
-
-    def report(number):
-      release_seed = randomness.fold_in(base, start + number // num_slots)
-      slot = number % num_slots
-      return audited.report(updates[slot], state, randomness.fold_in(release_seed, slot))
-
-    # One by one, the reports, whose noise is a thousand small operations, take 1.7 ms per release.
-    numbers = tf.range(_RELEASES_AT_ONCE * num_slots, dtype=tf.int64)
-    reports = tf.nest.map_structure(
-        lambda t: tf.reshape(t, [_RELEASES_AT_ONCE, num_slots, *t.shape[1:]]),
-        tf.vectorized_map(report, numbers, warn=False),
+    updates = [update] + [tf.zeros([dim])] * (num_slots - 1)
+    return tf.map_fn(
+        lambda number: score(updates, randomness.fold_in(base, number)),
+        start + tf.range(_RELEASES_AT_ONCE, dtype=tf.int64),
+        fn_output_signature=tf.float64,
     )
-    return tf.map_fn(score, reports, fn_output_signature=tf.float64)
 
   def scores(is_present):
     update = np.zeros(dim, np.float32)
