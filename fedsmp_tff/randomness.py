@@ -75,7 +75,7 @@ def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
   (True, False)
   """
   # What `StatelessRandomGetKeyCounter` returns; XLA's version of that drops half of the seed's bits.
-  words = tf.bitcast(tf.cast(seed, tf.int64), tf.uint64)
+  words = tf.bitcast(tf.ensure_shape(tf.cast(seed, tf.int64), [2]), tf.uint64)
   key, counter = tf.unstack(_philox(tf.constant(_SCRAMBLING_KEY, tf.uint64), words, tf.uint64))
   number = tf.bitcast(tf.cast(data, tf.int64), tf.uint64)
   folding_key = tf.bitwise.bitwise_xor(key, tf.constant(_FOLD, tf.uint64))

@@ -137,7 +137,10 @@ class GaussianChannel(mechanism_lib.FixedPoint, Channel):
 
 @dataclasses.dataclass(frozen=True)
 class LatticeChannel(integer_noise.Lattice, Channel):
-  """Rounds vectors of norm at most 1 to integers, adds integer noise, sums modulo 2^bits."""
+  """Rounds vectors of norm at most 1 to integers, adds integer noise, sums modulo 2^bits.
+
+  XLA must not compile `encode`: it draws other phases, and the server would rotate back by others.
+  """
 
   dtype = tf.int32
 

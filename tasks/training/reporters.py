@@ -113,11 +113,10 @@ class Metrics(loop.Reporter):
     """Returns the results of the run, for summary.json; `finished`: nothing ended it early.
 
     Raises:
-      InputError: If the run was ended early, and its tables were changed since it wrote them.
+      InputError: If the tables were changed since the run wrote them.
     """
     experiment, rounds = self._experiment, self._complete[0]
-    if not finished:
-      self._keep_complete()
+    self._keep_complete()
     rows = self._metrics.rows()
     accuracies = {
         int(row['round']): float(row['test_accuracy']) for row in rows if row['test_accuracy']

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import sys
@@ -201,38 +202,42 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
       of these is damaged.
   """
   own = pathlib.Path(run_dir) / LEDGER
+  column = 'rounds_charged'  # Of every run with noise.
+
+  def damaged(name, what):
+    return ledger_lib.LedgerError(
+        f'{own.with_name(name)} was changed ({what}), and cannot show how many rounds {LEDGER} must'
+        f' have. Restore {name} from a backup. If you know that the ledger is complete, remove'
+        f' {name}; without {tables.METRICS}, tasks.run then needs --overwrite.'
+    )
+
+  def rows_of_summary(path):
+    if path.exists() and not (content := read_json(path)):
+      raise ValueError('it is not a JSON object')
+    return [content] if path.exists() else []
+
+  # Before the ledger, which a run writes first. A round that an interrupt ended has no row of
+  # metrics: only the summary counts it.
+  rows = {}
+  for name, read in (
+      (tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, rows_of_summary)
+  ):
+    try:
+      rows[name] = read(own.with_name(name))
+    except ValueError as error:
+      raise damaged(name, error) from None
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
-  column = 'rounds_charged'  # Of every run with noise.
-  needed = own.exists() and found[-1][1].spec.noise_multiplier
-
-  def in_metrics(path):
-    counts = [int(row[column]) for row in tables.Table(path).rows() if needed or column in row]
-    return max(counts, default=0)
-
-  # A round that an interrupt ended has no row: only the summary counts it.
-  def in_summary(path):
-    content = read_json(path)
-    count = content.get(column, 0)
-    if type(count) is not int or (path.exists() and not content):
-      raise ValueError(f'it has no number as {column}')
-    return count
-
-  counted = {}
-  for name, count_in in ((tables.METRICS, in_metrics), (SUMMARY, in_summary)):
-    path = own.parent / name
-    try:
-      counted[path] = count_in(path)
-    except (ValueError, KeyError) as error:
+  record = found[-1][1] if own.exists() else None
+  default = None if record and record.spec.noise_multiplier else 0
+  for name in rows:
+    counts = [str(row.get(column, default)) for row in rows[name]]
+    if wrong := [count for count in counts if not re.fullmatch('[0-9]+', count)]:
+      raise damaged(name, f'{column} is {wrong[0]!r}')
+    most = max(map(int, counts), default=0)
+    if most > (record.rounds_charged if record else 0):
       raise ledger_lib.LedgerError(
-          f'{path} was changed ({error}), and cannot show whether {own} is complete. Restore {name}'
-          f' from a backup. If you know that the ledger is complete, remove {name}; without'
-          f' {tables.METRICS}, tasks.run then needs --overwrite.'
-      ) from None
-  path = max(counted, key=counted.get)
-  if counted[path] > (found[-1][1].rounds_charged if own.exists() else 0):
-    raise ledger_lib.LedgerError(
-        f'{own} is truncated or missing: {path} has {counted[path]} rounds.'
-        f' {ledger_lib.REMEDY}.'
-    )
+          f'{own} is truncated or missing: {own.with_name(name)} has {most} rounds.'
+          f' {ledger_lib.REMEDY}.'
+      )
   return found

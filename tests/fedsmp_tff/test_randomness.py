@@ -60,6 +60,11 @@ def _halves(number):
 
 class TestFoldIn:
 
+  @pytest.mark.parametrize('seed', [[5], [5, 6, 7], 5])
+  def test_another_shape_is_refused(self, seed):
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match='shape'):
+      randomness.fold_in(tf.constant(seed, tf.int64), 0)
+
   @pytest.mark.parametrize('seed', [[0, 0], [3, -1], [-1, 4], [-5, 2**62 + 7]])
   @pytest.mark.parametrize('data', [0, 7, -(2**62), 2**63 - 1])
   def test_it_is_a_block_of_philox_that_128_bits_choose(self, seed, data):

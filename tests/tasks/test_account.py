@@ -199,8 +199,8 @@ class TestLedger:
     status, out, err = self._account(capsys, f'--ledger={one}')
     assert status == 1 and 'summary.json has 5 rounds' in err and 'VALID' not in out
     # What counts the rounds is damaged too.
-    for damaged in ('\0' * 50, '{"rounds_charged": 5', '[5]', *(
-        f'{{"rounds_charged": {count}}}' for count in ('null', '"5"', 'true', 'NaN', '5.0')
+    for damaged in ('\0' * 50, '{"rounds_charged": 5', '[5]', '{"rounds": 5}', *(
+        f'{{"rounds_charged": {count}}}' for count in ('null', '-1', 'true', 'NaN', '5.0')
     )):
       (one / 'summary.json').write_text(damaged)
       status, out, err = self._account(capsys, f'--ledger={one}')
