@@ -45,13 +45,12 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
       or not all((path / name).exists() for name in files)
   ):
     return {}
-  if 'rounds_charged' in found:
-    try:
-      record = ledger_lib.read(path / run_directory.LEDGER)
-    except ledger_lib.LedgerError:
-      return {}
-    if record.rounds_charged != found['rounds_charged']:
-      return {}
+  try:
+    record = dict(run_directory.ledgers(path)).get(path / run_directory.LEDGER)
+  except ledger_lib.LedgerError:
+    return {}
+  if 'rounds_charged' in found and (not record or record.rounds_charged != found['rounds_charged']):
+    return {}
   return found
 
 

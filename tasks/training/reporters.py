@@ -113,10 +113,13 @@ class Metrics(loop.Reporter):
     """Returns the results of the run, for summary.json; `finished`: nothing ended it early.
 
     Raises:
-      InputError: If the tables were changed since the run wrote them.
+      InputError: If metrics.csv, or before the last round timings.csv, was changed.
     """
     experiment, rounds = self._experiment, self._complete[0]
-    self._keep_complete()
+    if finished:  # The results need no timings: if these were changed, nothing is lost.
+      self._metrics.keep(rounds, self._complete[1]['metrics'])
+    else:
+      self._keep_complete()
     rows = self._metrics.rows()
     accuracies = {
         int(row['round']): float(row['test_accuracy']) for row in rows if row['test_accuracy']

@@ -205,16 +205,19 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   column = 'rounds_charged'  # Of every run with noise.
 
   def damaged(name, what):
+    consequence = '; tasks.run then needs --overwrite' if name == tables.METRICS else ''
     return ledger_lib.LedgerError(
-        f'{own.with_name(name)} was changed ({what}), and cannot show how many rounds {LEDGER} must'
-        f' have. Restore {name} from a backup. If you know that the ledger is complete, remove'
-        f' {name}; without {tables.METRICS}, tasks.run then needs --overwrite.'
+        f'{own.with_name(name)} is damaged ({what}), and cannot show whether {LEDGER} is complete.'
+        f' Restore {name} from a backup. If you know that the ledger is complete, or that the run had'
+        f' none, remove {name}{consequence}.'
     )
 
   def rows_of_summary(path):
-    if path.exists() and not (content := read_json(path)):
-      raise ValueError('it is not a JSON object')
-    return [content] if path.exists() else []
+    if not path.exists():
+      return []
+    if not (content := read_json(path)):
+      raise ValueError('it can\'t be read, or is empty')
+    return [content]
 
   # Before the ledger, which a run writes first. A round that an interrupt ended has no row of
   # metrics: only the summary counts it.
@@ -224,16 +227,18 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   ):
     try:
       rows[name] = read(own.with_name(name))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
       raise damaged(name, error) from None
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
-  record = found[-1][1] if own.exists() else None
+  record = dict(found).get(own)
   default = None if record and record.spec.noise_multiplier else 0
   for name in rows:
-    counts = [str(row.get(column, default)) for row in rows[name]]
-    if wrong := [count for count in counts if not re.fullmatch('[0-9]+', count)]:
-      raise damaged(name, f'{column} is {wrong[0]!r}')
+    counts = [json.dumps(row.get(column, default)) for row in rows[name]]
+    form = '"[0-9]{1,18}"|0' if name == tables.METRICS else '[0-9]{1,18}'
+    if wrong := [count for count in counts if not re.fullmatch(form, count)]:
+      raise damaged(name, f'{column} is missing' if 'null' in wrong else f'{column}: {wrong[0]}')
+    counts = [count.strip('"') for count in counts]
     most = max(map(int, counts), default=0)
     if most > (record.rounds_charged if record else 0):
       raise ledger_lib.LedgerError(

@@ -51,7 +51,10 @@ class Table:
     if '\0' in content:
       raise ValueError('it has zero bytes')
     # A full disk or a kill can end the file within a row.
-    whole = io.StringIO(content[: content.rfind('\n') + 1], newline='')
+    end = content.rfind('\n') + 1
+    if '\r' in content[end:-1]:
+      raise ValueError('its line ends were changed')
+    whole = io.StringIO(content[:end], newline='')
     try:
       rows = [*csv.DictReader(whole, strict=True)]
     except csv.Error as error:

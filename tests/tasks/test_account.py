@@ -200,11 +200,12 @@ class TestLedger:
     assert status == 1 and 'summary.json has 5 rounds' in err and 'VALID' not in out
     # What counts the rounds is damaged too.
     for damaged in ('\0' * 50, '{"rounds_charged": 5', '[5]', '{"rounds": 5}', *(
-        f'{{"rounds_charged": {count}}}' for count in ('null', '-1', 'true', 'NaN', '5.0')
+        f'{{"rounds_charged": {count}}}'
+        for count in ('null', '-1', 'true', 'NaN', '5.0', '"5"', '1' * 5000, '1' * 4000)
     )):
       (one / 'summary.json').write_text(damaged)
       status, out, err = self._account(capsys, f'--ledger={one}')
-      assert status == 1 and 'summary.json was changed' in err and 'VALID' not in out
+      assert status == 1 and 'summary.json is damaged' in err and 'VALID' not in out
     (one / 'summary.json').unlink()
     table = rows.encode()
     for damaged in (
@@ -212,8 +213,22 @@ class TestLedger:
         table[:-8] + b'\0' * 8, table.replace(b'1,1', b'"1,1'), table.replace(b'1,1', b'1'),
         table.replace(b'1,1', b'1,1,1'), table.replace(b'1,1\n', b''),
         table.replace(b'_charged', b'_chargeD'), table.replace(b'5,5', '5,\u00b2'.encode()),
-        table.replace(b'5,5', b'5,'),
+        table.replace(b'5,5', b'5,'), table.replace(b'\n', b'\r'),
     ):
       (one / 'metrics.csv').write_bytes(damaged)
       status, out, err = self._account(capsys, f'--ledger={one}')
-      assert status == 1 and 'metrics.csv was changed' in err and 'VALID' not in out
+      assert status == 1 and 'metrics.csv is damaged' in err and 'VALID' not in out
+
+  def test_a_round_that_a_running_run_begins_meanwhile_is_no_damage(
+      self, tmp_path, capsys, monkeypatch
+  ):
+    (one,) = self._runs(tmp_path, (2, {}))
+    read = ledger_lib.read
+
+    def read_and_go_on(path):
+      record = read(path)
+      (one / 'metrics.csv').write_text('round,rounds_charged\n0,0\n1,1\n2,2\n3,3\n')
+      return record
+
+    monkeypatch.setattr(ledger_lib, 'read', read_and_go_on)
+    assert self._account(capsys, f'--ledger={one}')[0] == 0

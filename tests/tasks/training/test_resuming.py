@@ -249,7 +249,7 @@ def _end_in_overwrite(out):
     (_cut('timings.csv', 20), 2, '{out}/timings.csv was cut or changed'),
     (lambda out: (out / 'config.json').unlink(), 2, 'config.json is missing or'),
     (_end_in_overwrite, 2, 'config.json is missing or'),
-    (lambda out: (out / 'metrics.csv').write_bytes(b'\xff'), 1, 'metrics.csv was changed'),
+    (lambda out: (out / 'metrics.csv').write_bytes(b'\xff'), 1, 'metrics.csv is damaged'),
     *(
         (lambda out, text=text: (out / 'config.json').write_text(text), 2,
          "config.json is missing or can't be read")
