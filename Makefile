@@ -23,7 +23,7 @@ test-slow: $(INSTALLED)
 
 # Plants faults in privacy code, one at a time; tests must catch each.
 planted: $(INSTALLED)
-	$(VENV)/bin/python -m tests.planted $(ARGS)
+	$(PYTEST) -m slow tests/project/test_planted.py $(ARGS)
 
 # Tables and figures of a grid, with the grid's name: make results NAME=main/fashion_mnist ARGS=--seeds=3
 results: $(INSTALLED)

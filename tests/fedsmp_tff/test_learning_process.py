@@ -129,21 +129,18 @@ class TestExecution:
       np.testing.assert_array_equal(mask, numpy_reference.top_coordinates(public, 4))
     # The test would see nothing if the masks did not change on the way.
     assert len({tuple(mask) for mask in masks}) > 1
-
-  def test_set_model_weights_moves_the_top_coordinates_too(self):
-    process = _build(_topk(mask_rounds=5))
-    # In the middle of the rounds that keep a mask.
-    state = process.next(process.initialize(), linear_runs.datasets()).state
-    weights = process.get_model_weights(state)
+    # Within the rounds of a mask other weights have other top coordinates.
+    held, weights = state.aggregator.coordinates, process.get_model_weights(state)
     other = tff.learning.models.ModelWeights(tuple(10 - 3 * w for w in weights.trainable), ())
     state = process.set_model_weights(state, other)
     np.testing.assert_array_equal(
         linear_runs.flat(process.get_model_weights(state)), linear_runs.flat(other)
     )
-    public = linear_runs.numpy_update(other, linear_runs.PUBLIC, linear_runs.RATE)
+    public = linear_runs.numpy_update(other, linear_runs.PUBLIC, linear_runs.RATE * 0.5**5)
     np.testing.assert_array_equal(
         state.aggregator.coordinates, numpy_reference.top_coordinates(public, 4)
     )
+    assert not np.array_equal(state.aggregator.coordinates, held)
 
   def test_set_hparams_sets_the_rates(self):
     process = _build(sparsifiers.Dense(), clip=None)
@@ -156,20 +153,6 @@ class TestExecution:
     np.testing.assert_array_equal(
         linear_runs.flat(process.get_model_weights(after)),
         linear_runs.flat(process.get_model_weights(state)),
-    )
-
-  def test_any_server_optimizer(self):
-    adam = tff.learning.optimizers.build_adam(0.01)
-    updates = []
-    for optimizer in (None, adam):
-      process = _build(sparsifiers.Dense(), clip=None, server_optimizer=optimizer)
-      state = process.initialize()
-      after = process.next(state, linear_runs.datasets()).state
-      before, after = (linear_runs.flat(process.get_model_weights(s)) for s in (state, after))
-      updates.append(before - after)
-    # Adam's first step: a gradient over its absolute value and 1e-7.
-    np.testing.assert_allclose(
-        updates[1], 0.01 * updates[0] / (np.abs(updates[0]) + 1e-7), rtol=1e-3
     )
 
   @pytest.mark.parametrize('seed', [None, 3])

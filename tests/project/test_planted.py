@@ -6,6 +6,6 @@ from tests import planted
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('number', range(1, len(planted.FAULTS) + 1))
-def test_a_planted_fault_is_caught(number):
-  assert planted.main([number]) == 0
+@pytest.mark.parametrize('fault', planted.FAULTS, ids=lambda fault: fault.file)
+def test_a_planted_fault_is_caught(fault):
+  assert planted.caught(fault)

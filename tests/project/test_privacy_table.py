@@ -1,7 +1,9 @@
 """Tests that docs/privacy.md marks every file and column of real runs, and no others."""
 
+import contextlib
 import dataclasses
 import fnmatch
+import io
 import pathlib
 import re
 
@@ -43,20 +45,28 @@ def _table(title):
 
 
 @pytest.fixture(scope='module')
-def runs(tmp_path_factory):
-  """Runs that have between them every kind of file and column."""
+def runs_and_texts(tmp_path_factory):
+  """Runs that have between them every kind of file and column; stdout and stderr of each command."""
   data_dir = tmp_path_factory.mktemp('data')
   small_data.write_fashion_mnist(data_dir)
   head, sampled = (tmp_path_factory.mktemp(name) for name in ('head', 'sampled'))
+  texts = []
   for out, *flags in (
       (head, *_FLAGS),
       (head, '--algorithm=fedsmp_topk', '--clip_quantile=0.5', '--rounds=2', '--trainable=head',
        '--warm_start=public', '--seed=1', '--overwrite'),
       (sampled, *_FLAGS, '--seed=1', '--eval_examples=5'),
   ):
-    assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
+    texts.append((io.StringIO(), io.StringIO()))
+    with contextlib.redirect_stdout(texts[-1][0]), contextlib.redirect_stderr(texts[-1][1]):
+      assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
   finished.clean(sampled)
-  return head, sampled
+  return (head, sampled), texts
+
+
+@pytest.fixture
+def runs(runs_and_texts):
+  return runs_and_texts[0]
 
 
 def test_every_file_is_marked_and_no_other(runs):
@@ -86,15 +96,14 @@ def test_events_have_the_columns_of_metrics_and_times(runs):
   assert marks['events.out.tfevents.*'] == marks['timings.csv'] == 'outside'
 
 
-def test_what_a_run_prints_is_outside_where_it_has_times(data_dir, tmp_path, capsys):
-  assert commands.main(commands.tiny(data_dir, tmp_path / 'run', *_FLAGS)) == 0
-  printed = capsys.readouterr()
-  plan, results = printed.out.split('\noutput: ', 1)
+def test_what_a_run_prints_is_outside_where_it_has_times(runs_and_texts):
+  out, err = (text.getvalue() for text in runs_and_texts[1][0])
+  plan, results = out.split('\noutput: ', 1)
   marks = _rows('artifact')
   for name, text in (
       ('the plan on standard output', plan),
       ('the results on standard output', results),
-      ('lines of progress on standard error', printed.err),
+      ('lines of progress on standard error', err),
   ):
     assert text and marks[name] == ('outside' if _TIME.search(text) else 'inside'), name
   assert marks["`logs/*` of a sweep's directory"] == 'outside'

@@ -1,6 +1,7 @@
 """Tests of the tables in docs/aggregator.md: what keeps the guarantee, of all that TFF composes."""
 
 import collections
+import functools
 import inspect
 import pathlib
 import re
@@ -74,6 +75,7 @@ _ARGUMENTS = {
 }
 
 
+@functools.cache
 def _build(name, gradients=True, **metrics):
   """Builds a process; `gradients` is whether mime's have an aggregator of their own."""
   make = _ours if 'unweighted' in name else _weighted

@@ -176,7 +176,7 @@ _CHOICES = {
     'clipping schedule': (fedsmp_tff.RandK(num=4), {'clipping_schedule': _halved}),
     'server schedule': (fedsmp_tff.RandK(num=4), {
         'server_optimizer': tff.learning.optimizers.schedule_learning_rate(
-            tff.learning.optimizers.build_sgdm(), _halved
+            tff.learning.optimizers.build_adam(0.01), _halved
         )
     }),
 }

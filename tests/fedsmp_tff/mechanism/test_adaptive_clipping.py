@@ -119,9 +119,9 @@ class TestExecution:
     state = process.initialize()
     output = process.next(state, zeros)
     adaptive = adaptive_clipping.AdaptiveClipping()
-    expected = sigma / adaptive.value_weight(sigma, _CLIENTS) / _CLIENTS
-    assert factory.mechanism.values_noise_multiplier > sigma
-    distributions.assert_normal(output.result, expected)
+    multiplier = sigma / adaptive.value_weight(sigma, _CLIENTS)
+    assert factory.mechanism.values_noise_multiplier == pytest.approx(multiplier)
+    distributions.assert_normal(output.result, multiplier / _CLIENTS)
     factory, votes = _factory(sigma=sigma), []
     process = factory.create(_VECTOR)
     state, zeros = process.initialize(), [np.zeros(_DIM, np.float32)] * _CLIENTS

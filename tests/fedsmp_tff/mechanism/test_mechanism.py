@@ -5,7 +5,6 @@ import math
 import pytest
 from scipy import stats
 
-from fedsmp_tff.mechanism import adaptive_clipping
 from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 
@@ -55,13 +54,6 @@ class TestComputation:
     # N(0, C^2 sigma^2 / r): Algorithm 1.
     few = _mechanism(num_slots=8, min_reports=5, noise_multiplier=1.4)
     assert few.share_stddev == pytest.approx(1.4 / math.sqrt(5))
-
-  def test_only_adaptive_clipping_takes_room_from_the_values(self):
-    plain = _mechanism()
-    assert (plain.vote_weight, plain.value_weight, plain.values_noise_multiplier) == (0, 1, 1)
-    adaptive = _mechanism(adaptive_clipping=adaptive_clipping.AdaptiveClipping())
-    assert adaptive.vote_weight > 0 and adaptive.value_weight < 1
-    assert adaptive.values_noise_multiplier == pytest.approx(1 / adaptive.value_weight)
 
   def test_encoding(self):
     assert _mechanism(num_slots=100_000, noise_multiplier=0.5, bits=11).bits == 11

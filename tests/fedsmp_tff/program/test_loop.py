@@ -196,15 +196,6 @@ class TestLedger:
     self._refused(tmp_path, spec, 'releases metrics of clients exactly', exact, spec.sampler())
     loop._check_releases(process(fedsmp_tff.no_client_metrics))
 
-  @pytest.mark.parametrize('rule', [
-      dict(adaptive_clipping=fedsmp_tff.AdaptiveClipping()),
-      dict(clipping_schedule=lambda round_num: 0.5),
-  ])
-  def test_a_clip_that_follows_a_rule_has_the_same_epsilon(self, tmp_path, rule):
-    spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
-    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec) as ledger:
-      _run([], 1, process=_process(1.0, **rule), sampler_seed=None, ledger=ledger)
-
 
 @pytest.mark.usefixtures('checkpoint_each_round')
 class TestGoingOn:

@@ -32,13 +32,13 @@ def _log_until_round_2(line):
     raise interruption.Interrupted(signal.SIGTERM)
 
 
-@pytest.mark.parametrize('flag', [f'--release_manager={__name__}:interrupted_manager', '--workers=1'])
+@pytest.mark.parametrize('flag', [f'--release_manager={__name__}:interrupted_manager', '--p=0.1'])
 def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
     flag, data_dir, tmp_path, capsys, monkeypatch
 ):
   run = commands.tiny(data_dir, tmp_path / 'run', '--seed=1', '--rounds_per_evaluation=9')
   with monkeypatch.context() as patch:
-    if flag == '--workers=1':
+    if flag == '--p=0.1':
       patch.setattr(reporters, '_SECONDS_PER_LINE', 0)
       patch.setattr(reporters, '_log', _log_until_round_2)
     assert commands.main([*run, flag]) == 143
@@ -74,7 +74,8 @@ def test_a_table_that_another_program_saved(
   monkeypatch.setattr(reporters, '_log', save_in_round_2)
   # Only the timings of a finished run are in no result.
   lost = is_interrupted or name == 'metrics.csv'
-  assert commands.main(commands.tiny(data_dir, tmp_path / 'run')) == (2 if lost else 0)
+  run = commands.tiny(data_dir, tmp_path / 'run', '--seed=1')
+  assert commands.main(run) == (2 if lost else 0)
   assert (f'{name} was cut or changed' in capsys.readouterr().err) == lost
   assert (tmp_path / 'run' / 'summary.json').exists() != lost
 
@@ -99,13 +100,11 @@ def test_accuracy_on_samples(data_dir, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('seconds', [0, 100_000])
-def test_lines_of_progress(seconds, data_dir, tmp_path):
-  flags = ('--algorithm=fedavg', '--rounds=6', '--rounds_per_evaluation=2')
-  process = commands.command(
-      commands.tiny(data_dir, tmp_path / 'run', *flags),
-      {'tasks.training.reporters._SECONDS_PER_LINE': seconds},
-  )
-  printed, err = commands.ended(process)
+def test_lines_of_progress(seconds, data_dir, tmp_path, monkeypatch, capfd):
+  monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', seconds)
+  flags = ('--seed=1', '--algorithm=fedavg', '--rounds=6', '--rounds_per_evaluation=2')
+  assert commands.main(commands.tiny(data_dir, tmp_path / 'run', *flags)) == 0
+  printed, err = capfd.readouterr()
   assert re.search(r'^  time +\d+:\d\d:\d\d \(h:mm:ss\) for rounds', printed, re.MULTILINE)
   first, compiling, *lines = err.splitlines()
   assert re.fullmatch(r'round 0/6: loss [\d.]+, accuracy [\d.]+ %', first)

@@ -24,11 +24,12 @@ def _public_only(data_dir, out, *arguments):
   return _run(data_dir, out, '--algorithm=public_only', *arguments)
 
 
-@pytest.fixture
-def public(data_dir, tmp_path):
-  out = tmp_path / 'public'
-  assert _public_only(data_dir, out, '--public_examples=20') == 0
-  return out
+@pytest.fixture(scope='module')
+def public(tmp_path_factory):
+  made = tmp_path_factory.mktemp('public')
+  small_data.write_fashion_mnist(made / 'data')
+  assert _public_only(made / 'data', made / 'run', '--public_examples=20') == 0
+  return made / 'run'
 
 
 def _epsilon_after(out, rounds):
@@ -78,9 +79,21 @@ def test_rounds_start_from_the_weights_of_public_only(public, data_dir, tmp_path
 @pytest.mark.parametrize('flags', [
     ('--algorithm=dp_fedavg',), ('--algorithm=fedsmp_topk', '--p=0.4'),
 ])
-def test_rounds_train_the_last_layer_of_the_public_model(flags, public, data_dir, tmp_path):
+def test_rounds_train_the_last_layer_of_the_public_model(
+    flags, public, data_dir, tmp_path, monkeypatch
+):
+  seen, split = [], features.split
+
+  def noted(model, weights, examples, is_scored):
+    seen.append((examples, split(model, weights, examples, is_scored)))
+    return seen[-1][1]
+
+  monkeypatch.setattr(features, 'split', noted)
   out = tmp_path / 'run'
   assert _run(data_dir, out, *flags, *_HEAD) == 0
+  # The body follows from public examples alone.
+  (((x, _), (body, _)),) = seen
+  assert len(x) == 20 and np.abs(body.mean).max() > 0
   with np.load(public / 'weights.npz') as file:
     before = dict(file)
   with np.load(out / 'weights.npz') as file:
@@ -101,19 +114,6 @@ def test_rounds_train_the_last_layer_of_the_public_model(flags, public, data_dir
   config = _json(out / 'config.json')
   assert config['dim'] == 4 * 10 + 10
   assert config['num_kept'] == (20 if '--p=0.4' in flags else 50)
-
-
-def test_the_body_follows_from_public_examples(data_dir, tmp_path, monkeypatch):
-  seen, split = [], features.split
-
-  def noted(model, weights, examples, is_scored):
-    seen.append((examples, split(model, weights, examples, is_scored)))
-    return seen[-1][1]
-
-  monkeypatch.setattr(features, 'split', noted)
-  assert _run(data_dir, tmp_path / 'run', '--algorithm=dp_fedavg', *_HEAD, '--rounds=1') == 0
-  (((x, _), (body, _)),) = seen
-  assert len(x) == 20 and np.abs(body.mean).max() > 0
 
 
 @pytest.mark.slow
