@@ -1,12 +1,9 @@
 """`python -m tasks.account`: epsilon by every accountant, or the sigma or the rounds for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 import dataclasses
 import functools
 import math
-import pathlib
 import sys
 from typing import Optional
 
@@ -107,14 +104,22 @@ def _main(options: Options, rest: list[str]) -> None:
 
 
 def _account_for_numbers(options: Options) -> None:
-  _check_complete(options)
+  needed = ['clients_per_round', 'population']
+  if options.epsilon is None:
+    needed += ['noise_multiplier', 'rounds']
+  elif (options.noise_multiplier is None) == (options.rounds is None):
+    raise errors.InputError(
+        '--epsilon needs either --rounds, for which it finds sigma, or --noise_multiplier, for'
+        ' which it finds the number of rounds. Set exactly one of them.'
+    )
+  for name in needed:
+    if getattr(options, name) is None:
+      raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
   shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS[name] for name in options.accountant)]
   with errors.naming_flags(options_lib.options_of(Options)):
     spec = spec_lib.PrivacySpec(
-        population=n,
-        clients_per_round=options.clients_per_round,
-        rounds=options.rounds or 1,
+        population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
         noise_multiplier=1.0 if options.noise_multiplier is None else options.noise_multiplier,
         clipping_norm=1.0,
         delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
@@ -139,26 +144,25 @@ def _account_for_numbers(options: Options) -> None:
   )
 
 
-def _check_complete(options: Options) -> None:
-  """Raises `InputError` if a number is missing."""
-  needed = ['clients_per_round', 'population']
-  if options.epsilon is None:
-    needed += ['noise_multiplier', 'rounds']
-  elif (options.noise_multiplier is None) == (options.rounds is None):
-    raise errors.InputError(
-        '--epsilon needs either --rounds, for which it finds sigma, or --noise_multiplier, for'
-        ' which it finds the number of rounds. Set exactly one of them.'
-    )
-  for name in needed:
-    if getattr(options, name) is None:
-      raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
-
-
 def _account_for_runs(run_dirs: list[str], options: Options) -> None:
-  """Prints what the runs in these directories have spent together."""
-  runs = _read_ledgers(run_dirs)
+  """Prints what the runs in these directories have spent together; refuses a missing ledger."""
+  runs = []
+  for run_dir in run_dirs:
+    if not (found := run_directory.ledgers(run_dir)):
+      raise errors.InputError(
+          f'--ledger={run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
+          ' run; separate several by spaces.'
+      )
+    runs += found
   for path, record in runs:
-    _print_run(path, record)
+    spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'
+    print(
+        f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
+        f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
+        f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
+        f' {noise if spec.noise_multiplier else "no noise"}; initial weights:'
+        f' {record.initial_weights or "not recorded"}'
+    )
   if unbounded := [path for path, record in runs if record.unbounded]:
     print(f'\nQuote none: {unbounded[0]} is of a run without noise, so that epsilon is infinite.')
     return
@@ -184,41 +188,8 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   _print_answers(epsilons, rounds, options, seeded=any(record.seeded for _, record in runs))
 
 
-def _read_ledgers(run_dirs: list[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
-  """Reads the ledgers of runs; refuses a missing or truncated one."""
-  runs = []
-  for run_dir in run_dirs:
-    found = run_directory.ledgers(run_dir)
-    if not found:
-      raise errors.InputError(
-          f'--ledger={run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
-          ' run; separate several by spaces.'
-      )
-    runs += found
-  return runs
-
-
-def _print_run(path: pathlib.Path, record: ledger_lib.Record) -> None:
-  spec = record.spec
-  print(
-      f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
-      f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
-      f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
-      f' {_noise_text(record)}; initial weights:'
-      f' {record.initial_weights or "not recorded"}'
-  )
-
-
-def _noise_text(record: ledger_lib.Record) -> str:
-  if not record.spec.noise_multiplier:
-    return 'no noise'
-  return _SEEDED if record.seeded else 'fresh noise'
-
-
 def _print_answers(
-    answers: Mapping[accountants.Accountant, float],
-    rounds: accountants.Rounds,
-    options: Options,
+    answers: Mapping[accountants.Accountant, float], rounds: accountants.Rounds, options: Options,
     seeded: bool = False,
 ) -> None:
   """Prints which answer to quote, then each with its status for these rounds."""

@@ -42,11 +42,7 @@ def _failures() -> tuple[type[BaseException], ...]:
   )
 
 
-def run(
-    settings: settings_lib.RunSettings,
-    place: place_lib.PlaceSettings,
-    output: place_lib.OutputSettings,
-) -> int:
+def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> int:
   """Runs Algorithm 1, or resumes the run in --output_dir; returns the exit status.
 
   The comments on the right are the lines of the paper.
@@ -54,7 +50,7 @@ def run(
   Raises:
     InputError: If a flag does not fit the data, or the run in the directory.
   """
-  if (result := finished.text(settings, output)) is not None:
+  if (result := finished.text(settings, place)) is not None:
     print(result)
     return 0
   _prepare_tensorflow(seeded=settings.seed is not None)
@@ -65,18 +61,20 @@ def run(
   from tasks.training import reporters
   from tasks.training import resuming
 
-  s, stop, manager = settings, interruption.Interruption(), _release_manager(output)
-  path = output.output_dir or _new_directory(s)
+  s, stop, manager = settings, interruption.Interruption(), _release_manager(place)
+  # The process id separates batch jobs that start in the same second.
+  now = f'{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
+  path = place.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.handled(_failures()))
     stack.enter_context(place_lib.context(place))
-    out = stack.enter_context(run_directory.RunDirectory(path, output.overwrite))
+    out = stack.enter_context(run_directory.RunDirectory(path, place.overwrite))
     stop.before_end = out.remove_if_new
     resuming.check_flags(out, s)
     experiment = resuming.build(out, s, place.data_dir)                 # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
     print(plan.text(experiment), flush=True)
-    if output.dry_run:
+    if place.dry_run:
       return 0
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
     print(f'\noutput: {out.path}\n', flush=True)
@@ -117,19 +115,13 @@ def _prepare_tensorflow(seeded: bool) -> None:
     os.environ['TF_DETERMINISTIC_OPS'] = '1'
 
 
-def _release_manager(output: place_lib.OutputSettings) -> Any:
+def _release_manager(place: place_lib.PlaceSettings) -> Any:
   """Returns the `ReleaseManager` of --release_manager; None without it."""
-  if output.release_manager is None:
+  if place.release_manager is None:
     return None
   import tensorflow_federated as tff
 
-  return plugins.call('release_manager', output.release_manager, tff.program.ReleaseManager)
-
-
-def _new_directory(settings: settings_lib.RunSettings) -> str:
-  now = time.strftime('%Y%m%d-%H%M%S')
-  # The process id separates batch jobs that start in the same second.
-  return f'runs/{settings.task}-{settings.algorithm}-{now}-{os.getpid()}'
+  return plugins.call('release_manager', place.release_manager, tff.program.ReleaseManager)
 
 
 main = command.Command(

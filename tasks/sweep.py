@@ -242,16 +242,14 @@ def _run(runs: Sequence[_Run]) -> int:
 @contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
   """Collects SIGTERM and SIGINT in a list, for the run, which ends in its own way."""
-  received, previous = [], {}
-  for number in (signal.SIGTERM, signal.SIGINT):
-    # A shell's background job ignores SIGINT, and still does here.
-    if signal.getsignal(number) is not signal.SIG_IGN:
-      previous[number] = signal.signal(number, lambda number, _: received.append(number))
-  try:
+  received = []
+  with contextlib.ExitStack() as stack:
+    for number in (signal.SIGTERM, signal.SIGINT):
+      # A shell's background job ignores SIGINT, and still does here.
+      if signal.getsignal(number) is not signal.SIG_IGN:
+        before = signal.signal(number, lambda number, _: received.append(number))
+        stack.callback(signal.signal, number, before)
     yield received
-  finally:
-    for number, handler in previous.items():
-      signal.signal(number, handler)
 
 
 main = command.Command(

@@ -1,11 +1,8 @@
 """`python -m tasks.tune --task=TASK`: the best p by Theorem 2, from public data alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
-import typing
-from typing import Optional
+from typing import Any, Optional
 
 import tqdm
 
@@ -14,9 +11,6 @@ from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.cli import settings as settings_lib
-
-if typing.TYPE_CHECKING:
-  from fedsmp_tff.theory import estimation
 
 _TITLES = {theorem_2.RANDK: 'rand-k', theorem_2.TOPK: 'top-k'}
 
@@ -98,8 +92,8 @@ def _check(settings: settings_lib.RunSettings) -> None:
     )
 
 
-def _report(estimate: estimation.Estimate, training: theorem_2.Training) -> None:
-  """Prints the constants, and the best p."""
+def _report(estimate: Any, training: theorem_2.Training) -> None:
+  """Prints the constants of an `estimation.Estimate`, and the best p."""
   c = estimate.constants
   print(
       f'  L = {c.smoothness:.4g}, zeta^2 = {c.gradient_variance:.4g}, beta^2 ='
@@ -137,7 +131,7 @@ main = command.Command(
         'tasks.run --help). It trains only on the public examples of that run, so it costs no',
         'privacy.',
     ),
-    lambda settings, place, _, options: _tune(settings, place.data_dir, options),
+    lambda settings, place, options: _tune(settings, place.data_dir, options),
     (Options,),
     parse=lambda arguments, *tables, program: settings_lib.parse(
         [f'--trainable={settings_lib.ALL}', *arguments], *tables, program=program

@@ -86,11 +86,6 @@ class Command:
   parse: Callable[..., Sequence[Any]] = parse
   failures: Callable[[], tuple[type[BaseException], ...]] = tuple
 
-  @property
-  def program(self) -> str:
-    """The command line that starts it."""
-    return f'python -m {self.name}'
-
   def main(self, argv: Sequence[str]) -> int:
     """Runs a command line, which starts with the command; prints one line for an error.
 
@@ -103,7 +98,8 @@ class Command:
         text = options.help_text(self.new_flags(*self.tables), full=_FULL_HELP in argv)
         print(*self.usage, text, sep='\n')
         return 0
-      return self.run(*self.parse(argv[1:], *self.tables, program=self.program)) or 0
+      program = f'python -m {self.name}'
+      return self.run(*self.parse(argv[1:], *self.tables, program=program)) or 0
     except BrokenPipeError:  # The reader ended, as in `| head`: discard the rest.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 1

@@ -70,9 +70,9 @@ class Cell:
   @functools.cached_property
   def settings(self) -> settings_lib.RunSettings:
     """The settings that the flags make; raises `InputError` if a flag is wrong."""
-    settings, _, output = settings_lib.parse(self.flags)
+    settings, place = settings_lib.parse(self.flags)
     for name in ('dry_run', 'output_dir', 'overwrite'):
-      if getattr(output, name):
+      if getattr(place, name):
         raise errors.InputError(
             f'--{name} is not a flag of a grid: its runs write results to directories of their own,'
             ' once. Remove the flag; `tasks.sweep --print` lists commands to run by hand.'

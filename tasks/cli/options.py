@@ -185,10 +185,7 @@ def help_text(flag_values: flags.FlagValues, full: bool) -> str:
 
 
 def make(
-    table: type[_Table],
-    parsed: flags.FlagValues,
-    presets: Collection[str] = (),
-    prefix: str = '',
+    table: type[_Table], parsed: flags.FlagValues, presets: Collection[str] = (), prefix: str = ''
 ) -> _Table:
   """Returns an instance of a dataclass of options.
 
@@ -219,13 +216,7 @@ def make(
     if name not in given and opt.default_fn is not None and opt.has_effect(values):
       if all(values[other] is None for other in opt.excludes):
         values[name] = opt.default_fn(values)
-  _check(table, values, given, prefix)
-  return table(**values)
-
-
-def _check(table: type, values: Mapping[str, Any], given: Collection[str], prefix: str) -> None:
-  """Raises `InputError` if values break a rule; `given` are the names that the user has set."""
-  for name, opt in options_of(table).items():
+  for name, opt in opts.items():
     kind, value = _types_of(table)[name], values[name]
     if name in given and not opt.has_effect(values):
       raise no_effect(prefix + name, opt.requires.text)
@@ -237,6 +228,7 @@ def _check(table: type, values: Mapping[str, Any], given: Collection[str], prefi
         )
     if kind in (int, float) and value is not None and not opt.allows(value):
       raise errors.InputError(f'--{prefix}{name} must be {opt.range_text(kind)}; got {value}.')
+  return table(**values)
 
 
 def no_effect(name: str, condition: str) -> errors.InputError:

@@ -85,7 +85,5 @@ def flags_of(row: Row) -> tuple[str, ...]:
 
 @functools.cache
 def settings_of(task: str) -> settings_lib.RunSettings:
-  """Returns the paper's settings of DP-FedAvg for a task, or the defaults of another task."""
-  path = _DIRECTORY / f'{task}.flags'
-  preset = f'--flagfile={path}' if path.exists() else f'--task={task}'
-  return settings_lib.parse([preset, '--algorithm=dp_fedavg'])[0]
+  """Returns the settings of DP-FedAvg in a task's file of flags."""
+  return settings_lib.parse([f'--flagfile={_DIRECTORY / task}.flags', '--algorithm=dp_fedavg'])[0]

@@ -13,7 +13,7 @@ _GROUP = 'Runtime'
 
 @dataclasses.dataclass(frozen=True)
 class PlaceSettings:
-  """Sets the location of the data, and the runtime of a run."""
+  """Sets the location of the data, the runtime, and the directory of a run's files."""
 
   data_dir: Optional[str] = options.option(
       None,
@@ -47,12 +47,6 @@ class PlaceSettings:
       600.0, 'Timeout per client in seconds: its worker is ended, and the client runs elsewhere.',
       group=_GROUP, above=0, requires=options.when('runtime', 'ray'),
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class OutputSettings:
-  """Sets the directory of a run's files, and the outputs."""
-
   output_dir: Optional[str] = options.option(
       None,
       "Directory of the run's files, from which the same command resumes it (default:"

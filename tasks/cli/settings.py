@@ -231,7 +231,7 @@ class RunSettings:
     return systems.SYSTEMS[self.algorithm]
 
 
-_TABLES = (RunSettings, place_lib.PlaceSettings, place_lib.OutputSettings)
+_TABLES = (RunSettings, place_lib.PlaceSettings)
 # Flags that may change when a run resumes.
 MAY_CHANGE = frozenset([
     'epsilon_budget', *(name for table in _TABLES[1:] for name in options.options_of(table))
@@ -276,7 +276,7 @@ def new_flags(*tables: type, chosen: Collection[str] = ()) -> flags.FlagValues:
 
 def parse(
     arguments: Sequence[str], *tables: type, program: str = 'python -m tasks.run'
-) -> tuple[RunSettings, place_lib.PlaceSettings, place_lib.OutputSettings, *tuple[Any, ...]]:
+) -> tuple[RunSettings, place_lib.PlaceSettings, *tuple[Any, ...]]:
   """Parses the flags of a run; the result depends on the arguments alone.
 
   Args:
@@ -291,25 +291,6 @@ def parse(
   command.refuse(command.read(parsed, arguments, program), program)
   explicit = {a.lstrip('-').partition('=')[0] for a in arguments if a.startswith('-')}
   presets = {name for name in parsed if explicit.isdisjoint([name, f'no{name}'])}
-  settings = _run_settings(parsed, presets)
-  return settings, *(options.make(table, parsed, presets) for table in (*_TABLES[1:], *tables))
-
-
-def identity(settings: RunSettings) -> dict[str, Any]:
-  """Returns the flags that define a run, as JSON has them.
-
-  `epsilon_budget` is left out: a run that has spent it may resume with a larger one.
-  """
-  values = dataclasses.asdict(settings)
-  del values['epsilon_budget']
-  prefix = _prefix(datasets.TASKS[settings.task])
-  task_values = values.pop('task_options') or {}
-  values |= {prefix + name: value for name, value in task_values.items()}
-  values |= values.pop('system_options') or {}
-  return json.loads(json.dumps(values))
-
-
-def _run_settings(parsed: flags.FlagValues, presets: Collection[str]) -> RunSettings:
   if parsed['task'].value is None:
     names = ', '.join(datasets.TASKS.names)
     raise errors.InputError(f'--task is not set. Set it to one of {names}, or to a module.')
@@ -334,7 +315,22 @@ def _run_settings(parsed: flags.FlagValues, presets: Collection[str]) -> RunSett
       if opt.requires is _FEDERATED:
         own[name] = getattr(task.defaults, name)
     own |= {'rounds': 0, 'clients_per_round': 1, 'warm_start': PUBLIC, 'trainable': ALL}
-  return dataclasses.replace(settings, **own)
+  others = (options.make(table, parsed, presets) for table in (*_TABLES[1:], *tables))
+  return dataclasses.replace(settings, **own), *others
+
+
+def identity(settings: RunSettings) -> dict[str, Any]:
+  """Returns the flags that define a run, as JSON has them.
+
+  `epsilon_budget` is left out: a run that has spent it may resume with a larger one.
+  """
+  values = dataclasses.asdict(settings)
+  del values['epsilon_budget']
+  prefix = _prefix(datasets.TASKS[settings.task])
+  task_values = values.pop('task_options') or {}
+  values |= {prefix + name: value for name, value in task_values.items()}
+  values |= values.pop('system_options') or {}
+  return json.loads(json.dumps(values))
 
 
 def _import_plugins(arguments: Sequence[str]) -> list[str]:

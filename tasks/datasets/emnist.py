@@ -19,12 +19,9 @@ def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
       lambda cache_dir: tff.simulation.datasets.emnist.load_data(False, cache_dir),
       'emnist_all.sqlite', split.directory, _to_examples,
   )
-  return people.divide(
-      people.in_hashed_order(writers, 'writers'),
-      per_client=False,
-      source=f'real: federated EMNIST, {len(writers):,} writers',
-      split=split,
-  )
+  groups = people.in_hashed_order(writers, 'writers')
+  source = f'real: federated EMNIST, {len(writers):,} writers'
+  return people.divide(groups, per_client=False, source=source, split=split)
 
 
 def _to_examples(elements) -> task_lib.Examples:

@@ -1,14 +1,11 @@
 """Next-character prediction on Shakespeare's plays, with a client per speaking role."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib
 import importlib.metadata
 import pathlib
 import re
-import typing
 
 import numpy as np
 
@@ -17,9 +14,6 @@ from tasks.cli import options
 from tasks.datasets import people
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
-
-if typing.TYPE_CHECKING:
-  import tensorflow_federated as tff
 
 # The characters of TFF's Shakespeare task, in its order: 0 is padding, then these, then
 # out-of-vocabulary, beginning and end.
@@ -80,9 +74,7 @@ class Options:
   )
 
 
-def _build_model(
-    own: Options, initializer: initializers.Initializer
-) -> tff.learning.models.FunctionalModel:
+def _build_model(own: Options, initializer: initializers.Initializer):
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
   from tasks.models import rnn  # pylint: disable=g-import-not-at-top
@@ -123,7 +115,7 @@ def to_tokens(text: bytes) -> np.ndarray:
   return np.concatenate([[_BEGIN], _TOKENS[np.frombuffer(text, np.uint8)]]).astype(np.int32)
 
 
-def _show(model: tff.learning.models.FunctionalModel, unused_test: task_lib.Examples) -> str:
+def _show(model, unused_test: task_lib.Examples) -> str:
   """Returns a text sample: characters that the model draws after a prompt, at temperature 0.7."""
   rng = np.random.default_rng(0)
   written = 'ROMEO. '

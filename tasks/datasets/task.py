@@ -166,11 +166,6 @@ class Split(NamedTuple):
   num_validation: int = 0
   directory: Optional[str] = None
 
-  def size_flags(self) -> str:
-    """Returns the flags that request public and validation examples, as on a command line."""
-    sizes = (('public_examples', self.num_public), ('validation_examples', self.num_validation))
-    return ' '.join(f'--{name}={num}' for name, num in sizes if num)
-
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
@@ -257,9 +252,10 @@ def cut_pool(
   x, y = pool
   num_public, num_validation = split.num_public, split.num_validation
   if num_public + num_validation >= len(x):
+    sizes = {'public_examples': num_public, 'validation_examples': num_validation}
+    flags = ' '.join(f'--{name}={num}' for name, num in sizes.items() if num)
     raise errors.InputError(
-        f'{split.size_flags()} would take all of the {len(x)} training examples. Use a smaller'
-        ' number.'
+        f'{flags} would take all of the {len(x)} training examples. Use a smaller number.'
     )
   order = np.random.default_rng(split.seed).permutation(len(x))
   public, validation, rest = np.split(order, [num_public, num_public + num_validation])

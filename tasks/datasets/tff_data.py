@@ -19,10 +19,8 @@ _FormatError = tff.simulation.datasets.sql_client_data.DatabaseFormatError
 
 
 def read_people(
-    load_data: Callable[..., tuple[tff.simulation.datasets.ClientData, ...]],
-    filename: str,
-    directory: Optional[str],
-    to_examples: Callable[[list[Any]], task_lib.Examples],
+    load_data: Callable[..., tuple[tff.simulation.datasets.ClientData, ...]], filename: str,
+    directory: Optional[str], to_examples: Callable[[list[Any]], task_lib.Examples],
 ) -> list[people.Person]:
   """Returns each client of a data set as a person, in the order of client ids.
 

@@ -18,11 +18,8 @@ def cross_entropy(logits, labels, sample_weight=None):
 
 
 def cnn(
-    image_shape: Sequence[int],
-    filters: Sequence[int],
-    dense_units: Sequence[int],
-    num_classes: int,
-    initializer: initializers.Initializer,
+    image_shape: Sequence[int], filters: Sequence[int], dense_units: Sequence[int],
+    num_classes: int, initializer: initializers.Initializer,
 ) -> split.SplitModel:
   """Returns a model of 5x5 convolutions with 2x2 max-pooling and ReLU, then dense layers.
 

@@ -13,8 +13,6 @@ import numpy as np
 class KerasInitializer:
   """Keras's defaults: Glorot uniform, biases zero, an LSTM's forget gates at bias 1."""
 
-  name = 'keras'
-
   def __init__(self, seed: int):
     # A seed per draw.
     self._seeds = iter(np.random.SeedSequence(seed).generate_state(64))
@@ -53,8 +51,6 @@ class TorchInitializer:
   `LSTM` has 1/sqrt(units) for all of its weights. For the methods see `KerasInitializer`.
   """
 
-  name = 'torch'
-
   def __init__(self, seed: int):
     self._rng = np.random.default_rng(seed)
 
@@ -81,4 +77,4 @@ class TorchInitializer:
 
 Initializer = KerasInitializer | TorchInitializer
 
-INITIALIZERS = {kind.name: kind for kind in (KerasInitializer, TorchInitializer)}
+INITIALIZERS = {'keras': KerasInitializer, 'torch': TorchInitializer}

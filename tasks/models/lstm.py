@@ -71,17 +71,11 @@ def lstm(
     d_sums = [None] * steps
     # Derivatives of all steps at once: per step they would be 15 more operations on few kilobytes.
     i, f, g, o, squashed = map(tf.stack, zip(*gates))
-    sums_factors = tf.concat(
-        [
-            g * i * (1 - i), tf.stack(cell[:-1]) * f * (1 - f), i * (1 - g * g),
-            squashed * o * (1 - o),
-        ],
-        axis=2,
-    )
-    factors = [
-        tf.unstack(values, num=steps)
-        for values in (f, sums_factors, o * (1 - squashed * squashed))
-    ]
+    sums_factors = tf.concat([
+        g * i * (1 - i), tf.stack(cell[:-1]) * f * (1 - f), i * (1 - g * g), squashed * o * (1 - o),
+    ], axis=2)
+    cell_factors = o * (1 - squashed * squashed)
+    factors = [tf.unstack(values, num=steps) for values in (f, sums_factors, cell_factors)]
     upstream = tf.unstack(upstream, num=steps)
     for step in reversed(range(steps)):
       d_sums[step], d_hidden, d_cell = _step_back(

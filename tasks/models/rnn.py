@@ -11,13 +11,8 @@ from tasks.models import split
 
 
 def character_rnn(
-    vocabulary_size: int,
-    embedding_size: int,
-    lstm_units: Sequence[int],
-    sequence_length: int,
-    padding: Optional[int],
-    initializer: initializers.Initializer,
-    use_keras: bool = False,
+    vocabulary_size: int, embedding_size: int, lstm_units: Sequence[int], sequence_length: int,
+    padding: Optional[int], initializer: initializers.Initializer, use_keras: bool = False,
 ) -> split.SplitModel:
   """Returns a model of an embedding, LSTM layers, and logits for the next character.
 

@@ -155,31 +155,22 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
     ):
       means, stds = _means_and_stds(drawn, value)
       axes.errorbar(ratios, means, yerr=stds, fmt='o-', color=color, capsize=3, label=label)
-    if of_paper := _paper_points(task, algorithms, sigma):
+    of_paper = {
+        # Tables 1 to 3, which come last here, replace the misprints of later tables.
+        row.p: row.accuracy for row in reversed(paper_tables.rows())
+        if row.task == task and row.algorithm in algorithms
+        and paper_tables.is_same_sigma(row.noise_multiplier, sigma)
+    }
+    if points := sorted(of_paper.items()):
       label = f'{masked.title}: the paper, {paper.rounds:,} rounds'
-      accuracy_axes.plot(*zip(*of_paper), 'o:', color=color, markerfacecolor='none', label=label)
+      accuracy_axes.plot(*zip(*points), 'o:', color=color, markerfacecolor='none', label=label)
     used += drawn
   loss_axes.set(xlabel='compression ratio p', ylabel='final test loss', xscale='log')
   accuracy_axes.set(xlabel='compression ratio p', ylabel='best accuracy (%)', xscale='log')
   return _finish(figure, used) if used else None
 
 
-def _paper_points(
-    task: str, algorithms: Sequence[str], sigma: Optional[float]
-) -> list[tuple[float, float]]:
-  """Returns p and accuracy of the paper's measurements."""
-  points = {}
-  for row in paper_tables.rows():
-    if row.task == task and row.algorithm in algorithms and paper_tables.is_same_sigma(
-        row.noise_multiplier, sigma
-    ):
-      points.setdefault(row.p, row.accuracy)  # Tables 1 to 3 first: later tables have misprints.
-  return sorted(points.items())
-
-
-def _means_and_stds(
-    groups: Sequence[results.Group], value: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _means_and_stds(groups: Sequence[results.Group], value: str) -> tuple[np.ndarray, np.ndarray]:
   pairs = [group.mean_and_std(value) for group in groups]
   return np.array([mean for mean, _ in pairs]), np.array([std or 0.0 for _, std in pairs])
 

@@ -48,13 +48,9 @@ def build(
   if padding is not None:
     kinds += [lambda y: tf.not_equal(y, padding), lambda y: tf.ones_like(y, tf.bool)]
 
-  @tff.tensorflow.computation
-  def initial_weights():
-    return tff.learning.models.ModelWeights(
-        *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
-    )
-
-  weights_type = initial_weights.type_signature.result
+  weights_type = tff.tensorflow.computation(lambda: tff.learning.models.ModelWeights(
+      *tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
+  )).type_signature.result
   examples_type = local_training.examples_type(model)
 
   @tff.tensorflow.computation(weights_type, examples_type)
@@ -99,9 +95,7 @@ def shards_of(
   return [tf.data.Dataset.from_tensor_slices(shard) for shard in shards]
 
 
-def of_run(
-    experiment: experiment_lib.Experiment,
-) -> Callable[[int, Any], Optional[Evaluation]]:
+def of_run(experiment: experiment_lib.Experiment) -> Callable[[int, Any], Optional[Evaluation]]:
   """Returns a run's evaluation function, whose result is None if no evaluation is due."""
   settings, test = experiment.settings, experiment.examples.test
   padding = datasets.TASKS[settings.task].padding

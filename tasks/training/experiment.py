@@ -35,16 +35,16 @@ class Seeds(NamedTuple):
   Attributes:
     partition: Partition of the data among clients, and the public set.
     weights: Initial weights.
-    evaluation: Sample of test examples that rounds are evaluated on.
     sampling: Clients of each round; None: the sampler's own entropy.
     process: Masks, the order of examples and the noise; None: fresh entropy.
+    evaluation: Sample of test examples that rounds are evaluated on.
   """
 
   partition: int
   weights: int
-  evaluation: int
   sampling: Optional[int]
   process: Optional[int]
+  evaluation: int
 
   def public(self) -> dict[str, int]:
     """Returns the seeds that protect no client, for config.json and for resuming."""
@@ -57,9 +57,7 @@ def make_seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
   if seed is None and config is not None:
     return Seeds(**config['seeds'], **fresh)
   sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
-  words = map(int, sequence.generate_state(5, np.uint32))
-  partition, weights, sampling, process, evaluation = words
-  seeds = Seeds(partition, weights, evaluation, sampling, process)
+  seeds = Seeds(*map(int, sequence.generate_state(5, np.uint32)))
   return seeds if seed is not None else seeds._replace(**fresh)
 
 
@@ -105,12 +103,14 @@ class Experiment:
     Raises:
       InputError: If a setting does not fit the model or the data, or data are missing.
     """
-    task_model = build_model(settings, seeds.weights)
+    task = datasets.TASKS[settings.task]
+    initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
+    task_model = task.build_model(settings.task_options, initializer)
     model = _trained_model(settings, task_model)
     split = task_lib.Split(
         seeds.partition, settings.public_examples or 0, settings.validation_examples or 0, data_dir
     )
-    data = datasets.TASKS[settings.task].load(settings.task_options, split)
+    data = task.load(settings.task_options, split)
     _check_public(settings, data)
     sparsifier = settings.system.sparsifier(settings, data)
     shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]
@@ -235,20 +235,6 @@ class Experiment:
       epsilons['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
     return epsilons
 
-  def as_dict(self) -> dict[str, Any]:
-    """Returns the content of config.json besides the settings."""
-    epsilons = self.epsilons(self.settings.rounds)
-    return {
-        'dim': self.round.dim,
-        'num_kept': self.round.num_kept,
-        'num_clients': self.spec.population,
-        **self.data.as_dict(),
-        'sampled': self.eval_examples is not None,
-        'privacy': dataclasses.asdict(self.spec) if self.private else None,
-        'guarantee_status': self.guarantee_status if self.private else None,
-        **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
-    }
-
 
 def with_weights(model: _Model, weights: _Weights) -> _Model:
   """Returns a model with other initial weights."""
@@ -258,12 +244,6 @@ def with_weights(model: _Model, weights: _Weights) -> _Model:
       loss_fn=model.loss,
       input_spec=model.input_spec,
   )
-
-
-def build_model(settings: settings_lib.RunSettings, seed: int) -> _Model:
-  """Returns the task's model, with initial weights by `seed`."""
-  initializer = initializers.INITIALIZERS[settings.initializer](seed)
-  return datasets.TASKS[settings.task].build_model(settings.task_options, initializer)
 
 
 def _trained_model(settings: settings_lib.RunSettings, model: _Model) -> _Model:

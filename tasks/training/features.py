@@ -91,9 +91,7 @@ def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) ->
 
   def features_of(clients):
     # No batch has two clients' examples.
-    batches_of = [
-        [x[i : i + _BATCH] for i in range(0, max(len(x), 1), _BATCH)] for x, _ in clients
-    ]
+    batches_of = [[x[i : i + _BATCH] for i in range(0, max(len(x), 1), _BATCH)] for x, _ in clients]
     batches = sum(batches_of, [])
     size = _GROUP if all(0 < len(batch) <= _SMALL for batch in batches) else 1
     groups = [batches[i : i + size] for i in range(0, len(batches), size)]
@@ -135,17 +133,14 @@ class ClientData:
     clients, num = self._data.clients, len(self._data.clients)
     parts = [range(i, min(i + _CLIENTS, num)) for i in range(0, num, _CLIENTS)]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-
-      def started(part):
-        # The task's own clients are read in this thread alone.
-        examples = [clients.examples[client] for client in part]
-        return pool.submit(clients.features_of, examples)
-
-      pending = started(parts[0])
-      for part, following in zip(parts, [*parts[1:], None]):
-        made = pending.result()
-        pending = started(following) if following else None
-        for client, examples in zip(part, made):
+      # The task's own clients are read in this thread alone.
+      calls = (
+          pool.submit(clients.features_of, [clients.examples[i] for i in part]) for part in parts
+      )
+      following = next(calls)
+      for part in parts:
+        made, following = following, next(calls, None)
+        for client, examples in zip(part, made.result()):
           self._dataset(client, examples)
         if self._free_bytes < 0:
           return

@@ -25,9 +25,7 @@ if typing.TYPE_CHECKING:
 
 def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
   """Returns the names of flags in which two identities (`settings.identity`) differ."""
-  return sorted(
-      name for name in {*recorded, *flags} if recorded.get(name) != flags.get(name)
-  )
+  return sorted(name for name in {*recorded, *flags} if recorded.get(name) != flags.get(name))
 
 
 def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str, Any]:
@@ -54,13 +52,11 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
   return found
 
 
-def text(
-    settings: settings_lib.RunSettings, output: place_lib.OutputSettings
-) -> Optional[str]:
+def text(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> Optional[str]:
   """Returns the results of the finished run in --output_dir; None if there is none to keep."""
-  if output.output_dir is None or output.overwrite:
+  if place.output_dir is None or place.overwrite:
     return None
-  path = pathlib.Path(output.output_dir)
+  path = pathlib.Path(place.output_dir)
   if not (found := summary(path, settings)):
     return None
   lines = [

@@ -103,11 +103,12 @@ class Metrics(loop.Reporter):
         )
       print(text, flush=True)
 
-  def _keep_complete(self) -> None:
+  def _keep_complete(self, with_timings: bool = True) -> None:
     """Removes the rows of later rounds; raises InputError if the other rows were changed."""
     rounds_done, digests = self._complete
     self._metrics.keep(rounds_done, digests['metrics'])
-    self._timings.keep(rounds_done, digests['timings'])
+    if with_timings:
+      self._timings.keep(rounds_done, digests['timings'])
 
   def summary(self, finished: bool) -> dict[str, Any]:
     """Returns the results of the run, for summary.json; `finished`: nothing ended it early.
@@ -116,10 +117,8 @@ class Metrics(loop.Reporter):
       InputError: If metrics.csv, or before the last round timings.csv, was changed.
     """
     experiment, rounds = self._experiment, self._complete[0]
-    if finished:  # The results need no timings: if these were changed, nothing is lost.
-      self._metrics.keep(rounds, self._complete[1]['metrics'])
-    else:
-      self._keep_complete()
+    # A finished run's results need no timings: if these were changed, nothing is lost.
+    self._keep_complete(with_timings=not finished)
     rows = self._metrics.rows()
     accuracies = {
         int(row['round']): float(row['test_accuracy']) for row in rows if row['test_accuracy']

@@ -22,7 +22,6 @@ from tasks.training import experiment as experiment_lib
 from tasks.training import finished
 from tasks.training import run_directory
 
-_DATA_DIGEST = f'{run_directory.CHECKPOINTS}/data_digest.json'
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
 _REMEDY = 'Restore it from a backup, or start over with --overwrite'
 
@@ -52,36 +51,31 @@ def build(
   """Returns the run of the settings, with the seeds and the sigma that it began with, if it did.
 
   Raises:
-    InputError: If a setting does not fit the data, or the run began with other data.
+    InputError: If a setting does not fit the data, or the run began with other data, or with a
+      sigma that does not reach --epsilon.
   """
   seeds = experiment_lib.make_seeds(settings.seed, out.config)
   privacy = (out.config or {}).get('privacy') or {}
   experiment = experiment_lib.Experiment.build(
       settings, seeds, data_dir, privacy.get('noise_multiplier')
   )
-  if out.config is not None:
-    _check_data(out, experiment)
-    _check_epsilon(experiment)
-  return experiment
-
-
-def _check_epsilon(experiment: experiment_lib.Experiment) -> None:
-  """Raises `InputError` if the sigma that the run began with does not reach --epsilon.
-
-  With other versions a search may end at another last digit, which is no reason to refuse.
-  """
-  target, spec = experiment.settings.epsilon, experiment.spec
+  if out.config is None:
+    return experiment
+  _check_data(out, experiment)
+  # With other versions a search may end at another last digit, which is no reason to refuse.
+  target, spec = settings.epsilon, experiment.spec
   if target is not None and (epsilon := spec.epsilon()) > 1.001 * target:
     raise errors.InputError(
         f'--epsilon={target:g}: with its sigma, {spec.noise_multiplier:g}, the run in the directory'
         f' has epsilon = {epsilon:.4g} by the installed versions. Install the versions in its'
         ' config.json, or start over with --overwrite.'
     )
+  return experiment
 
 
 def _check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:
   """Raises `InputError` if the run in the directory began with other data."""
-  path = out.path / _DATA_DIGEST
+  path = out.path / run_directory.DATA_DIGEST
   try:
     recorded = json.loads(path.read_text(encoding='utf-8'))
     is_equal = recorded['digest'] == _digest(experiment.data, bytes.fromhex(recorded['key']))
@@ -129,9 +123,7 @@ def budget(
         ' epsilon is infinite. Name another directory.'
     )
   try:
-    return budget_lib.EpsilonBudget(
-        epsilon, experiment.spec, [record.charged for record in former]
-    )
+    return budget_lib.EpsilonBudget(epsilon, experiment.spec, [record.charged for record in former])
   except ValueError as error:
     raise errors.InputError(
         f'--epsilon_budget={epsilon:g}: {error} Name another directory.'
@@ -151,14 +143,19 @@ def begin(
     # With an unkeyed digest anyone could test whether someone's data are included. The key stays
     # with the run's other secrets.
     key = secrets.token_bytes(32)
-    digest = {'key': key.hex(), 'digest': _digest(experiment.data, key)}
-    out.begin(_config(experiment), {_DATA_DIGEST: digest})
+    out.begin(_config(experiment), {'key': key.hex(), 'digest': _digest(experiment.data, key)})
   else:
-    _note_versions(out.config)
+    changed = [
+        f'{name} {before}, now {now}' for name, now in _versions().items()
+        if (before := out.config['versions'].get(name)) != now
+    ]
+    if changed:
+      versions = '; '.join(changed)
+      print(f'tasks.run: last bits may differ: the run began with {versions}', file=sys.stderr)
   directory = out.path / run_directory.CHECKPOINTS
   checkpoints = checkpoints_lib.Checkpoints(directory, out.config['run_id'].encode())
   if not is_new and checkpoints.empty():  # The run ended before its first checkpoint.
-    if rounds := out.metrics.num_rounds():
+    if (rounds := len(out.metrics.rows()) - 1) > 0:  # Row 0 is of the initial weights.
       raise errors.InputError(
           f'{out.metrics.path} has rows of {rounds} rounds, but {directory} has no'
           f' checkpoint. {_REMEDY}.'
@@ -191,9 +188,7 @@ def ledger(
     yield None
     return
   if has_begun and not path.exists():
-    raise ledger_lib.LedgerError(
-        f'{path} is missing, but the run has begun. {ledger_lib.REMEDY}.'
-    )
+    raise ledger_lib.LedgerError(f'{path} is missing, but the run has begun. {ledger_lib.REMEDY}.')
   initial_weights = 'random'
   if experiment.settings.warm_start != settings_lib.NONE:
     digest = experiment.data.public_digest()
@@ -207,26 +202,23 @@ def ledger(
     yield opened
 
 
-def _note_versions(config: dict[str, Any]) -> None:
-  """Prints the packages whose versions have changed since a run began."""
-  changed = [
-      f'{name} {before}, now {now}' for name, now in _versions().items()
-      if (before := config['versions'].get(name)) != now
-  ]
-  if changed:
-    versions = '; '.join(changed)
-    print(f'tasks.run: last bits may differ: the run began with {versions}', file=sys.stderr)
-
-
 def _versions() -> dict[str, str]:
   return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
 def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
   """Returns the contents of config.json of a new run."""
+  private, epsilons = experiment.private, experiment.epsilons(experiment.settings.rounds)
   return {
       **dataclasses.asdict(experiment.settings),
-      **experiment.as_dict(),
+      'dim': experiment.round.dim,
+      'num_kept': experiment.round.num_kept,
+      'num_clients': experiment.spec.population,
+      **experiment.data.as_dict(),
+      'sampled': experiment.eval_examples is not None,
+      'privacy': dataclasses.asdict(experiment.spec) if private else None,
+      'guarantee_status': experiment.guarantee_status if private else None,
+      **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
       'flags': settings_lib.identity(experiment.settings),
       'seeds': experiment.seeds.public(),
       'run_id': secrets.token_hex(8),

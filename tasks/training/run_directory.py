@@ -22,7 +22,7 @@ from tasks.training import tables
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
 # Checkpoints lack the frozen body of --trainable=head.
-BODY = f'{CHECKPOINTS}/body.npz'
+BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 
 
 def try_lock(file: IO, place: str, noun: str) -> bool:
@@ -91,12 +91,12 @@ class RunDirectory(contextlib.AbstractContextManager):
         for path in self._made:
           path.rmdir()
 
-  def begin(self, config: dict[str, Any], files: dict[str, Any]) -> None:
+  def begin(self, config: dict[str, Any], data_digest: dict[str, Any]) -> None:
     """Begins a run; with `overwrite`, removes the files of the former run.
 
     Args:
       config: The contents of config.json.
-      files: Contents of further JSON files, by name, which are there when config.json is.
+      data_digest: The contents of `DATA_DIGEST`, which is there when config.json is.
     """
     self._made = []
     if self._overwrite:
@@ -110,8 +110,7 @@ class RunDirectory(contextlib.AbstractContextManager):
         # Releases can't be taken back.
         if (self.path / LEDGER).exists():
           os.replace(self.path / LEDGER, self.path / f'privacy_ledger.{time.time_ns()}.jsonl')
-    for name, content in files.items():
-      self.write_json(name, content)
+    self.write_json(DATA_DIGEST, data_digest)
     self.write_json(CONFIG, config)
     self.config = config
 

@@ -64,10 +64,6 @@ class Table:
         raise ValueError(f'row {number} is not of round {number}')
     return rows
 
-  def num_rounds(self) -> int:
-    """Counts the rounds that have a whole row in the file, without the row before the first."""
-    return max(self._read().count(b'\n') - 2, 0)
-
   def keep(self, rounds_done: int, digest: np.ndarray) -> None:
     """Removes the rows after round `rounds_done`.
 

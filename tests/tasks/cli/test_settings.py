@@ -24,7 +24,7 @@ class TestParse:
   @pytest.mark.parametrize('task', datasets.TASKS.names)
   def test_the_task_has_the_defaults(self, task):
     defaults = datasets.TASKS[task].defaults
-    found, where, output = settings.parse([f'--task={task}'])
+    found, where = settings.parse([f'--task={task}'])
     for field in dataclasses.fields(defaults):
       if field.name not in (
           'learning_rate_decay', 'learning_rate_decay_rounds', 'paper_population'
@@ -32,7 +32,7 @@ class TestParse:
         assert getattr(found, field.name) == getattr(defaults, field.name)
     # They protect the clients in the data.
     assert found.sampling == 'poisson' and found.epsilon <= 8 and found.noise_multiplier is None
-    assert where == place.PlaceSettings() and output == place.OutputSettings()
+    assert where == place.PlaceSettings()
 
   def test_two_modules_may_have_options_of_one_name(self, monkeypatch):
     for name in ('first', 'second'):

@@ -99,7 +99,7 @@ class TestComputation:
   def test_epsilon_is_reached(self, flags, built):
     # Noise in reals is as good for any k; with integers the vote on C is one more value.
     made = built('--epsilon=3', '--delta=1e-3', *flags)
-    assert made.as_dict()['epsilon_after_all_rounds'] == pytest.approx(3, abs=1e-3)
+    assert made.epsilons(made.settings.rounds)['epsilon'] == pytest.approx(3, abs=1e-3)
     assert made.spec.num_values == (made.round.num_kept + 1 if flags else None)
 
   def test_only_tests_on_others_are_shown(self, built):
