@@ -21,9 +21,9 @@ test: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(ARGS)
 
-# Plants faults in privacy code, one at a time; tests must catch each.
+# Plants faults in privacy code; tests must catch each. One: make planted ARGS='-k [7-'
 planted: $(INSTALLED)
-	$(PYTEST) -m slow tests/project/test_planted.py $(ARGS)
+	$(PYTEST) --dist load -m slow tests/project/test_planted.py $(ARGS)
 
 # Tables and figures of a grid, with the grid's name: make results NAME=main/fashion_mnist ARGS=--seeds=3
 results: $(INSTALLED)

@@ -26,7 +26,6 @@ _POPULATION = 6000
 # Norm of a canary before the scale and the clip, in units of C: clipped at any scale.
 _LENGTH = 1e3
 _RELEASES_AT_ONCE = 1000
-_SPARSIFIERS = {'randk': 'RandK', 'released': 'ReleasedTopK'}
 
 _option = options_lib.option
 
@@ -42,7 +41,7 @@ class Options:
   noise: str = _option(mechanism_lib.GAUSSIAN, 'Kind of noise.', values=list(mechanism_lib.KINDS))
   sparsifier: str = _option(
       'randk', 'Choice of coordinates. randk: random; released: by past releases.',
-      values=list(_SPARSIFIERS),
+      values=['randk', 'released'],
   )
   releases: int = _option(400_000, 'Number of releases with the canary and without.', at_least=100)
   confidence: float = _option(
@@ -99,7 +98,8 @@ def _scores(spec: spec_lib.PrivacySpec, options: Options) -> tuple[str, np.ndarr
   import fedsmp_tff
   from fedsmp_tff import randomness
 
-  masks, seed = getattr(fedsmp_tff, _SPARSIFIERS[options.sparsifier])(num=_VALUES), options.seed
+  kinds = {'randk': fedsmp_tff.RandK, 'released': fedsmp_tff.ReleasedTopK}
+  masks, seed = kinds[options.sparsifier](num=_VALUES), options.seed
   audited = fedsmp_tff.FedSmpFactory(masks, spec.mechanism(), seed=seed).round([(_DIM,)])
   state = audited.choose(audited.initial_state(seed))
   coordinates = state.coordinates.numpy()

@@ -161,9 +161,9 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
         if row.task == task and row.algorithm in algorithms
         and paper_tables.is_same_sigma(row.noise_multiplier, sigma)
     }
-    if points := sorted(of_paper.items()):
+    if paper_points := sorted(of_paper.items()):
       label = f'{masked.title}: the paper, {paper.rounds:,} rounds'
-      accuracy_axes.plot(*zip(*points), 'o:', color=color, markerfacecolor='none', label=label)
+      accuracy_axes.plot(*zip(*paper_points), 'o:', color=color, markerfacecolor='none', label=label)
     used += drawn
   loss_axes.set(xlabel='compression ratio p', ylabel='final test loss', xscale='log')
   accuracy_axes.set(xlabel='compression ratio p', ylabel='best accuracy (%)', xscale='log')

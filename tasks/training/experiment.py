@@ -35,16 +35,16 @@ class Seeds(NamedTuple):
   Attributes:
     partition: Partition of the data among clients, and the public set.
     weights: Initial weights.
+    evaluation: Sample of test examples that rounds are evaluated on.
     sampling: Clients of each round; None: the sampler's own entropy.
     process: Masks, the order of examples and the noise; None: fresh entropy.
-    evaluation: Sample of test examples that rounds are evaluated on.
   """
 
   partition: int
   weights: int
+  evaluation: int
   sampling: Optional[int]
   process: Optional[int]
-  evaluation: int
 
   def public(self) -> dict[str, int]:
     """Returns the seeds that protect no client, for config.json and for resuming."""
@@ -57,7 +57,9 @@ def make_seeds(seed: Optional[int], config: Optional[dict[str, Any]]) -> Seeds:
   if seed is None and config is not None:
     return Seeds(**config['seeds'], **fresh)
   sequence = np.random.SeedSequence(secrets.randbits(128) if seed is None else seed)
-  seeds = Seeds(*map(int, sequence.generate_state(5, np.uint32)))
+  words = map(int, sequence.generate_state(5, np.uint32))
+  partition, weights, sampling, process, evaluation = words
+  seeds = Seeds(partition, weights, evaluation, sampling, process)
   return seeds if seed is not None else seeds._replace(**fresh)
 
 

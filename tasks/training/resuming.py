@@ -155,7 +155,8 @@ def begin(
   directory = out.path / run_directory.CHECKPOINTS
   checkpoints = checkpoints_lib.Checkpoints(directory, out.config['run_id'].encode())
   if not is_new and checkpoints.empty():  # The run ended before its first checkpoint.
-    if (rounds := len(out.metrics.rows()) - 1) > 0:  # Row 0 is of the initial weights.
+    # Row 0 is of the initial weights. `budget` has refused damaged rows.
+    if (rounds := len(out.metrics.rows()) - 1) > 0:
       raise errors.InputError(
           f'{out.metrics.path} has rows of {rounds} rounds, but {directory} has no'
           f' checkpoint. {_REMEDY}.'

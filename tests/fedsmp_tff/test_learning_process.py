@@ -108,7 +108,7 @@ class TestExecution:
       state = process.next(state, linear_runs.datasets()).state
     assert other  # The test would see nothing if both had the same coordinates.
 
-  def test_a_mask_is_held(self):
+  def test_a_mask_is_held_until_weights_are_set(self):
     held = 2
     process = _build(
         _topk(mask_rounds=held), training=linear_runs.training(learning_rate_fn=_decayed)
@@ -130,7 +130,7 @@ class TestExecution:
     # The test would see nothing if the masks did not change on the way.
     assert len({tuple(mask) for mask in masks}) > 1
     # Within the rounds of a mask other weights have other top coordinates.
-    held, weights = state.aggregator.coordinates, process.get_model_weights(state)
+    before, weights = state.aggregator.coordinates, process.get_model_weights(state)
     other = tff.learning.models.ModelWeights(tuple(10 - 3 * w for w in weights.trainable), ())
     state = process.set_model_weights(state, other)
     np.testing.assert_array_equal(
@@ -140,7 +140,7 @@ class TestExecution:
     np.testing.assert_array_equal(
         state.aggregator.coordinates, numpy_reference.top_coordinates(public, 4)
     )
-    assert not np.array_equal(state.aggregator.coordinates, held)
+    assert not np.array_equal(state.aggregator.coordinates, before)
 
   def test_set_hparams_sets_the_rates(self):
     process = _build(sparsifiers.Dense(), clip=None)

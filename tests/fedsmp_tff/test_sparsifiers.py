@@ -29,6 +29,11 @@ class TestComputation:
     with pytest.raises(ValueError, match=match):
       sparsifiers.RandK(**options)
 
+  def test_refuses_more_than_there_are(self):
+    assert sparsifiers.RandK(num=7).num_kept(7) == 7
+    with pytest.raises(ValueError, match='at most the number of coordinates, 7'):
+      sparsifiers.RandK(num=8).num_kept(7)
+
   @pytest.mark.parametrize('lengths, clients, match', [
       ((8, 8), 0, '`public_clients` must be a positive integer'),
       ((8, 8), 1.5, '`public_clients` must be a positive integer'),

@@ -71,6 +71,10 @@ class TestExecution:
     config = json.loads((out / 'config.json').read_text())
     assert config['dim'] == commands.DIM and config['algorithm'] == algorithm
     assert config.get('guarantee_status') == ('valid' if private else None)
+    planned = config.get('epsilon_after_all_rounds'), config.get('epsilon_paper_after_all_rounds')
+    assert planned == (
+        (spec.epsilon(), spec.epsilon(accountants.PAPER)) if private else (None, None)
+    )
     assert config['fedsmp_tff'] == fedsmp_tff.__version__ and 'numpy' in config['versions']
     assert config['command'][:3] == ['python', '-m', 'tasks.run']
     assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00', config['date'])

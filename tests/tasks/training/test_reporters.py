@@ -32,16 +32,18 @@ def _log_until_round_2(line):
     raise interruption.Interrupted(signal.SIGTERM)
 
 
-@pytest.mark.parametrize('flag', [f'--release_manager={__name__}:interrupted_manager', '--p=0.1'])
+@pytest.mark.parametrize('place', ['release manager', 'line of progress'])
 def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
-    flag, data_dir, tmp_path, capsys, monkeypatch
+    place, data_dir, tmp_path, capsys, monkeypatch
 ):
   run = commands.tiny(data_dir, tmp_path / 'run', '--seed=1', '--rounds_per_evaluation=9')
   with monkeypatch.context() as patch:
-    if flag == '--p=0.1':
+    flags = [f'--release_manager={__name__}:interrupted_manager']
+    if place == 'line of progress':
+      flags = []
       patch.setattr(reporters, '_SECONDS_PER_LINE', 0)
       patch.setattr(reporters, '_log', _log_until_round_2)
-    assert commands.main([*run, flag]) == 143
+    assert commands.main([*run, *flags]) == 143
   assert commands.main(commands.tiny(data_dir, tmp_path / 'one', '--seed=1', '--rounds=1')) == 0
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert summary['rounds'] == 1 and summary['rounds_charged'] == 2
