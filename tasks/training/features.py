@@ -22,7 +22,7 @@ KEPT_BYTES = 4 * 10**9
 # ten images as Python for a call.
 _GROUP, _SMALL = 16, 16
 # Clients whose features are made together, and clients per line of progress.
-_CLIENTS, _CLIENTS_PER_LINE = 128, 1024
+_CLIENTS, _CLIENTS_PER_LINE = 128, 512
 
 # Maps the examples of several clients to their features.
 FeaturesFn = Callable[[Sequence[task_lib.Examples]], list[task_lib.Examples]]
