@@ -38,16 +38,16 @@ class Flattener:
       TypeError: If `value_type` is a different type, or d is not from 1 to 2^31 - 1.
     """
     allowed = (np.float32, np.float64)
+    leaves = tff.structure.flatten(value_type)
     if not tff.types.is_structure_of_floats(value_type) or not all(
         leaf.dtype.type in allowed and tff.types.is_shape_fully_defined(leaf.shape)
-        for leaf in leaf_types(value_type)
+        for leaf in leaves
     ):
       raise TypeError(
           '`value_type` must be a structure of float32 or float64 tensors of known shapes. Found'
           f' {value_type}.'
       )
     self._type = value_type
-    leaves = leaf_types(value_type)
     self.shapes = [tuple(leaf.shape) for leaf in leaves]
     self._sizes = sizes(self.shapes)
     self.dim = sum(self._sizes)
@@ -71,17 +71,6 @@ class Flattener:
     return tff.types.structure_from_tensor_type_tree(
         lambda leaf: tf.cast(tf.reshape(next(parts), leaf.shape), leaf.dtype), self._type
     )
-
-
-def leaf_types(value_type: tff.Type) -> list[tff.TensorType]:
-  """Returns the types of a structure's tensors, in order."""
-  if isinstance(value_type, tff.TensorType):
-    return [value_type]
-  return [
-      leaf
-      for _, element in tff.structure.iter_elements(value_type)
-      for leaf in leaf_types(element)
-  ]
 
 
 def sizes(shapes: Shapes) -> list[int]:

@@ -15,7 +15,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff import errors
-from fedsmp_tff import flattening
 from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import values
@@ -115,7 +114,7 @@ class _Round:
         self._as_round(comp), _NO_GRAPPLER
     )
     plain, *secure = form.work.type_signature.result
-    self._num_plain = len(flattening.leaf_types(plain))
+    self._num_plain = len(tff.structure.flatten(plain))
     bounds = form.secure_sum_bitwidth, form.secure_sum_max_input, form.secure_modular_sum_modulus
     self._sums = [
         sum_
@@ -206,7 +205,7 @@ _SECURE_SUMS = (
 
 
 def _secure_sums(make, result_type, bound_computation) -> list[batches.IntegerSum]:
-  types = flattening.leaf_types(result_type)
+  types = tff.structure.flatten(result_type)
   if not types:
     return []
   bounds = [bound.numpy() for bound in _graph(bound_computation).function()()]

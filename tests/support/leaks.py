@@ -5,8 +5,6 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedsmp_tff import flattening
-
 
 def check_nothing_else_leaves_clients(process, metrics):
   """Checks a learning process, and the metrics of one of its rounds."""
@@ -70,4 +68,4 @@ def sums_of_clients(computation) -> Sums:
   reports = names.count('values')
   other = [name for name in names if name not in ('values', 'participants')]
   assert names.count('participants') == reports
-  return Sums(tuple(flattening.leaf_types(plain)), reports, tuple(other))
+  return Sums(tuple(tff.structure.flatten(plain)), reports, tuple(other))
