@@ -110,10 +110,6 @@ class Accountant(abc.ABC):
       rounds: At least one round, of this accountant's `sampling`, with noise, without `distance`.
     """
 
-  def models(self, rounds: Rounds) -> Sequence[Rounds]:
-    """Returns equivalent descriptions of the rounds; the smallest epsilon counts."""
-    return [rounds]
-
   def is_sound(self, round_params: Round) -> bool:
     """Returns whether epsilon is a guarantee for such a round."""
     return self.guarantees and self.covers(round_params)
@@ -133,7 +129,7 @@ class Accountant(abc.ABC):
       return 0.0
     if any(not params.noise_multiplier for params, _ in rounds):
       return math.inf
-    return min(self._at_distance(model, delta) for model in self.models(rounds))
+    return self._at_distance(rounds, delta)
 
   def _at_distance(self, rounds: Rounds, delta: float) -> float:
     """Returns epsilon of rounds with distances, which are charged to delta.
@@ -190,9 +186,10 @@ class _PoissonRdp(_Rdp):
   name, title = 'poisson_rdp', f'RDP, {_POISSON}'
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
 
-  def models(self, rounds: Rounds) -> Sequence[Rounds]:
+  def _at_distance(self, rounds: Rounds, delta: float) -> float:
     # Truncation is part of the divergences, or a failure in delta; both are sound.
-    return [rounds, [(params.without_truncation(), num) for params, num in rounds]]
+    untruncated = [(params.without_truncation(), num) for params, num in rounds]
+    return min(super()._at_distance(rounds, delta), super()._at_distance(untruncated, delta))
 
   def _divergence(self, round_params: Round, order: float) -> float:
     """Returns the Rényi divergence of one round with its slots.
