@@ -139,10 +139,10 @@ class SizedSparsifier(Sparsifier):
 
 @dataclasses.dataclass(frozen=True)
 class RandK(SizedSparsifier):
-  """Selects k coordinates uniformly at random; masked values are scaled by d/k.
+  """Selects k coordinates uniformly at random; by default, masked values are scaled by d/k.
 
-  Implements Definition 6 and SelectRandk of Algorithm 1. The scale makes the masked update an
-  unbiased estimate of the update (before clipping).
+  Implements SelectRandk of Algorithm 1, whose scale makes the masked update an unbiased estimate
+  of the update (before clipping). Definition 6 of the paper has no scale: `unbiased=False`.
 
   >>> randk = RandK(compression_ratio=0.25)
   >>> randk.num_kept(dim=12), randk.scale(dim=12)
@@ -150,10 +150,17 @@ class RandK(SizedSparsifier):
   >>> coordinates = randk.select(dim=12, seed=tf.constant([1, 2], tf.int64))
   >>> len(set(coordinates.numpy()))
   3
+  >>> RandK(compression_ratio=0.25, unbiased=False).scale(dim=12)
+  1.0
+
+  Attributes:
+    unbiased: Whether a client multiplies its masked values by d/k before it clips them.
   """
 
+  unbiased: bool = dataclasses.field(default=True, kw_only=True)
+
   def scale(self, dim: int) -> float:
-    return dim / self.num_kept(dim)
+    return dim / self.num_kept(dim) if self.unbiased else 1.0
 
   def choose(self, context: PublicContext) -> tf.Tensor:
     return self.select(context.dim, context.seed)

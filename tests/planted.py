@@ -64,6 +64,8 @@ FAULTS = (
           'vote = tf.where(clipped, -0.5, 0.5)', f'{_LIB}/mechanism/test_adaptive_clipping.py'),
     Fault('fedsmp_tff/mechanism/adaptive_clipping.py', 'return math.sqrt(1 - vote**2)',
           'return 1.0'),
+    Fault('fedsmp_tff/sparsifiers.py', 'if self.unbiased else 1.0', 'if self.unbiased else 2.0',
+          f'{_LIB}/test_sparsifiers.py {_LIB}/test_learning_process.py'),
     # The size of the noise.
     Fault(_CHANNEL, 'share_stddev=mechanism.share_stddev',
           'share_stddev=0.97 * mechanism.share_stddev', f'{_LIB}/mechanism/test_round.py'),

@@ -2,6 +2,7 @@
 
 import fedsmp_tff
 from tasks.cli import plugins
+from tasks.systems import randk
 from tasks.systems import system
 from tasks.systems import topk
 
@@ -11,7 +12,7 @@ _TOPK = dict(
 )
 _RANDK = dict(
     mask='random coordinates, the same for all clients',
-    sparsifier=lambda s, _: fedsmp_tff.RandK(s.p, mask_rounds=s.mask_rounds),
+    sparsifier=randk.sparsifier, options=randk.Options,
 )
 _DENSE = dict(mask='all coordinates', sparsifier=lambda *_: fedsmp_tff.Dense(), masked=False)
 

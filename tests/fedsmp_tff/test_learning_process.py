@@ -40,6 +40,7 @@ def _build(sparsifier, sigma=0.0, clip=0.5, training=None, **options):
 # How each is built, its scale and its C.
 _SYSTEMS = {
     'fedsmp_randk': (functools.partial(_build, sparsifiers.RandK(num=4)), 10 / 4, 0.5),
+    'unscaled': (functools.partial(_build, sparsifiers.RandK(num=4, unbiased=False)), 1.0, 0.5),
     'fedsmp_topk': (functools.partial(_build, _topk()), 1.0, 0.5),
     'dp_fedavg': (functools.partial(_build, sparsifiers.Dense()), 1.0, 0.5),
     'fedavg': (functools.partial(_build, sparsifiers.Dense(), clip=None), 1.0, None),

@@ -74,6 +74,9 @@ class TestComputation:
     assert sparsifier('--algorithm=fedsmp_randk', '--p=0.25', '--mask_rounds=3') == (
         fedsmp_tff.RandK(0.25, mask_rounds=3)
     )
+    assert sparsifier('--algorithm=fedavg_randk', '--p=0.25', '--unbiased=false') == (
+        fedsmp_tff.RandK(0.25, unbiased=False)
+    )
     assert sparsifier('--algorithm=dp_fedavg') == fedsmp_tff.Dense()
     # One training on all public examples, as in the paper, or pseudo-clients.
     assert sparsifier().public_clients is None
