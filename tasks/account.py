@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 import dataclasses
 import functools
+import glob
+import itertools
 import math
+import os
 import sys
 from typing import Optional
 
@@ -67,8 +70,9 @@ class Options:
   ledger: list[str] = options_lib.option(
       [],
       'Directory of a run, its --output_dir, in place of numbers: print the joint epsilon of runs'
-      ' on the same clients, from their privacy ledgers. More directories may follow as arguments.',
-      repeated=True,
+      ' on the same clients, from their privacy ledgers. More directories may follow as arguments.'
+      ' Patterns of a shell, as in --ledger=runs/sweep/*, are expanded.',
+      repeated=True, is_path=True,
   )
 
   def answer(self, accountant: accountants.Accountant, spec: spec_lib.PrivacySpec) -> float:
@@ -144,10 +148,22 @@ def _account_for_numbers(options: Options) -> None:
   )
 
 
+def _expand(pattern: str) -> list[str]:
+  """Returns the paths that match a pattern, which a shell does not expand in --ledger=PATTERN."""
+  if os.path.exists(pattern) or pattern == glob.escape(pattern):
+    return [pattern]
+  if not (paths := sorted(glob.glob(pattern))):
+    raise errors.InputError(
+        f'--ledger={pattern} matches no directory. Correct the pattern, or name the --output_dir of'
+        ' each run.'
+    )
+  return paths
+
+
 def _account_for_runs(run_dirs: list[str], options: Options) -> None:
   """Prints what the runs in these directories have spent together; refuses a missing ledger."""
   runs = []
-  for run_dir in run_dirs:
+  for run_dir in itertools.chain.from_iterable(map(_expand, run_dirs)):
     if not (found := run_directory.ledgers(run_dir)):
       raise errors.InputError(
           f'--ledger={run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'

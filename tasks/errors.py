@@ -1,8 +1,17 @@
 """Defines the errors that a command prints in one line, without a traceback."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 import contextlib
+import difflib
+import re
 from typing import Any
+
+# What a user of a command calls the arguments of the library that are not flags by their own name.
+_WORDS = {
+    'adaptive_clipping': '--clip_quantile', 'clipping_norm': '--clip',
+    'clipping_schedule': '--clip_schedule', 'compression_ratio': '--p',
+    'num_slots': 'the number of slots', 'population': 'the number of clients',
+}
 
 
 class InputError(Exception):
@@ -13,16 +22,32 @@ class RunError(Exception):
   """A run that has begun cannot continue; the text states the reason and the remedy."""
 
 
+def with_flags(text: str, names: Collection[str]) -> str:
+  """Returns an error's text with flags, or words, in place of the library's arguments."""
+
+  def word(match):
+    name, equals = match.groups()
+    if name in names:
+      return f'--{name}{equals}'
+    words = _WORDS.get(name, name)
+    return words + (equals if words.startswith('--') else equals and ', ')
+
+  return re.sub('`([a-z_]+)`(=?)', word, text)
+
+
 @contextlib.contextmanager
-def naming_flags(names: Iterable[str]) -> Iterator[None]:
+def naming_flags(names: Collection[str]) -> Iterator[None]:
   """Turns a `ValueError` of its block into an `InputError`, with flags in place of arguments."""
   try:
     yield
   except ValueError as error:
-    text = str(error).rstrip('.')
-    for name in names:
-      text = text.replace(f'`{name}`', f'--{name}')
-    raise InputError(f'{text}.') from None
+    raise InputError(f'{with_flags(str(error), names).rstrip(".")}.') from None
+
+
+def did_you_mean(text: str, choices: Iterable[str]) -> str:
+  """Returns ' Did you mean CHOICE?' for the choice that is like a text; '' if none is."""
+  close = difflib.get_close_matches(text, choices, n=1)
+  return f' Did you mean {close[0]}?' if close else ''
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ class Options:
   """The options of this command."""
 
   output: str = options_lib.option(
-      'report', f'Directory for {_MARKDOWN}, a PNG per figure, and all tables as {_CSV}.'
+      'report', f'Directory for {_MARKDOWN}, a PNG per figure, and all tables as {_CSV}.',
+      is_path=True,
   )
 
 

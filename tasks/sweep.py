@@ -6,10 +6,11 @@ import dataclasses
 import pathlib
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from typing import BinaryIO, Optional
+from typing import Any, BinaryIO, Optional
 
 from fedsmp_tff.runtime import processes
 from tasks import errors
@@ -33,10 +34,12 @@ class Options:
       None,
       f'Grid: one of {", ".join(grids.names())}, or a file of your own (see'
       ' tasks/cli/grids.py): a line of flags of tasks.run per run, --p={0.1,0.2} for two runs.',
+      is_path=True,
   )
   sweep_dir: str = options_lib.option(
       'runs/sweep',
       'Directory of the runs, a subdirectory each. Several sweeps of one grid may share it.',
+      is_path=True,
   )
   seeds: int = options_lib.option(
       5, 'Number of seeds per configuration; seeds are 1 to SEEDS.', at_least=1
@@ -48,7 +51,7 @@ class Options:
   )
   print: bool = options_lib.option(False, 'Print the command lines, and run nothing.')
   status: bool = options_lib.option(
-      False, 'Print which runs are done, running, begun or to do, and run nothing.'
+      False, 'Print which runs are done (and their results), running, begun or to do, and run nothing.'
   )
 
 
@@ -86,9 +89,22 @@ class _Run:
     """The arguments of Python that run it."""
     return ['-m', 'tasks.run', *self.cell.flags, f'--output_dir={self.directory}']
 
+  def summary(self) -> dict[str, Any]:
+    """Returns summary.json if the run has these flags and all of its rounds; else {}."""
+    return finished.summary(self.directory, self.cell.settings)
+
   def is_done(self) -> bool:
     """Whether the directory has a run with these flags and all of its rounds."""
-    return bool(finished.summary(self.directory, self.cell.settings))
+    return bool(self.summary())
+
+  def result(self) -> str:
+    """Returns the results of a run that is done, in a few words; '' for another run."""
+    if not (found := self.summary()):
+      return ''
+    text = f'final accuracy {100 * found["final_test_accuracy"]:.2f} %'
+    if 'epsilon' in found:
+      text += f', epsilon = {float(found["epsilon"]):.4g} ({found["guarantee_status"]})'
+    return text
 
   def status(self) -> str:
     """Returns 'done', 'running', 'begun' or 'to do'; creates no file."""
@@ -163,8 +179,10 @@ def _main(options: Options, extra: Sequence[str]) -> int:
   if options.print:
     print(*(shlex.join(['python', *run.command]) for run in runs), sep='\n', flush=True)
   elif options.status:
-    lines = (f'{i:4d} {run.status():8s} {run.cell.name}' for i, run in enumerate(runs))
-    print(*lines, sep='\n', flush=True)
+    for number, run in enumerate(runs):
+      result = run.result()
+      end = f': {result}' if result else ''
+      print(f'{number:4d} {run.status():8s} {run.cell.name}{end}', flush=True)
   else:
     return _run(runs)
   return 0
@@ -213,6 +231,7 @@ def _cells(options: Options, extra: Sequence[str]) -> list[grids.Cell]:
 def _run(runs: Sequence[_Run]) -> int:
   """Runs what is not done, one after the other; returns the exit status."""
   counts, failed = {'done': 0, 'done before': 0, 'running elsewhere': 0}, []
+  minutes = []  # Of each run that this sweep has finished.
   with _signals() as signals:
     for number, run in enumerate(runs, 1):
       with run.locked() as lock:
@@ -223,9 +242,13 @@ def _run(runs: Sequence[_Run]) -> int:
         else:
           place = f'[{number}/{len(runs)}]'
           print(f'{place} {run.cell.name}', flush=True)
+          begin = time.monotonic()
           if not run.run(lock, place, signals):
             counts['done'] += 1
+            minutes.append((time.monotonic() - begin) / 60)
             finished.clean(run.directory)
+            left = sum(not other.is_done() for other in runs[number:])
+            print(f'{place} {minutes[-1]:.1f} min, {run.result()}; {_left_text(left, minutes)}', flush=True)
           else:
             failed.append(run)
       if signals:
@@ -237,6 +260,15 @@ def _run(runs: Sequence[_Run]) -> int:
   if counts['done'] or counts['done before']:
     print(f'report: python -m tasks.report {runs[0].root}')
   return int(bool(failed))
+
+
+def _left_text(num_left: int, minutes: Sequence[float]) -> str:
+  """Returns how many runs are left, and about how long they take: as long as others on average."""
+  if not num_left:
+    return 'no run is left'
+  hours, rest = divmod(round(num_left * statistics.fmean(minutes)), 60)
+  noun = 'run is' if num_left == 1 else 'runs are'
+  return f'{num_left} {noun} left, about {f"{hours} h " if hours else ""}{rest} min'
 
 
 @contextlib.contextmanager

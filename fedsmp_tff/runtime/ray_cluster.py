@@ -8,7 +8,7 @@ import math
 import os
 import pickle
 import signal
-import socket
+import tempfile
 import time
 from typing import Any, Optional
 import weakref
@@ -26,7 +26,12 @@ _MAX_LOSSES = 3  # A client that ended this many workers is expected to end all 
 _SECONDS_WITHOUT_WORKER = 300  # An actor imports TensorFlow, possibly on a busy machine.
 _MAX_FAILED_STARTS = 3
 _SECONDS_TO_CONNECT = 10
+_IS_ALIVE = '/ray.rpc.NodeInfoGcsService/CheckAlive'
+# Of 107 in the name of a socket; Ray adds up to 65 (/session_TIME_PROCESS/sockets/plasma_store), and
+# `tempfile` 12.
+_MAX_PARENT_BYTES = 30
 _SECONDS_BETWEEN_CHECKS = 5.0
+_MAX_FAILED_CHECKS = 3
 _MAX_BATCH = 64  # Clients whose integers a worker adds before it sends one sum.
 # Larger datasets are sent by reference, once for all rounds. A reference costs this process 0.5 ms,
 # as Ray counts its holders: a tiny client of two datasets takes 1.2 ms with references, else 0.2.
@@ -84,6 +89,8 @@ class RayWorkers(workers_lib.Workers):
     self._starting = {}
     self._free = []
     self._failed_starts = 0
+    self._head = ray.get_runtime_context().gcs_address
+    self._resources, self._next_check = {}, 0.0
     self._keys = itertools.count()
     self._works = weakref.WeakKeyDictionary()
     self._datasets = weakref.WeakKeyDictionary()
@@ -117,14 +124,30 @@ class RayWorkers(workers_lib.Workers):
 
   def _start_actors(self, num_busy: int) -> int:
     """Asks for missing workers, which Ray starts when it has room; returns the wanted number."""
+    if time.monotonic() >= self._next_check:
+      self._check_head()
+      self._resources = self._ray.cluster_resources()
+      self._next_check = time.monotonic() + _SECONDS_BETWEEN_CHECKS
     wanted = self._num_workers
     if wanted is None:
-      resources = self._ray.cluster_resources()
-      wanted = int(resources.get('GPU' if self._use_gpus else 'CPU', 0))
+      wanted = int(self._resources.get('GPU' if self._use_gpus else 'CPU', 0))
     for _ in range(wanted - num_busy - len(self._free) - len(self._starting)):
       actor = self._actor_class.remote(*self._actor_arguments)
       self._starting[actor.ready.remote()] = actor
     return max(wanted, 1)
+
+  def _check_head(self) -> None:
+    """Raises WorkersLostError if the cluster's head node answers none of several calls.
+
+    Without it Ray's own calls would wait for a minute, and then end this process in C++.
+    """
+    for num_failed in itertools.count(1):
+      try:
+        return _check_reachable(self._head)
+      except ConnectionError as error:
+        if num_failed == _MAX_FAILED_CHECKS:
+          raise WorkersLostError(f'The head node is lost: {error}. Start a new cluster.') from None
+      time.sleep(_SECONDS_BETWEEN_CHECKS)
 
   def _collect(self, cohort, calls) -> Iterator[workers_lib.Result]:
     """Waits for results, starts and losses of workers, and yields the results to be used."""
@@ -227,13 +250,24 @@ def _actor_class() -> type:
 
 def _check_reachable(address: str) -> None:
   """Raises ConnectionError if no cluster answers; Ray would try for many minutes."""
-  host, _, port = address.rpartition(':')
-  if not port.isdigit():  # 'auto', for which Ray knows the answer at once.
+  if not address.rpartition(':')[2].isdigit():  # 'auto', for which Ray knows the answer at once.
     return
-  try:
-    socket.create_connection((host, int(port)), _SECONDS_TO_CONNECT).close()
-  except OSError as error:
-    raise ConnectionError(f'no Ray cluster answers at {address} ({error})') from None
+  import grpc  # pylint: disable=g-import-not-at-top
+  from ray._private import grpc_utils  # pylint: disable=g-import-not-at-top
+
+  # A call, since something else can listen there, which Ray would wait for.
+  with grpc_utils.init_grpc_channel(address, [('grpc.enable_http_proxy', 0)]) as channel:
+    try:
+      channel.unary_unary(_IS_ALIVE)(b'', timeout=_SECONDS_TO_CONNECT)
+    except grpc.RpcError as error:
+      reason = f'{error.code().name}: {error.details()}'
+      raise ConnectionError(f'no Ray cluster answers at {address} ({reason})') from None
+
+
+def _session_parent() -> str:
+  """Returns a directory for Ray's session, in which sockets can have names: these are short."""
+  parent = os.environ.get('RAY_TMPDIR') or tempfile.gettempdir()  # As Ray, if TMPDIR exists.
+  return parent if len(os.fsencode(parent)) <= _MAX_PARENT_BYTES else '/tmp'
 
 
 @contextlib.contextmanager
@@ -271,14 +305,18 @@ def ray_context(
     raise ValueError(f'`client_timeout` must be positive and finite. Found {client_timeout}.')
   # Ray's future default; Ray warns of the change if it is not set.
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
+  # Ray's C++ complains about a missing dashboard or head node on this process's stderr.
+  os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
   import ray  # pylint: disable=g-import-not-at-top
 
   graphs.use_one_thread_an_operation()
-  options = {'address': address or 'local'}
+  options, stack = {'address': address or 'local'}, contextlib.ExitStack()
   if address is None:
+    # Of this cluster alone, and only for this user.
+    options['_temp_dir'] = stack.enter_context(tempfile.TemporaryDirectory(
+        prefix='ray', dir=_session_parent(), ignore_cleanup_errors=True
+    ))
     os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
-    # Ray's C++ complains about the missing dashboard on this process's stderr.
-    os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
     options |= {
         'num_cpus': workers or len(os.sched_getaffinity(0)),
         'include_dashboard': False,
@@ -287,18 +325,15 @@ def ray_context(
     }
   else:
     _check_reachable(address)
-  handler = signal.getsignal(signal.SIGTERM)
-  ray.init(**options, log_to_driver=False, logging_level='ERROR')
-  if callable(handler) and signal.getsignal(signal.SIGTERM) is not handler:
-    # Ray's handler would interrupt a round that the program's handler lets finish.
-    signal.signal(signal.SIGTERM, handler)
-  try:
+  with stack:
+    handler = signal.getsignal(signal.SIGTERM)
+    ray.init(**options, log_to_driver=False, logging_level='ERROR')
+    stack.callback(ray.shutdown)
+    if callable(handler) and signal.getsignal(signal.SIGTERM) is not handler:
+      # Ray's handler would interrupt a round that the program's handler lets finish.
+      signal.signal(signal.SIGTERM, handler)
     environment = {name: value for name, value in os.environ.items() if name.startswith('TF_')}
     context = map_reduce.MapReduceContext(RayWorkers(workers, client_timeout, environment))
-    try:
-      with tff.framework.get_context_stack().install(context):
-        yield context
-    finally:
-      context.close()
-  finally:
-    ray.shutdown()
+    stack.callback(context.close)
+    with tff.framework.get_context_stack().install(context):
+      yield context

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn, Optional, TextIO
 
 from absl import flags
 from absl import logging
@@ -53,6 +53,8 @@ def parse_with_arguments(arguments: Sequence[str], *tables: type, program: str) 
   """
   flag_values = options.new_flags(*tables)
   rest = read(flag_values, arguments, program)
+  # Arguments that are not flags are paths, or flags of other commands.
+  rest = [*map(os.path.expanduser, rest)]
   return [*(options.make(table, flag_values) for table in tables), rest]
 
 
@@ -93,22 +95,51 @@ class Command:
       The exit status; 2 if the user must correct something.
     """
     logging.set_verbosity(logging.ERROR)
+    _open_closed_streams()
     try:
       if not _HELP.isdisjoint(argv[1:]):
         text = options.help_text(self.new_flags(*self.tables), full=_FULL_HELP in argv)
-        print(*self.usage, text, sep='\n')
+        print(*self.usage, text, sep='\n', flush=True)
         return 0
       program = f'python -m {self.name}'
-      return self.run(*self.parse(argv[1:], *self.tables, program=program)) or 0
-    except BrokenPipeError:  # The reader ended, as in `| head`: discard the rest.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-      return 1
+      status = self.run(*self.parse(argv[1:], *self.tables, program=program)) or 0
+      sys.stdout.flush()
+      return status
     except errors.InputError as error:
       status, text = 2, error
     except self.failures() as error:
       status, text = getattr(error, 'status', 1), error
-    print(f'{self.name}: {text}', file=sys.stderr)
+    except OSError as error:
+      if not isinstance(error, BrokenPipeError) and _takes_text(sys.stdout):
+        raise
+      # Discard the rest.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      if isinstance(error, BrokenPipeError):  # The reader ended, as in `| head`.
+        return 1
+      status, text = 1, f"stdout can't be written ({error.strerror}). Make room, or redirect it."
+    with contextlib.suppress(OSError):
+      print(f'{self.name}: {text}', file=sys.stderr)
     return status
+
+
+def _open_closed_streams() -> None:
+  """Opens the standard streams that are closed, or a file of the run would be one of them."""
+  for number, name in enumerate(('stdin', 'stdout', 'stderr')):
+    try:
+      os.fstat(number)
+    except OSError:
+      os.open(os.devnull, os.O_RDWR)  # It gets the smallest number that is free.
+    if getattr(sys, name) is None:
+      setattr(sys, name, open(number, 'r' if name == 'stdin' else 'w', closefd=False))
+
+
+def _takes_text(stream: TextIO) -> bool:
+  """Returns whether a stream takes one more line."""
+  try:
+    print(file=stream, flush=True)
+  except OSError:
+    return False
+  return True
 
 
 def remove_generated_files() -> None:
@@ -129,7 +160,8 @@ def end(status: int) -> NoReturn:
   Python would wait for clients of an abandoned round, and delete TFF's context after the modules
   that the context needs, with a traceback. All files are closed by then.
   """
-  sys.stdout.flush()
-  sys.stderr.flush()
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError):
+      stream.flush()
   remove_generated_files()
   os._exit(status)

@@ -2,7 +2,7 @@
 
 A grid is text. `#` begins a comment, `all:` a line of flags that every run has; each other line
 is one run, or several: `--p={0.1,0.2}` stands for both, as in a shell, and several braces for
-every combination. A --flagfile is relative to the grid's directory. Blank lines separate
+every combination. A --flagfile is relative to the grid's directory, or built-in. Blank lines separate
 paragraphs: with several seeds, a paragraph is run with all of them, seed by seed, before the next
 paragraph begins. A comment after a run is its title: figures of the grids `ablation/TASK` show it.
 """
@@ -18,10 +18,9 @@ import shlex
 from typing import Any
 
 from tasks import errors
+from tasks.cli import experiment_files
 from tasks.cli import settings as settings_lib
 
-_ROOT = pathlib.Path(__file__).parents[1] / 'experiments'
-_SUFFIX = '.grid'
 _ALL = 'all'
 _UNSAFE = re.compile(r'[^A-Za-z0-9_.,=+-]')
 _MAX_NAME = 160
@@ -87,9 +86,7 @@ class Cell:
 
 def names() -> list[str]:
   """Returns the names of the built-in grids."""
-  return [
-      str(path.relative_to(_ROOT).with_suffix('')) for path in sorted(_ROOT.rglob(f'*{_SUFFIX}'))
-  ]
+  return experiment_files.names(experiment_files.GRID)
 
 
 def read(grid: str) -> list[list[Cell]]:
@@ -101,15 +98,12 @@ def read(grid: str) -> list[list[Cell]]:
   Raises:
     InputError: If there is no such grid, or a line is not a list of flags.
   """
-  path = _ROOT / f'{grid}{_SUFFIX}'
-  path = path if path.is_file() else pathlib.Path(grid)
+  path = experiment_files.locate(grid, experiment_files.GRID)
   try:
     lines = path.read_text(encoding='utf-8').splitlines()
   except (OSError, UnicodeDecodeError) as error:
-    raise errors.InputError(
-        f"--grid={path} can't be read ({getattr(error, 'strerror', None) or error}). Use a grid"
-        f' file, or one of {", ".join(names())}.'
-    ) from None
+    reason = getattr(error, 'strerror', None) or error
+    raise experiment_files.unreadable('grid', grid, experiment_files.GRID, reason) from None
   common, paragraphs, seen = [], [[]], {}
   for number, line in enumerate(lines, 1):
     if not line.strip():
@@ -117,14 +111,17 @@ def read(grid: str) -> list[list[Cell]]:
     is_common = line.strip().startswith(f'{_ALL}:')
     text = line.strip().removeprefix(f'{_ALL}:')
     try:
-      flags = [_absolute(flag, path.parent) for flag in shlex.split(text, comments=True)]
+      flags = shlex.split(text, comments=True)
+      for flag in flags:
+        if not flag.startswith('--'):
+          raise ValueError(f'{flag!r} is not a flag. Flags start with --')
     except ValueError as error:
       raise errors.InputError(f'{path}, line {number}: {error}.') from None
     if is_common:
       common = flags
     elif flags:
       for chosen in itertools.product(*map(_choices, (*common, *flags))):
-        cell = Cell.of(chosen, text.partition(' #')[2].strip())
+        cell = Cell.of((_absolute(flag, path.parent) for flag in chosen), text.partition(' #')[2].strip())
         if cell.name not in seen:
           seen[cell.name] = cell
           paragraphs[-1].append(cell)
@@ -155,9 +152,9 @@ def with_seeds(paragraphs: Iterable[Sequence[Cell]], seeds: Sequence[int]) -> li
 def _absolute(flag: str, directory: pathlib.Path) -> str:
   """Returns a flag; a --flagfile, relative to a directory, with its absolute path."""
   name, _, value = flag.partition('=')
-  if not flag.startswith('--'):
-    raise ValueError(f'{flag!r} is not a flag. Flags start with --')
-  return f'{name}={(directory / value).resolve()}' if name == _FLAGFILE else flag
+  if name != _FLAGFILE:
+    return flag
+  return f'{name}={experiment_files.locate(value, experiment_files.FLAGS, directory).resolve()}'
 
 
 def _choices(flag: str) -> list[str]:

@@ -171,4 +171,5 @@ def _next_signal(numbers: socket.socket, timeout: float = None):
 
 
 def _say(text: str) -> None:
-  print(f'\ntasks.run: {text}', file=sys.stderr, flush=True)
+  with contextlib.suppress(OSError):  # A full disk must not end the thread.
+    print(f'\ntasks.run: {text}', file=sys.stderr, flush=True)

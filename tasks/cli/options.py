@@ -15,11 +15,13 @@ import copy
 import dataclasses
 import functools
 import math
+import os
 from typing import Any, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from absl import flags
 
 from tasks import errors
+from tasks.cli import experiment_files
 
 _Table = TypeVar('_Table')
 _METADATA = 'option'
@@ -61,6 +63,8 @@ class Option:
     group: Title of its list in `help_text`.
     values: Accepted texts; empty for all.
     repeated: Whether it may be given several times, which makes a list.
+    is_path: Whether it is a path, whose `~` is the home directory: a shell expands it only at the
+      start of a word, and not in files of flags.
     at_least: Inclusive lower bound.
     above: Exclusive lower bound.
     at_most: Inclusive upper bound.
@@ -79,6 +83,7 @@ class Option:
   group: str = 'Flags'
   values: Sequence[str] = ()
   repeated: bool = False
+  is_path: bool = False
   at_least: Optional[float] = None
   above: Optional[float] = None
   at_most: Optional[float] = None
@@ -107,6 +112,12 @@ class Option:
     if kind is float and self.at_most is None and self.below is None:
       noun = 'a finite number'
     return noun + ' and'.join(f' {sign} {b}' for sign, b in signs.items() if b is not None)
+
+  def expand(self, value: Any) -> Any:
+    """Returns a value of the flag, with the home directory for the `~` of a path."""
+    if not self.is_path or value is None:
+      return value
+    return [*map(os.path.expanduser, value)] if self.repeated else os.path.expanduser(value)
 
   def has_effect(self, values: Mapping[str, Any]) -> bool:
     """Returns whether the other values let it have an effect."""
@@ -140,9 +151,23 @@ def _types_of(table: type) -> Mapping[str, Any]:
   }
 
 
+class _Flags(flags.FlagValues):
+  """Flags whose --flagfile may name a built-in file, on the command line and in other files."""
+
+  def _get_flag_file_lines(self, filename, parsed_file_stack=None):
+    path = str(experiment_files.locate(filename, experiment_files.FLAGS))
+    try:
+      return super()._get_flag_file_lines(path, parsed_file_stack)
+    except (flags.CantOpenFlagFileError, UnicodeDecodeError) as error:
+      reason = getattr(error.__context__, 'strerror', None) or error
+      raise experiment_files.unreadable(
+          'flagfile', filename, experiment_files.FLAGS, reason
+      ) from None
+
+
 def new_flags(*tables: type) -> flags.FlagValues:
   """Returns new flags, at their defaults: one for each option of these dataclasses."""
-  flag_values = flags.FlagValues()
+  flag_values = _Flags()
   for table in tables:
     define(flag_values, table)
   return flag_values
@@ -203,7 +228,7 @@ def make(
   given = {name for name in opts if parsed[prefix + name].present}
   explicit = {name for name in given if prefix + name not in presets}
   values = {
-      name: parsed[prefix + name].value if name in given else opt.default
+      name: opt.expand(parsed[prefix + name].value if name in given else opt.default)
       for name, opt in opts.items()
   }
   for name, opt in opts.items():

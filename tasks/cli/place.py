@@ -3,12 +3,20 @@
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import subprocess
 from typing import Optional
 
 from tasks import errors
 from tasks.cli import options
 
 _GROUP = 'Runtime'
+# A shell's program: it says a sentence unless a line arrives before its input ends.
+_WATCH = 'read -r _ || echo "$0" >&2'
+_ENDED = (
+    'tasks.run: this process was ended at once, by a kill or by Ray, which does so if a process of'
+    ' its cluster on this machine fails. Start the cluster again if it is gone; the same command'
+    ' with the same --output_dir resumes the run.'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +29,7 @@ class PlaceSettings:
       ' Debian package dataset-fashion-mnist). svhn: train_32x32.mat, extra_32x32.mat,'
       ' test_32x32.mat. emnist, and shakespeare from TFF: a cache of .sqlite files, downloaded if'
       ' missing (default: ~/.tff).',
-      group=_GROUP,
+      group=_GROUP, is_path=True,
   )
   runtime: str = options.option(
       'local',
@@ -51,7 +59,7 @@ class PlaceSettings:
       None,
       "Directory of the run's files, from which the same command resumes it (default:"
       ' runs/TASK-ALGORITHM-TIME-PROCESS).',
-      group='Output', common=True,
+      group='Output', common=True, is_path=True,
   )
   overwrite: bool = options.option(
       False, 'Remove the run in --output_dir, except for its privacy ledger, and start over.',
@@ -82,8 +90,9 @@ def context(settings: PlaceSettings) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(tff_context)
-    except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
-      reason = ' '.join(str(error).split()).rstrip('.')
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+      reason = ' '.join(str(error).split()).rstrip('.') or type(error).__name__
+      reason = errors.with_flags(reason, options.options_of(PlaceSettings))
       text = f'--runtime={settings.runtime}: {reason}.'
       if isinstance(error, ImportError):
         text += ' Install Ray, as in docs/aggregator.md.'
@@ -92,7 +101,24 @@ def context(settings: PlaceSettings) -> Iterator[None]:
             f'--ray_address={settings.ray_address}: {reason}. Start the cluster with'
             ' `ray start --head`, or remove the flag.'
         )
+      elif isinstance(error, OSError):
+        text += ' Set TMPDIR to a directory that can be written, for Ray\'s files.'
       elif settings.devices is not None:
-        text = f'--devices={",".join(settings.devices)}: {reason}.'
+        text = f'{reason}.'
       raise errors.InputError(text) from None
+    if settings.runtime == 'ray':
+      stack.enter_context(_watched())
     yield
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[None]:
+  """Has a shell say that this process has ended in its block: Ray's C++ ends it without a word."""
+  shell = subprocess.Popen(
+      ['sh', '-c', _WATCH, _ENDED], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+      start_new_session=True,  # Ctrl-C is for this process.
+  )
+  try:
+    yield
+  finally:
+    shell.communicate(b'\n')

@@ -47,6 +47,7 @@ class Registry(dict[str, _T]):
       raise errors.InputError(
           f'--{self._flag}={name} is neither one of {", ".join(self.names)} nor an importable'
           f' module with {self._attribute} ({error}). Correct it; docs/extending.md has an example.'
+          f'{errors.did_you_mean(name, self.names)}'
       ) from None
     self[name] = plugin
     return plugin
