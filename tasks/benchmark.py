@@ -6,6 +6,8 @@ settings. Implementations alternate, so that a busy machine slows all; the first
 graphs, is excluded. A top-k mask serves ten rounds: the mean over ten rounds includes one choice.
 """
 
+import collections
+from collections.abc import Iterator
 import dataclasses
 import functools
 import json
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 import psutil
@@ -37,25 +40,48 @@ class Options:
       [*_CLIENTS, 'start'], 'Part; may be repeated.', values=(*_CLIENTS, 'start'), repeated=True
   )
   repeats: int = options_lib.option(10, 'Number of measurements per implementation.', at_least=1)
-  json: str = options_lib.option('', 'JSON file for the measurements.')
+  json: str = options_lib.option(
+      '', 'JSON file for the measurements, complete after each of them.', is_path=True
+  )
 
 
 def _main(options: Options) -> None:
   if options.json:
     with errors.writing_to('json', options.json):  # Before minutes of measuring.
       open(options.json, 'a', encoding='utf-8').close()
+    if not os.path.isfile(options.json):
+      raise errors.InputError(f'--json={options.json} is not a regular file. Use another path.')
   measured = {'processors': len(os.sched_getaffinity(0)), 'machine': [_machine()]}
   for part in dict.fromkeys(options.part):
     print(part, flush=True)
-    seconds = _start(options.repeats) if part == 'start' else _rounds(part, options.repeats)
-    for name, times in seconds.items():
-      median, mean = float(np.median(times)), float(np.mean(times))
-      measured[f'{part}, {name}'] = {'median': median, 'mean': mean, 'seconds': times}
-      ratio = mean / np.mean(seconds.get('rand-k', times))
-      print(f'  {name:12} median {median:8.3f} s, mean {mean:8.3f} s, {ratio:.2f} x', flush=True)
+    found, seconds = {}, collections.defaultdict(list)
+    repeats = _start(options.repeats) if part == 'start' else _rounds(part, options.repeats)
+    for name, duration in repeats:
+      times = seconds[name]
+      times.append(duration)
+      found[name] = {
+          'median': float(np.median(times)), 'mean': float(np.mean(times)), 'seconds': times
+      }
+      measured[f'{part}, {name}'] = found[name]
+      _write(options.json, measured)  # An interrupt loses none of the others.
+    for name, values in found.items():
+      ratio = values['mean'] / found.get('rand-k', values)['mean']
+      print(
+          f'  {name:12} median {values["median"]:8.3f} s, mean {values["mean"]:8.3f} s,'
+          f' {ratio:.2f} x',
+          flush=True,
+      )
   measured['machine'].append(_machine())
-  if options.json:
-    pathlib.Path(options.json).write_text(json.dumps(measured, indent=2), encoding='utf-8')
+  _write(options.json, measured)
+
+
+def _write(path: str, measured: dict[str, Any]) -> None:
+  """Writes a JSON file, if there is a path; the file that it replaces is whole until then."""
+  if path:
+    unfinished = f'{path}.unfinished'
+    with errors.writing_to('json', path):
+      pathlib.Path(unfinished).write_text(json.dumps(measured, indent=2), encoding='utf-8')
+      os.replace(unfinished, path)
 
 
 def _machine() -> dict[str, float]:
@@ -69,20 +95,18 @@ def _machine() -> dict[str, float]:
   return found
 
 
-def _start(repeats: int) -> dict[str, list[float]]:
-  """Measures seconds of whole commands: to the plan, and to the end of the first round."""
+def _start(repeats: int) -> Iterator[tuple[str, float]]:
+  """Yields seconds of whole commands, by flag: to the plan, and to the end of the first round."""
   run = [sys.executable, '-m', 'tasks.run', '--task=shakespeare', '--p=0.05']
-  seconds = {'--dry_run': [], '--rounds=1': []}
-  for flag in list(seconds) * repeats:
+  for flag in ['--dry_run', '--rounds=1'] * repeats:
     with tempfile.TemporaryDirectory() as directory:
       begin = time.monotonic()
       subprocess.run([*run, flag, f'--output_dir={directory}'], check=True, capture_output=True)
-      seconds[flag].append(time.monotonic() - begin)
-  return seconds
+      yield flag, time.monotonic() - begin
 
 
-def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
-  """Measures seconds of rounds by implementation."""
+def _rounds(part: str, repeats: int) -> Iterator[tuple[str, float]]:
+  """Yields seconds of rounds, by implementation."""
   task, num_clients = datasets.TASKS[part], _CLIENTS[part]
   import tensorflow as tf
   import tensorflow_federated as tff
@@ -129,17 +153,18 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
         'last layer': (local, fed_smp(model.head(), fedsmp_tff.Dense()), head_clients),
         'stock': (worker, stock, batches),
     }
-    seconds, states = {name: [] for name in measured}, {}
+    states = {}
     for repeat in range(repeats + 1):
       for name, (context, process, examples) in measured.items():
         with tff.framework.get_context_stack().install(context):
           state = states[name] if repeat else process.initialize()
           begin = time.monotonic()
           states[name] = process.next(state, examples).state
-          seconds[name].append(time.monotonic() - begin)
+          seconds = time.monotonic() - begin
+        if repeat:
+          yield name, seconds
   for child in psutil.Process().children():  # TFF does not end its worker.
     child.kill()
-  return {name: times[1:] for name, times in seconds.items()}
 
 
 def _stock_model(part: str):

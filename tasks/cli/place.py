@@ -104,7 +104,7 @@ def context(settings: PlaceSettings) -> Iterator[None]:
       elif isinstance(error, OSError):
         text += ' Set TMPDIR to a directory that can be written, for Ray\'s files.'
       elif settings.devices is not None:
-        text = f'{reason}.'
+        text = reason.replace('--devices', f'--devices={",".join(settings.devices)}') + '.'
       raise errors.InputError(text) from None
     if settings.runtime == 'ray':
       stack.enter_context(_watched())

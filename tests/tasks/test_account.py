@@ -141,6 +141,11 @@ class TestLedger:
   def test_runs_are_composed(self, tmp_path, capsys):
     integers = dict(noise='discrete_gaussian', num_values=9)
     one, other, third = self._runs(tmp_path, (100, {}), (80, dict(delta=1e-5)), (1, integers))
+    # A pattern that the shell has left is one too.
+    assert (
+        self._account(capsys, f'--ledger={tmp_path}/[01]')
+        == self._account(capsys, f'--ledger={one}', other)
+    )
     for arguments, delta in (([], 1e-5), (['--delta=1e-3'], 1e-3)):  # The smaller, or as given.
       status, out, _ = self._account(capsys, f'--ledger={one}', other, *arguments)
       epsilon = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, delta).epsilon()
@@ -174,9 +179,12 @@ class TestLedger:
 
   def test_what_is_refused(self, tmp_path, capsys):
     one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size'))), tmp_path
+    (tmp_path / '[x]').mkdir()  # A path that exists is no pattern.
     for arguments, sentence in (
         ([one, other], 'do not compose. Name runs with the same --sampling'),
         ([empty], 'has no privacy_ledger.jsonl'),
+        ([one, f'{tmp_path}/x*'], r'/x\* matches no directory\. Correct the pattern'),
+        ([f'{tmp_path}/[x]'], r'/\[x\] has no privacy_ledger.jsonl'),
         ([one, '--rounds=3'], '--rounds=3 and --ledger=.* exclude each other'),
     ):
       status, out, err = self._account(capsys, f'--ledger={arguments[0]}', *arguments[1:])

@@ -95,6 +95,15 @@ class TestComputation:
     assert status == 0 and out.count(' to do ') == 4 and not (tmp_path / 'runs').exists()
 
 
+  @pytest.mark.parametrize('num_left, minutes, text', [
+      (0, [3.0], 'no run is left'),
+      (1, [3.0, 4.0], '1 run is left, about 4 min'),
+      (5, [20.0, 30.0], '5 runs are left, about 2 h 5 min'),
+  ])
+  def test_time_left_is_by_the_mean(self, num_left, minutes, text):
+    assert sweep._left_text(num_left, minutes) == text
+
+
 @pytest.mark.slow
 class TestExecution:
 
@@ -152,6 +161,10 @@ class TestExecution:
     assert status == 0
     report = f'report: python -m tasks.report {tmp_path / "runs"}'
     assert out.splitlines()[-2:] == ['1 done, 1 done before', report]
+    result = r'final accuracy [\d.]+ %, epsilon = [\d.]+ \(simulated\)'
+    assert re.search(rf'^\[2/2\] [\d.]+ min, {result}; no run is left$', out, re.MULTILINE), out
+    _, out, _ = _main(capsys, *arguments, '--status')
+    assert [bool(re.search(f': {result}$', line)) for line in out.splitlines()] == [False, True]
     assert _rounds(second) == [*range(31)]
     assert (first / 'summary.json').stat() == summary
     log = (tmp_path / 'runs' / 'logs' / f'{second.name}.log').read_text()

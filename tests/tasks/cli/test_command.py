@@ -1,6 +1,9 @@
 """Tests of the frame of commands: help, errors in one sentence, exit status."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -52,6 +55,8 @@ class TestMain:
     for arguments in (['a', '--size=4', 'b'], ['--size=4', 'a', 'b']):
       assert with_arguments.main(['echo', *arguments]) == 0
     assert found == [(_Options(size=4), ['a', 'b'])] * 2
+    assert with_arguments.main(['echo', '~/a']) == 0
+    assert found[2][1] == [os.path.expanduser('~/a')]
     assert _command(_fail(AssertionError)).main(['echo', 'a']) == 2
     assert capsys.readouterr().err == (
         "tasks.echo: 'a' is not a flag. Flags start with -- (see python -m tasks.echo --help).\n"
@@ -69,7 +74,9 @@ class TestMain:
       ('--size', 'Missing value for flag --size '),
       ('--sice=1', "Unknown command line flag 'sice'. Did you mean: size ? "),
       ('--noloud=1', '--noloud=1 does not take an argument '),
-      ('--flagfile=/none', 'Unable to open flagfile: .*/none'),
+      ('--flagfile=/none', r"--flagfile=/none can't be read \(No such file or directory\)\. Use a"),
+      ('--flagfile=paper/svnh', r', paper/svhn\. Did you mean paper/svhn\?'),
+      ('--flagfile=', "--flagfile= can't be read .Is a directory"),
   ])
   def test_what_the_user_must_correct(self, argument, sentence, capsys):
     assert _command(_fail(AssertionError)).main(['echo', argument]) == 2
@@ -84,3 +91,45 @@ class TestMain:
     assert capsys.readouterr().err == 'tasks.echo: a\ntasks.echo: b\ntasks.echo: c\n'
     with pytest.raises(ZeroDivisionError):
       _command(_fail(ZeroDivisionError())).main(['echo'])
+
+
+class TestStreams:
+
+  def _run(self, redirections, body):
+    """Runs a command of this body in a shell; returns its status and stderr."""
+    program = f"""
+import os, sys
+from tasks import errors
+from tasks.cli import command
+
+def run():
+  {body}
+
+sys.exit(command.Command('tasks.echo', (), run).main(['echo']))
+"""
+    done = subprocess.run(
+        ['sh', '-c', f'exec "$0" "$@" {redirections}', sys.executable, '-c', program],
+        stderr=subprocess.PIPE, text=True,
+    )
+    return done.returncode, done.stderr
+
+  @pytest.mark.parametrize('body', ['print(1)', 'print(1, flush=True)', 'print("x" * 10**6)'])
+  @pytest.mark.parametrize('buffered', ['', '1'])
+  def test_a_full_disk_is_one_sentence(self, monkeypatch, body, buffered):
+    monkeypatch.setenv('PYTHONUNBUFFERED', buffered)
+    assert self._run('>/dev/full', body) == (
+        1, "tasks.echo: stdout can't be written (No space left on device). Make room, or redirect"
+        ' it.\n'
+    )
+
+  def test_another_error_of_a_file_keeps_its_traceback(self):
+    status, said = self._run('>/dev/null', 'open("/none/x")')
+    assert status == 1 and said.endswith("No such file or directory: '/none/x'\n")
+
+  def test_the_status_survives_a_full_stderr(self):
+    assert self._run('2>/dev/full', 'raise errors.InputError("wrong")') == (2, '')
+
+  def test_no_file_is_a_closed_stream(self, tmp_path):
+    body = f'open({str(tmp_path / "x")!r}, "w").write(str(os.open("/dev/null", 0) > 2)); print(1)'
+    assert self._run('<&- >&- 2>&-', body) == (0, '')
+    assert (tmp_path / 'x').read_text() == 'True'

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from typing import Optional
 
 import pytest
@@ -32,6 +33,8 @@ class _Oven:
   )
   guests: Optional[list[str]] = options.option(None, 'Names.')
   notes: list[str] = options.option([], 'Notes', repeated=True)
+  book: Optional[str] = options.option('~/book', 'Recipes.', is_path=True)
+  pages: list[str] = options.option([], 'Pages.', repeated=True, is_path=True)
 
 
 def _oven(*arguments):
@@ -50,8 +53,15 @@ class TestMake:
     assert oven == _Oven(
         fuel='wood', degrees=250.0, minutes=7, golden=None, logs=4, weight=1.5, crisp=True,
         spices=['cumin', 'salt'], guests=['ada', 'carl'], notes=['a,b', 'c'],
+        book=os.path.expanduser('~/book'), pages=[],
     )
     assert _oven('--golden=0.5', '--nocrisp').crisp is False
+
+  def test_a_tilde_in_a_path_is_the_home_directory(self, monkeypatch):
+    monkeypatch.setenv('HOME', '/home/ada')
+    oven = _oven('--pages=~/1', '--pages=2~/~', '--notes=~/1')
+    assert oven.pages == ['/home/ada/1', '2~/~'] and oven.notes == ['~/1']
+    assert _oven('--book=~/b').book == '/home/ada/b' and oven.book == '/home/ada/book'
 
   def test_what_is_missing_is_filled_in(self):
     assert (_oven().minutes, _oven('--fuel=wood').minutes) == (30, 20)

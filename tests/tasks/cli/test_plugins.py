@@ -50,6 +50,11 @@ class TestRegistry:
     assert '\n' not in str(error.value)
 
 
+  def test_a_name_that_is_close_is_suggested(self, registry):
+    with pytest.raises(errors.InputError, match=r'\. Did you mean fedsmp_randk\?$'):
+      registry['fedsmp_rand']
+
+
 class TestCall:
 
   @pytest.mark.parametrize('name, sentence', [
