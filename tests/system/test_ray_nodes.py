@@ -47,6 +47,24 @@ def _command_line(process):
     return ''
 
 
+@contextlib.contextmanager
+def _head():
+  """Starts a head node; yields its address, its processes and its directory."""
+  port = portpicker.pick_unused_port()
+  # A directory of its own: Ray remembers the last cluster of a machine in the usual one. Not
+  # pytest's: the names of sockets are short.
+  directory = tempfile.mkdtemp(prefix='ray')
+  nodes = _ray_node(
+      '127.0.0.1', '--head', f'--port={port}', '--include-dashboard=false',
+      f'--temp-dir={directory}'
+  )
+  try:
+    yield f'127.0.0.1:{port}', nodes, pathlib.Path(directory)
+  finally:
+    _kill(nodes)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def _kill(processes):
   for process in processes:
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -62,20 +80,11 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
   longer = ['--seed=1', '--clients_per_round=12', '--local_epochs=200', '--rounds=4']
   # A process of its own: TensorFlow reads some of its settings once.
   commands.ended(commands.started(commands.tiny(data_dir, tmp_path / 'local', *longer)))
-  port = portpicker.pick_unused_port()
-  address = f'127.0.0.1:{port}'
-  # A directory of their own: Ray remembers the last cluster of a machine in the
-  # usual one. Not pytest's: the names of sockets are short.
-  directory = tempfile.mkdtemp(prefix='ray')
-  nodes = _ray_node(
-      '127.0.0.1', '--head', f'--port={port}', '--include-dashboard=false',
-      f'--temp-dir={directory}'
-  )
-  try:
+  with _head() as (address, nodes, directory):
     other = _ray_node('127.0.0.2', f'--address={address}')
     # Ray notes which node a machine is, for drivers: the last one that started there.
     # On two machines the driver's would be the first.
-    note = pathlib.Path(directory) / 'session_latest' / 'node_ip_address.json'
+    note = directory / 'session_latest' / 'node_ip_address.json'
     note.write_text(json.dumps({'node_ip_address': '127.0.0.1'}))
     nodes += other
     out = tmp_path / 'ray'
@@ -95,7 +104,27 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
     _kill([raylet])
     assert len(commands.rows(out / 'timings.csv')) < 5  # It is not over yet.
     assert '4 of 4 rounds done' in commands.ended(command)[0]
-  finally:
-    _kill(nodes)
-    shutil.rmtree(directory, ignore_errors=True)
   assert commands.story(out) == commands.story(tmp_path / 'local')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('killed, sentence, has_summary', [
+    ('gcs/gcs_server', 'tasks.run: The head node is lost: no Ray cluster answers at ', True),
+    # Ray's C++ ends the process of the run with the node that it is on.
+    ('raylet/raylet', 'tasks.run: this process was ended at once', False),
+])
+def test_a_run_whose_head_node_is_killed_ends_with_a_sentence(
+    data_dir, tmp_path, killed, sentence, has_summary
+):
+  with _head() as (address, nodes, _):
+    out = tmp_path / 'ray'
+    command = commands.started(commands.tiny(
+        data_dir, out, '--seed=1', '--clients_per_round=12', '--local_epochs=100', '--rounds=60',
+        '--runtime=ray', f'--ray_address={address}',
+    ))
+    table = out / 'timings.csv'
+    waiting.until(lambda: table.exists() and len(commands.rows(table)) >= 2)
+    _kill([node for node in nodes if killed in _command_line(node)])
+    _, said = commands.ended(command, status=1)
+  assert said.count(sentence) == 1
+  assert (out / 'summary.json').exists() == has_summary

@@ -9,8 +9,11 @@ import psutil
 import pytest
 
 from tasks import sweep
+from tasks.cli import grids
 from tests.support import commands
 from tests.support import waiting
+
+_NUM_RUNS = 5 * sum(map(len, grids.read('paper/fashion_mnist')))  # With five seeds.
 
 
 @pytest.fixture
@@ -48,8 +51,8 @@ class TestComputation:
       ([], '--grid is not set. Set it to a file, or to one of .*masks/fashion_mnist, '),
       (['--grid=none'], "--grid=none can't be read"),
       (
-          ['--grid=paper/fashion_mnist', '--index=305'],
-          '--index=305 exceeds the 305 runs.*--index=304 ',
+          ['--grid=paper/fashion_mnist', f'--index={_NUM_RUNS}'],
+          f'--index={_NUM_RUNS} exceeds the {_NUM_RUNS} runs.*--index={_NUM_RUNS - 1} ',
       ),
       (
           ['--grid=paper/fashion_mnist', '--', '--raunds=1'],

@@ -1,7 +1,9 @@
 """Tests of rounds on a Ray cluster whose workers die, hang, or come late."""
 
 import contextlib
+import http.server
 import signal
+import tempfile
 import threading
 import time
 import types
@@ -101,17 +103,38 @@ class TestComputation:
     with pytest.raises(error, match=sentence), runtime.ray_context(**options):
       pass
 
+  def test_a_server_that_is_not_rays_is_refused_at_once(self):
+    server = http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+      address = f'127.0.0.1:{server.server_port}'
+      with pytest.raises(ConnectionError, match=f'no Ray cluster answers at {address} .UNAVAIL'):
+        with runtime.ray_context(address):
+          pass
+    finally:
+      server.shutdown()
+      thread.join()
+      server.server_close()
+
 
 class TestOneWorker:
 
   @pytest.fixture(scope='class')
-  def received(self):
-    """A worker of a program that handles SIGTERM: the signals that its handler receives."""
+  def received(self, tmp_path_factory):
+    """A worker of a program that handles SIGTERM: the signals that its handler receives.
+
+    TMPDIR is as long as batch systems make it; names of sockets have at most 107 bytes.
+    """
     received = []
+    directory = tmp_path_factory.mktemp('slurm_job_of_a_long_name' * 4)
     before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     try:
-      with runtime.ray_context(workers=1):
-        yield received
+      with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('TMPDIR', str(directory))
+        patch.setattr(tempfile, 'tempdir', None)  # Python looks at TMPDIR once.
+        with runtime.ray_context(workers=1):
+          yield received
     finally:
       signal.signal(signal.SIGTERM, before)
 
