@@ -96,6 +96,7 @@ class Command:
     """
     logging.set_verbosity(logging.ERROR)
     _open_closed_streams()
+    said_to = sys.stderr
     try:
       if not _HELP.isdisjoint(argv[1:]):
         text = options.help_text(self.new_flags(*self.tables), full=_FULL_HELP in argv)
@@ -110,15 +111,17 @@ class Command:
     except self.failures() as error:
       status, text = getattr(error, 'status', 1), error
     except OSError as error:
-      if not isinstance(error, BrokenPipeError) and _takes_text(sys.stdout):
+      streams = (sys.stdout, sys.stderr)
+      if (failing := next((s for s in streams if not _takes_text(s)), None)) is None:
         raise
-      # Discard the rest.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      said_to = sys.stdout if failing is sys.stderr else sys.stderr
+      os.dup2(os.open(os.devnull, os.O_WRONLY), failing.fileno())  # Discard the rest.
       if isinstance(error, BrokenPipeError):  # The reader ended, as in `| head`.
         return 1
-      status, text = 1, f"stdout can't be written ({error.strerror}). Make room, or redirect it."
+      name = failing.name.strip('<>')
+      status, text = 1, f"{name} can't be written ({error.strerror}). Make room, or redirect it."
     with contextlib.suppress(OSError):
-      print(f'{self.name}: {text}', file=sys.stderr)
+      print(f'{self.name}: {text}', file=said_to)
     return status
 
 

@@ -97,6 +97,12 @@ def test_an_installed_copy_runs_the_commands_and_the_readmes_example(wheel, tmp_
   _pip('install', '--target', str(site), str(wheel), cwd=tmp_path)
   run = functools.partial(_run, sys.executable, cwd=tmp_path, PYTHONPATH=str(site))
   assert run('-m', 'tasks.run', '--help').startswith('usage: python -m tasks.run')
+  # Files of flags and grids have the names that they have in a clone.
+  grid = run('-m', 'tasks.sweep', '--grid=tasks/experiments/paper/svhn.grid', '--seeds=1', '--print')
+  assert f'--flagfile={site}/tasks/experiments/paper/svhn.flags ' in grid
+  program = 'import sys; from tasks.cli import settings; print(settings.parse(sys.argv[1:])[0].task)'
+  for name in ('paper/svhn', 'tasks/experiments/paper/svhn.flags'):
+    assert run('-c', program, f'--flagfile={name}') == 'svhn\n'
   readme = (_ROOT / 'README.md').read_text(encoding='utf-8')
   example = re.search(r'```python\n(.*?)```', readme, re.DOTALL)[1]
   (tmp_path / 'example.py').write_text(

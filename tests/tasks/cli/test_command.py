@@ -129,6 +129,11 @@ sys.exit(command.Command('tasks.echo', (), run).main(['echo']))
   def test_the_status_survives_a_full_stderr(self):
     assert self._run('2>/dev/full', 'raise errors.InputError("wrong")') == (2, '')
 
+  def test_a_full_stderr_is_said_on_stdout(self, tmp_path):
+    out = tmp_path / 'out'
+    assert self._run(f'>{out} 2>/dev/full', 'print(1, file=sys.stderr)') == (1, '')
+    assert "tasks.echo: stderr can't be written (No space left on device). Make" in out.read_text()
+
   def test_no_file_is_a_closed_stream(self, tmp_path):
     body = f'open({str(tmp_path / "x")!r}, "w").write(str(os.open("/dev/null", 0) > 2)); print(1)'
     assert self._run('<&- >&- 2>&-', body) == (0, '')
