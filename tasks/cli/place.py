@@ -102,7 +102,7 @@ def context(settings: PlaceSettings) -> Iterator[None]:
             ' `ray start --head`, or remove the flag.'
         )
       elif isinstance(error, OSError):
-        text += ' Set TMPDIR to a directory that can be written, for Ray\'s files.'
+        text += ' Set TMPDIR (or RAY_TMPDIR) to a directory that can be written, for Ray\'s files.'
       elif settings.devices is not None:
         text = reason.replace('--devices', f'--devices={",".join(settings.devices)}') + '.'
       raise errors.InputError(text) from None
