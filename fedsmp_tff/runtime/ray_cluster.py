@@ -211,7 +211,7 @@ class RayWorkers(workers_lib.Workers):
       raise WorkersLostError(
           f'A client from {call.batch[0]} to {call.batch[-1]} of the round was lost with'
           f' {losses} Ray workers, one after the other; the last: {reason}. Check its data, the'
-          " nodes' memory, and `client_timeout`."
+          " nodes' memory, and the timeout per client."
       )
 
   def _sent(self, leaf: values.Leaf) -> Any:
