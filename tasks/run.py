@@ -18,6 +18,7 @@ if _platform.problem():
   sys.exit(f'tasks.run: {_platform.problem()}')
 
 # pylint: disable=g-import-not-at-top
+from tasks import errors
 from tasks.cli import command
 from tasks.cli import interruption
 from tasks.cli import place as place_lib
@@ -34,7 +35,6 @@ def _failures() -> tuple[type[BaseException], ...]:
   from fedsmp_tff.privacy import budget
   from fedsmp_tff.privacy import ledger
   from fedsmp_tff.program import checkpoints
-  from tasks import errors
 
   return (
       errors.RunError, checkpoints.CheckpointError, ledger.LedgerError, budget.BudgetSpentError,
@@ -67,6 +67,7 @@ def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> i
   path = place.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.handled(_failures()))
+    stack.enter_context(errors.refusing_unseeded_draws(s.seed))
     stack.enter_context(place_lib.context(place))
     out = stack.enter_context(run_directory.RunDirectory(path, place.overwrite))
     stop.before_end = out.remove_if_new

@@ -1,7 +1,9 @@
 """Tests of Fed-SMP as a learning process."""
 
 import collections
+import contextlib
 import functools
+import warnings
 
 import numpy as np
 import pytest
@@ -78,6 +80,20 @@ class TestComputation:
     training = fedsmp_tff.LocalTraining(NoRate(), 2, epochs=1, learning_rate_fn=_decayed)
     with pytest.raises(ValueError, match='learning_rate_fn'):
       _build(sparsifiers.Dense(), training=training)
+
+
+  @pytest.mark.parametrize('has_dropout, seed', [(True, 0), (True, 7), (True, None), (False, 7)])
+  def test_warns_of_random_numbers_that_do_not_follow_from_the_seed(self, has_dropout, seed):
+    model = tiny_models.linear_regression()
+    model = tiny_models.with_dropout(model) if has_dropout else model
+    factory = processes.factory(sparsifiers.Dense())
+    expected = contextlib.nullcontext()
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')
+      if has_dropout and seed is not None:
+        expected = pytest.warns(match=r'random numbers in training \(RandomUniform\)')
+      with expected:
+        fedsmp_tff.build_fed_smp(model, linear_runs.training(), factory, seed=seed)
 
 
 class TestExecution:

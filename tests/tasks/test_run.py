@@ -9,16 +9,31 @@ import time
 import numpy as np
 import psutil
 import pytest
+import tensorflow as tf
+from tensorflow.python.framework import config
 
 import fedsmp_tff
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
+from tasks import errors
 from tasks import systems
 from tasks.datasets import task as task_lib
 from tests.support import commands
 from tests.support import waiting
+
+
+def test_a_seed_refuses_draws_without_one():
+  was_on = config.is_op_determinism_enabled()
+  config.enable_op_determinism()
+  try:
+    with pytest.raises(errors.InputError, match='--seed=0: the model draws random numbers'):
+      with errors.refusing_unseeded_draws(0):
+        tf.random.uniform([])
+  finally:
+    if not was_on:
+      config.disable_op_determinism()
 
 
 class TestExecution:
