@@ -19,7 +19,6 @@ import tree
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 
-
 _WEIGHTS = np.arange(4, 9, dtype=np.float32)  # Of `_state(4, value=4)`.
 
 
@@ -165,7 +164,7 @@ class TestCheckpoints:
       c = checkpoints_lib.Checkpoints(path := tmp_path / str(number))
       for state in states[:-1]:
         c.save(state)
-      if not _interrupted(lambda: c.save(states[4]), number):
+      if not _interrupted(c.save, states[4], number):
         break
       state = _latest(path, states[0], b'')
       _assert_equal(state, states[int(state.rounds_done)])
@@ -176,8 +175,8 @@ class TestCheckpoints:
     assert found == sorted(found) and {*found} == {3, 4}
 
 
-def _interrupted(function, number):
-  """Calls a function, with Ctrl-C at a line of the module; returns whether it has so many lines."""
+def _interrupted(save, state, number):
+  """Saves a state, with Ctrl-C at a line of the module; returns whether there were so many."""
   left = [number]
 
   def trace(frame, event, _):
@@ -193,7 +192,7 @@ def _interrupted(function, number):
   before = sys.gettrace()
   sys.settrace(trace)
   try:
-    function()
+    save(state)
   except KeyboardInterrupt:
     return True
   finally:

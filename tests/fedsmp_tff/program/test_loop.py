@@ -56,12 +56,17 @@ def _process(noise_multiplier=0.0, clients_per_round=2, **options):
   )
 
 
+def _examples(client):
+  return tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(4, seed=client))
+
+
 def _run(
-    reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None, **options
+    reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None,
+    client_data=_examples, **options
 ):
   return loop.run(
       process or _process(),
-      lambda i: tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(4, seed=i)),
+      client_data,
       sampler or sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
       rounds,
       loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
@@ -258,6 +263,7 @@ class TestGoingOn:
       _run(
           [], checkpoints=c, ledger=ledger, sampler=spec.sampler(seed),
           process=_process(noise_multiplier, seed=seed),
+          client_data=_examples if seed is None else lambda i: fedsmp_tff.tag_client(i, _examples(i)),
       )
     assert rounds == saved
 
