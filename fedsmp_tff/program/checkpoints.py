@@ -92,7 +92,7 @@ class Checkpoints:
     path = self._directory / f'round_{rounds_done}.npz'
     arrays = {_RUN_ID: self._run_id, **_arrays(state)}
     for name, array in arrays.items():
-      if array.dtype.kind in 'OSU':  # Only pickled objects could be read again.
+      if array.dtype.kind in 'OSU':  # Objects would need a pickle; texts have no fixed size.
         raise CheckpointError(
             f'The checkpoint {path} can\'t be written: {name} of the state is {array.dtype}, neither'
             ' numbers nor booleans. Encode it as an array of numbers.'
