@@ -74,20 +74,21 @@ def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> i
     resuming.check_flags(out, s)
     experiment = resuming.build(out, s, place.data_dir)                 # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
-    print(plan.text(experiment), flush=True)
+    lost = resuming.lost_rounds(out, experiment)
+    print(plan.text(experiment, lost), flush=True)
     if place.dry_run:
       return 0
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
     print(f'\noutput: {out.path}\n', flush=True)
-    checkpoints = stack.enter_context(resuming.begin(out, experiment))
-    has_begun = not checkpoints.empty()
+    checkpoints = resuming.begin(out, experiment)
+    has_begun = checkpoints.rounds_done() is not None
     experiment = public_model.initialized(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, budget, has_begun))
-    metrics, client_data = reporters.Metrics(experiment, out, ledger), experiment.client_data()
+    metrics = reporters.Metrics(experiment, out, ledger, lost)
     with stop.rounds():
       weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
           experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
-          client_data,
+          experiment.client_data(),
           experiment.spec.sampler(experiment.seeds.sampling),   #   of r sampled clients.
           s.rounds,
           evaluation.of_run(experiment),

@@ -156,7 +156,7 @@ class TestExecution:
     assert said.startswith('tasks.run: Round 3 does not begin: it would bring epsilon to'), said
     assert 'above the budget' in said and '2 of 3 rounds done' in captured.out
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1]
-    assert (out / 'weights.npz').exists() and (out / 'checkpoints' / 'round_2').exists()
+    assert (out / 'weights.npz').exists() and (out / 'checkpoints' / 'round_2.npz').exists()
     # The same command spends nothing more. With a larger budget the run resumes.
     assert commands.main(commands.tiny(data_dir, out, *arguments)) == 1
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').rounds == [0, 1]

@@ -173,7 +173,7 @@ class TestExecution:
     assert commands.main(commands.tiny(data_dir, whole, *flags)) == 0
     # As if it had ended after the third round: the rows of two more were not yet checkpointed.
     shutil.copytree(
-        whole, parts, ignore=shutil.ignore_patterns('round_[45]', 'summary.json', 'weights*')
+        whole, parts, ignore=shutil.ignore_patterns('round_[45].npz', 'summary.json', 'weights*')
     )
     assert commands.main(commands.tiny(data_dir, parts, *flags)) == 0
     assert 'resuming after round 3 of 5' in capsys.readouterr().out
