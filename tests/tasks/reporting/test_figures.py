@@ -48,7 +48,7 @@ class TestComputation:
 
   def test_accuracy_over_rounds_and_uplink(self, make):
     drawn = make(
-        dict(accuracies=[0.1, 0.6], seed=1), dict(accuracies=[0.1, 0.8], seed=2),
+        dict(accuracies=[0.1, 0.6], seed=0), dict(accuracies=[0.1, 0.8], seed=2),
         dict(accuracies=[0.2, 0.5, 0.4], algorithm='fedavg'),
         dict(accuracies=[0.4], algorithm='public_only'),
     )
