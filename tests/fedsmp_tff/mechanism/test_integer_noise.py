@@ -71,7 +71,7 @@ class TestTable:
       self, variance
   ):
     table = integer_noise.integer_table(variance)
-    words = [(int(h) + 2**63, int(l) + 2**63) for h, l in zip(table.high, table.low)]
+    words = [[int(word) + 2**63 for word in words] for words in zip(table.high, table.low)]
     thresholds = numpy_reference.discrete_gaussian_thresholds(variance, table.lowest)
     assert [(high << 64) + low for high, low in words] == thresholds
     # A draw passes at most one of the thresholds in its own upper word: the others act as if
