@@ -162,7 +162,7 @@ class TestPrivateSum:
     dim, clients, sigma = 16_000, 10, 0.25
     factory = processes.factory(
         sparsifiers.Dense(), clients, clipping_norm=2.0, noise_multiplier=sigma,
-        adaptive_clipping=adaptive,
+        adaptive_clipping=adaptive, num_slots=12, min_reports=clients,
     )
     process = factory.create(tff.TensorType(np.float32, [dim]))
     update = np.full(dim, 1.0, np.float32)
