@@ -48,6 +48,7 @@ _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
 _EXPERIMENT = 'tasks/training/experiment.py'
+_RUN_DIRECTORY = 'tasks/training/run_directory.py'
 
 FAULTS = (
     # The clip.
@@ -81,6 +82,13 @@ FAULTS = (
           f'{_LIB}/mechanism/test_integer_noise.py {_LIB}/mechanism/test_round.py'),
     Fault(_ROUND, 'return participants >= least, check', 'return participants >= 1, check'),
     Fault(_ROUND, 'tf.where(release.valid, new, old)', 'new'),
+    Fault(_ROUND,
+          'return tf.where(valid, state.clipping_norm * tf.exp(log_factor), state.clipping_norm)',
+          'return state.clipping_norm * tf.exp(log_factor)',
+          f'{_LIB}/mechanism/test_round.py -k nothing'),
+    Fault(_ROUND, 'stddev = clipping_norm * mechanism.values_noise_multiplier',
+          'stddev = clipping_norm * mechanism.noise_multiplier',
+          f'{_LIB}/mechanism/test_round.py -k signal'),
     Fault(_ROUND, 'mean = values / self.mechanism.clients_per_round',
           'mean = values / tf.cast(participants, tf.float64)'),
     Fault(_CHANNEL, 'return tf.where(too_long(integers), tf.zeros_like(integers), integers)',
@@ -92,6 +100,9 @@ FAULTS = (
           'tf.where(bits[0] < 0, value, value)'),
     Fault(_SHARES, 'root <= 5.0', 'root <= 6.5'),
     Fault(_SHARES, 'center <= 0.425', 'center <= 0.45'),
+    Fault(_SHARES, '(tf.gather(table.low, nearest) <= bits[1])',
+          '(tf.gather(table.low, nearest) >= bits[1])'),
+    Fault(_SHARES, 'tf.gather(table.low, nearest)', 'tf.gather(table.high, nearest)'),
     Fault(_CHANNEL, 'self.num_values, self.share_stddev, seed)',
           'self.num_values, self.share_stddev, public_seed)', 'tests/system/test_secrets.py'),
     Fault(_CHANNEL, 'randomness.derive(seed, randomness.Stream.INTEGER_NOISE)',
@@ -105,6 +116,16 @@ FAULTS = (
           'round_seed = state.seed', 'tests/system/test_secrets.py'),
     Fault(_RANDOMNESS, '_HASH_KEYS = ((1, 2), (3, 4))', '_HASH_KEYS = ((1, 2), (1, 2))'),
     Fault(_RANDOMNESS, 'tf.stack([number, counter])', 'tf.stack([number, tf.zeros_like(counter)])'),
+    # A seed of 0 is a seed.
+    Fault(_PROCESS, 'seeded=seed is not None,', 'seeded=bool(seed),',
+          f'{_LIB}/test_learning_process.py -k scale'),
+    Fault(_ROUND, 'if seed is None else randomness', 'if not seed else randomness',
+          f'{_LIB}/test_aggregator.py -k follow_the_seed'),
+    Fault(_SAMPLING, 'self.seeded = seed is not None', 'self.seeded = bool(seed)'),
+    Fault(_LEDGER, 'self.seeded = seed is not None', 'self.seeded = bool(seed)'),
+    Fault(_EXPERIMENT, "return 'valid' if self.settings.seed is None else 'simulated'",
+          "return 'simulated' if self.settings.seed else 'valid'",
+          'tests/tasks/training/test_experiment.py -k valid'),
     # Who takes part.
     Fault(_SAMPLING,
           'num = rng.binomial(self.population, self.clients_per_round / self.population)',
@@ -144,6 +165,12 @@ FAULTS = (
           'lattice.share_variance, lattice.num_slots'),
     Fault(_DISCRETE, 'lattice.num_integers * (rounding + sums) + lattice.statistical_distance',
           '0.0'),
+    Fault(_DISCRETE, 'rounding = 2 * _ratio(_ROUNDING_VARIANCE)',
+          'rounding = _ratio(_ROUNDING_VARIANCE)'),
+    Fault(_INTEGERS, 'float(tail / total) + ties * 2.0**-64',
+          'float(tail / total) + ties * 2.0**-128'),
+    Fault('fedsmp_tff/privacy/auditing.py', 'tail = (1 - confidence) / 2', 'tail = 1 - confidence',
+          f'{_LIB}/privacy/test_auditing.py -k clopper'),
     Fault('fedsmp_tff/privacy/budget.py',
           'counted = [*self._before, (self.spec.round, rounds)]',
           'counted = [(self.spec.round, rounds)]'),
@@ -151,6 +178,11 @@ FAULTS = (
     Fault(_LEDGER, 'return len(set(self.rounds)) if self.seeded else len(self.rounds)',
           'return len(set(self.rounds))'),
     Fault(_LEDGER, 'if record.id in by_id:', 'if False:'),
+    Fault(_LEDGER, "salt=b'fedsmp_tff: seed of a ledger'", 'salt=secrets.token_bytes(16)'),
+    Fault('tasks/training/reporters.py', 'report.rounds_charged if measured else 0, fast',
+          'report.rounds_done if measured else 0, fast',
+          'tests/tasks/training/test_reporters.py -k lost'),
+    Fault(_RUN_DIRECTORY, '{time.time_ns()}', '{int(time.time())}'),
     Fault(_LEDGER, '(before + json.dumps(content)).encode()', 'json.dumps(content).encode()'),
     Fault(_LOOP, '''      draw = round_num if ledger is None else ledger.begin(round_num)
       cohort = [client_data(int(i)) for i in sampler.sample(draw)]
@@ -184,13 +216,13 @@ FAULTS = (
     Fault('tasks/training/plan.py', 'end = experiment.spec.epsilon(rounds=s.rounds + lost)',
           'end = experiment.spec.epsilon(rounds=s.rounds)',
           'tests/tasks/training/test_resuming.py -k run_again'),
-    Fault('tasks/training/run_directory.py', 'if most > (', 'if False and most > (',
+    Fault(_RUN_DIRECTORY, 'if most > (', 'if False and most > (',
           'tests/tasks/training/test_resuming.py -k ledger_of'),
     Fault('tasks/training/resuming.py', "privacy.get('noise_multiplier')", 'None',
           'tests/tasks/training/test_resuming.py -k sigma'),
     Fault('tasks/training/resuming.py', '> 1.001 * target', '> 9 * target',
           'tests/tasks/training/test_resuming.py -k sigma'),
-    Fault('tasks/training/run_directory.py', 'return [content]', 'return []',
+    Fault(_RUN_DIRECTORY, 'return [content]', 'return []',
           'tests/tasks/test_account.py -k cut'),
     Fault('tasks/training/tables.py', "if '\\0' in content:", 'if False:',
           'tests/tasks/test_account.py -k cut'),
@@ -198,6 +230,10 @@ FAULTS = (
           'tests/tasks/test_account.py -k cut'),
     # The outputs of clients, and the owners of data.
     Fault(_EXPERIMENT, '_check_public(settings, data)\n    sparsifier', 'sparsifier'),
+    Fault(_EXPERIMENT,
+          '(not self.data.test_outside_guarantee and num >= len(self.data.test[0]))',
+          'num >= len(self.data.test[0])',
+          'tests/tasks/training/test_experiment.py -k shows_only'),
     Fault(_EXPERIMENT, 'if show is None or self.data.test_outside_guarantee:', 'if show is None:'),
     Fault('fedsmp_tff/runtime/ray_worker.py', 'if self._round != round_key:',
           'if self._round is None:',
