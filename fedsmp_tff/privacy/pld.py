@@ -40,29 +40,55 @@ _ADDED, _REMOVED, _REPLACED = (
 _STEPS_A_STDDEV = 10
 _MOST_STEP = 1e-4
 _MAX_STEPS = 200_000  # Bounds the grid with little noise, where losses are large.
+# Bounds the grid of the composed loss, and so memory. Its width is some 17 standard deviations of
+# the composed loss, so that T rounds of such steps add 72 T / (this number)^2 to the variance, as a
+# fraction: 0.02 % after ten million rounds.
+_MAX_COMPOSED_STEPS = 2_000_000
+_LOG_TAIL = -math.log(1e-15 / 2)  # Each tail's mass that dp-accounting cuts off the composed loss.
+_MAX_ORDER = 20  # Of dp-accounting's Chernoff bounds of the composed loss, over the largest loss.
 _ROUNDS_KEPT = 16
+_NEVER = 1e-100  # A probability that the charge for rounding covers.
 # Charge to delta per round for rounding in FFTs. Compared with long doubles, rounding reduced delta
 # by at most 0.9 times the charge in 2,000 random settings (rates from 1e-4 to 1, up to 10^6
 # rounds), most with nearly all probability at one loss, so that no frequency vanishes.
 _ROUNDING = np.finfo(float).eps
+# Rounding of deltas moves up to `_ROUNDING` / step of a round's mass at each point of the grid. With
+# steps of this many times `_ROUNDING` per round, it is at most a percent in all rounds.
+_MIN_STEP = 100
 
 Loss = pld.PrivacyLossDistribution  # The privacy loss of a round, on a grid.
 
 
-def step_of(rounds: Sequence[tuple[float, float, int]], coarseness: int = 1) -> float:
+def step_of(rounds: Sequence[tuple[float, float, float]], coarseness: int = 1) -> float:
   """Returns the step of the common grid of the losses of all rounds.
+
+  Any step gives an upper bound. This one is fine enough to be tight, as far as memory and rounding
+  permit.
 
   Args:
     rounds: Tuples of a positive noise multiplier, relative to the sensitivity (sigma; sigma / 2
-      for a replaced client), a sampling rate, and a number of rounds, at least one.
+      for a replaced client), a sampling rate, and an (expected) number of rounds, positive.
     coarseness: Factor on the maximum step, and on the step with little noise.
   """
+  num_rounds = sum(num for *_, num in rounds)
   variance = sum(num * _loss_variance(sigma, rate) for sigma, rate, num in rounds)
-  stddev = math.sqrt(variance / sum(num for *_, num in rounds))
+  stddev = math.sqrt(variance / num_rounds)
   largest = max(_largest_loss(sigma, rate) for sigma, rate, _ in rounds)
+  # With little noise, the variance is mostly between rounds with and without the client.
+  variance += sum(num * rate * (1 - rate) / (4 * sigma**4) for sigma, rate, num in rounds)
   return max(
-      min(coarseness * _MOST_STEP, stddev / _STEPS_A_STDDEV), coarseness * largest / _MAX_STEPS
+      min(coarseness * _MOST_STEP, stddev / _STEPS_A_STDDEV),
+      coarseness * largest / _MAX_STEPS,
+      coarseness * _composed_width(variance, largest) / _MAX_COMPOSED_STEPS,
+      _MIN_STEP * _ROUNDING * num_rounds,
   )
+
+
+def _composed_width(variance: float, largest: float) -> float:
+  """Returns the approximate distance of dp-accounting's Chernoff bounds of the composed loss."""
+  order = math.sqrt(2 * _LOG_TAIL / variance)
+  order = min(max(order, 1 / largest), _MAX_ORDER / largest)
+  return variance * order + 2 * _LOG_TAIL / order
 
 
 def _loss_variance(noise_multiplier: float, sampling_rate: float) -> float:
@@ -95,15 +121,23 @@ def poisson(
     num_slots: Maximum number of clients that take part.
     step: Step of the grid; see `step_of`.
   """
-  rate = clients_per_round / population
-  plain = _one_more(noise_multiplier, rate, step)
-  # Probability that the others fill the slots; then, that the client takes part.
-  full = stats.binom.sf(num_slots - 1, population - 1, rate)
+  plain = _one_more(noise_multiplier, clients_per_round / population, step)
+  full, in_slots = truncation(population, clients_per_round, num_slots)
   if not full:
     return plain
-  in_slots = stats.binom.sf(num_slots, population, rate) * num_slots / full / population
   replaced = Loss(gaussian_loss.distribution(noise_multiplier / 2, in_slots, _REPLACED, step))
   return replaced.compute_mixture(plain, full)
+
+
+@functools.lru_cache(maxsize=_ROUNDS_KEPT)
+def truncation(population: int, clients_per_round: int, num_slots: int) -> tuple[float, float]:
+  """Returns the probability that the other clients fill the slots; then, that one takes part."""
+  rate = clients_per_round / population
+  full = float(stats.binom.sf(num_slots - 1, population - 1, rate))
+  if full < _NEVER:
+    return 0.0, 0.0
+  overflow = float(stats.binom.sf(num_slots, population, rate))
+  return full, overflow * num_slots / full / population
 
 
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
@@ -163,6 +197,8 @@ def _epsilon(pmf: pld_pmf.PLDPmf, delta: float) -> float:
   if pmf._infinity_mass > delta:
     return math.inf
   probs = pmf._probs[::-1]
+  if not np.isfinite(probs).all():  # Rounding added mass to each of many rounds.
+    return math.inf
   losses = (pmf._lower_loss + np.arange(len(probs) - 1, -1, -1)) * pmf._discretization
   with np.errstate(all='ignore'):  # Beyond the result, values may be infinite or NaN.
     # The mass above each loss, from the largest loss on, then the total mass.
