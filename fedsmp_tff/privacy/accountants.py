@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import math
 from typing import NamedTuple, Optional, final
 
-from dp_accounting import gaussian_mechanism
 from dp_accounting import rdp
 import numpy as np
 
@@ -25,7 +24,7 @@ _TENTHS = tuple(1 + x / 10 for x in range(1, 100))
 _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))  # The orders of Opacus 0.x, which the paper used.
 _MAX_STEPS_TO_DELTA = 100
-_TOLERANCE = 1e-15  # Of the closed form's epsilon.
+_MIN_NOISE, _MAX_NOISE = 1e-3, 1e6  # Less has no proof here; more is accounted as this much.
 _COARSENESS = 16  # Factor on the grid step at the start of a search for sigma.
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
@@ -58,11 +57,15 @@ class Round(NamedTuple):
     return self.clients_per_round / self.population
 
   @property
-  def max_sensitivity(self) -> int:
-    """How far a client that is sampled moves the sum at most, in units of C."""
-    # Where slots are limited, a client that is added may take the place of another.
-    added = self.sampling == sampling_lib.POISSON and self.num_slots == self.population
-    return 1 if added else 2
+  def unsampled_noise_multiplier(self) -> float:
+    """Noise stddev over the sensitivity if all clients take part."""
+    # A client that is added where slots are limited may take the place of another: 2 C.
+    is_added = self.sampling == sampling_lib.POISSON and self.num_slots == self.population
+    return self.noise_multiplier / (1 if is_added else 2)
+
+  def with_bounded_noise(self) -> 'Round':
+    """Returns the round with no more noise than is accounted for."""
+    return self._replace(noise_multiplier=min(self.noise_multiplier, _MAX_NOISE))
 
   def with_sampling(self, sampling: str) -> 'Round':
     """Returns the round with r clients by another sampling scheme, without truncation."""
@@ -136,9 +139,9 @@ class Accountant(abc.ABC):
     rounds = [(params.with_sampling(self.sampling), num) for params, num in rounds if num]
     if not rounds:
       return 0.0
-    if any(not params.noise_multiplier for params, _ in rounds):
+    if any(params.noise_multiplier < _MIN_NOISE for params, _ in rounds):
       return math.inf
-    return self._at_distance(rounds, delta)
+    return self._at_distance([(params.with_bounded_noise(), num) for params, num in rounds], delta)
 
   def _at_distance(self, rounds: Rounds, delta: float) -> float:
     """Returns epsilon of rounds with distances, which are charged to delta.
@@ -170,6 +173,11 @@ class _Rdp(Accountant):
   def _divergence(self, round_params: Round, order: float) -> float:
     """Returns the Rényi divergence of one round at the order."""
 
+  def _least_divergence(self, round_params: Round, order: float) -> float:
+    """Returns the divergence, at most that of a round in which all clients take part."""
+    unsampled = order / 2 / round_params.unsampled_noise_multiplier**2
+    return min(self._divergence(round_params, order), unsampled)
+
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
     def epsilon(delta):
       orders, bounds = [], []
@@ -178,10 +186,7 @@ class _Rdp(Accountant):
         if math.log1p(-1 / order) - math.log(delta * order) / (order - 1) >= self._upper_bound:
           continue
         orders.append(order)
-        bounds.append(sum(
-            min(self._divergence(params, order), _unsampled_divergence(params, order)) * num
-            for params, num in rounds
-        ))
+        bounds.append(sum(self._least_divergence(params, order) * num for params, num in rounds))
         # Infinite where dp-accounting's series diverges.
         if self._upper_bound <= bounds[-1] < math.inf:
           break
@@ -250,13 +255,10 @@ class _Pld(Accountant):
         for params, num in rounds for sigma, rate, probability in self.components(params)
     ]
     step = pld.step_of(described, self._coarseness)  # Of the common grid of all rounds' losses.
-    by_loss = pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds])
-
-    def epsilon(delta):
-      upper_bound = min(by_loss(delta), _unsampled_epsilon(rounds, delta))
-      return self.rdp(upper_bound).epsilon(rounds, delta)
-
-    return epsilon
+    bounds = [pld.unsampled([(params.unsampled_noise_multiplier, num) for params, num in rounds])]
+    if step < pld.MAX_STEP:
+      bounds.append(pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds]))
+    return lambda delta: self.rdp(min(b(delta) for b in bounds)).epsilon(rounds, delta)
 
 
 class _PoissonPld(_Pld):
@@ -330,22 +332,3 @@ def claim(rounds: Rounds) -> Accountant:
       'Rounds with Poisson sampling and with fixed-size sampling use different adjacency, so their'
       ' guarantees do not compose.'
   )
-
-
-def _unsampled_divergence(round_params: Round, order: float) -> float:
-  """Returns the Rényi divergence of one round in which all clients take part."""
-  return order / 2 * (round_params.max_sensitivity / round_params.noise_multiplier) ** 2
-
-
-def _unsampled_epsilon(rounds: Rounds, delta: float) -> float:
-  """Returns epsilon as if all clients took part in each round: one Gaussian mechanism, exactly.
-
-  It is an upper bound for every sampling. The hockey-stick divergence is jointly convex, and
-  sampling mixes pairs of sums whose difference is at most the maximum sensitivity, so that the pair
-  of Gaussians at this distance dominates each round, and their composition dominates all rounds.
-  """
-  mu = math.hypot(*(
-      math.sqrt(num) * params.max_sensitivity / params.noise_multiplier for params, num in rounds
-  ))
-  epsilon = float(gaussian_mechanism.get_epsilon_gaussian(1 / mu, delta, _TOLERANCE))
-  return epsilon and epsilon + _TOLERANCE

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 import functools
 import math
 
+from dp_accounting import gaussian_mechanism
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
 import numpy as np
@@ -40,12 +41,14 @@ _ADDED, _REMOVED, _REPLACED = (
 _STEPS_A_STDDEV = 10
 _MOST_STEP = 1e-4
 _MAX_STEPS = 200_000  # Bounds the grid with little noise, where losses are large.
-# Bounds the grid of the composed loss, and so memory. Its width is some 17 standard deviations of
-# the composed loss, so that T rounds of such steps add 72 T / (this number)^2 to the variance, as a
-# fraction: 0.02 % after ten million rounds.
-_MAX_COMPOSED_STEPS = 2_000_000
+# Bounds the grid of the composed loss, and so memory and time, where its variance is above 35. Its
+# width is some 17 standard deviations, so that half a step squared, T times, adds 72 T / (this
+# number)^2 of the variance: 0.01 % after a million rounds.
+_MAX_COMPOSED_STEPS = 1_000_000
 _LOG_TAIL = -math.log(1e-15 / 2)  # Each tail's mass that dp-accounting cuts off the composed loss.
 _MAX_ORDER = 20  # Of dp-accounting's Chernoff bounds of the composed loss, over the largest loss.
+MAX_STEP = 10.0  # Larger steps, with hardly any noise, say less than `unsampled`.
+_TOLERANCE = 1e-15  # Of the closed form's epsilon.
 _ROUNDS_KEPT = 16
 _NEVER = 1e-100  # A probability that the charge for rounding covers.
 # Charge to delta per round for rounding in FFTs. Compared with long doubles, rounding reduced delta
@@ -176,6 +179,27 @@ def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
     if delta <= rounding:
       return math.inf
     return max(_epsilon(pmf, delta - rounding) for pmf in _pmfs(composed))
+
+  return epsilon_at
+
+
+def unsampled(rounds: Sequence[tuple[float, int]]) -> Callable[[float], float]:
+  """Returns the function from delta to epsilon of rounds in which all clients take part.
+
+  They are one Gaussian mechanism, whose epsilon is exact (Balle and Wang 2018). It is an upper
+  bound for every sampling of these clients. Given who else is sampled, a client moves the sum by at
+  most its sensitivity, or not at all, and the hockey-stick divergence is jointly convex, so that
+  the two Gaussians at that distance dominate every round, and composed they dominate all rounds.
+
+  Args:
+    rounds: Pairs of a positive noise multiplier, relative to the sensitivity, and a number of
+      rounds, at least one.
+  """
+  mu = math.hypot(*(math.sqrt(num) / sigma for sigma, num in rounds))
+
+  def epsilon_at(delta):
+    epsilon = float(gaussian_mechanism.get_epsilon_gaussian(1 / mu, delta, _TOLERANCE))
+    return epsilon and epsilon + _TOLERANCE
 
   return epsilon_at
 
