@@ -41,9 +41,9 @@ _ADDED, _REMOVED, _REPLACED = (
 _STEPS_A_STDDEV = 10
 _MOST_STEP = 1e-4
 _MAX_STEPS = 200_000  # Bounds the grid with little noise, where losses are large.
-# Bounds the grid of the composed loss, and so memory and time, where its variance is above 35. Its
-# width is some 17 standard deviations, so that half a step squared, T times, adds 72 T / (this
-# number)^2 of the variance: 0.01 % after a million rounds.
+# Bounds the grid of the composed loss, and so memory and time. After a million rounds its width is
+# at most 100,000 standard deviations of one round's loss, since dp-accounting bounds it by few
+# orders. So the step is a tenth of one, as above; in ten million rounds it may be a whole one.
 _MAX_COMPOSED_STEPS = 1_000_000
 _LOG_TAIL = -math.log(1e-15 / 2)  # Each tail's mass that dp-accounting cuts off the composed loss.
 _MAX_ORDER = 20  # Of dp-accounting's Chernoff bounds of the composed loss, over the largest loss.
