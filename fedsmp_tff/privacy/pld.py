@@ -76,9 +76,11 @@ def step_of(rounds: Sequence[tuple[float, float, float]], coarseness: int = 1) -
   num_rounds = sum(num for *_, num in rounds)
   variance = sum(num * _loss_variance(sigma, rate) for sigma, rate, num in rounds)
   stddev = math.sqrt(variance / num_rounds)
-  largest = max(_largest_loss(sigma, rate) for sigma, rate, _ in rounds)
+  largest = max(_loss_at(10, sigma, rate) for sigma, rate, _ in rounds)
   # With little noise, the variance is mostly between rounds with and without the client.
-  variance += sum(num * rate * (1 - rate) / (4 * sigma**4) for sigma, rate, num in rounds)
+  variance += sum(
+      num * rate * (1 - rate) * _loss_at(1, sigma, rate) ** 2 for sigma, rate, num in rounds
+  )
   return max(
       min(coarseness * _MOST_STEP, stddev / _STEPS_A_STDDEV),
       coarseness * largest / _MAX_STEPS,
@@ -100,9 +102,9 @@ def _loss_variance(noise_multiplier: float, sampling_rate: float) -> float:
   return float(np.logaddexp(0, 2 * math.log(sampling_rate) + exponent + _log1mexp(exponent)))
 
 
-def _largest_loss(noise_multiplier: float, sampling_rate: float) -> float:
-  """Returns the approximate loss of a round at ten standard deviations of noise."""
-  unsampled = 1 / (2 * noise_multiplier**2) + 10 / noise_multiplier
+def _loss_at(stddevs: float, noise_multiplier: float, sampling_rate: float) -> float:
+  """Returns the loss of a round with the client, at a number of standard deviations of noise."""
+  unsampled = 1 / (2 * noise_multiplier**2) + stddevs / noise_multiplier
   return float(np.logaddexp(0, math.log(sampling_rate) + unsampled + _log1mexp(unsampled)))
 
 
