@@ -43,6 +43,7 @@ _RANDOMNESS = 'fedsmp_tff/randomness.py'
 _PROCESS = 'fedsmp_tff/learning_process.py'
 _SAMPLING = 'fedsmp_tff/privacy/sampling.py'
 _ACCOUNTANTS = 'fedsmp_tff/privacy/accountants.py'
+_DIVERGENCES = 'fedsmp_tff/privacy/divergences.py'
 _PLD = 'fedsmp_tff/privacy/pld.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
@@ -150,9 +151,33 @@ FAULTS = (
           'return Loss(removed, gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
           'return Loss(gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))',
           'tests/system/test_independent_epsilon.py'),
-    Fault(_ACCOUNTANTS, 'event = dp_accounting.GaussianDpEvent(sigma / 2)\n    if',
-          'event = dp_accounting.GaussianDpEvent(sigma)\n    if',
+    Fault(_DIVERGENCES, 'event = dp_accounting.GaussianDpEvent(noise_multiplier / 2)\n  if',
+          'event = dp_accounting.GaussianDpEvent(noise_multiplier)\n  if',
           f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_spec.py'),
+    Fault(_DIVERGENCES, 'return max(divergence, 0.0) + _ROUNDING / (order - 1)',
+          'return max(divergence, 0.0)'),
+    Fault(_DIVERGENCES, 'math.log(full) + power * replaced', 'math.log(full) + power * plain',
+          f'{_LIB}/privacy/test_divergences.py {_LIB}/privacy/test_spec.py'),
+    Fault(_ACCOUNTANTS, 'self.noise_multiplier / (1 if is_added else 2)', 'self.noise_multiplier',
+          f'{_LIB}/privacy/test_accountants.py -k displace'),
+    Fault(_ACCOUNTANTS, 'return min(self._divergence(round_params, order), unsampled)',
+          'return self._divergence(round_params, order)',
+          f'{_LIB}/privacy/test_accountants.py -k all_take_part'),
+    Fault(_ACCOUNTANTS, 'self.rdp(min(b(delta) for b in bounds))', 'self.rdp(bounds[-1](delta))',
+          f'{_LIB}/privacy/test_accountants.py -k all_take_part'),
+    Fault(_ACCOUNTANTS, '(plain, (sigma / 2, in_slots, full)) if', '(plain,) if',
+          f'{_LIB}/privacy/test_pld.py -k rare_loss'),
+    Fault(_PLD, 'math.hypot(*(math.sqrt(num) / sigma for', 'math.hypot(*(1 / sigma for',
+          f'{_LIB}/privacy/test_accountants.py -k closed_form'),
+    Fault(_PLD, 'coarseness * _composed_width(variance, largest) / _MAX_COMPOSED_STEPS,', '0.0,',
+          f'{_LIB}/privacy/test_pld.py -k composed_grid'),
+    Fault(_PLD, '_MIN_STEP * _ROUNDING * num_rounds,', '0.0,',
+          f'{_LIB}/privacy/test_pld.py -k larger_than_rounding'),
+    Fault(_PLD, 'if not np.isfinite(probs).all():', 'if False:',
+          f'{_LIB}/privacy/test_pld.py -k float_can_hold'),
+    Fault('fedsmp_tff/privacy/spec.py', 'if delta > 1 / population:', 'if delta > 1:'),
+    Fault('tasks/account.py', 'spec_lib.check_delta(delta, max(', 'max(delta, max(',
+          'tests/tasks/test_account.py -k composed'),
     Fault(_ACCOUNTANTS, 'distance=self.distance + overflow)', 'distance=self.distance)',
           f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_spec.py'),
     Fault(_ACCOUNTANTS, 'left = delta - (1 + math.exp(min(epsilon, 700))) * distance',

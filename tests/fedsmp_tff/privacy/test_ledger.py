@@ -57,6 +57,16 @@ class TestComputation:
     for line in (tmp_path / 'a').read_text().splitlines():
       json.loads(line, parse_constant=refuse)
 
+  def test_an_earlier_version_s_with_a_large_delta_is_read(self, tmp_path):
+    # The specification had no `allow_large_delta`, and delta no limit.
+    spec = dataclasses.replace(_SPEC, delta=0.5, allow_large_delta=True)
+    _ledger(tmp_path / 'a', spec=spec).close()
+    head = json.loads((tmp_path / 'a').read_text())
+    del head['sum'], head['spec']['allow_large_delta']
+    line = json.dumps({**head, 'sum': ledger_lib._sum('', head)})
+    (tmp_path / 'a').write_text(f'{line}\n')
+    assert ledger_lib.read(tmp_path / 'a').spec == spec
+
   def test_any_change_to_any_line_is_found(self, written):
     whole = written.read_bytes()
     rng = np.random.default_rng(0)
