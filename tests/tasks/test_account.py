@@ -128,7 +128,7 @@ class TestLedger:
       spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, **{'delta': 6000**-1.1, **options})
       with ledger_lib.Ledger(
           path / 'privacy_ledger.jsonl', spec, str(i), seed=dict(enumerate(seeds)).get(i),
-          data=dict(enumerate(data)).get(i),
+          data=dict(enumerate(data)).get(i, ''),
       ) as ledger:
         for t in range(rounds):
           ledger.begin(t)
