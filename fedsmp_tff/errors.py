@@ -34,8 +34,9 @@ def check_fields(record: Any, kinds: Mapping[str, Collection[type]]) -> None:
     is_number = isinstance(value, (int, float))
     if type(value) not in types or (is_number and not abs(value) < _MAX_MAGNITUDE):
       names = ' or '.join(kind.__name__ for kind in types)
+      bound = ', below 2^63' if is_number else ''
       found = printable(repr(value), _MAX_CHARACTERS) if name in record else 'nothing'
-      raise ValueError(f'`{name}` must be of type {names}, numbers below 2^63. Found {found}')
+      raise ValueError(f'`{name}` must be of type {names}{bound}. Found {found}')
 
 
 def printable(text: Any, max_characters: Optional[int] = None) -> str:

@@ -321,7 +321,8 @@ def read(path: os.PathLike[str]) -> Record:
   # ArithmeticError: a specification that no encoding and no accountant can compute with.
   except (ValueError, KeyError, TypeError, RecursionError, ArithmeticError) as error:
     raise LedgerError(
-        f'{path} is not a ledger of this version ({type(error).__name__}: {error}). {REMEDY}.'
+        f'{path} is not a ledger of this version ({type(error).__name__}: {str(error).rstrip(".")}).'
+        f' {REMEDY}.'
     ) from None
 
 
