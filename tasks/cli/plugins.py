@@ -59,6 +59,11 @@ class Registry(dict[str, _T]):
     return plugin
 
 
+  def title(self, name: str) -> str:
+    """Returns the title of a plug-in; of one that no flag of this command named, the name."""
+    return self[name].title if name in self else name
+
+
 def call(flag: str, name: str, kind: type[_T]) -> _T:
   """Returns the result of the function MODULE:FUNCTION that a flag names.
 

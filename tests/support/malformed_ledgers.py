@@ -51,8 +51,8 @@ CASES = {
     **{f'round {i}': ({}, [0, entry]) for i, entry in enumerate(
         (-1, True, 1.0, '1', None, 2**31, 10**400, float('nan'), {}, [1])
     )},
-    'nested first line': ('{"id": %s}' % _DEEP, []),
-    'nested entry': ({}, ['{"entry": 0, "round": %s}' % _DEEP]),
+    'nested first line': (f'{{"id": {_DEEP}}}', []),
+    'nested entry': ({}, [f'{{"entry": 0, "round": {_DEEP}}}']),
     'a list': ('[]', []), 'a number': ('3', []), 'no first line': ('', []),
 }
 
