@@ -56,7 +56,7 @@ class Checkpoints(contextlib.AbstractContextManager):
   """
 
   def __init__(self, directory: os.PathLike[str], run_id: bytes = b''):
-    """Makes the directory.
+    """Makes the directory, and closes it to all but its owner.
 
     Args:
       directory: A directory for these checkpoints alone.
@@ -75,6 +75,7 @@ class Checkpoints(contextlib.AbstractContextManager):
       self._manager = tff.program.FileProgramStateManager(
           self._directory, _PREFIX, keep_total=_KEEP, keep_first=False
       )
+      self._directory.chmod(0o700)  # Also of a run that another version began.
       self._remove_unfinished()
     except (OSError, tf.errors.OpError) as error:
       raise CheckpointError(

@@ -1,6 +1,6 @@
 """A run's directory: its lock, config.json, weights, summary and ledgers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import fcntl
 import json
@@ -51,6 +51,19 @@ def try_lock(file: IO, place: str, noun: str) -> bool:
         file=sys.stderr,
     )
   return True
+
+
+@contextlib.contextmanager
+def owner_only() -> Iterator[None]:
+  """Lets the owner alone read all files that this block makes, whoever's code makes them.
+
+  Some are secret (docs/privacy.md), and TensorFlow and Ray write some: only a umask is for all.
+  """
+  before = os.umask(0o077)
+  try:
+    yield
+  finally:
+    os.umask(before)
 
 
 class RunDirectory(contextlib.AbstractContextManager):
@@ -123,7 +136,11 @@ class RunDirectory(contextlib.AbstractContextManager):
           shutil.rmtree(self.path / CHECKPOINTS)
         # Releases can't be taken back.
         if (self.path / LEDGER).exists():
-          os.replace(self.path / LEDGER, self.path / f'privacy_ledger.{time.time_ns()}.jsonl')
+          # A clock may be set back or be coarse: the time alone could replace another ledger.
+          number = time.time_ns()
+          while (former := self.path / f'privacy_ledger.{number}.jsonl').exists():
+            number += 1
+          (self.path / LEDGER).rename(former)
     self.write_json(DATA_DIGEST, data_digest)
     self.write_json(CONFIG, config)
     self.config = config
