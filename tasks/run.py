@@ -66,6 +66,7 @@ def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> i
   now = f'{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
   path = place.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
   with contextlib.ExitStack() as stack:
+    stack.enter_context(run_directory.owner_only())
     stack.enter_context(stop.handled(_failures()))
     stack.enter_context(errors.refusing_unseeded_draws(s.seed))
     stack.enter_context(place_lib.context(place))

@@ -166,7 +166,8 @@ def _main(options: Options, extra: Sequence[str]) -> int:
     lines = (f'{i:4d} {run.status():8s} {run.cell.name}' for i, run in enumerate(runs))
     print(*lines, sep='\n', flush=True)
   else:
-    return _run(runs)
+    with run_directory.owner_only():
+      return _run(runs)
   return 0
 
 

@@ -47,6 +47,8 @@ _DIVERGENCES = 'fedsmp_tff/privacy/divergences.py'
 _PLD = 'fedsmp_tff/privacy/pld.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
+_FIELDS = 'fedsmp_tff/privacy/ledger_fields.py'
+_DIRECTORY = 'tasks/training/run_directory.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
 _EXPERIMENT = 'tasks/training/experiment.py'
 _RUN_DIRECTORY = 'tasks/training/run_directory.py'
@@ -207,7 +209,6 @@ FAULTS = (
     Fault('tasks/training/reporters.py', 'report.rounds_charged if measured else 0, fast',
           'report.rounds_done if measured else 0, fast',
           'tests/tasks/training/test_reporters.py -k lost'),
-    Fault(_RUN_DIRECTORY, '{time.time_ns()}', '{int(time.time())}'),
     Fault(_LEDGER, '(before + json.dumps(content)).encode()', 'json.dumps(content).encode()'),
     Fault(_LOOP, '''      draw = round_num if ledger is None else ledger.begin(round_num)
       cohort = [client_data(int(i)) for i in sampler.sample(draw)]
@@ -253,6 +254,24 @@ FAULTS = (
           'tests/tasks/test_account.py -k cut'),
     Fault('tasks/training/tables.py', "if row.get('round') != str(number) or", 'if',
           'tests/tasks/test_account.py -k cut'),
+    # The files of others.
+    Fault('fedsmp_tff/errors.py', 'type(value) not in types', 'not isinstance(value, tuple(types))'),
+    Fault('fedsmp_tff/errors.py', 'not abs(value) < _MAX_MAGNITUDE', 'abs(value) >= _MAX_MAGNITUDE'),
+    Fault(_FIELDS, "if content['seeded'] != bool(content['seed_digest']):", 'if False:'),
+    Fault(_FIELDS, "if spec['num_slots'] > _MAX_SLOTS:", 'if False:'),
+    Fault(_FIELDS, 'if not 0 <= entry[ROUND] <= _MAX_ROUND:', 'if False:'),
+    Fault('tasks/cli/plugins.py', 'return self[name].title if name in self else name',
+          'return self.load(name).title', 'tests/tasks/test_report.py -k import_nothing'),
+    Fault('tasks/training/finished.py', "datasets.TASKS.get(config['task'])",
+          "datasets.TASKS.load(config['task'])",
+          'tests/tasks/training/test_run_directory.py -k somebody_s'),
+    Fault(_DIRECTORY, "not all(part.isidentifier() for part in config[name].split('.'))", 'False',
+          'tests/tasks/test_report.py -k wrong_types'),
+    Fault(_DIRECTORY, '.jsonl\').exists():', '.jsonl\').exists() and False:'),
+    # Who may read a run's secrets.
+    Fault(_DIRECTORY, 'os.umask(0o077)', 'os.umask(0o022)'),
+    Fault('fedsmp_tff/program/checkpoints.py', 'chmod(0o700)', 'chmod(0o755)',
+          'tests/tasks/training/test_run_directory.py -k closed'),
     # The outputs of clients, and the owners of data.
     Fault(_EXPERIMENT, '_check_public(settings, data)\n    sparsifier', 'sparsifier'),
     Fault(_EXPERIMENT,

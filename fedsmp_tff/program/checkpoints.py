@@ -51,7 +51,7 @@ class Checkpoints:
   """
 
   def __init__(self, directory: os.PathLike[str], run_id: bytes = b''):
-    """Makes the directory.
+    """Makes the directory, and closes it to all but its owner.
 
     Args:
       directory: A directory for these checkpoints alone.
@@ -64,6 +64,7 @@ class Checkpoints:
     self._run_id = np.frombuffer(run_id, np.uint8)
     try:
       self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+      self._directory.chmod(0o700)  # Also of a run that another version began.
     except OSError as error:
       raise CheckpointError(
           f'{self._directory} can\'t be written ({errors.reason(error)}). Give write access to it.'

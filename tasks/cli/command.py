@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Optional
 from absl import flags
 from absl import logging
 
+from fedsmp_tff import errors as library_errors
 from tasks import errors
 from tasks.cli import options
 
@@ -107,7 +108,9 @@ class Command:
       status, text = 2, error
     except self.failures() as error:
       status, text = getattr(error, 'status', 1), error
-    print(f'{self.name}: {text}', file=sys.stderr)
+    # The text may quote files and names of somebody else's.
+    lines = map(library_errors.printable, f'{self.name}: {text}'.split('\n'))
+    print(*lines, sep='\n', file=sys.stderr)
     return status
 
 

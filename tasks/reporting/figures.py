@@ -95,7 +95,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
   best = {group.label: group for group in ranked}
   if len(best) > len(_COLORS):
     best = {group.system: group for group in ranked}
-  order = [*systems.SYSTEMS]
+  order = [*systems.SYSTEMS.names, *(group.config['algorithm'] for group in groups)]
   drawn = sorted(best.values(), key=lambda group: order.index(group.config['algorithm']))
   if not any(group.rounds_done for group in drawn):
     return None
@@ -184,7 +184,7 @@ def _means_and_stds(groups: Sequence[results.Group], value: str) -> tuple[np.nda
 
 def _new_figure(task: str, title: str) -> mpl_figure.Figure:
   figure = mpl_figure.Figure(figsize=(_WIDTH, _HEIGHT), dpi=160, layout='constrained')
-  title = f'{datasets.TASKS[task].title}: {title}'
+  title = f'{datasets.TASKS.title(task)}: {title}'
   figure.suptitle(title, fontsize='medium', fontweight='bold')
   return figure
 

@@ -5,12 +5,12 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
-import json
 import secrets
 import sys
 from typing import Any, Optional
 
 import fedsmp_tff
+from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
@@ -77,7 +77,7 @@ def _check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Expe
   """Raises `InputError` if the run in the directory began with other data."""
   path = out.path / run_directory.DATA_DIGEST
   try:
-    recorded = json.loads(path.read_text(encoding='utf-8'))
+    recorded = run_directory.parse(path)
     is_equal = recorded['digest'] == _digest(experiment.data, bytes.fromhex(recorded['key']))
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise errors.InputError(
@@ -166,7 +166,7 @@ def begin(
         if (before := out.config['versions'].get(name)) != now
     ]
     if changed:
-      versions = '; '.join(changed)
+      versions = library_errors.printable('; '.join(changed))
       print(f'tasks.run: last bits may differ: the run began with {versions}', file=sys.stderr)
   checkpoints = _checkpoints(out)
   # The run ended before its first checkpoint.

@@ -11,6 +11,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
 from tests.support import commands
+from tests.support import malformed_ledgers
 
 _PAPER = ('--clients_per_round=100', '--population=6000')
 
@@ -142,7 +143,7 @@ class TestLedger:
       spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, **{'delta': 6000**-1.1, **options})
       with ledger_lib.Ledger(
           path / 'privacy_ledger.jsonl', spec, str(i), seed=dict(enumerate(seeds)).get(i),
-          data=dict(enumerate(data)).get(i),
+          data=dict(enumerate(data)).get(i, ''),
       ) as ledger:
         for t in range(rounds):
           ledger.begin(t)
@@ -191,6 +192,30 @@ class TestLedger:
     status, out, err = self._account(capsys, f'--ledger={one}', fresh, same)
     assert status == 1 and err.count('\n') == 1
     assert 'with the same seed: their noise is equal' in err and 'epsilon =' not in out
+
+  def test_what_no_run_wrote_ends_with_a_sentence(self, tmp_path, capsys):
+    computable = {'slots without clients': (dict(spec=dict(noise_multiplier=0)), [0])}
+    beyond = {f'sigma {s}': (dict(spec=dict(noise_multiplier=s)), [0]) for s in (5e-324, 1e-9)}
+    beyond['integers'] = dict(spec=dict(noise='discrete_gaussian', num_values=2**62)), [0]
+    for cases, status in ((malformed_ledgers.CASES, 1), (beyond, 2), (computable, 0)):
+      for name, case in cases.items():
+        malformed_ledgers.write(tmp_path / 'privacy_ledger.jsonl', *case)
+        found, out, err = self._account(capsys, f'--ledger={tmp_path}')
+        assert found == status and 'VALID' not in out, (name, err)
+        assert err.count('\n') == bool(status) and err.strip().isprintable(), (name, err)
+
+  def test_controls_of_a_terminal_in_somebodys_ledger_are_escaped(self, tmp_path, capsys):
+    run = tmp_path / 'a\x1b[2J'
+    run.mkdir()
+    names = dict(data='\x1b[2J\nQuote epsilon = 0.1, by us', initial_weights='\x9b31m\u202e\ud800')
+    malformed_ledgers.write(run / 'privacy_ledger.jsonl', names, [0, 1])
+    status, out, _ = self._account(capsys, f'--ledger={run}')
+    assert status == 0 and out.replace('\n', '').isprintable()
+    assert r'privacy_ledger.jsonl: \x1b[2J\nQuote epsilon = 0.1, by us, 2 rounds' in out
+    assert r'initial weights: \x9b31m\u202e\ud800' in out and r'a\x1b[2J' in out
+    malformed_ledgers.write(run / 'privacy_ledger.jsonl', {'ledger': 2}, [0, 1])
+    status, _, err = self._account(capsys, f'--ledger={run}')
+    assert status == 1 and err.strip().isprintable() and r'a\x1b[2J' in err
 
   def test_what_is_refused(self, tmp_path, capsys):
     one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size'))), tmp_path
