@@ -1,14 +1,53 @@
-"""Turns exceptions into one-line messages for users, and checks numbers."""
+"""Turns exceptions into one-line messages for users, and checks numbers and the fields of files."""
 
+from collections.abc import Collection, Mapping
 import numbers
 import re
 from typing import Any, Optional
+
+_MAX_CHARACTERS = 60
+_MAX_MAGNITUDE = 2**63
 
 
 def check_positive(name: str, value: Any) -> None:
   """Raises ValueError if an argument is not a positive integer, of Python or NumPy."""
   if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
     raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
+
+
+def check_fields(record: Any, kinds: Mapping[str, Collection[type]]) -> None:
+  """Checks what somebody else's file says, before anything computes with it.
+
+  Args:
+    record: An object of a JSON file.
+    kinds: The exact types of its fields by name: for JSON's readers True is no integer.
+
+  Raises:
+    ValueError: If it is no object, if a field is missing or of another type, or if a number is not
+      finite or has a magnitude of 2^63 or more.
+  """
+  if not isinstance(record, dict):
+    raise ValueError(f'it must be a JSON object. Found {printable(record)}')
+  for name, types in kinds.items():
+    value = record.get(name)
+    # Written so that NaN, which compares false, is refused.
+    is_number = isinstance(value, (int, float))
+    if type(value) not in types or (is_number and not abs(value) < _MAX_MAGNITUDE):
+      names = ' or '.join(kind.__name__ for kind in types)
+      bound = ', below 2^63' if is_number else ''
+      found = printable(repr(value), _MAX_CHARACTERS) if name in record else 'nothing'
+      raise ValueError(f'`{name}` must be of type {names}{bound}. Found {found}')
+
+
+def printable(text: Any, max_characters: Optional[int] = None) -> str:
+  """Returns a text with escapes in place of characters that a terminal does not print.
+
+  A file of somebody else's could otherwise color, move or forge what a command prints.
+  """
+  text = str(text)
+  if max_characters is not None and len(text) > max_characters:
+    text = f'{text[:max_characters]}...'
+  return ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def reason(error: Exception) -> str:

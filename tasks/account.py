@@ -1,6 +1,7 @@
 """`python -m tasks.account`: epsilon by every accountant, or the sigma or the rounds for it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -10,6 +11,7 @@ import os
 import sys
 from typing import Optional
 
+from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import ledger as ledger_lib
@@ -45,6 +47,9 @@ class Options:
   )
   delta: Optional[float] = options_lib.option(
       None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).', above=0, below=1
+  )
+  allow_large_delta: bool = options_lib.option(
+      False, 'Accept a delta above 1/n, where a guarantee means little (default: refuse it).'
   )
   epsilon: Optional[float] = _option(
       None,
@@ -120,7 +125,7 @@ def _account_for_numbers(options: Options) -> None:
     if getattr(options, name) is None:
       raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
-  shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS[name] for name in options.accountant)]
+  shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS.load(name) for name in options.accountant)]
   with errors.naming_flags(options_lib.options_of(Options)):
     spec = spec_lib.PrivacySpec(
         population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
@@ -129,6 +134,7 @@ def _account_for_numbers(options: Options) -> None:
         delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
         sampling=options.sampling,
         num_slots=n if poisson and options.num_slots is None else options.num_slots,
+        allow_large_delta=options.allow_large_delta,
     )
     answers = {a: options.answer(a, spec) for a in shown}
   print(f'delta = {spec.delta:.4g}')
@@ -172,23 +178,28 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
     runs += found
   for path, record in runs:
     spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'
-    print(
+    print(library_errors.printable(
         f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
         f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
         f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
         f' {noise if spec.noise_multiplier else "no noise"}; initial weights:'
         f' {record.initial_weights or "not recorded"}'
-    )
+    ))
   if unbounded := [path for path, record in runs if record.unbounded]:
-    print(f'\nQuote none: {unbounded[0]} is of a run without noise, so that epsilon is infinite.')
+    path = library_errors.printable(unbounded[0])
+    print(f'\nQuote none: {path} is of a run without noise, so that epsilon is infinite.')
     return
-  rounds = [record.charged for _, record in runs]
+  with _computing():
+    rounds = [record.charged for _, record in runs]
   try:
     accountants.claim(rounds)
   except ValueError as error:
     raise errors.InputError(f'{error} Name runs with the same --sampling.') from None
   ledger_lib.check_independent(runs)
   delta = options.delta or min(record.spec.delta for _, record in runs)
+  if not options.allow_large_delta:
+    with errors.naming_flags(['delta']):
+      spec_lib.check_delta(delta, max(record.spec.population for _, record in runs))
   if len({record.data for _, record in runs}) > 1:
     print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
   # The guarantee of integer noise depends on the number of values.
@@ -199,9 +210,22 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
-  shown += [_ACCOUNTANTS[name] for name in options.accountant]
-  epsilons = {accountant: accountant.epsilon(rounds, delta) for accountant in shown}
+  shown += [_ACCOUNTANTS.load(name) for name in options.accountant]
+  with _computing():
+    epsilons = {accountant: accountant.epsilon(rounds, delta) for accountant in shown}
   _print_answers(epsilons, rounds, options, seeded=any(record.seeded for _, record in runs))
+
+
+@contextlib.contextmanager
+def _computing() -> Iterator[None]:
+  """Raises `InputError` in this block if the numbers of a ledger are beyond what can be computed."""
+  try:
+    yield
+  except (ArithmeticError, MemoryError, TypeError, ValueError) as error:
+    raise errors.InputError(
+        f'epsilon of these ledgers can\'t be computed ({type(error).__name__}: {error}). Their'
+        ' numbers, above, are not those of a run that tasks.run can do: name other runs.'
+    ) from None
 
 
 def _print_answers(

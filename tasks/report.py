@@ -6,7 +6,9 @@ import itertools
 import pathlib
 import sys
 
+from tasks import datasets
 from tasks import errors
+from tasks import systems
 from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.reporting import figures as figures_lib
@@ -24,11 +26,23 @@ class Options:
       'report', f'Directory for {_MARKDOWN}, a PNG per figure, and all tables as {_CSV}.',
       is_path=True,
   )
+  task: list[str] = options_lib.option(
+      [],
+      'Module with a TASK of your own (docs/extending.md), whose title and defaults its runs are'
+      ' shown with. No module is imported for the sake of a run that names it.',
+      repeated=True,
+  )
+  algorithm: list[str] = options_lib.option(
+      [], 'Module with a SYSTEM of your own, as --task.', repeated=True
+  )
 
 
 def _main(options: Options, run_dirs: list[str]) -> None:
   if not run_dirs:
     raise errors.InputError('No run directory is named. Name one or more.')
+  for registry, names in ((datasets.TASKS, options.task), (systems.SYSTEMS, options.algorithm)):
+    for name in names:
+      registry.load(name)
   runs = [results.read(directory) for directory in results.find(run_dirs)]
   groups = results.group([run for run in runs if run is not None])
   tables, figures = tables_lib.all_tables(groups), {}

@@ -184,7 +184,8 @@ def _main(options: Options, extra: Sequence[str]) -> int:
       end = f': {result}' if result else ''
       print(f'{number:4d} {run.status():8s} {run.cell.name}{end}', flush=True)
   else:
-    return _run(runs)
+    with run_directory.owner_only():
+      return _run(runs)
   return 0
 
 

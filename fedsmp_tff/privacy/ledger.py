@@ -8,13 +8,11 @@ without any ledger. It is slow (scrypt), so that it is the least efficient of th
 
 from collections.abc import Iterator, Sequence
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import functools
 import hashlib
 import json
-import math
 import os
 import pathlib
 import secrets
@@ -24,12 +22,12 @@ import numpy as np
 
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import budget as budget_lib
+from fedsmp_tff.privacy import ledger_fields
 from fedsmp_tff.privacy import spec as spec_lib
 
-_VERSION = 1
-_SUM, _ENTRY, _ROUND = 'sum', 'entry', 'round'
-# Fields of the first line that a resumed run must match, by their names in `Record`.
-_HEAD = ('run', 'data', 'initial_weights', 'seeded', 'seed_digest', 'spec')
+_SUM, _ENTRY = 'sum', 'entry'
+# Fields of the first line that a resumed run must match.
+_HEAD = ledger_fields.HEAD
 REMEDY = (
     'Restore the latest backup, and add the rounds that it lacks, or epsilon counts too few'
     " (docs/privacy.md, 'A damaged ledger')"
@@ -120,7 +118,7 @@ class Ledger(contextlib.AbstractContextManager):
 
     Raises:
       LedgerError: If the existing file is damaged, of another run, in use, or can't be written.
-      ValueError: If `budget` was made for another `spec`.
+      ValueError: If `budget` was made for another `spec`, or a name is not a text.
     """
     if budget is not None and budget.spec != spec:
       raise ValueError(
@@ -166,16 +164,9 @@ class Ledger(contextlib.AbstractContextManager):
       with self._writing():
         self._file.truncate(recorded.size)
       return
-    fields = dataclasses.asdict(head['spec'])
     try:
-      self._append({
-          'ledger': _VERSION,
-          'id': secrets.token_hex(8),
-          'randomness': _NOTE[self.seeded],
-          **head,
-          # JSON has no infinity: C of a run that does not clip.
-          'spec': {name: 'inf' if value == math.inf else value for name, value in fields.items()},
-      })
+      first = {'id': secrets.token_hex(8), 'randomness': _NOTE[self.seeded], **head}
+      self._append(ledger_fields.first_line(first))
     except BaseException:
       if is_locked:  # Without a first line, the same command would find a damaged ledger.
         with contextlib.suppress(OSError):
@@ -209,7 +200,7 @@ class Ledger(contextlib.AbstractContextManager):
       self._rounds.append(round_num)
       if self._budget is not None:
         self._budget.check(round_num, before, self.rounds_charged())
-      self._append({_ENTRY: entry, _ROUND: round_num})
+      self._append({_ENTRY: entry, ledger_fields.ROUND: round_num})
     except BaseException:
       del self._rounds[len(self._sums) - 1 :]  # A line in the file counts.
       raise
@@ -312,9 +303,9 @@ def read(path: os.PathLike[str]) -> Record:
     try:
       entry = json.loads(line)
       sum_ = entry.pop(_SUM)
-    except (ValueError, KeyError, TypeError, AttributeError):
-      sum_, entry = None, {}
-    expected = _sum(sums[-1] if sums else '', entry)
+      expected = _sum(sums[-1] if sums else '', entry)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+      sum_, expected, entry = None, '', {}
     if sum_ != expected or entry.get(_ENTRY, -1) != number - 2:
       raise LedgerError(
           f'{path} was changed: line {number} does not continue the line before it. {REMEDY}.'
@@ -323,17 +314,15 @@ def read(path: os.PathLike[str]) -> Record:
     parsed.append(entry)
   try:
     head, *entries = parsed
-    spec = {**head['spec'], 'clipping_norm': float(head['spec']['clipping_norm'])}
-    fields = {name: head[name] for name in ('id', *_HEAD)}
     return Record(
-        **{**fields, 'spec': spec_lib.PrivacySpec(**spec)},
-        rounds=[entry[_ROUND] for entry in entries],
-        size=sum(map(len, lines)),
-        sums=sums,
+        **ledger_fields.of_first_line(head), rounds=[*map(ledger_fields.round_of, entries)],
+        size=sum(map(len, lines)), sums=sums,
     )
-  except (ValueError, KeyError, TypeError) as error:
+  # ArithmeticError: a specification that no encoding and no accountant can compute with.
+  except (ValueError, KeyError, TypeError, RecursionError, ArithmeticError) as error:
     raise LedgerError(
-        f'{path} is not a ledger of this version ({type(error).__name__}: {error}). {REMEDY}.'
+        f'{path} is not a ledger of this version ({type(error).__name__}: {str(error).rstrip(".")}).'
+        f' {REMEDY}.'
     ) from None
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Optional, TextIO
 from absl import flags
 from absl import logging
 
+from fedsmp_tff import errors as library_errors
 from tasks import errors
 from tasks.cli import options
 
@@ -120,8 +121,10 @@ class Command:
         return 1
       name = failing.name.strip('<>')
       status, text = 1, f"{name} can't be written ({error.strerror}). Make room, or redirect it."
+    # The text may quote files and names of somebody else's.
+    lines = map(library_errors.printable, f'{self.name}: {text}'.split('\n'))
     with contextlib.suppress(OSError):
-      print(f'{self.name}: {text}', file=said_to)
+      print(*lines, sep='\n', file=said_to)
     return status
 
 

@@ -13,7 +13,8 @@ _IMPORT_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
 class Registry(dict[str, _T]):
   """Maps the values of a flag to plug-ins: built-in ones by name, others by their module.
 
-  Modules are imported at their first look-up, and are items from then on.
+  Only `load` imports a module, for the flag that names it; the module is an item from then on. A
+  look-up never imports: the names that files record are of whoever wrote the files.
 
   Attributes:
     names: The names of the built-in plug-ins.
@@ -35,8 +36,14 @@ class Registry(dict[str, _T]):
     self._flag, self._attribute = flag, attribute
     self._kind = kind or type(next(iter(self.values())))
 
-  def __missing__(self, name: str) -> _T:
-    """Imports a module; raises `InputError` if it does not exist or has no plug-in."""
+  def load(self, name: str) -> _T:
+    """Returns the plug-in that a flag names; imports its module if it is not an item.
+
+    Raises:
+      InputError: If the module does not exist or has no plug-in.
+    """
+    if name in self:
+      return self[name]
     try:
       plugin = pkgutil.resolve_name(f'{name}:{self._attribute}')
       if not isinstance(plugin, self._kind):
@@ -51,6 +58,11 @@ class Registry(dict[str, _T]):
       ) from None
     self[name] = plugin
     return plugin
+
+
+  def title(self, name: str) -> str:
+    """Returns the title of a plug-in; of one that no flag of this command named, the name."""
+    return self[name].title if name in self else name
 
 
 def call(flag: str, name: str, kind: type[_T]) -> _T:

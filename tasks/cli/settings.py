@@ -341,6 +341,6 @@ def _import_plugins(arguments: Sequence[str]) -> list[str]:
     flag_values(['', *arguments], known_only=True)
     for registry, name in ((datasets.TASKS, 'task'), (systems.SYSTEMS, 'algorithm')):
       if (value := flag_values[name].value) is not None:
-        registry[value]  # pylint: disable=pointless-statement
+        registry.load(value)
         chosen.append(value)
   return chosen

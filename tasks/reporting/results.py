@@ -1,6 +1,6 @@
 """Reads runs from disk for reports, and groups them over seeds."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import json
@@ -23,12 +23,10 @@ NOT_COMPARED = tuple(
     name for name, option in options.options_of(settings.RunSettings).items()
     if not option.in_comparisons
 )
+UNSCALED = ', unscaled'
 _COLUMNS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
 # Columns that grow between evaluations too.
 _CUMULATIVE = ('epsilon', 'epsilon_paper', 'uplink_megabytes')
-_CONFIG_KEYS = (
-    'rounds', 'flags', 'num_kept', 'dim', 'privacy', 'seed', 'task', 'algorithm', 'sampled',
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +82,13 @@ class Group:
   def system(self) -> str:
     """The system, and whether it trains the last layer alone, in a few words."""
     is_head = self.config['flags'].get('trainable') == settings.HEAD
-    return systems.SYSTEMS[self.config['algorithm']].title + (', last layer' if is_head else '')
+    title = systems.SYSTEMS.title(self.config['algorithm']) + UNSCALED * self.unscaled
+    return title + (', last layer' if is_head else '')
+
+  @property
+  def unscaled(self) -> bool:
+    """Whether rand-k leaves masked values as they are, as in Definition 6."""
+    return is_unscaled(self.config['flags'])
 
   @property
   def label(self) -> str:
@@ -111,8 +115,8 @@ class Group:
   def outside_guarantee(self) -> bool:
     """Whether accuracy is an exact function of clients' examples, which no epsilon covers."""
     of_clients = any(run.config.get('test_outside_guarantee') for run in self.runs)
-    claims = bool(self.config['privacy']) or not systems.SYSTEMS[self.config['algorithm']].federated
-    return of_clients and claims
+    # Without rounds a run claims epsilon = 0.
+    return of_clients and (bool(self.config['privacy']) or not self.config['rounds'])
 
   def differences(
       self, identity: dict[str, Any], ignored: Collection[str] = NOT_COMPARED
@@ -144,6 +148,11 @@ class Group:
     return rounds, values.mean(axis=0), spread
 
 
+def is_unscaled(flags: Mapping[str, Any]) -> bool:
+  """Returns `Group.unscaled` of a run with these flags; earlier versions always scaled."""
+  return flags.get('unbiased') is False
+
+
 def find(paths: Iterable[str]) -> list[pathlib.Path]:
   """Lists the directories of runs among and below directories.
 
@@ -171,15 +180,16 @@ def read(directory: pathlib.Path) -> Optional[Run]:
     InputError: If the directory can't be read as a run.
   """
   try:
-    config = json.loads((directory / run_directory.CONFIG).read_text(encoding='utf-8'))
-    for name in _CONFIG_KEYS:
-      config[name]
+    config = run_directory.read_config(directory)
     rows = [*tables.Table(directory / tables.METRICS).rows()]
     evaluated = [row for row in rows if row['test_accuracy']]
     if not evaluated:
       return None
     columns = {name: np.array([_number(row[name]) for row in evaluated]) for name in _COLUMNS}
     columns['test_accuracy'] *= 100
+    # Written so that NaN, which compares false, is refused.
+    if not all(0 <= accuracy <= 100 for accuracy in columns['test_accuracy']):
+      raise ValueError('an accuracy is not from 0 to 1')
     rounds_done = int(rows[-1]['round'])
     values = {
         'best': math.nan if config['sampled'] else columns['test_accuracy'].max(),
@@ -194,7 +204,7 @@ def read(directory: pathlib.Path) -> Optional[Run]:
       values |= {name: float(summary[name]) for name in _CUMULATIVE if name in summary}
     seconds = tables.seconds(tables.Table(directory / tables.TIMINGS))
     return Run(directory, config, columns, rounds_done, values, seconds)
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
     raise errors.InputError(
         f'{directory} can\'t be read as a run ({type(error).__name__}: {error}).'
         ' Name the --output_dir of a run.'
@@ -214,11 +224,12 @@ def _text(value: Any) -> str:
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-  """Groups runs with equal flags, except the seed, and equal rounds done, sorted by task."""
+  """Groups runs with equal flags, except the seed, rounds done and evaluated, sorted by task."""
   groups: dict[str, list[Run]] = {}
   for run in runs:
     flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}
-    groups.setdefault(json.dumps([flags, run.rounds_done], sort_keys=True), []).append(run)
+    rounds = run.rounds_done, float(run.columns['round'][-1])
+    groups.setdefault(json.dumps([flags, rounds], sort_keys=True), []).append(run)
   tasks = [*datasets.TASKS.names, *(run.config['task'] for run in runs)]
   return sorted(
       (

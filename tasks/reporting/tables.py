@@ -8,6 +8,9 @@ from typing import Any, Optional
 
 from matplotlib import figure as mpl_figure
 
+from fedsmp_tff import errors
+from tasks import datasets
+from tasks import systems
 from tasks.cli import grids
 from tasks.cli import paper_tables
 from tasks.cli import settings as settings_lib
@@ -45,7 +48,8 @@ def all_tables(groups: Sequence[results.Group]) -> list[Table]:
 
 def _without_empty_columns(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
   columns = [name for name in rows[0] if any(row[name] for row in rows)]
-  return [{name: row[name] for name in columns} for row in rows]
+  # Runs, which have names and flags, may be somebody else's.
+  return [{name: errors.printable(row[name]) for name in columns} for row in rows]
 
 
 def _table_of_paper(number: int, groups: Sequence[results.Group]) -> Table:
@@ -171,9 +175,15 @@ def _differences(group: results.Group, row: paper_tables.Row) -> list[str]:
 
 
 def _own_settings(group: results.Group) -> list[str]:
-  """Returns the flags of a group's runs that are not the defaults of its task and algorithm."""
-  flags = [f'--{name}={group.config[name]}' for name in ('task', 'algorithm')]
-  return group.differences(settings_lib.identity(settings_lib.parse(flags)[0]))
+  """Returns the flags of a group's runs that are not the defaults of its task and algorithm.
+
+  The defaults of modules that no flag of this command named are unknown, and so all are returned.
+  """
+  task, algorithm = group.config['task'], group.config['algorithm']
+  if task not in datasets.TASKS or algorithm not in systems.SYSTEMS:
+    return group.differences(dict.fromkeys(group.config['flags']), (*results.NOT_COMPARED, 'task'))
+  settings, *_ = settings_lib.parse([f'--task={task}', f'--algorithm={algorithm}'])
+  return group.differences(settings_lib.identity(settings))
 
 
 def _accuracy_of(group: results.Group, name: str) -> str:

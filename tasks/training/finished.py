@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
 import typing
 from typing import Any, Optional
 
+from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import datasets
 from tasks import errors
+from tasks.cli import command
 from tasks.cli import options
 from tasks.cli import place as place_lib
 from tasks.cli import settings as settings_lib
+from tasks.datasets import task as task_lib
 from tasks.models import initializers
 from tasks.training import run_directory
 from tasks.training import tables
 
 if typing.TYPE_CHECKING:
   import tensorflow_federated as tff
+
+
+_SUMMARY_KINDS = {'finished': (bool,), 'final_test_accuracy': (float, int)}
+# Epsilon without noise is 'inf'.
+_PRIVATE_KINDS = {
+    'epsilon': (float, int, str), 'rounds_charged': (int,), 'guarantee_status': (str,),
+}
 
 
 def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
@@ -34,12 +45,19 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
   A run is finished if it has all rounds of these flags, its files are there, and its ledger has the
   rounds that the summary counts. The command resumes any other run, and so names the damaged file.
   """
-  config = run_directory.read_json(path / run_directory.CONFIG)
   found = run_directory.read_json(path / run_directory.SUMMARY)
   files = (run_directory.WEIGHTS, tables.METRICS, tables.TIMINGS)
+  try:
+    config = run_directory.read_config(path)
+    library_errors.check_fields(found, _SUMMARY_KINDS)
+    if 'epsilon' in found:
+      library_errors.check_fields(found, _PRIVATE_KINDS)
+      float(found['epsilon'])
+  except (OSError, ValueError):
+    return {}
   if (
-      not found.get('finished')
-      or differing(config.get('flags', {}), settings_lib.identity(settings))
+      not found['finished']
+      or differing(config['flags'], settings_lib.identity(settings))
       or not all((path / name).exists() for name in files)
   ):
     return {}
@@ -66,7 +84,7 @@ def text(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> 
   if 'epsilon' in found:
     lines.append(
         f'  epsilon = {float(found["epsilon"]):.4g} for {found["rounds_charged"]} charged rounds'
-        f' ({found["guarantee_status"]})'
+        f' ({library_errors.printable(found["guarantee_status"])})'
     )
   return '\n'.join([*lines, f'  all results are in {path / run_directory.SUMMARY}'])
 
@@ -80,25 +98,58 @@ def clean(path: pathlib.Path) -> None:
       shutil.rmtree(path / run_directory.CHECKPOINTS, ignore_errors=True)
 
 
-def load_model(run_dir: os.PathLike[str]) -> tff.learning.models.FunctionalModel:
+def load_model(
+    run_dir: os.PathLike[str], task: Optional[task_lib.Task] = None
+) -> tff.learning.models.FunctionalModel:
   """Returns the model of a finished run; its initial weights are the trained weights.
 
+  The directory may be somebody else's: it decides neither what is imported nor what is run.
+
+  Args:
+    run_dir: The run's --output_dir.
+    task: The run's task, if it is not built in: the TASK of the module that --task named.
+
   Raises:
-    InputError: If there is no finished run in the directory.
+    InputError: If there is no finished run in the directory, or it is not of the task.
   """
   from tasks.training import experiment  # pylint: disable=g-import-not-at-top
 
   path = pathlib.Path(run_dir)
-  flags = run_directory.read_json(path / run_directory.CONFIG).get('flags')
-  if flags is None or not (path / run_directory.WEIGHTS).exists():
+  try:
+    config = run_directory.read_config(path)
+    if not (path / run_directory.WEIGHTS).exists():
+      raise FileNotFoundError(errno.ENOENT, f'it has no {run_directory.WEIGHTS}')
+  except (OSError, ValueError) as error:
     raise errors.InputError(
-        f'{path} has no finished run. Name the --output_dir of one, or let the run finish first.'
+        f'{path} has no finished run. Name the --output_dir of one, or let the run finish first'
+        f' ({library_errors.reason(error)}).'
+    ) from None
+  flags = config['flags']
+  if task is None and (task := datasets.TASKS.get(config['task'])) is None:
+    raise errors.InputError(
+        f'{path} is a run of --task={config["task"]}, which is not built in, and a run\'s'
+        ' directory does not decide what is imported. Pass the TASK of that module as `task`.'
     )
   # The flags on which the model depends.
-  task = datasets.TASKS[flags['task']]
-  own = task.options and task.options(**{
-      name: flags[f'{task.name}_{name}'] for name in options.options_of(task.options)
-  })
-  model = task.build_model(own, initializers.INITIALIZERS[flags['initializer']](0))
-  weights = run_directory.read_weights(path / run_directory.WEIGHTS, model.initial_weights)
+  own = task.options and _own_options(task, flags)
+  if (initializer := str(flags.get('initializer'))) not in initializers.INITIALIZERS:
+    raise errors.InputError(
+        f'{path} has --initializer={initializer}, which is none. Load it with the version that'
+        ' trained it.'
+    )
+  model = task.build_model(own, initializers.INITIALIZERS[initializer](0))
+  remedy = 'Restore it from a backup, or pass the `task` that it was trained with.'
+  weights = run_directory.read_weights(path / run_directory.WEIGHTS, model.initial_weights, remedy)
   return experiment.with_weights(model, weights)
+
+
+def _own_options(task: task_lib.Task, flags: dict[str, Any]) -> Any:
+  """Returns a task's options of a run, checked as on a command line."""
+  flag_values, prefix = options.new_flags(), f'{task.name}_'
+  options.define(flag_values, task.options, prefix)
+  arguments = [
+      options.flag_of(name, flags[name]) for name in flag_values if flags.get(name) is not None
+  ]
+  command.read(flag_values, arguments, 'python -m tasks.run')
+  # Flags that have no effect are recorded too, at their defaults: as in a file of flags.
+  return options.make(task.options, flag_values, presets=[*flag_values], prefix=prefix)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import pathlib
 import sys
 from typing import Optional
-import zipfile
 
 import numpy as np
 import tensorflow as tf
@@ -156,12 +155,7 @@ def pretrained(
 
 def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
   """Returns the frozen body of a run that resumes."""
-  like = model.initial_weights[0][:-2], ('matrix', 'mean')
-  try:
-    weights = run_directory.read_weights(path, like)
-  except (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
-    raise errors.InputError(
-        f'{path} can\'t be read ({type(error).__name__}: {error}). Restore it from a backup, or'
-        ' start over with --overwrite.'
-    ) from None
+  like = model.initial_weights[0][:-2], (None, None)  # The matrix and the mean.
+  remedy = 'Restore it from a backup, or start over with --overwrite.'
+  weights = run_directory.read_weights(path, like, remedy)
   return split.FrozenBody(model.body, weights.trainable, *weights.non_trainable)

@@ -1,6 +1,6 @@
 """A run's directory: its lock, config.json, weights, summary and ledgers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import fcntl
 import json
@@ -12,9 +12,12 @@ import socket
 import sys
 import time
 from typing import IO, Any, BinaryIO, Optional
+import zipfile
+import zlib
 
 import numpy as np
 
+from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import errors
 from tasks.training import tables
@@ -23,6 +26,17 @@ CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
+_OPTIONAL_INT = (int, type(None))
+# Types of the fields of config.json that commands read.
+_CONFIG_KINDS = {
+    **dict.fromkeys(('task', 'algorithm'), (str,)), 'sampled': (bool,), 'flags': (dict,),
+    **dict.fromkeys(('rounds', 'num_kept', 'dim'), (int,)), 'seed': _OPTIONAL_INT,
+    'privacy': (dict, type(None)),
+}
+_RESUMED_KINDS = {
+    'run_id': (str,), 'seeds': (dict,), 'versions': (dict,), 'data_source': (str,),
+}
+_SEEDS = ('partition', 'weights', 'evaluation')
 
 
 def try_lock(file: IO, place: str, noun: str) -> bool:
@@ -37,6 +51,19 @@ def try_lock(file: IO, place: str, noun: str) -> bool:
         file=sys.stderr,
     )
   return True
+
+
+@contextlib.contextmanager
+def owner_only() -> Iterator[None]:
+  """Lets the owner alone read all files that this block makes, whoever's code makes them.
+
+  Some are secret (docs/privacy.md), and TensorFlow and Ray write some: only a umask is for all.
+  """
+  before = os.umask(0o077)
+  try:
+    yield
+  finally:
+    os.umask(before)
 
 
 class RunDirectory(contextlib.AbstractContextManager):
@@ -109,7 +136,11 @@ class RunDirectory(contextlib.AbstractContextManager):
           shutil.rmtree(self.path / CHECKPOINTS)
         # Releases can't be taken back.
         if (self.path / LEDGER).exists():
-          os.replace(self.path / LEDGER, self.path / f'privacy_ledger.{time.time_ns()}.jsonl')
+          # A clock may be set back or be coarse: the time alone could replace another ledger.
+          number = time.time_ns()
+          while (former := self.path / f'privacy_ledger.{number}.jsonl').exists():
+            number += 1
+          (self.path / LEDGER).rename(former)
     self.write_json(DATA_DIGEST, data_digest)
     self.write_json(CONFIG, config)
     self.config = config
@@ -150,13 +181,19 @@ class RunDirectory(contextlib.AbstractContextManager):
   def _read_config(self) -> Optional[dict[str, Any]]:
     if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS, tables.TIMINGS, LEDGER)):
       return None
-    config = read_json(self.path / CONFIG)
-    if 'run_id' not in config:
+    try:
+      config = read_config(self.path)
+      library_errors.check_fields(config, _RESUMED_KINDS)
+      library_errors.check_fields(config['seeds'], dict.fromkeys(_SEEDS, (int,)))
+      if config['seeds'].keys() != {*_SEEDS} or min(config['seeds'].values()) < 0:
+        raise ValueError(f'`seeds` must be {", ".join(_SEEDS)}, and not negative')
+    except (OSError, ValueError) as error:
+      reason = library_errors.reason(error)
       raise errors.InputError(
-          f'--output_dir={self.path} has a run whose {CONFIG} is missing or can\'t be read, so that'
-          ' it can\'t be resumed. Restore it from a backup, name another directory, or start over'
-          ' with --overwrite.'
-      )
+          f'--output_dir={self.path} has a run whose {CONFIG} is missing or can\'t be read'
+          f' ({reason}), so that it can\'t be resumed. Restore it from a backup, name another'
+          ' directory, or start over with --overwrite.'
+      ) from None
     return config
 
   def _replace(self, name: str, write: Callable[[BinaryIO], Any]) -> None:
@@ -175,22 +212,80 @@ class RunDirectory(contextlib.AbstractContextManager):
         unfinished.unlink(missing_ok=True)
 
 
-def read_weights(path: pathlib.Path, like: tuple[Any, Any]) -> Any:
-  """Returns the `ModelWeights` that `write_weights` wrote; `like` is its two structures."""
+def read_weights(path: pathlib.Path, like: tuple[Any, Any], remedy: str) -> Any:
+  """Returns the `ModelWeights` that `write_weights` wrote.
+
+  Args:
+    path: The file.
+    like: The two structures of the weights: arrays of their shapes and types, None for any.
+    remedy: What to do if they are damaged, as a sentence.
+
+  Raises:
+    InputError: If the file can't be read, or has other arrays.
+  """
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
 
-  with np.load(path) as arrays:
-    weights = tf.nest.pack_sequence_as(like, [arrays[name] for name in arrays])
-  return tff.learning.models.ModelWeights(*weights)
+  expected = [None if a is None else _form(np.asarray(a)) for a in tf.nest.flatten(like)]
+  try:
+    # Without pickles, which are programs.
+    with np.load(path, allow_pickle=False) as file:
+      arrays = [file[name] for name in file]
+    forms = [*map(_form, arrays)]
+    if len(forms) != len(expected) or any(e not in (None, f) for f, e in zip(forms, expected)):
+      raise ValueError(f'its arrays are {", ".join(forms)}, those of the model {expected}')
+  # NumPy raises these on files that are no archives of arrays, or cut ones.
+  except (
+      ArithmeticError, AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError,
+      TypeError, ValueError, zipfile.BadZipFile, zlib.error,
+  ) as error:
+    raise errors.InputError(
+        f'{path} can\'t be read ({type(error).__name__}: {error}). {remedy}'
+    ) from None
+  return tff.learning.models.ModelWeights(*tf.nest.pack_sequence_as(like, arrays))
+
+
+def _form(array: np.ndarray) -> str:
+  """Returns type and shape, such as `float32[3, 4]`."""
+  return f'{array.dtype}{[*array.shape]}'
+
+
+def read_config(run_dir: pathlib.Path) -> dict[str, Any]:
+  """Returns the contents of a run's config.json.
+
+  Raises:
+    OSError, ValueError: If it can't be read, or is not of a run.
+  """
+  config = parse(run_dir / CONFIG)
+  library_errors.check_fields(config, _CONFIG_KINDS)
+  if privacy := config['privacy']:
+    library_errors.check_fields(privacy, {'noise_multiplier': (int, float)})
+  for name in ('num_kept', 'dim'):
+    library_errors.check_positive(name, config[name])
+  for name in ('task', 'algorithm'):
+    # A name is a part of the names of files that commands write.
+    if not all(part.isidentifier() for part in config[name].split('.')):
+      raise ValueError(f'`{name}` must be a name or a module. Found {config[name]!r:.60}')
+  for name, value in config['flags'].items():
+    for part in value if isinstance(value, list) else [value]:
+      library_errors.check_fields({name: part}, {name: (bool, float, int, str, type(None))})
+  return config
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
   """Returns the contents of a run's JSON file; {} if it is missing or can't be read."""
   with contextlib.suppress(OSError, ValueError):
-    if isinstance(content := json.loads(path.read_text(encoding='utf-8')), dict):
+    if isinstance(content := parse(path), dict):
       return content
   return {}
+
+
+def parse(path: pathlib.Path) -> Any:
+  """Returns what a JSON file has; raises OSError or ValueError if it can't be read."""
+  try:
+    return json.loads(path.read_text(encoding='utf-8'))
+  except RecursionError:
+    raise ValueError('it is nested too deeply') from None
 
 
 def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:

@@ -1,5 +1,7 @@
 """Tests of what is said about errors."""
 
+import math
+
 import pytest
 import tensorflow as tf
 
@@ -19,6 +21,31 @@ def _exhausted():
 ])
 def test_one_line(error, text):
   assert errors.reason(error) == text
+
+
+@pytest.mark.parametrize('text, printed', [
+    ('plain \u00e4 text', 'plain \u00e4 text'), ('\x1b[2J\n', r'\x1b[2J\n'), (3, '3'),
+    ('\u202e\ud800\x9b', r'\u202e\ud800\x9b'),
+])
+def test_controls_of_a_terminal_are_escaped(text, printed):
+  assert errors.printable(text) == printed
+
+
+@pytest.mark.parametrize('value, kinds', [
+    (True, (int,)), (1.0, (int,)), ('1', (int,)), (None, (str,)), (1, (float,)), ([], (dict,)),
+    (math.nan, (float,)), (-math.inf, (float,)), (2**63, (int,)), (-(10**400), (int, float)),
+])
+def test_a_field_of_another_type_is_refused(value, kinds):
+  with pytest.raises(ValueError, match='`a` must be of type .* Found '):
+    errors.check_fields({'a': value}, {'a': kinds})
+
+
+def test_a_field_that_is_missing_is_refused_and_others_are_not_read():
+  errors.check_fields({'a': 2**63 - 1, 'b': -1.5, 'c': object()}, {'a': (int,), 'b': (int, float)})
+  with pytest.raises(ValueError, match='`a` must be of type str. Found nothing'):
+    errors.check_fields({}, {'a': (str,)})
+  with pytest.raises(ValueError, match='must be a JSON object. Found 3'):
+    errors.check_fields(3, {})
 
 
 @pytest.mark.parametrize('text, sentence', [

@@ -15,6 +15,8 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff.mechanism import channel
 from tasks import account
+from tasks import datasets
+from tasks import errors
 from tasks import report
 from tasks import run
 from tasks.training import finished
@@ -84,8 +86,14 @@ def test_a_task_trains_resumes_and_is_reported(folder, capsys):
   assert not released
   assert run.main(arguments) == 0
   assert 'already finished' in capsys.readouterr().out
-  assert finished.load_model(folder / 'runs/moons').initial_weights[0][0].shape == (2, 16)
-  assert report.main(['report', 'runs']) == 0
+  task = datasets.TASKS.pop('two_moons')  # As in another process.
+  with pytest.raises(errors.InputError, match='Pass the TASK of that module as `task`'):
+    finished.load_model(folder / 'runs/moons')
+  assert finished.load_model(folder / 'runs/moons', task).initial_weights[0][0].shape == (2, 16)
+  for flags, title in (([], 'two_moons'), (['--task=two_moons'], task.title)):
+    assert report.main(['report', 'runs', *flags]) == 0
+    text = (folder / 'report' / 'report.md').read_text()
+    assert f'![{title}: accuracy over rounds and uplink](two_moons_rounds.png)' in text
   assert f'{100 * accuracy:.2f}' in (folder / 'report' / 'report.md').read_text()
 
 

@@ -11,6 +11,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
 from tests.support import commands
+from tests.support import malformed_ledgers
 
 _PAPER = ('--clients_per_round=100', '--population=6000')
 
@@ -28,6 +29,10 @@ class TestComputation:
       (
           ['--noise_multiplier=1', '--rounds=2', '--delta=1'],
           '--delta must be a number > 0 and < 1',
+      ),
+      (
+          ['--noise_multiplier=1', '--rounds=2', '--delta=0.5'],
+          '--delta=0.5 is above 1/n = 0.000167 .* Set a smaller one',
       ),
       (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
       (['--epsilon=1'], 'needs either --rounds'),
@@ -75,6 +80,16 @@ class TestExecution:
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed_size')
     assert re.search('VALID +fixed_pld', out)
     assert re.search('not for this sampling +poisson_pld', out)
+
+  def test_a_tiny_epsilon_is_not_printed_as_zero(self, capsys):
+    # The truth is 2.72e-10; Renyi DP's divergences are below what floats resolve.
+    status, out, _ = commands.of_module(
+        capsys, account, '--noise_multiplier=1000', '--clients_per_round=10',
+        '--population=1000000000', '--rounds=100', '--delta=1e-13',
+    )
+    quoted = re.search(r'^Quote epsilon = (\S+), by poisson_pld', out, re.MULTILINE)
+    assert status == 0 and 2.7e-10 < float(quoted[1]) < 3e-10, out
+    assert not re.search(r'^epsilon = 0 .*(VALID|sampling)', out, re.MULTILINE), out
 
   def test_with_slots_the_papers_figure_is_not_valid(self, capsys):
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180', '--num_slots=150')
@@ -128,7 +143,7 @@ class TestLedger:
       spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, **{'delta': 6000**-1.1, **options})
       with ledger_lib.Ledger(
           path / 'privacy_ledger.jsonl', spec, str(i), seed=dict(enumerate(seeds)).get(i),
-          data=dict(enumerate(data)).get(i),
+          data=dict(enumerate(data)).get(i, ''),
       ) as ledger:
         for t in range(rounds):
           ledger.begin(t)
@@ -146,13 +161,19 @@ class TestLedger:
         self._account(capsys, f'--ledger={tmp_path}/[01]')
         == self._account(capsys, f'--ledger={one}', other)
     )
-    for arguments, delta in (([], 1e-5), (['--delta=1e-3'], 1e-3)):  # The smaller, or as given.
+    for arguments, delta in (([], 1e-5), (['--delta=1e-4'], 1e-4)):  # The smaller, or as given.
       status, out, _ = self._account(capsys, f'--ledger={one}', other, *arguments)
       epsilon = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, delta).epsilon()
       assert status == 0 and f'at delta = {delta:.4g}:' in out
       assert re.search(rf'^epsilon = {epsilon:.4g} +VALID +poisson_pld', out, re.MULTILINE), out
       assert 'paper' not in out  # The paper's accountant does not cover 150 slots.
       assert 'their number, sigma, r, n' in out
+    status, out, err = self._account(capsys, f'--ledger={one}', other, '--delta=1e-3')
+    assert status == 2 and '--delta=0.001 is above 1/n = 0.000167' in err and 'VALID' not in out
+    status, out, _ = self._account(
+        capsys, f'--ledger={one}', other, '--delta=1e-3', '--allow_large_delta'
+    )
+    assert status == 0 and 'at delta = 0.001:' in out
     # The guarantee of integers depends on their number.
     status, out, _ = self._account(capsys, f'--ledger={third}')
     assert status == 0 and 'their number, p, sigma, r, n' in out
@@ -165,7 +186,7 @@ class TestLedger:
       assert status == 0 and (told in out) == is_told
 
   def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
-    one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))
+    one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(0, 2, 0, None))
     status, out, _ = self._account(capsys, f'--ledger={one}', other, fresh)
     assert status == 0 and out.count('SIMULATED: the noise has a seed') == 2
     assert re.search(
@@ -176,6 +197,30 @@ class TestLedger:
     status, out, err = self._account(capsys, f'--ledger={one}', fresh, same)
     assert status == 1 and err.count('\n') == 1
     assert 'with the same seed: their noise is equal' in err and 'epsilon =' not in out
+
+  def test_what_no_run_wrote_ends_with_a_sentence(self, tmp_path, capsys):
+    computable = {'slots without clients': (dict(spec=dict(noise_multiplier=0)), [0])}
+    beyond = {f'sigma {s}': (dict(spec=dict(noise_multiplier=s)), [0]) for s in (5e-324, 1e-9)}
+    beyond['integers'] = dict(spec=dict(noise='discrete_gaussian', num_values=2**62)), [0]
+    for cases, status in ((malformed_ledgers.CASES, 1), (beyond, 2), (computable, 0)):
+      for name, case in cases.items():
+        malformed_ledgers.write(tmp_path / 'privacy_ledger.jsonl', *case)
+        found, out, err = self._account(capsys, f'--ledger={tmp_path}')
+        assert found == status and 'VALID' not in out, (name, err)
+        assert err.count('\n') == bool(status) and err.strip().isprintable(), (name, err)
+
+  def test_controls_of_a_terminal_in_somebodys_ledger_are_escaped(self, tmp_path, capsys):
+    run = tmp_path / 'a\x1b[2J'
+    run.mkdir()
+    names = dict(data='\x1b[2J\nQuote epsilon = 0.1, by us', initial_weights='\x9b31m\u202e\ud800')
+    malformed_ledgers.write(run / 'privacy_ledger.jsonl', names, [0, 1])
+    status, out, _ = self._account(capsys, f'--ledger={run}')
+    assert status == 0 and out.replace('\n', '').isprintable()
+    assert r'privacy_ledger.jsonl: \x1b[2J\nQuote epsilon = 0.1, by us, 2 rounds' in out
+    assert r'initial weights: \x9b31m\u202e\ud800' in out and r'a\x1b[2J' in out
+    malformed_ledgers.write(run / 'privacy_ledger.jsonl', {'ledger': 2}, [0, 1])
+    status, _, err = self._account(capsys, f'--ledger={run}')
+    assert status == 1 and err.strip().isprintable() and r'a\x1b[2J' in err
 
   def test_what_is_refused(self, tmp_path, capsys):
     one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size'))), tmp_path

@@ -2,10 +2,14 @@
 
 import csv
 import json
+import math
+import sys
 
 import pytest
 
+from tasks import datasets
 from tasks import report
+from tasks import systems
 from tests.support import commands
 from tests.support import runs_on_disk
 
@@ -21,10 +25,10 @@ def runs(tmp_path):
   )
 
 
-def _report(tmp_path):
+def _report(tmp_path, *flags):
   """Runs the command; returns the rows of cells.csv by the title of their table, and report.md."""
   output = tmp_path / 'out'
-  assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}']) == 0
+  assert report.main(['report', str(tmp_path / 'runs'), f'--output={output}', *flags]) == 0
   cells = {}
   for table, *texts in csv.reader((output / 'cells.csv').read_text().splitlines()):
     if table == 'table':
@@ -92,6 +96,71 @@ class TestExecution:
         ('a', '1 of 7', '80.00'), ('b', '1', '40.00'), ('d', '0', '30.00')
     ]
     assert 'A private run with a seed is simulated: its epsilon is what fresh noise would' in text
+
+  def test_names_of_a_run_import_nothing_but_for_a_flag(self, tmp_path, runs, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'somebodys.py').write_text(
+        'import dataclasses\nimport pathlib\nfrom tasks import datasets\nfrom tasks import systems\n'
+        'pathlib.Path("ran").touch()\n'
+        'TASK = dataclasses.replace(datasets.TASKS["svhn"], name="own", title="The own task")\n'
+        'SYSTEM = dataclasses.replace(systems.SYSTEMS["fedavg"], name="own", title="The method")\n'
+    )
+    path = runs('a', [0.1, 0.2], algorithm='fedavg', clients_per_round=50) / 'config.json'
+    config = json.loads(path.read_text())
+    names = dict(task='somebodys', algorithm='somebodys')
+    path.write_text(json.dumps(config | names | {'flags': config['flags'] | names}))
+    cells, text = _report(tmp_path)
+    assert not (tmp_path / 'ran').exists() and 'somebodys' not in sys.modules
+    (row,) = cells[_OTHERS]
+    assert (row['task'], row['algorithm'], row['final (%)']) == ('somebodys', 'somebodys', '20.00')
+    assert 'clients_per_round = 50' in row['with'] and 'batch_size = ' in row['with']
+    assert cells['List of runs'][0]['method'] == 'somebodys'
+    assert '![somebodys: accuracy over rounds and uplink](somebodys_rounds.png)' in text
+    for registry, item in ((datasets.TASKS, 'svhn'), (systems.SYSTEMS, 'fedavg')):
+      monkeypatch.setitem(registry, 'somebodys', registry[item])  # Removed at the end.
+      monkeypatch.delitem(registry, 'somebodys')
+    cells, text = _report(tmp_path, '--task=somebodys', '--algorithm=somebodys')
+    assert (tmp_path / 'ran').exists() and '![The own task: accuracy over rounds' in text
+    assert cells['List of runs'][0]['method'] == 'The method'
+    assert 'clients_per_round = 50' in cells[_OTHERS][0]['with']
+    assert cells[_OTHERS][0]['with'].count(',') < row['with'].count(',')  # But for the defaults.
+
+  def test_controls_of_a_terminal_in_somebodys_run_are_escaped(self, tmp_path, runs):
+    path = runs('a\x1b[2J', [0.1, 0.2], algorithm='fedavg', clients_per_round=50) / 'config.json'
+    config = json.loads(path.read_text())
+    flags = config['flags'] | {'initializer': '\x1b]0;\u202eforged\n| a | row |'}
+    path.write_text(json.dumps(config | {'flags': flags}))
+    cells, text = _report(tmp_path)
+    assert text.replace('\n', '').isprintable() and '\n| a | row' not in text
+    assert cells['List of runs'][0]['run'] == r'a\x1b[2J'
+    assert r'initializer = \x1b]0;\u202eforged\n| a' in cells[_OTHERS][0]['with']
+
+  @pytest.mark.parametrize('name, fields', [
+      *(('config.json', {name: value}) for name, value in (
+          ('rounds', '3'), ('rounds', 10**30), ('num_kept', True), ('dim', 0), ('dim', None),
+          ('flags', []), ('flags', {'clip': {}}), ('flags', {'clip': [[1]]}), ('privacy', 'no'),
+          ('flags', {'clip': math.nan}), ('privacy', {'noise_multiplier': '1'}), ('seed', 'x'),
+          ('privacy', {'noise_multiplier': math.inf}), ('task', '../../outside'), ('task', 3),
+          ('task', '/tmp/outside'), ('task', 'a b'), ('algorithm', ['fedavg']), ('sampled', 'no'),
+      )),
+      *(('summary.json', {name: value, 'rounds': 1}) for name, value in (
+          ('epsilon', []), ('epsilon', 10**400), ('uplink_megabytes', 'x'),
+      )),
+      *(('metrics.csv', text) for text in (
+          'round,test_accuracy\n0,0.1\n', 'round,test_loss,test_accuracy,uplink_megabytes\n0,1,2,0\n',
+          'round,test_loss,test_accuracy,uplink_megabytes\n0,1,nan,0\n', '\0', 'x\n0\n',
+      )),
+      ('timings.csv', 'round\n0\n'), ('config.json', '[' * 100_000), ('config.json', '3'),
+  ])
+  def test_a_run_of_wrong_types_is_refused(self, runs, capsys, name, fields):
+    path = runs('a', [0.1, 0.2]) / name
+    if isinstance(fields, dict):
+      fields = json.dumps((json.loads(path.read_text()) if path.exists() else {}) | fields)
+    path.write_text(fields)
+    said = commands.refused(capsys, report, str(path.parent), f'--output={path.parent / "out"}')
+    assert "can't be read as a run" in said and not (path.parent / 'out').exists()
+    assert said.strip().isprintable() and len(said) < 600
 
   def test_one_sentence_and_status_2(self, runs, capsys):
     arguments = [str(runs('a', [0.1, 0.2])), '--output=/dev/null/a']

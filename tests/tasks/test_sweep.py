@@ -120,6 +120,9 @@ class TestExecution:
     both = [_start(grid, f'--sweep_dir={root}', '--seeds=1') for _ in range(2)]
     said = [one.communicate(timeout=waiting.SECONDS) for one in both]
     logs = {log.stem: log.read_text() for log in (root / 'logs').iterdir()}
+    # They may quote clients' examples.
+    assert {path.stat().st_mode & 0o777 for path in (root / 'logs').iterdir()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (root, root / 'logs')} == {0o700}
     for name, log in logs.items():
       # Begun once and ended once, by one of them; what failed may be tried by both.
       if '-fedavg-' in name:

@@ -22,14 +22,18 @@ class TestRegistry:
     built_in = [systems.SYSTEMS[name] for name in ('dp_fedavg', 'fedsmp_randk')]
     return plugins.Registry('algorithm', 'SYSTEM', built_in)
 
-  def test_a_name_or_a_module(self, registry, monkeypatch):
+  def test_a_flag_loads_a_name_or_a_module(self, registry, monkeypatch):
     assert registry.names == ('dp_fedavg', 'fedsmp_randk') == tuple(registry)
     assert registry['dp_fedavg'] is systems.SYSTEMS['dp_fedavg']
     module = types.ModuleType('somebodys')
     module.SYSTEM = systems.SYSTEMS['fedavg']
     monkeypatch.setitem(sys.modules, 'somebodys', module)
-    assert 'somebodys' not in registry
-    assert registry['somebodys'] is module.SYSTEM
+    assert 'somebodys' not in registry and registry.title('somebodys') == 'somebodys'
+    with pytest.raises(KeyError):  # Names that files record import nothing.
+      registry['somebodys']
+    assert registry.load('somebodys') is registry['somebodys'] is module.SYSTEM
+    assert registry.load('dp_fedavg') is registry['dp_fedavg']
+    assert registry.title('somebodys') == module.SYSTEM.title
     assert list(registry) == [*registry.names, 'somebodys'] and len(registry) == 3
 
   @pytest.mark.parametrize('name, reason', [
@@ -46,7 +50,7 @@ class TestRegistry:
         errors.InputError,
         match=f'^--algorithm={name} is neither one of dp_fedavg, fedsmp_randk nor .*{reason}',
     ) as error:
-      registry[name]
+      registry.load(name)
     assert '\n' not in str(error.value)
 
 
