@@ -48,8 +48,8 @@ class TestComputation:
       ([], '--grid is not set. Set it to a file, or to one of .*masks/fashion_mnist, '),
       (['--grid=none'], "--grid=none can't be read"),
       (
-          ['--grid=paper/fashion_mnist', '--index=305'],
-          '--index=305 exceeds the 305 runs.*--index=304 ',
+          ['--grid=paper/fashion_mnist', '--index=375'],
+          '--index=375 exceeds the 375 runs.*--index=374 ',
       ),
       (
           ['--grid=paper/fashion_mnist', '--', '--raunds=1'],
