@@ -56,7 +56,7 @@ class TestRegistry:
 
   def test_a_name_that_is_close_is_suggested(self, registry):
     with pytest.raises(errors.InputError, match=r'\. Did you mean fedsmp_randk\?$'):
-      registry['fedsmp_rand']
+      registry.load('fedsmp_rand')
 
 
 class TestCall:
