@@ -106,13 +106,13 @@ def build_fed_smp(
       all randomness is fresh, except masks if `aggregator.seed` is set.
 
   Returns:
-    The process. `next` takes a list of datasets of single (not batched) examples `(x, y)`, as
-    `model.input_spec` describes without its first dimension.
+    The process. `next` takes a list of datasets of single (not batched) examples in the form of
+    `model.input_spec` without its first dimension: pairs (x, y), or mappings with these keys.
 
   Raises:
     TypeError: If an argument has the wrong type.
-    ValueError: If a number is out of range, the optimizer does not fit the schedule,
-      `mechanism.num_values` is wrong, or the sparsifier requests a public update and has no public
+    ValueError: If a number is out of range, the optimizer does not fit the schedule, examples are
+      neither pairs nor mappings with the keys 'x' and 'y', `mechanism.num_values` is wrong, or the sparsifier requests a public update and has no public
       data.
   """
   if server_optimizer is None:

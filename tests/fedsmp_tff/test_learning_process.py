@@ -89,6 +89,25 @@ class TestExecution:
     linear_runs.check_two_rounds(process, scale, clip, topk=name.endswith('topk'), fixed=fixed)
     linear_runs.check_only_a_secure_sum_of_integers(process, kept=len(fixed or range(4)))
 
+  @pytest.mark.parametrize('keys', ['xy', 'yx'])
+  @pytest.mark.parametrize('public_keys', [None, 'yx'])
+  def test_examples_in_mappings_train_to_the_weights_of_pairs(self, keys, public_keys):
+    def form(pair, names=keys):
+      examples = dict(zip('xy', pair))
+      return collections.OrderedDict((name, examples[name]) for name in names) if names else pair
+
+    pairs = tiny_models.linear_regression()
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=pairs.initial_weights, predict_on_batch_fn=pairs.predict_on_batch,
+        loss_fn=pairs.loss, input_spec=form(pairs.input_spec),
+    )
+    public = form(linear_runs.PUBLIC, public_keys)
+    process = processes.fed_smp(
+        model, linear_runs.training(), sparsifiers.TopK(num=4, public_examples=public),
+        clients_per_round=linear_runs.CLIENTS, clipping_norm=0.5, noise_multiplier=0.0,
+    )
+    linear_runs.check_two_rounds(process, 1.0, 0.5, topk=True, form=form)
+
   def test_topk_s_own_training_has_its_own_learning_rate(self):
     own = linear_runs.training(
         learning_rate_fn=lambda t: 8 * linear_runs.RATE / (1 + tf.cast(t, tf.float32))
