@@ -37,7 +37,7 @@ def _owners(*ids):
 def built(monkeypatch):
   """Returns a function that builds the run of two clients, with given owners of the other data."""
   def build(*flags, sigma=None, has_public=True, **owners):
-    examples = np.zeros([4, 28, 28, 1], np.float32), np.zeros(4, np.int32)
+    examples = np.zeros([4, 28, 28, 1], np.uint8), np.zeros(4, np.int32)
     data = task_lib.TaskData(
         (examples, examples), examples, examples if has_public else None, 'made up',
         ('ann', 'bob'), **owners
