@@ -92,8 +92,8 @@ def build_fed_smp(
 
   Args:
     model: A model with trainable weights in float32, or in float64 without momentum; its
-      non-trainable weights stay constant. `tff.learning.models.functional_model_from_keras`
-      converts a Keras model.
+      non-trainable weights stay constant, with a warning if they look like batch normalization's.
+      `tff.learning.models.functional_model_from_keras` converts a Keras model.
     training: Local training of a client.
     aggregator: The masked private sum; here its sparsifier may also train on public data (`TopK`,
       `HybridTopK`). `next` takes exactly `aggregator.mechanism.num_slots` clients, else it
@@ -126,6 +126,7 @@ def build_fed_smp(
   ):
     if not isinstance(value, kind):
       raise TypeError(f'`{name}` must be a `{kind.__name__}`{remedy}. Found {type(value)}.')
+  local_training.warn_of_moving_averages(model.initial_weights[1])
   steps = _Algorithm1(model, training, aggregator, server_optimizer, seed)
 
   initial_state = tff.tensorflow.computation(steps.initial_state)

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import itertools
 from typing import Any, Optional
+import warnings
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -264,6 +267,24 @@ def x_and_y(examples: Any) -> tuple[Any, Any]:
       "Examples must be pairs (x, y) or mappings with the keys 'x' and 'y', as in TFF. Found"
       f' {found}. Convert them with `Dataset.map`, and change the `input_spec` of the model.'
   )
+
+
+def warn_of_moving_averages(non_trainable: Sequence[Any]) -> None:
+  """Warns of batch normalization, by initial values of its moving averages: zeros, then ones.
+
+  TFF itself warns of Keras models if the layer is not inside another. Averages of a model that was
+  trained before are no fault: they stay, as in inference mode.
+  """
+  arrays = [np.asarray(weight) for weight in tf.nest.flatten(non_trainable)]
+  for mean, variance in itertools.pairwise(arrays):
+    if mean.ndim == 1 and mean.shape == variance.shape and not mean.any() and (variance == 1).all():
+      warnings.warn(
+          'The model seems to have batch normalization: two non-trainable weights are zeros and'
+          ' ones, as moving averages before training. No aggregator moves them, so that evaluation'
+          ' would normalize by wrong numbers. Use `tf.keras.layers.GroupNormalization`.',
+          stacklevel=3,
+      )
+      return
 
 
 def examples_type(model: tff.learning.models.FunctionalModel) -> tff.SequenceType:

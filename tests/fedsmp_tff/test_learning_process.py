@@ -80,6 +80,19 @@ class TestComputation:
       _build(sparsifiers.Dense(), training=training)
 
 
+  def test_warns_of_the_moving_averages_of_a_model(self):
+    plain = tiny_models.linear_regression()
+    averages = np.zeros(2, np.float32), np.ones(2, np.float32)
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=(plain.initial_weights[0], averages), loss_fn=plain.loss,
+        predict_on_batch_fn=plain.predict_on_batch, input_spec=plain.input_spec,
+    )
+    with pytest.warns(UserWarning, match='batch normalization.*Use .*GroupNormalization'):
+      fedsmp_tff.build_fed_smp(
+          model, linear_runs.training(), processes.factory(sparsifiers.Dense())
+      )
+
+
 class TestExecution:
 
   @pytest.mark.parametrize('name', _SYSTEMS)
@@ -89,8 +102,7 @@ class TestExecution:
     linear_runs.check_two_rounds(process, scale, clip, topk=name.endswith('topk'), fixed=fixed)
     linear_runs.check_only_a_secure_sum_of_integers(process, kept=len(fixed or range(4)))
 
-  @pytest.mark.parametrize('keys', ['xy', 'yx'])
-  @pytest.mark.parametrize('public_keys', [None, 'yx'])
+  @pytest.mark.parametrize('keys, public_keys', [('xy', None), ('yx', 'xy')])
   def test_examples_in_mappings_train_to_the_weights_of_pairs(self, keys, public_keys):
     def form(pair, names=keys):
       examples = dict(zip('xy', pair))

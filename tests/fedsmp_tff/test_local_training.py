@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -76,6 +77,21 @@ class TestComputation:
       local_training.LocalTraining(tf.keras.optimizers.SGD(), 3, epochs=1)
 
 
+  @pytest.mark.parametrize('non_trainable, warns', [
+      ([np.zeros(3), np.ones(3)], True),
+      ([np.ones([2, 3]), np.ones(3), np.zeros(3), np.ones(3)], True),
+      ([], False),
+      ([np.ones([2, 3]), np.zeros(3)], False),  # A frozen dense layer.
+      ([np.ones(3), np.zeros(3)], False),  # A frozen group normalization.
+      ([np.full(3, 0.2), np.full(3, 1.3)], False),  # Averages of a trained model.
+      ([np.zeros(3), np.ones(4)], False),
+  ])
+  def test_warns_of_moving_averages_before_training(self, non_trainable, warns):
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter('always')
+      local_training.warn_of_moving_averages(non_trainable)
+    assert ['batch normalization' in str(warning.message) for warning in caught] == [True] * warns
+
   @pytest.mark.parametrize('examples, found', [
       ({'pixels': 1, 'label': 2}, r"keys \['pixels', 'label'\]"), ({'x': 1, 'y': 2, 'w': 3}, 'keys'),
       ((1, 2, 3), 'tuple'), (np.zeros([2, 3]), 'ndarray'),
@@ -134,8 +150,7 @@ class TestExecution:
     training = local_training.LocalTraining(_SGDM, 2, epochs=2)
     expected = _train(training, (x, y))
     for form in (
-        collections.OrderedDict(x=x, y=y), collections.OrderedDict(y=y, x=x), {'y': y, 'x': x},
-        collections.namedtuple('Example', 'x y')(x, y),
+        collections.OrderedDict(y=y, x=x), collections.namedtuple('Example', 'x y')(x, y),
     ):
       tf.nest.map_structure(np.testing.assert_array_equal, _train(training, form), expected)
 

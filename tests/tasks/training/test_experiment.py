@@ -36,10 +36,11 @@ def _owners(*ids):
 @pytest.fixture
 def built(monkeypatch):
   """Returns a function that builds the run of two clients, with given owners of the other data."""
-  def build(*flags, sigma=None, has_public=True, **owners):
+  def build(*flags, sigma=None, has_public=True, label_type=np.int32, **owners):
     examples = np.zeros([4, 28, 28, 1], np.uint8), np.zeros(4, np.int32)
+    client = examples[0], examples[1].astype(label_type)
     data = task_lib.TaskData(
-        (examples, examples), examples, examples if has_public else None, 'made up',
+        (examples, client), examples, examples if has_public else None, 'made up',
         ('ann', 'bob'), **owners
     )
     task = dataclasses.replace(
@@ -88,6 +89,22 @@ class TestComputation:
       built(public_owners=_owners('bob', 'cid'))
     built(public_owners=_owners('cid'))
     built(public_owners=_owners())
+
+  def test_data_that_do_not_fit_the_model_are_refused(self, built):
+    with pytest.raises(errors.InputError, match="--task=tiny: client 'bob' has labels of int64"):
+      built(label_type=np.int64)
+
+  def test_a_model_of_labels_that_are_no_classes_is_refused_before_data_load(
+      self, built, monkeypatch
+  ):
+    built()
+    task = datasets.TASKS['tiny']
+    regression = tiny_models.linear_regression()
+    task = dataclasses.replace(task, build_model=lambda *unused: regression, load=None)
+    monkeypatch.setitem(datasets.TASKS, task.name, task)
+    s = _settings('--algorithm=dp_fedavg', task=task.name)
+    with pytest.raises(errors.InputError, match='labels must be classes'):
+      experiment.Experiment.build(s, experiment.make_seeds(1, None))
 
   def test_a_task_without_the_public_examples_that_were_requested(self, built):
     with pytest.raises(errors.InputError, match='--task=tiny has no public examples. Return'):
