@@ -48,6 +48,7 @@ _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
 _EXPERIMENT = 'tasks/training/experiment.py'
+_GIVEN_MASK = f'{_LIB}/mechanism/test_round.py -k TestCoordinates'
 
 FAULTS = (
     # The clip.
@@ -187,12 +188,13 @@ FAULTS = (
     Fault('tasks/training/tables.py', "if row.get('round') != str(number) or", 'if',
           'tests/tasks/test_account.py -k cut'),
     # The mask.
-    Fault(_ROUND, 'coordinates[1:] > coordinates[:-1]', 'coordinates[1:] >= coordinates[:-1]'),
-    Fault(_ROUND, 'coordinates[-1] < self.dim', 'coordinates[-1] <= self.dim'),
-    Fault(_ROUND, 'tf.logical_and(coordinates[0] >= 0,', 'tf.logical_and(coordinates[0] >= -1,'),
-    Fault(_ROUND, 'return self._check_coordinates(coordinates)', 'return coordinates'),
-    Fault('fedsmp_tff/errors.py', '[] if check is None else [check]', '[]',
-          f'{_LIB}/mechanism/test_round.py'),
+    Fault(_ROUND, 'coordinates[1:] > coordinates[:-1]', 'coordinates[1:] >= coordinates[:-1]',
+          _GIVEN_MASK),
+    Fault(_ROUND, 'coordinates[-1] < self.dim', 'coordinates[-1] <= self.dim', _GIVEN_MASK),
+    Fault(_ROUND, 'tf.logical_and(coordinates[0] >= 0,', 'tf.logical_and(coordinates[0] >= -1,',
+          _GIVEN_MASK),
+    Fault(_ROUND, 'return self._check_coordinates(coordinates)', 'return coordinates', _GIVEN_MASK),
+    Fault('fedsmp_tff/errors.py', '[] if check is None else [check]', '[]', _GIVEN_MASK),
     Fault('fedsmp_tff/local_training.py', 'tf.reduce_all(tf.math.is_finite(update)),',
           'tf.logical_not(tf.reduce_any(tf.math.is_nan(update))),',
           f'{_LIB}/test_local_training.py -k not_finite'),

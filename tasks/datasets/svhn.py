@@ -52,7 +52,7 @@ def _read_variables(path: pathlib.Path) -> Mapping[str, np.ndarray]:
   try:
     return scipy.io.loadmat(path)
   except NotImplementedError:  # MATLAB 7.3: an HDF5 file, with dimensions in reverse order.
-    import h5py  # pylint: disable=g-import-not-at-top
+    import h5py  # Comes with TensorFlow.  pylint: disable=g-import-not-at-top
 
     with h5py.File(path) as file:
       return {name: np.transpose(file[name]) for name in ('X', 'y')}
