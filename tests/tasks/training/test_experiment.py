@@ -173,6 +173,13 @@ class TestExecution:
       assert [float(r['clipping_norm']) for r in rows[1:]] == pytest.approx(expected, rel=1e-6)
     assert len(epsilons) == 1 and len(stories) == 3
 
+  def test_a_public_update_that_is_not_finite_ends_the_run_with_a_sentence(
+      self, data_dir, tmp_path, capsys
+  ):
+    flags = ('--algorithm=fedsmp_topk', '--learning_rate=1e30', '--local_epochs=4', '--seed=1')
+    assert commands.main(commands.tiny(data_dir, tmp_path / 'out', *flags)) == 1
+    assert 'tasks.run: The update on public data is not finite' in capsys.readouterr().err
+
   @pytest.mark.slow
   @pytest.mark.parametrize('flags', [
       ('--algorithm=fedsmp_released', *_SCHEDULES),
