@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import typing
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
 from tasks import errors
+from tasks.datasets import files
 from tasks.datasets import task as task_lib
 
 if typing.TYPE_CHECKING:
@@ -35,14 +36,31 @@ def check_spec(name: str, input_spec: Any) -> None:
 
 
 def check_data(
-    name: str, data: task_lib.TaskData, input_spec: tuple[tf.TensorSpec, tf.TensorSpec]
+    name: str, data: task_lib.TaskData, input_spec: tuple[tf.TensorSpec, tf.TensorSpec],
+    num_classes: Optional[int] = None, padding: Optional[int] = None,
 ) -> None:
   """Raises `InputError` if a task's examples do not fit its model, or are not finite.
 
-  The clip would hide a NaN: its client sends zeros, and the run would end without an error.
+  The clip would hide a NaN: its client sends zeros, and the run would end without an error. A label
+  without a logit is a NaN on a GPU.
+
+  Args:
+    name: The task's name.
+    data: The task's data.
+    input_spec: Checked by `check_spec`.
+    num_classes: Number of classes of the model; None if unknown.
+    padding: Label of padding, of any value; None without padding.
   """
+  highest = np.iinfo(np.int64).max if num_classes is None else num_classes - 1
   for owner, examples in _sets(data):
-    if fault := _fault(examples, input_spec):
+    fault = _fault(examples, input_spec)
+    if not fault:
+      labels = examples[1] if padding is None else examples[1][examples[1] != padding]
+      try:
+        files.check_labels(labels, 0, highest)
+      except ValueError as error:
+        fault = f'wrong labels: {error}. Number the classes from 0 in `load`.'
+    if fault:
       raise errors.InputError(f'--task={name}: {owner} has {fault}')
 
 

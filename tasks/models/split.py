@@ -60,6 +60,11 @@ class SplitModel(tff.learning.models.FunctionalModel):
     )
     self.body = body
 
+  @property
+  def num_classes(self) -> int:
+    """The number of classes; two if there is one logit."""
+    return max(2, len(self.initial_weights[0][-1]))
+
   def head(self) -> tff.learning.models.FunctionalModel:
     """Returns the last layer as a model of features and labels."""
     *_, kernel, bias = self.initial_weights[0]

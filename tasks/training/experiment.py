@@ -116,7 +116,8 @@ class Experiment:
         seeds.partition, settings.public_examples or 0, settings.validation_examples or 0, data_dir
     )
     data = task.load(settings.task_options, split)
-    checks.check_data(settings.task, data, task_model.input_spec)
+    num_classes = getattr(task_model, 'num_classes', None)
+    checks.check_data(settings.task, data, task_model.input_spec, num_classes, task.padding)
     _check_public(settings, data)
     sparsifier = settings.system.sparsifier(settings, data)
     shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]

@@ -223,12 +223,17 @@ class TestPublicUpdate:
     assert len(cuts) > 1
 
   @pytest.mark.parametrize('clients', [None, 2])
-  @pytest.mark.parametrize('bad', [np.nan, np.inf])
-  def test_an_update_that_is_not_finite_is_an_error_and_no_ranking(self, bad, clients):
+  @pytest.mark.parametrize('value, rate', [(np.nan, 0.1), (1.0, 3e38)])  # NaN, infinity.
+  def test_an_update_that_is_not_finite_is_an_error_and_no_ranking(self, value, rate, clients):
     x, y = linear_runs.PUBLIC
-    x = np.concatenate([np.full_like(x[:1], bad), x[1:]])
+    x = np.concatenate([np.full_like(x[:1], value), x[1:]])
+    training = local_training.LocalTraining(
+        tff.learning.optimizers.build_sgdm(rate), 8, steps=1
+    )
     factory = fedsmp_tff.FedSmpFactory(
-        fedsmp_tff.TopK(num=4, public_examples=(x, y), public_clients=clients),
+        fedsmp_tff.TopK(
+            num=4, public_examples=(x, y), training=training, public_clients=clients
+        ),
         fedsmp_tff.Mechanism(2, clipping_norm=1.0, noise_multiplier=1.0),
     )
     process = fedsmp_tff.build_fed_smp(

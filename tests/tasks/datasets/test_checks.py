@@ -65,6 +65,23 @@ def test_examples_of_another_form_are_refused(examples, found):
     _check(examples)
 
 
+@pytest.mark.parametrize('label, num_classes, padding, found', [
+    (-1, None, None, 'wrong labels: label -1 is not one of 0 to'),
+    (-1, 3, None, 'wrong labels: label -1 is not one of 0 to 2. Number'),
+    (3, 3, None, 'wrong labels: label 3 is not one of 0 to 2'),
+    (3, 3, 4, 'wrong labels: label 3 is not one of 0 to 2'),
+    (2, 3, None, None), (-1, 3, -1, None), (10**9, None, None, None),
+])
+def test_labels_are_classes_of_the_model(label, num_classes, padding, found):
+  x, y = _examples()
+  data = _data(public=(x, np.array([0, 1, label], np.int32)))
+  if found is None:
+    checks.check_data('own', data, _SPEC, num_classes, padding)
+    return
+  with pytest.raises(errors.InputError, match=f'^--task=own: the public set has {found}'):
+    checks.check_data('own', data, _SPEC, num_classes, padding)
+
+
 def test_right_data():
   checks.check_data('own', _data(), _SPEC)
   images = np.full([3, 4, 4, 1], 255, np.uint8), np.zeros([3, 1], np.int64)

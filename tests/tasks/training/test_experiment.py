@@ -36,9 +36,9 @@ def _owners(*ids):
 @pytest.fixture
 def built(monkeypatch):
   """Returns a function that builds the run of two clients, with given owners of the other data."""
-  def build(*flags, sigma=None, has_public=True, label_type=np.int32, **owners):
+  def build(*flags, sigma=None, has_public=True, label=0, label_type=np.int32, **owners):
     examples = np.zeros([4, 28, 28, 1], np.uint8), np.zeros(4, np.int32)
-    client = examples[0], examples[1].astype(label_type)
+    client = examples[0], np.full(4, label, label_type)
     data = task_lib.TaskData(
         (examples, client), examples, examples if has_public else None, 'made up',
         ('ann', 'bob'), **owners
@@ -93,6 +93,9 @@ class TestComputation:
   def test_data_that_do_not_fit_the_model_are_refused(self, built):
     with pytest.raises(errors.InputError, match="--task=tiny: client 'bob' has labels of int64"):
       built(label_type=np.int64)
+    built(label=9)
+    with pytest.raises(errors.InputError, match="client 'bob' has wrong labels: label 10 is not one of 0 to 9"):
+      built(label=10)
 
   def test_a_model_of_labels_that_are_no_classes_is_refused_before_data_load(
       self, built, monkeypatch
