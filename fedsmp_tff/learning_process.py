@@ -2,6 +2,7 @@
 
 import collections
 from typing import Any, Optional
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +14,13 @@ from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
+
+# Operations that draw from a generator of the process. Others have an attribute `seed2`.
+_RANDOM_OPS = frozenset([
+    'NonDeterministicInts', 'RngReadAndSkip', 'RngSkip', 'StatefulRandomBinomial',
+    'StatefulStandardNormal', 'StatefulStandardNormalV2', 'StatefulTruncatedNormal',
+    'StatefulUniform', 'StatefulUniformFullInt', 'StatefulUniformInt',
+])
 
 
 class FedSmpProcess(tff.learning.templates.LearningProcess):
@@ -102,8 +110,9 @@ def build_fed_smp(
       SGD at learning rate 1, as in the paper.
     seed: Seed, for simulation only, that makes masks, the order of examples and the NOISE
       reproducible; order and noise follow from (seed, round, client id). `next` then takes
-      `tag_client(id, dataset)` per client. Anyone who knows the seed can remove the noise. None:
-      all randomness is fresh, except masks if `aggregator.seed` is set.
+      `tag_client(id, dataset)` per client. Anyone who knows the seed can remove the noise. Random
+      numbers that the model draws itself, as dropout does, do not follow from it: a warning says
+      so. None: all randomness is fresh, except masks if `aggregator.seed` is set.
 
   Returns:
     The process. `next` takes a list of datasets of single (not batched) examples in the form of
@@ -135,6 +144,13 @@ def build_fed_smp(
   client_report = tff.tensorflow.computation(
       steps.client_report, (steps.data_type, message_to_clients.type_signature.result)
   )
+  if seed is not None and (names := _random_ops(client_report)):
+    warnings.warn(
+        f'The model draws random numbers in training ({", ".join(names)}), and these do not follow'
+        ' from `seed`: two runs with this seed will differ. Remove layers such as dropout to make'
+        ' them equal.',
+        stacklevel=2,
+    )
   finish_round = tff.tensorflow.computation(
       steps.finish_round, (state_type, client_report.type_signature.result)
   )
@@ -163,6 +179,16 @@ def build_fed_smp(
       mechanism=aggregator.mechanism,
       seeded=seed is not None,
   )
+
+
+def _random_ops(comp: tff.framework.ConcreteComputation) -> list[str]:
+  """Returns the names of operations of a computation that draw from a generator of the process."""
+  content = tff.framework.serialize_computation(comp).tensorflow.graph_def.value
+  graph_def = tf.compat.v1.GraphDef.FromString(content)
+  nodes = [*graph_def.node]
+  for function in graph_def.library.function:
+    nodes += function.node_def
+  return sorted({n.op for n in nodes if n.op in _RANDOM_OPS or 'seed2' in n.attr})
 
 
 class _Algorithm1:

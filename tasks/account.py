@@ -43,6 +43,9 @@ class Options:
   delta: Optional[float] = options_lib.option(
       None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).', above=0, below=1
   )
+  allow_large_delta: bool = options_lib.option(
+      False, 'Accept a delta above 1/n, where a guarantee means little (default: refuse it).'
+  )
   epsilon: Optional[float] = _option(
       None,
       'Target epsilon. With --rounds: find the sigma that reaches it. With --noise_multiplier: find'
@@ -125,6 +128,7 @@ def _account_for_numbers(options: Options) -> None:
         delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
         sampling=options.sampling,
         num_slots=n if poisson and options.num_slots is None else options.num_slots,
+        allow_large_delta=options.allow_large_delta,
     )
     answers = {a: options.answer(a, spec) for a in shown}
   print(f'delta = {spec.delta:.4g}')
@@ -173,6 +177,9 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
     raise errors.InputError(f'{error} Name runs with the same --sampling.') from None
   ledger_lib.check_independent(runs)
   delta = options.delta or min(record.spec.delta for _, record in runs)
+  if not options.allow_large_delta:
+    with errors.naming_flags(['delta']):
+      spec_lib.check_delta(delta, max(record.spec.population for _, record in runs))
   if len({record.data for _, record in runs}) > 1:
     print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
   # The guarantee of integer noise depends on the number of values.

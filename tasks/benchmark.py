@@ -1,9 +1,11 @@
 """`python -m tasks.benchmark`: Fed-SMP and stock `tff.learning` on this machine.
 
-Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare, and the start of
-a run. Stock is `build_unweighted_fed_avg`, a Keras model and `dp_aggregator` with TFF's own
-settings. Implementations alternate, so that a busy machine slows all; the first round, which builds
-graphs, is excluded. A top-k mask serves ten rounds: the mean over ten rounds includes one choice.
+Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare, a round of 40
+slots with a tiny model, half of them without data, and the start of a run. Stock is
+`build_unweighted_fed_avg` with a Keras model; its aggregator is `dp_aggregator` with TFF's own
+settings, in TFF's context, or rand-k (`stock rand-k`), in this package's context and in TFF's.
+Implementations alternate, so that a busy machine slows all; the first rounds, which build graphs,
+are excluded. A top-k mask serves ten rounds: the mean over ten rounds includes one choice.
 """
 
 import dataclasses
@@ -27,6 +29,9 @@ from tasks.cli import paper_tables
 from tasks.datasets import task as task_lib
 
 _CLIENTS, _RATIO, _PUBLIC = {'fashion_mnist': 100, 'shakespeare': 10}, 0.005, 1000
+_SLOTS, _SLOTS_PART = 40, 'slots'
+# Rounds that build graphs, for the first clients and for groups of short ones.
+_FIRST_ROUNDS, _FIRST_ROUNDS_OF_SLOTS = 1, 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +39,8 @@ class Options:
   """The options of this command."""
 
   part: list[str] = options_lib.option(
-      [*_CLIENTS, 'start'], 'Part; may be repeated.', values=(*_CLIENTS, 'start'), repeated=True
+      [*_CLIENTS, _SLOTS_PART, 'start'], 'Part; may be repeated.',
+      values=(*_CLIENTS, _SLOTS_PART, 'start'), repeated=True,
   )
   repeats: int = options_lib.option(10, 'Number of measurements per implementation.', at_least=1)
   json: str = options_lib.option('', 'JSON file for the measurements.')
@@ -47,12 +53,13 @@ def _main(options: Options) -> None:
   measured = {'processors': len(os.sched_getaffinity(0)), 'machine': [_machine()]}
   for part in dict.fromkeys(options.part):
     print(part, flush=True)
-    seconds = _start(options.repeats) if part == 'start' else _rounds(part, options.repeats)
+    measure = {'start': _start, _SLOTS_PART: _slots}.get(part, functools.partial(_rounds, part))
+    seconds = measure(options.repeats)
     for name, times in seconds.items():
       median, mean = float(np.median(times)), float(np.mean(times))
       measured[f'{part}, {name}'] = {'median': median, 'mean': mean, 'seconds': times}
       ratio = mean / np.mean(seconds.get('rand-k', times))
-      print(f'  {name:12} median {median:8.3f} s, mean {mean:8.3f} s, {ratio:.2f} x', flush=True)
+      print(f'  {name:32} median {median:8.3f} s, mean {mean:8.3f} s, {ratio:.2f} x', flush=True)
   measured['machine'].append(_machine())
   if options.json:
     pathlib.Path(options.json).write_text(json.dumps(measured, indent=2), encoding='utf-8')
@@ -110,6 +117,7 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
       lambda: _stock_model(part), optimizer,
       model_aggregator=tff.learning.dp_aggregator(settings.noise_multiplier, num_clients),
   )
+  stock_randk = _stock_randk(lambda: _stock_model(part), optimizer, mechanism)
 
   def fed_smp(model, sparsifier):
     factory = fedsmp_tff.FedSmpFactory(sparsifier, mechanism)
@@ -128,18 +136,91 @@ def _rounds(part: str, repeats: int) -> dict[str, list[float]]:
         'dp_fedavg': (local, fed_smp(model, fedsmp_tff.Dense()), clients),
         'last layer': (local, fed_smp(model.head(), fedsmp_tff.Dense()), head_clients),
         'stock': (worker, stock, batches),
+        'stock rand-k': (local, stock_randk, batches),
+        "stock rand-k, TFF's context": (worker, stock_randk, batches),
     }
-    seconds, states = {name: [] for name in measured}, {}
-    for repeat in range(repeats + 1):
-      for name, (context, process, examples) in measured.items():
-        with tff.framework.get_context_stack().install(context):
-          state = states[name] if repeat else process.initialize()
-          begin = time.monotonic()
-          states[name] = process.next(state, examples).state
-          seconds[name].append(time.monotonic() - begin)
+    return _alternating(measured, repeats, _FIRST_ROUNDS)
+
+
+def _slots(repeats: int) -> dict[str, list[float]]:
+  """Measures seconds of rounds of a tiny model, whose clients take less time than their slots."""
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  import fedsmp_tff
+  from fedsmp_tff import runtime
+  from fedsmp_tff.runtime import graphs
+
+  graphs.use_one_thread_an_operation()
+  spec = tf.TensorSpec([None, 12]), tf.TensorSpec([None], tf.int32)
+  loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+  def network():
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [layers.InputLayer((12,)), layers.Dense(16, activation='relu'), layers.Dense(2)]
+    )
+
+  functional = tff.learning.models.functional_model_from_keras(network(), loss, spec)
+  optimizer = tff.learning.optimizers.build_sgdm(0.1)
+  mechanism = fedsmp_tff.Mechanism(_SLOTS, 1.0, 1.0)
+  one = tf.data.Dataset.from_tensor_slices((tf.ones([8, 12]), tf.zeros([8], tf.int32)))
+  examples = [one] * (_SLOTS // 2) + [one.take(0)] * (_SLOTS // 2)
+  batches = [client.batch(4) for client in examples]
+  randk = fedsmp_tff.build_fed_smp(
+      functional, fedsmp_tff.LocalTraining(optimizer, 4, 1),
+      fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(_RATIO), mechanism),
+  )
+  stock = {
+      'stock rand-k': _stock_randk(functional, optimizer, mechanism),
+      'stock rand-k, variables': _stock_randk(
+          lambda: tff.learning.models.from_keras_model(network(), loss=loss, input_spec=spec),
+          optimizer, mechanism,
+      ),
+  }
+  with runtime.local_context() as local:
+    worker = tff.backends.test.create_sync_test_cpp_execution_context()
+    measured = {'rand-k': (local, randk, examples)}
+    for name, process in stock.items():
+      measured |= {
+          name: (local, process, batches), f"{name}, TFF's context": (worker, process, batches)
+      }
+    return _alternating(measured, repeats, _FIRST_ROUNDS_OF_SLOTS)
+
+
+def _stock_randk(model, optimizer, mechanism):
+  """Returns TFF's own process with rand-k as its aggregator."""
+  import tensorflow_federated as tff
+
+  import fedsmp_tff
+
+  return tff.learning.algorithms.build_unweighted_fed_avg(
+      model, optimizer, metrics_aggregator=fedsmp_tff.no_client_metrics,
+      model_aggregator=fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(_RATIO), mechanism),
+  )
+
+
+def _alternating(measured, repeats: int, num_first: int) -> dict[str, list[float]]:
+  """Measures seconds of rounds of processes, in turn.
+
+  Args:
+    measured: By name: a context, a process, and its clients' data.
+    repeats: Number of measured rounds.
+    num_first: Number of rounds before them.
+  """
+  import tensorflow_federated as tff
+
+  seconds, states = {name: [] for name in measured}, {}
+  for repeat in range(num_first + repeats):
+    for name, (context, process, examples) in measured.items():
+      with tff.framework.get_context_stack().install(context):
+        state = states[name] if repeat else process.initialize()
+        begin = time.monotonic()
+        states[name] = process.next(state, examples).state
+        seconds[name].append(time.monotonic() - begin)
   for child in psutil.Process().children():  # TFF does not end its worker.
     child.kill()
-  return {name: times[1:] for name, times in seconds.items()}
+  return {name: times[num_first:] for name, times in seconds.items()}
 
 
 def _stock_model(part: str):

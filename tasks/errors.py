@@ -34,3 +34,17 @@ def writing_to(flag: str, directory: Any) -> Iterator[None]:
     raise InputError(
         f"--{flag}={directory} can't be written ({error.strerror}). Use a writable path."
     ) from None
+
+
+@contextlib.contextmanager
+def refusing_unseeded_draws(seed: int) -> Iterator[None]:
+  """Raises `InputError` if a model of the block draws random numbers without a seed."""
+  try:
+    yield
+  except RuntimeError as error:  # TensorFlow's, with TF_DETERMINISTIC_OPS.
+    if 'determinism' not in str(error):
+      raise
+    raise InputError(
+        f'--seed={seed}: the model draws random numbers without a seed, as dropout does, so that no'
+        ' two runs would be equal. Give a seed to the layers that draw, or remove --seed.'
+    ) from None

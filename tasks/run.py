@@ -18,6 +18,7 @@ if _platform.problem():
   sys.exit(f'tasks.run: {_platform.problem()}')
 
 # pylint: disable=g-import-not-at-top
+from tasks import errors
 from tasks.cli import command
 from tasks.cli import interruption
 from tasks.cli import place as place_lib
@@ -34,7 +35,6 @@ def _failures() -> tuple[type[BaseException], ...]:
   from fedsmp_tff.privacy import budget
   from fedsmp_tff.privacy import ledger
   from fedsmp_tff.program import checkpoints
-  from tasks import errors
 
   return (
       errors.RunError, checkpoints.CheckpointError, ledger.LedgerError, budget.BudgetSpentError,
@@ -67,26 +67,28 @@ def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> i
   path = place.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
   with contextlib.ExitStack() as stack:
     stack.enter_context(stop.handled(_failures()))
+    stack.enter_context(errors.refusing_unseeded_draws(s.seed))
     stack.enter_context(place_lib.context(place))
     out = stack.enter_context(run_directory.RunDirectory(path, place.overwrite))
     stop.before_end = out.remove_if_new
     resuming.check_flags(out, s)
     experiment = resuming.build(out, s, place.data_dir)                 # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
-    print(plan.text(experiment), flush=True)
+    lost = resuming.lost_rounds(out, experiment)
+    print(plan.text(experiment, lost), flush=True)
     if place.dry_run:
       return 0
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
     print(f'\noutput: {out.path}\n', flush=True)
-    checkpoints = stack.enter_context(resuming.begin(out, experiment))
-    has_begun = not checkpoints.empty()
+    checkpoints = resuming.begin(out, experiment)
+    has_begun = checkpoints.rounds_done() is not None
     experiment = public_model.initialized(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, budget, has_begun))
-    metrics, client_data = reporters.Metrics(experiment, out, ledger), experiment.client_data()
+    metrics = reporters.Metrics(experiment, out, ledger, lost)
     with stop.rounds():
       weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
           experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
-          client_data,
+          experiment.client_data(),
           experiment.spec.sampler(experiment.seeds.sampling),   #   of r sampled clients.
           s.rounds,
           evaluation.of_run(experiment),

@@ -10,15 +10,13 @@ A custom accountant derives from `Accountant`; `claim` considers only `ACCOUNTAN
 
 import abc
 from collections.abc import Callable, Sequence
-import functools
 import math
 from typing import NamedTuple, Optional, final
 
-import dp_accounting
 from dp_accounting import rdp
 import numpy as np
-from scipy import stats
 
+from fedsmp_tff.privacy import divergences
 from fedsmp_tff.privacy import pld
 from fedsmp_tff.privacy import sampling as sampling_lib
 
@@ -26,6 +24,7 @@ _TENTHS = tuple(1 + x / 10 for x in range(1, 100))
 _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))  # The orders of Opacus 0.x, which the paper used.
 _MAX_STEPS_TO_DELTA = 100
+_MIN_NOISE, _MAX_NOISE = 1e-3, 1e6  # Less has no proof here; more is accounted as this much.
 _COARSENESS = 16  # Factor on the grid step at the start of a search for sigma.
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
@@ -57,6 +56,17 @@ class Round(NamedTuple):
   def sampling_rate(self) -> float:
     return self.clients_per_round / self.population
 
+  @property
+  def unsampled_noise_multiplier(self) -> float:
+    """Noise stddev over the sensitivity if all clients take part."""
+    # A client that is added where slots are limited may take the place of another: 2 C.
+    is_added = self.sampling == sampling_lib.POISSON and self.num_slots == self.population
+    return self.noise_multiplier / (1 if is_added else 2)
+
+  def with_bounded_noise(self) -> 'Round':
+    """Returns the round with no more noise than is accounted for."""
+    return self._replace(noise_multiplier=min(self.noise_multiplier, _MAX_NOISE))
+
   def with_sampling(self, sampling: str) -> 'Round':
     """Returns the round with r clients by another sampling scheme, without truncation."""
     if sampling == self.sampling:
@@ -68,7 +78,9 @@ class Round(NamedTuple):
     """Returns the round with slots for all clients; truncation becomes part of the distance."""
     if self.sampling == sampling_lib.FIXED or self.num_slots == self.population:
       return self
-    overflow = _probability_of_more(self.num_slots, self.population, self.sampling_rate)
+    overflow = divergences.probability_of_more(
+        self.num_slots, self.population, self.sampling_rate
+    )
     return self._replace(num_slots=self.population, distance=self.distance + overflow)
 
 
@@ -127,9 +139,9 @@ class Accountant(abc.ABC):
     rounds = [(params.with_sampling(self.sampling), num) for params, num in rounds if num]
     if not rounds:
       return 0.0
-    if any(not params.noise_multiplier for params, _ in rounds):
+    if any(params.noise_multiplier < _MIN_NOISE for params, _ in rounds):
       return math.inf
-    return self._at_distance(rounds, delta)
+    return self._at_distance([(params.with_bounded_noise(), num) for params, num in rounds], delta)
 
   def _at_distance(self, rounds: Rounds, delta: float) -> float:
     """Returns epsilon of rounds with distances, which are charged to delta.
@@ -161,21 +173,26 @@ class _Rdp(Accountant):
   def _divergence(self, round_params: Round, order: float) -> float:
     """Returns the Rényi divergence of one round at the order."""
 
+  def _least_divergence(self, round_params: Round, order: float) -> float:
+    """Returns the divergence, at most that of a round in which all clients take part."""
+    unsampled = order / 2 / round_params.unsampled_noise_multiplier**2
+    return min(self._divergence(round_params, order), unsampled)
+
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
     def epsilon(delta):
-      orders, divergences = [], []
+      orders, bounds = [], []
       for order in _ORDERS:
         # epsilon is the divergence, which grows with the order, plus this.
         if math.log1p(-1 / order) - math.log(delta * order) / (order - 1) >= self._upper_bound:
           continue
         orders.append(order)
-        divergences.append(sum(self._divergence(params, order) * num for params, num in rounds))
+        bounds.append(sum(self._least_divergence(params, order) * num for params, num in rounds))
         # Infinite where dp-accounting's series diverges.
-        if self._upper_bound <= divergences[-1] < math.inf:
+        if self._upper_bound <= bounds[-1] < math.inf:
           break
       if not orders:
         return self._upper_bound
-      return min(self._upper_bound, float(rdp.compute_epsilon(orders, divergences, delta)[0]))
+      return min(self._upper_bound, float(rdp.compute_epsilon(orders, bounds, delta)[0]))
 
     return epsilon
 
@@ -192,22 +209,8 @@ class _PoissonRdp(_Rdp):
     return min(super()._at_distance(rounds, delta), super()._at_distance(untruncated, delta))
 
   def _divergence(self, round_params: Round, order: float) -> float:
-    """Returns the Rényi divergence of one round with its slots.
-
-    Whether the other clients fill the slots does not depend on the client in question. If they do
-    not, the round is as with slots for all. If they do, the client, sampled with probability q,
-    replaces another with probability `num_slots` / (others + 1), which moves the sum by 2 C. The
-    exponential of (alpha - 1) times the divergence is jointly convex.
-    """
-    _, n, _, num_slots, sigma, _ = round_params
-    rate, power = round_params.sampling_rate, order - 1
-    plain = _poisson_divergence(order, rate, sigma)
-    full = _probability_of_more(num_slots - 1, n - 1, rate)
-    if not full:
-      return plain
-    replaced = _poisson_divergence(order, rate * num_slots / (num_slots + 1), sigma / 2)
-    summands = math.log1p(-full) + power * plain, math.log(full) + power * replaced
-    return np.logaddexp(*summands) / power
+    _, n, r, num_slots, sigma, _ = round_params
+    return divergences.poisson(order, n, r, num_slots, sigma)
 
 
 class _FixedRdp(_Rdp):
@@ -218,20 +221,15 @@ class _FixedRdp(_Rdp):
 
   def _divergence(self, round_params: Round, order: float) -> float:
     _, n, r, _, sigma, _ = round_params
-    # dp-accounting takes the noise multiplier relative to the sensitivity, 2 C.
-    event = dp_accounting.GaussianDpEvent(sigma / 2)
-    if r < n:
-      event = dp_accounting.SampledWithoutReplacementDpEvent(n, r, event)
-    return _divergence_of(order, event, dp_accounting.NeighboringRelation.REPLACE_ONE)
+    return divergences.fixed(order, n, r, sigma)
 
 
 POISSON_RDP, FIXED_RDP = _PoissonRdp(), _FixedRdp()
 
 
 class _Pld(Accountant):
-  """PLD accountant, or the RDP accountant if its upper bound is smaller."""
+  """PLD accountant, or one of two other upper bounds if it is smaller: RDP, or no sampling."""
 
-  sensitivity: int  # In units of C.
   rdp: type[_Rdp]
 
   def __init__(self, coarseness: int = 1):
@@ -240,23 +238,39 @@ class _Pld(Accountant):
     self.faster = type(self)(_COARSENESS) if coarseness == 1 else None
 
   @abc.abstractmethod
+  def components(self, round_params: Round) -> list[tuple[float, float, float]]:
+    """Returns the mixture that a round is.
+
+    Returns:
+      Each component's noise multiplier, relative to the sensitivity, sampling rate and probability.
+    """
+
+  @abc.abstractmethod
   def loss(self, round_params: Round, step: float) -> pld.Loss:
     """Returns the privacy loss of one round on a grid of the step."""
 
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
     described = [
-        (params.noise_multiplier / self.sensitivity, params.sampling_rate, num)
-        for params, num in rounds
+        (sigma, rate, probability * num)
+        for params, num in rounds for sigma, rate, probability in self.components(params)
     ]
     step = pld.step_of(described, self._coarseness)  # Of the common grid of all rounds' losses.
-    by_loss = pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds])
-    return lambda delta: self.rdp(upper_bound=by_loss(delta)).epsilon(rounds, delta)
+    bounds = [pld.unsampled([(params.unsampled_noise_multiplier, num) for params, num in rounds])]
+    if step < pld.MAX_STEP:
+      bounds.append(pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds]))
+    return lambda delta: self.rdp(min(b(delta) for b in bounds)).epsilon(rounds, delta)
 
 
 class _PoissonPld(_Pld):
-  name, title = 'poisson_pld', f'PLD (RDP if smaller), {_POISSON}'
+  name, title = 'poisson_pld', f'PLD (RDP or no sampling if smaller), {_POISSON}'
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
-  sensitivity, rdp = 1, _PoissonRdp
+  rdp = _PoissonRdp
+
+  def components(self, round_params: Round) -> list[tuple[float, float, float]]:
+    _, n, r, num_slots, sigma, _ = round_params
+    full, in_slots = pld.truncation(n, r, num_slots)
+    plain = (sigma, round_params.sampling_rate, 1 - full)
+    return [c for c in (plain, (sigma / 2, in_slots, full)) if c[-1]]
 
   def loss(self, round_params: Round, step: float) -> pld.Loss:
     _, n, r, num_slots, sigma, _ = round_params
@@ -264,9 +278,12 @@ class _PoissonPld(_Pld):
 
 
 class _FixedPld(_Pld):
-  name, title = 'fixed_pld', f'PLD (RDP if smaller), {_FIXED}'
+  name, title = 'fixed_pld', f'PLD (RDP or no sampling if smaller), {_FIXED}'
   assumption, sampling = _REPLACE, sampling_lib.FIXED
-  sensitivity, rdp = 2, _FixedRdp
+  rdp = _FixedRdp
+
+  def components(self, round_params: Round) -> list[tuple[float, float, float]]:
+    return [(round_params.noise_multiplier / 2, round_params.sampling_rate, 1.0)]
 
   def loss(self, round_params: Round, step: float) -> pld.Loss:
     _, n, r, _, sigma, _ = round_params
@@ -286,13 +303,14 @@ class _Paper(Accountant):
 
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
     def divergence(order, params):
-      return _poisson_divergence(order, params.sampling_rate, params.noise_multiplier)
+      _, n, r, _, sigma, _ = params
+      return divergences.poisson(order, n, r, n, sigma)
 
-    divergences = np.array([
+    total = np.array([
         sum(divergence(order, params) * num for params, num in rounds) for order in _PAPER_ORDERS
     ])
     powers = np.array(_PAPER_ORDERS) - 1
-    return lambda delta: float(np.nanmin(divergences + math.log(1 / delta) / powers))
+    return lambda delta: float(np.nanmin(total + math.log(1 / delta) / powers))
 
 
 POISSON_PLD, FIXED_PLD, PAPER = _PoissonPld(), _FixedPld(), _Paper()
@@ -314,20 +332,3 @@ def claim(rounds: Rounds) -> Accountant:
       'Rounds with Poisson sampling and with fixed-size sampling use different adjacency, so their'
       ' guarantees do not compose.'
   )
-
-
-def _poisson_divergence(order: float, sampling_rate: float, noise_multiplier: float) -> float:
-  gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-  return _divergence_of(order, dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian))
-
-
-@functools.lru_cache(2**15)
-def _divergence_of(order: float, event: dp_accounting.DpEvent, *relation) -> float:
-  (divergence,) = rdp.RdpAccountant([order], *relation).compose(event).rdp
-  return divergence
-
-
-@functools.lru_cache
-def _probability_of_more(num: int, population: int, sampling_rate: float) -> float:
-  """Returns the probability that Poisson sampling takes more than `num` clients."""
-  return float(stats.binom.sf(num, population, sampling_rate))

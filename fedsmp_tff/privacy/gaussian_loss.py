@@ -31,7 +31,9 @@ def distribution(
   low = math.floor(bounds.epsilon_lower / step)
   high = math.ceil(bounds.epsilon_upper / step)
   deltas = loss.get_delta_for_epsilon(np.arange(low, high + 1) * step)
-  return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, deltas)
+  pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, deltas)
+  # A sparse one computes size^T to choose how to compose T rounds: minutes for millions of them.
+  return pmf.to_dense_pmf()
 
 
 class _GaussianLoss(privacy_loss_mechanism.GaussianPrivacyLoss):

@@ -323,7 +323,8 @@ def read(path: os.PathLike[str]) -> Record:
     parsed.append(entry)
   try:
     head, *entries = parsed
-    spec = {**head['spec'], 'clipping_norm': float(head['spec']['clipping_norm'])}
+    spec = {'allow_large_delta': True, **head['spec']}  # Earlier versions had no limit on delta.
+    spec['clipping_norm'] = float(spec['clipping_norm'])
     fields = {name: head[name] for name in ('id', *_HEAD)}
     return Record(
         **{**fields, 'spec': spec_lib.PrivacySpec(**spec)},

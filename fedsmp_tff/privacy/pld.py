@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 import functools
 import math
 
+from dp_accounting import gaussian_mechanism
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
 import numpy as np
@@ -40,29 +41,59 @@ _ADDED, _REMOVED, _REPLACED = (
 _STEPS_A_STDDEV = 10
 _MOST_STEP = 1e-4
 _MAX_STEPS = 200_000  # Bounds the grid with little noise, where losses are large.
+# Bounds the grid of the composed loss, and so memory and time. After a million rounds its width is
+# at most 100,000 standard deviations of one round's loss, since dp-accounting bounds it by few
+# orders. So the step is a tenth of one, as above; in ten million rounds it may be a whole one.
+_MAX_COMPOSED_STEPS = 1_000_000
+_LOG_TAIL = -math.log(1e-15 / 2)  # Each tail's mass that dp-accounting cuts off the composed loss.
+_MAX_ORDER = 20  # Of dp-accounting's Chernoff bounds of the composed loss, over the largest loss.
+MAX_STEP = 10.0  # Larger steps, with hardly any noise, say less than `unsampled`.
+_TOLERANCE = 1e-15  # Of the closed form's epsilon.
 _ROUNDS_KEPT = 16
+_NEVER = 1e-100  # A probability that the charge for rounding covers.
 # Charge to delta per round for rounding in FFTs. Compared with long doubles, rounding reduced delta
 # by at most 0.9 times the charge in 2,000 random settings (rates from 1e-4 to 1, up to 10^6
 # rounds), most with nearly all probability at one loss, so that no frequency vanishes.
 _ROUNDING = np.finfo(float).eps
+# Rounding of deltas moves up to `_ROUNDING` / step of a round's mass at each point of the grid. With
+# steps of this many times `_ROUNDING` per round, it is at most a percent in all rounds.
+_MIN_STEP = 100
 
 Loss = pld.PrivacyLossDistribution  # The privacy loss of a round, on a grid.
 
 
-def step_of(rounds: Sequence[tuple[float, float, int]], coarseness: int = 1) -> float:
+def step_of(rounds: Sequence[tuple[float, float, float]], coarseness: int = 1) -> float:
   """Returns the step of the common grid of the losses of all rounds.
+
+  Any step gives an upper bound. This one is fine enough to be tight, as far as memory and rounding
+  permit.
 
   Args:
     rounds: Tuples of a positive noise multiplier, relative to the sensitivity (sigma; sigma / 2
-      for a replaced client), a sampling rate, and a number of rounds, at least one.
+      for a replaced client), a sampling rate, and an (expected) number of rounds, positive.
     coarseness: Factor on the maximum step, and on the step with little noise.
   """
+  num_rounds = sum(num for *_, num in rounds)
   variance = sum(num * _loss_variance(sigma, rate) for sigma, rate, num in rounds)
-  stddev = math.sqrt(variance / sum(num for *_, num in rounds))
-  largest = max(_largest_loss(sigma, rate) for sigma, rate, _ in rounds)
-  return max(
-      min(coarseness * _MOST_STEP, stddev / _STEPS_A_STDDEV), coarseness * largest / _MAX_STEPS
+  stddev = math.sqrt(variance / num_rounds)
+  largest = max(_loss_at(10, sigma, rate) for sigma, rate, _ in rounds)
+  # With little noise, the variance is mostly between rounds with and without the client.
+  variance += sum(
+      num * rate * (1 - rate) * _loss_at(1, sigma, rate) ** 2 for sigma, rate, num in rounds
   )
+  return max(
+      min(coarseness * _MOST_STEP, stddev / _STEPS_A_STDDEV),
+      coarseness * largest / _MAX_STEPS,
+      coarseness * _composed_width(variance, largest) / _MAX_COMPOSED_STEPS,
+      _MIN_STEP * _ROUNDING * num_rounds,
+  )
+
+
+def _composed_width(variance: float, largest: float) -> float:
+  """Returns the approximate distance of dp-accounting's Chernoff bounds of the composed loss."""
+  order = math.sqrt(2 * _LOG_TAIL / variance)
+  order = min(max(order, 1 / largest), _MAX_ORDER / largest)
+  return variance * order + 2 * _LOG_TAIL / order
 
 
 def _loss_variance(noise_multiplier: float, sampling_rate: float) -> float:
@@ -71,9 +102,9 @@ def _loss_variance(noise_multiplier: float, sampling_rate: float) -> float:
   return float(np.logaddexp(0, 2 * math.log(sampling_rate) + exponent + _log1mexp(exponent)))
 
 
-def _largest_loss(noise_multiplier: float, sampling_rate: float) -> float:
-  """Returns the approximate loss of a round at ten standard deviations of noise."""
-  unsampled = 1 / (2 * noise_multiplier**2) + 10 / noise_multiplier
+def _loss_at(stddevs: float, noise_multiplier: float, sampling_rate: float) -> float:
+  """Returns the loss of a round with the client, at a number of standard deviations of noise."""
+  unsampled = 1 / (2 * noise_multiplier**2) + stddevs / noise_multiplier
   return float(np.logaddexp(0, math.log(sampling_rate) + unsampled + _log1mexp(unsampled)))
 
 
@@ -95,15 +126,23 @@ def poisson(
     num_slots: Maximum number of clients that take part.
     step: Step of the grid; see `step_of`.
   """
-  rate = clients_per_round / population
-  plain = _one_more(noise_multiplier, rate, step)
-  # Probability that the others fill the slots; then, that the client takes part.
-  full = stats.binom.sf(num_slots - 1, population - 1, rate)
+  plain = _one_more(noise_multiplier, clients_per_round / population, step)
+  full, in_slots = truncation(population, clients_per_round, num_slots)
   if not full:
     return plain
-  in_slots = stats.binom.sf(num_slots, population, rate) * num_slots / full / population
   replaced = Loss(gaussian_loss.distribution(noise_multiplier / 2, in_slots, _REPLACED, step))
   return replaced.compute_mixture(plain, full)
+
+
+@functools.lru_cache(maxsize=_ROUNDS_KEPT)
+def truncation(population: int, clients_per_round: int, num_slots: int) -> tuple[float, float]:
+  """Returns the probability that the other clients fill the slots; then, that one takes part."""
+  rate = clients_per_round / population
+  full = float(stats.binom.sf(num_slots - 1, population - 1, rate))
+  if full < _NEVER:
+    return 0.0, 0.0
+  overflow = float(stats.binom.sf(num_slots, population, rate))
+  return full, overflow * num_slots / full / population
 
 
 @functools.lru_cache(maxsize=_ROUNDS_KEPT)
@@ -146,6 +185,27 @@ def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
   return epsilon_at
 
 
+def unsampled(rounds: Sequence[tuple[float, int]]) -> Callable[[float], float]:
+  """Returns the function from delta to epsilon of rounds in which all clients take part.
+
+  They are one Gaussian mechanism, whose epsilon is exact (Balle and Wang 2018). It is an upper
+  bound for every sampling of these clients. Given who else is sampled, a client moves the sum by at
+  most its sensitivity, or not at all, and the hockey-stick divergence is jointly convex, so that
+  the two Gaussians at that distance dominate every round, and composed they dominate all rounds.
+
+  Args:
+    rounds: Pairs of a positive noise multiplier, relative to the sensitivity, and a number of
+      rounds, at least one.
+  """
+  mu = math.hypot(*(math.sqrt(num) / sigma for sigma, num in rounds))
+
+  def epsilon_at(delta):
+    epsilon = float(gaussian_mechanism.get_epsilon_gaussian(1 / mu, delta, _TOLERANCE))
+    return epsilon and epsilon + _TOLERANCE
+
+  return epsilon_at
+
+
 def _pmfs(loss: Loss) -> list[pld_pmf.PLDPmf]:
   """Returns the distributions of both directions, or of the one that stands for both."""
   # pylint: disable=protected-access
@@ -163,6 +223,8 @@ def _epsilon(pmf: pld_pmf.PLDPmf, delta: float) -> float:
   if pmf._infinity_mass > delta:
     return math.inf
   probs = pmf._probs[::-1]
+  if not np.isfinite(probs).all():  # Rounding added mass to each of many rounds.
+    return math.inf
   losses = (pmf._lower_loss + np.arange(len(probs) - 1, -1, -1)) * pmf._discretization
   with np.errstate(all='ignore'):  # Beyond the result, values may be infinite or NaN.
     # The mass above each loss, from the largest loss on, then the total mass.

@@ -52,7 +52,7 @@ class PrivacySpec:
     noise_multiplier: sigma; a released sum has noise stddev C sigma or more. 0: infinite epsilon.
     clipping_norm: C, the L2 norm to which a client's vector is clipped; infinite (no clipping) only
       without noise.
-    delta: delta of the run, in (0, 1).
+    delta: delta of the run, in (0, 1), at most 1/n; see `check_delta`.
     sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
     num_slots: Number of participants of a round, each with a noise share. None: with `POISSON` five
       standard deviations above r (150 for r = 100), with empty slots for dummy participants; with
@@ -62,6 +62,7 @@ class PrivacySpec:
     noise, bits: See `Mechanism`.
     num_values: With integer noise: length of a client's vector, k, plus one for the vote of
       adaptive clipping. A round of `mechanism()` with another length is refused.
+    allow_large_delta: Whether `delta` may be above 1/n, where a guarantee means little.
 
   Raises:
     ValueError: If a number is out of range, or two options exclude each other.
@@ -79,6 +80,8 @@ class PrivacySpec:
   noise: str = mechanism_lib.GAUSSIAN
   num_values: Optional[int] = None
   bits: Optional[int] = None
+  # It is no part of the guarantee, so that specifications with and without it are equal.
+  allow_large_delta: bool = dataclasses.field(default=False, compare=False)
 
   def __post_init__(self):
     kinds = (sampling_lib.POISSON, sampling_lib.FIXED)
@@ -108,6 +111,8 @@ class PrivacySpec:
     self.mechanism()  # Checks its own options.
     if not 0 < self.delta < 1:  # NaN compares false.
       raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
+    if not self.allow_large_delta:
+      check_delta(self.delta, self.population)
     if self.noise != mechanism_lib.GAUSSIAN and self.num_values is None:
       raise ValueError(
           f'`num_values` must be set with `noise`={self.noise!r}. Found None. Set k, plus one for'
@@ -243,6 +248,19 @@ def _epsilon(
     round_params: accountants.Round, rounds: int, accountant: accountants.Accountant, delta: float
 ) -> float:
   return accountant.epsilon([(round_params, rounds)], delta)
+
+
+def check_delta(delta: float, population: int) -> None:
+  """Raises ValueError if delta is above 1/n.
+
+  Publishing the data of one client, drawn at random, is (0, 1/n)-DP.
+  """
+  if delta > 1 / population:
+    raise ValueError(
+        f'`delta`={delta:g} is above 1/n = {1 / population:.3g} for n = {population:,} clients, so'
+        " that publishing one random client's data whole would pass with epsilon = 0. Set a smaller"
+        f' one, such as n^-1.1 = {default_delta(population):.2g}.'
+    )
 
 
 def default_delta(population: int) -> float:

@@ -1,41 +1,36 @@
 """Checkpoints: the state from which a run resumes as if it had not stopped."""
 
-import asyncio
-from collections.abc import Coroutine
-import concurrent.futures
-import contextlib
+import io
 import os
 import pathlib
-import shutil
+import re
 import time
 from typing import Any, NamedTuple, Optional
+import urllib.parse
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
 import tree
 
 from fedsmp_tff import errors
 
-_PREFIX = 'round_'
+# Earlier versions wrote directories `round_7`.
+_NAME = re.compile(r'round_([0-9]+)(\.npz)?')
+_UNFINISHED = '.unfinished.npz'
+_RUN_ID = 'run_id'
 _KEEP = 3
-# Part of TensorFlow's error if the structures of a checkpoint and of the state differ.
-_OTHER_STRUCTURE = 'same nested structure'
 _MAX_FRACTION_OF_TIME = 0.05  # For checkpoints.
 
 
 class ProgramState(NamedTuple):
-  """A run between two rounds.
+  """A run between two rounds, in arrays and NumPy scalars.
 
   Attributes:
-    run_id: bytes, the run's identity.
     rounds_done: int32, number of finished and reported rounds.
     process: The learning process's state.
     ledger: The privacy ledger's state.
     reporters: The reporters' states, in their order.
   """
 
-  run_id: Any
   rounds_done: Any
   process: Any
   ledger: Any
@@ -46,13 +41,13 @@ class CheckpointError(Exception):
   """A checkpoint can't be written or read; the message names it and the remedy."""
 
 
-class Checkpoints(contextlib.AbstractContextManager):
-  """The last three states of a run, in a directory, by `tff.program.FileProgramStateManager`.
+class Checkpoints:
+  """The last three states of a run, each a file of arrays (`round_7.npz`) in a directory.
 
-  A checkpoint is a directory that appears under its name only when it is complete; a killed
-  writer's directory has another name and is removed at the next start. A checkpoint has no sampler
-  state, and so does not reveal who took part. Nevertheless, do not publish it: states of reporters
-  may contain more than the releases, and a simulation's process has the seed of its noise.
+  A file appears under its name only when it is complete and on disk, and only its owner can read
+  it. A checkpoint has no sampler state, and so does not reveal who took part. Nevertheless, do not
+  publish it: states of reporters may contain more than the releases, and a simulation's process has
+  the seed of its noise.
   """
 
   def __init__(self, directory: os.PathLike[str], run_id: bytes = b''):
@@ -66,31 +61,16 @@ class Checkpoints(contextlib.AbstractContextManager):
       CheckpointError: If the directory can't be made.
     """
     self._directory = pathlib.Path(directory)
-    self._run_id = run_id
-    # In a thread, so that an interrupt does not stop a write, and that the caller may run an event
-    # loop, as a notebook does. One thread for all checkpoints: each new thread would leak memory.
-    self._thread = concurrent.futures.ThreadPoolExecutor(1, 'checkpoints')
-    self._runner = asyncio.Runner()
+    self._run_id = np.frombuffer(run_id, np.uint8)
     try:
-      self._manager = tff.program.FileProgramStateManager(
-          self._directory, _PREFIX, keep_total=_KEEP, keep_first=False
-      )
-      self._remove_unfinished()
-    except (OSError, tf.errors.OpError) as error:
+      self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
       raise CheckpointError(
           f'{self._directory} can\'t be written ({errors.reason(error)}). Give write access to it.'
       ) from None
     self._last_round = None
     self._last_seconds = 0.0
     self._last_time = time.monotonic()
-
-  def __exit__(self, *unused_error) -> None:
-    self.close()
-
-  def close(self) -> None:
-    """Ends the thread that writes."""
-    self._thread.submit(self._runner.close).result()
-    self._thread.shutdown()
 
   def due(self) -> bool:
     """Returns whether to save a state now, such that checkpoints take at most 5 % of the time."""
@@ -105,28 +85,32 @@ class Checkpoints(contextlib.AbstractContextManager):
     Raises:
       CheckpointError: If it can't be written; earlier checkpoints are intact.
     """
-    version = int(state.rounds_done)
-    if version == self._last_round:
+    rounds_done = int(state.rounds_done)
+    if rounds_done == self._last_round:
       return
     start = time.monotonic()
+    path = self._directory / f'round_{rounds_done}.npz'
+    arrays = {_RUN_ID: self._run_id, **_arrays(state)}
+    for name, array in arrays.items():
+      if array.dtype.kind in 'OSU':  # Objects would need a pickle; texts have no fixed size.
+        raise CheckpointError(
+            f'The checkpoint {path} can\'t be written: {name} of the state is {array.dtype}, neither'
+            ' numbers nor booleans. Encode it as an array of numbers.'
+        )
     try:
-      # If an interrupt ended an earlier `save`, the thread has finished the write by now.
-      with contextlib.suppress(tff.program.ProgramStateExistsError):
-        self._run(self._manager.save(state._replace(run_id=self._run_id), version))
-      _sync(self._path(version))
-    except (OSError, tf.errors.OpError) as error:
-      self._remove_unfinished()
+      self._write(path, arrays)
+    except OSError as error:
       raise CheckpointError(
-          f'The checkpoint {self._path(version)} can\'t be written ({errors.reason(error)}). Make'
-          ' room or give access there. Earlier checkpoints are intact.'
+          f'The checkpoint {path} can\'t be written ({errors.reason(error)}). Make room or give'
+          ' access there. Earlier checkpoints are intact.'
       ) from None
-    self._last_round = version
+    self._last_round = rounds_done
     self._last_time = time.monotonic()
     self._last_seconds = self._last_time - start
 
-  def empty(self) -> bool:
-    """Returns whether there is no checkpoint."""
-    return not self._run(self._manager.get_versions())
+  def rounds_done(self) -> Optional[int]:
+    """Returns the number of rounds of the last checkpoint; None if there is none."""
+    return max(self._saved(), default=None)
 
   def latest(self, like: ProgramState) -> Optional[ProgramState]:
     """Returns the last saved state; None if there is none.
@@ -137,68 +121,82 @@ class Checkpoints(contextlib.AbstractContextManager):
     Raises:
       CheckpointError: If it is damaged, or of another run.
     """
-    versions = self._run(self._manager.get_versions())
-    if not versions:
+    saved = self._saved()
+    if not saved:
       return None
-    version = versions[-1]
+    *earlier, rounds_done = sorted(saved)
+    path, expected = saved[rounds_done], _arrays(like)
+
+    def unusable(reason):
+      remedy = 'Restore it from a backup, or start over without it'
+      if earlier:
+        remedy = f'Remove it to resume from round {earlier[-1]}'
+      return CheckpointError(f'The checkpoint {path} {reason}. {remedy}.')
+
+    arrays = {}
+    if not path.is_dir():
+      try:
+        with np.load(path, allow_pickle=False) as file:
+          arrays = {name: file[name] for name in file.files}
+      # A damaged file raises many kinds of errors.
+      except Exception as error:  # pylint: disable=broad-exception-caught
+        raise unusable(f'can\'t be read ({errors.reason(error)})') from None
+    run_id = arrays.pop(_RUN_ID, None)
+    if arrays.keys() != expected.keys():
+      raise CheckpointError(
+          f'The checkpoint {path} has other parts than a state of this run: an earlier version of'
+          ' fedsmp_tff, or another model or algorithm, wrote it. Resume it with that version, or'
+          ' start over without it.'
+      )
+    for name, array in expected.items():
+      # NumPy does not know bfloat16, and reads its bytes without a type.
+      if array.dtype.kind == 'V' and arrays[name].dtype == f'V{array.dtype.itemsize}':
+        arrays[name] = arrays[name].view(array.dtype)
+      if (actual := _type(arrays[name])) != _type(array):
+        raise unusable(f'is of another model or algorithm ({name} is {actual}, not {_type(array)})')
+    if not np.array_equal(run_id, self._run_id) or arrays['rounds_done'] != rounds_done:
+      raise unusable('is of another run or round')
+    self._last_round = rounds_done
+    # `[()]` makes a scalar of an array without dimensions.
+    return tree.unflatten_as(like, [arrays[name][()] for name in expected])
+
+  def _saved(self) -> dict[int, pathlib.Path]:
+    """Returns the checkpoints by their number of rounds."""
+    names = map(_NAME.fullmatch, os.listdir(self._directory))
+    return {int(name[1]): self._directory / name[0] for name in names if name}
+
+  def _write(self, path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes a file that appears when it is on disk, and then removes the oldest."""
+    # Not straight into the file: a `ZipFile` complains on stderr when it can't end what it began.
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    unfinished = self._directory / _UNFINISHED
     try:
-      state = self._run(self._manager.load(version, like))
-    # TensorFlow raises many kinds of errors on damaged files.
-    except Exception as error:  # pylint: disable=broad-exception-caught
-      if _OTHER_STRUCTURE in str(error):
-        raise CheckpointError(
-            f'The checkpoint {self._path(version)} has other parts than a state of this run: an'
-            ' earlier version of fedsmp_tff, or another model or algorithm, wrote it. Resume it'
-            ' with that version, or start over without it.'
-        ) from None
-      raise self._unusable(versions, f'can\'t be read ({errors.reason(error)})') from None
-    if difference := _difference(_types(state), _types(like)):
-      raise self._unusable(versions, f'is of another model or algorithm ({difference})')
-    if state.run_id != self._run_id or state.rounds_done != version:
-      raise self._unusable(versions, 'is of another run or round')
-    self._last_round = version
-    return state
-
-  def _unusable(self, versions: list[int], reason: str) -> CheckpointError:
-    remedy = 'Restore it from a backup, or start over without it'
-    if len(versions) > 1:
-      remedy = f'Remove it to resume from round {versions[-2]}'
-    return CheckpointError(f'The checkpoint {self._path(versions[-1])} {reason}. {remedy}.')
-
-  def _path(self, version: int) -> pathlib.Path:
-    return self._directory / f'{_PREFIX}{version}'
-
-  def _run(self, work: Coroutine) -> Any:
-    return self._thread.submit(self._runner.run, work).result()
-
-  def _remove_unfinished(self) -> None:
-    # The manager writes to `round_7_temp1234` and renames it.
-    for path in self._directory.glob(f'{_PREFIX}*_temp*'):
-      shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(directory: pathlib.Path) -> None:
-  """Writes the files of a directory from the operating system's buffers to the disk."""
-  for path in (directory.parent, directory, *directory.rglob('*')):
-    descriptor = os.open(path, os.O_RDONLY)
+      with open(unfinished, 'wb', opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())
+      os.replace(unfinished, path)
+    finally:
+      unfinished.unlink(missing_ok=True)
+    descriptor = os.open(self._directory, os.O_RDONLY)
     try:
       os.fsync(descriptor)
     finally:
       os.close(descriptor)
+    saved = self._saved()
+    for rounds_done in sorted(saved)[:-_KEEP]:
+      saved[rounds_done].unlink(missing_ok=True)
 
 
-def _types(state: ProgramState) -> dict[str, str]:
-  """Returns the type and shape of each leaf by its name, such as `float32[5]`."""
+def _arrays(state: ProgramState) -> dict[str, np.ndarray]:
+  """Returns the leaves by their names, such as `process/global_model_weights/trainable/0`."""
   return {
-      '/'.join(map(str, path)): f'{np.asarray(leaf).dtype}{list(np.shape(leaf))}'
+      '/'.join(urllib.parse.quote(str(key), safe='') for key in path): np.asarray(leaf)
       for path, leaf in tree.flatten_with_path(state)
-      if not isinstance(leaf, bytes)
   }
 
 
-def _difference(actual: dict[str, str], expected: dict[str, str]) -> str:
-  """Returns the first difference in words; '' if there is none."""
-  for name in (*expected, *actual):
-    if actual.get(name) != expected.get(name):
-      return f'{name} is {actual.get(name, "nothing")}, not {expected.get(name, "nothing")}'
-  return ''
+def _type(array: np.ndarray) -> str:
+  """Returns the type and shape in words, such as `float32[5]`."""
+  return f'{array.dtype}{list(array.shape)}'

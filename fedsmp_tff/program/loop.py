@@ -73,6 +73,8 @@ def run(
   With `checkpoints` the run resumes after the last one, and a round's checkpoint is written after
   its report. So however the process ends, all rounds of the last checkpoint have been reported;
   later rounds are run and reported again. With `ledger` each round is recorded before it begins.
+  Where a round that is run again counts again, since its noise is fresh, each round's checkpoint is
+  written, so that a killed process loses one round; elsewhere they take at most 5 % of the time.
 
   A round that is repeated with fresh noise gets a new draw of clients: two releases on one draw
   are not two independent rounds. Checkpoints have no sampler state, so that no copy of them
@@ -180,12 +182,16 @@ class _Progress:
           rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds
       ))
     self.reported = self._program_state(rounds_done, state)
-    if self.checkpoints is not None and self.checkpoints.due():
+    if self.checkpoints is not None and (self._repeats_count() or self.checkpoints.due()):
       self.checkpoints.save(self.reported)
+
+  def _repeats_count(self) -> bool:
+    """Returns whether a round that is lost and run again, with fresh noise, counts twice."""
+    ledger = self.ledger
+    return ledger is not None and not ledger.seeded and ledger.spec.noise_multiplier > 0
 
   def _program_state(self, rounds_done: int, state: Any) -> checkpoints_lib.ProgramState:
     return checkpoints_lib.ProgramState(
-        run_id=b'',
         rounds_done=np.int32(rounds_done),
         process=state,
         ledger=() if self.ledger is None else self.ledger.state(),

@@ -138,8 +138,9 @@ def set_local_context(
 
   Clients run in threads, and each TensorFlow operation on one thread, so that results do not
   depend on `workers`: two runs of one seeded process are equal bit for bit, if this call precedes
-  all work of TensorFlow (else a warning). Secure aggregation is SIMULATED: sums are plain, with
-  range checks.
+  all work of TensorFlow (else a warning) and the model draws no random numbers of its own, as
+  dropout does (see `build_fed_smp`). Secure aggregation is SIMULATED: sums are plain, with range
+  checks.
 
   Args:
     devices: TensorFlow's names, such as `GPU:0`; None: all GPUs, or the CPU if there is none.

@@ -23,10 +23,11 @@ _CHARACTERS_PER_LINE = 140
 # Minimum number of steps of an ablation, and of points of a curve over p.
 _MIN_POINTS = 3
 _PERCENT_BELOW = 25
-# The curves of Figure 3: a system with masks, and its equivalent at p = 1.
+# The curves of Figure 3: a system with masks, its equivalent at p = 1, and `Group.unscaled`.
 _OVER_P = (
-    ('fedsmp_topk', 'dp_fedavg'), ('fedsmp_randk', 'dp_fedavg'), ('fedavg_topk', 'fedavg'),
-    ('fedavg_randk', 'fedavg'),
+    ('fedsmp_topk', 'dp_fedavg', False), ('fedsmp_randk', 'dp_fedavg', False),
+    ('fedsmp_randk', 'dp_fedavg', True), ('fedavg_topk', 'fedavg', False),
+    ('fedavg_randk', 'fedavg', False), ('fedavg_randk', 'fedavg', True),
 )
 
 
@@ -132,25 +133,30 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
   """Returns Figure 3: loss and accuracy over p in the paper's setting, with noise and without."""
   if not (cells := [*itertools.chain(*_grid(f'paper/{task}'))]):
     return None
-  identities = {cell.settings.algorithm: cell.identity for cell in cells}
+  identities = {
+      (cell.settings.algorithm, results.is_unscaled(cell.identity)): cell.identity for cell in cells
+  }
   paper = paper_tables.settings_of(task)
   figure, used = _new_figure(task, 'loss and accuracy over p'), []
   loss_axes, accuracy_axes = figure.subplots(1, 2)
-  for color, algorithms in zip(_COLORS, _OVER_P):
+  for color, (*algorithms, unscaled) in zip(_COLORS, _OVER_P):
     masked, dense = (systems.SYSTEMS[algorithm] for algorithm in algorithms)
+    title = masked.title + results.UNSCALED * unscaled
     sigma = paper.noise_multiplier if masked.private else None
     # The longest run at each p.
     points = {
         group.p: group for group in sorted(groups, key=lambda group: group.rounds_done)
-        if group.config['algorithm'] in algorithms
+        if (group.config['algorithm'], group.unscaled) in (
+            (masked.name, unscaled), (dense.name, False)
+        )
         and paper_tables.is_same_sigma(group.noise_multiplier, sigma)
-        and not group.differences(identities[group.config['algorithm']])
+        and not group.differences(identities[group.config['algorithm'], group.unscaled])
     }
     if len(points) < _MIN_POINTS:
       continue
     ratios, drawn = zip(*sorted(points.items()))
     for axes, value, label in (
-        (loss_axes, 'loss', f'{masked.title}; at p = 1 {dense.title}'),
+        (loss_axes, 'loss', f'{title}; at p = 1 {dense.title}'),
         (accuracy_axes, 'best', None),
     ):
       means, stds = _means_and_stds(drawn, value)
@@ -161,8 +167,9 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
         if row.task == task and row.algorithm in algorithms
         and paper_tables.is_same_sigma(row.noise_multiplier, sigma)
     }
-    if paper_points := sorted(of_paper.items()):
-      label = f'{masked.title}: the paper, {paper.rounds:,} rounds'
+    label = f'{masked.title}: the paper, {paper.rounds:,} rounds'
+    is_drawn = label in accuracy_axes.get_legend_handles_labels()[1]  # For the other reading.
+    if (paper_points := sorted(of_paper.items())) and not is_drawn:
       accuracy_axes.plot(*zip(*paper_points), 'o:', color=color, markerfacecolor='none', label=label)
     used += drawn
   loss_axes.set(xlabel='compression ratio p', ylabel='final test loss', xscale='log')

@@ -1,6 +1,6 @@
 """Reads runs from disk for reports, and groups them over seeds."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import json
@@ -23,6 +23,7 @@ NOT_COMPARED = tuple(
     name for name, option in options.options_of(settings.RunSettings).items()
     if not option.in_comparisons
 )
+UNSCALED = ', unscaled'
 _COLUMNS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
 # Columns that grow between evaluations too.
 _CUMULATIVE = ('epsilon', 'epsilon_paper', 'uplink_megabytes')
@@ -84,7 +85,13 @@ class Group:
   def system(self) -> str:
     """The system, and whether it trains the last layer alone, in a few words."""
     is_head = self.config['flags'].get('trainable') == settings.HEAD
-    return systems.SYSTEMS[self.config['algorithm']].title + (', last layer' if is_head else '')
+    title = systems.SYSTEMS[self.config['algorithm']].title + UNSCALED * self.unscaled
+    return title + (', last layer' if is_head else '')
+
+  @property
+  def unscaled(self) -> bool:
+    """Whether rand-k leaves masked values as they are, as in Definition 6."""
+    return is_unscaled(self.config['flags'])
 
   @property
   def label(self) -> str:
@@ -142,6 +149,11 @@ class Group:
     ])
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
     return rounds, values.mean(axis=0), spread
+
+
+def is_unscaled(flags: Mapping[str, Any]) -> bool:
+  """Returns `Group.unscaled` of a run with these flags; earlier versions always scaled."""
+  return flags.get('unbiased') is False
 
 
 def find(paths: Iterable[str]) -> list[pathlib.Path]:

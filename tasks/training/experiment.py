@@ -223,7 +223,8 @@ class Experiment:
       return self.spec
     delta = self.settings.delta or spec_lib.default_delta(population)
     return dataclasses.replace(
-        self.spec, population=population, delta=delta, num_slots=None, min_reports=None
+        self.spec, population=population, delta=delta, num_slots=None, min_reports=None,
+        allow_large_delta=True,  # --delta is for the n of the data.
     )
 
   def epsilons(self, rounds: int, fast: bool = False) -> dict[str, float]:

@@ -15,8 +15,8 @@ _MEANINGFUL_EPSILON = 10
 _Rows = list[tuple[str, str]]
 
 
-def text(experiment: experiment_lib.Experiment) -> str:
-  """Returns the plan."""
+def text(experiment: experiment_lib.Experiment, lost: int) -> str:
+  """Returns the plan; `lost`: the number of lost rounds that count for privacy."""
   s = experiment.settings
   rows = [*experiment.data.rows(), *_model_rows(experiment)]
   if s.system.federated:
@@ -24,7 +24,7 @@ def text(experiment: experiment_lib.Experiment) -> str:
   lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
   lines += [_row(f'  {name}', row) for name, row in rows]
   if experiment.private:
-    lines += ['', *(_row(name, row) for name, row in _privacy_rows(experiment))]
+    lines += ['', *(_row(name, row) for name, row in _privacy_rows(experiment, lost))]
   return '\n'.join(lines)
 
 
@@ -38,6 +38,22 @@ def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
   )
   if epsilon > _MEANINGFUL_EPSILON:
     line += f'; above {_MEANINGFUL_EPSILON} it promises little'
+  return line
+
+
+def lost_text(experiment: experiment_lib.Experiment, lost: int) -> str:
+  """Returns how many lost rounds count for privacy, and where epsilon ends with them."""
+  s = experiment.settings
+  end = experiment.spec.epsilon(rounds=s.rounds + lost)
+  rounds = '1 lost round counts' if lost == 1 else f'{lost:,} lost rounds count'
+  line = f'{rounds} towards epsilon, which ends at {end:.4g} if no more are lost'
+  if s.epsilon_budget is not None:
+    line += f', unless --epsilon_budget={s.epsilon_budget:g} ends the run first'
+  elif s.epsilon is not None and end > s.epsilon:
+    line += (
+        f', above --epsilon={s.epsilon:g}; --epsilon_budget={s.epsilon:g} would end the run before'
+        ' that'
+    )
   return line
 
 
@@ -123,9 +139,9 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   return line + ('; C decays with the learning rate of clients' if s.clip_schedule else '')
 
 
-def _privacy_rows(experiment: experiment_lib.Experiment) -> _Rows:
+def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
   """Returns epsilon of all rounds, its assumptions and its limits."""
-  spec, rounds = experiment.spec, experiment.settings.rounds
+  spec, rounds = experiment.spec, experiment.settings.rounds + lost
   accountant = f'{spec.accountant.title}; {spec.accountant.assumption}'
   if (paper := experiment.epsilons(rounds).get('epsilon_paper')) is not None:
     population = experiment.paper_spec.population
@@ -139,6 +155,7 @@ def _privacy_rows(experiment: experiment_lib.Experiment) -> _Rows:
     excludes += '; columns test_*, measured on clients\' examples: do not publish them'
   return [
       ('privacy', spent_text(experiment, rounds)),
+      *([('  lost', lost_text(experiment, lost))] if lost else []),
       ('  accountant', accountant),
       ('  assumes', f'{reports}; secret cohorts; {arithmetic}'),
       ('  excludes', f'{excludes}; docs/privacy.md lists all limits'),

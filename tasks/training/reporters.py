@@ -25,12 +25,13 @@ class Metrics(loop.Reporter):
 
   def __init__(
       self, experiment: experiment_lib.Experiment, out: run_directory.RunDirectory,
-      ledger: Optional[ledger_lib.Ledger],
+      ledger: Optional[ledger_lib.Ledger], lost: int,
   ):
-    """Initializes; `ledger` is None without federated rounds."""
+    """Initializes; `ledger` is None without federated rounds, `lost` as in `plan.text`."""
     self._experiment = experiment
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
+    self._lost = lost
     # An interrupt can leave a row of a round that is not complete.
     self._last_row, self._complete = 0, (0, {})
 
@@ -86,22 +87,11 @@ class Metrics(loop.Reporter):
     Raises:
       InputError: If the tables do not match this state.
     """
-    settings = self._experiment.settings
     self._last_row, self._complete = rounds_done, (rounds_done, state)
     self._keep_complete()
-    print(f'resuming after round {rounds_done} of {settings.rounds}', flush=True)
-    if self._ledger and (lost := self._ledger.rounds_charged(rounds_done) - rounds_done):
-      end = self._experiment.spec.epsilon(rounds=settings.rounds + lost)
-      text = (
-          f'  {lost} lost or repeated rounds also count towards epsilon; projected final epsilon ='
-          f' {end:.4g}'
-      )
-      if settings.epsilon is not None and end > settings.epsilon:
-        text += (
-            f', above --epsilon={settings.epsilon:g}; --epsilon_budget={settings.epsilon:g} would'
-            ' end the run before that'
-        )
-      print(text, flush=True)
+    print(f'resuming after round {rounds_done} of {self._experiment.settings.rounds}', flush=True)
+    if self._lost:
+      print(f'  {plan_lib.lost_text(self._experiment, self._lost)}', flush=True)
 
   def _keep_complete(self, with_timings: bool = True) -> None:
     """Removes the rows of later rounds; raises InputError if the other rows were changed."""

@@ -130,6 +130,22 @@ def budget(
     ) from None
 
 
+def lost_rounds(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> int:
+  """Returns how many rounds of the run in the directory count for privacy beside its rounds done.
+
+  These were begun, and are not in the last checkpoint or were run again.
+
+  Raises:
+    LedgerError: If the ledger is damaged.
+  """
+  path = out.path / run_directory.LEDGER
+  is_fresh = experiment.private and experiment.settings.seed is None
+  if out.config is None or not is_fresh or not path.exists():
+    return 0
+  rounds_done = _checkpoints(out).rounds_done() or 0
+  return max(0, ledger_lib.read(path).rounds_charged - rounds_done)
+
+
 def begin(
     out: run_directory.RunDirectory, experiment: experiment_lib.Experiment
 ) -> checkpoints_lib.Checkpoints:
@@ -152,14 +168,14 @@ def begin(
     if changed:
       versions = '; '.join(changed)
       print(f'tasks.run: last bits may differ: the run began with {versions}', file=sys.stderr)
-  directory = out.path / run_directory.CHECKPOINTS
-  checkpoints = checkpoints_lib.Checkpoints(directory, out.config['run_id'].encode())
-  if not is_new and checkpoints.empty():  # The run ended before its first checkpoint.
+  checkpoints = _checkpoints(out)
+  # The run ended before its first checkpoint.
+  if not is_new and checkpoints.rounds_done() is None:
     # Row 0 is of the initial weights. `budget` has refused damaged rows.
     if (rounds := len(out.metrics.rows()) - 1) > 0:
       raise errors.InputError(
-          f'{out.metrics.path} has rows of {rounds} rounds, but {directory} has no'
-          f' checkpoint. {_REMEDY}.'
+          f'{out.metrics.path} has rows of {rounds} rounds, but'
+          f' {out.path / run_directory.CHECKPOINTS} has no checkpoint. {_REMEDY}.'
       )
     out.remove_rows()
   return checkpoints
@@ -201,6 +217,11 @@ def ledger(
     if budget is not None:
       ledger_lib.check_independent(run_directory.ledgers(out.path))
     yield opened
+
+
+def _checkpoints(out: run_directory.RunDirectory) -> checkpoints_lib.Checkpoints:
+  directory, run_id = out.path / run_directory.CHECKPOINTS, out.config['run_id']
+  return checkpoints_lib.Checkpoints(directory, run_id.encode())
 
 
 def _versions() -> dict[str, str]:

@@ -71,7 +71,7 @@ class TestExecution:
         state = process.next(state, [np.ones(one_round.DIM, np.float32)]).state
       return found
 
-    one, other, fresh = map(process, (1, 2, None))
+    one, other, fresh = map(process, (0, 2, None))
     assert len(set(masks(one))) == 3
-    assert masks(one) == masks(process(1)) != masks(other)
+    assert masks(one) == masks(process(0)) != masks(other)
     assert masks(fresh) != masks(fresh)

@@ -1,7 +1,9 @@
 """Tests of Fed-SMP as a learning process."""
 
 import collections
+import contextlib
 import functools
+import warnings
 
 import numpy as np
 import pytest
@@ -91,6 +93,19 @@ class TestComputation:
       fedsmp_tff.build_fed_smp(
           model, linear_runs.training(), processes.factory(sparsifiers.Dense())
       )
+
+  @pytest.mark.parametrize('has_dropout, seed', [(True, 0), (True, 7), (True, None), (False, 7)])
+  def test_warns_of_random_numbers_that_do_not_follow_from_the_seed(self, has_dropout, seed):
+    model = tiny_models.linear_regression()
+    model = tiny_models.with_dropout(model) if has_dropout else model
+    factory = processes.factory(sparsifiers.Dense())
+    expected = contextlib.nullcontext()
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')
+      if has_dropout and seed is not None:
+        expected = pytest.warns(match=r'random numbers in training \(RandomUniform\)')
+      with expected:
+        fedsmp_tff.build_fed_smp(model, linear_runs.training(), factory, seed=seed)
 
 
 class TestExecution:
@@ -187,7 +202,7 @@ class TestExecution:
         linear_runs.flat(process.get_model_weights(state)),
     )
 
-  @pytest.mark.parametrize('seed', [None, 3])
+  @pytest.mark.parametrize('seed', [None, 0])
   def test_released_noise_has_its_scale(self, seed):
     model = tiny_models.linear_regression(features=4500, outputs=2)
     clip, sigma = 0.4, 1.4
@@ -196,6 +211,7 @@ class TestExecution:
         clients_per_round=linear_runs.CLIENTS, clipping_norm=clip, noise_multiplier=sigma,
         seed=seed,
     )
+    assert process.seeded == (seed is not None)
     empty = tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(0, features=4500))
     datasets = [empty] * linear_runs.CLIENTS
     if seed is not None:

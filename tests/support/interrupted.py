@@ -1,6 +1,5 @@
 """Checks that an interrupted run has the files of an undisturbed run."""
 
-import glob
 import os
 import time
 
@@ -17,9 +16,15 @@ def assert_equal(out, other):
 
 
 def assert_no_leftovers(out):
-  assert not [n for n in os.listdir(out) if 'unfinished' in n]
-  assert not glob.glob(f'{out}/checkpoints/*_temp*')
-  assert len(glob.glob(f'{out}/checkpoints/round_*')) <= 3
+  names = [*os.listdir(out), *os.listdir(out / 'checkpoints')]
+  assert not [name for name in names if 'unfinished' in name]
+  assert len(checkpoints(out)) <= 3
+
+
+def checkpoints(out):
+  """The rounds of a run's checkpoints, in order."""
+  names = [path.stem for path in (out / 'checkpoints').glob('round_*.npz')]
+  return sorted(int(name.removeprefix('round_')) for name in names)
 
 
 def lines(out):

@@ -1,5 +1,7 @@
 """The paper's algorithm read into NumPy, independently of the library, for comparison."""
 
+import decimal
+import itertools
 import math
 
 import numpy as np
@@ -99,3 +101,12 @@ def discrete_gaussian(variance, x):
   """Probabilities of the integers `x`, which are nearly all, in floating point."""
   weights = np.exp(-(x**2) / (2 * variance))
   return weights / weights.sum()
+
+
+def discrete_gaussian_thresholds(variance, lowest):
+  """Cumulative probabilities of all but the last of `lowest` to -`lowest`, in units of 2^-128."""
+  with decimal.localcontext(prec=90):
+    v = decimal.Decimal(variance)
+    weights = [(-x * x / (2 * v)).exp() for x in range(lowest, 1 - lowest)]
+    sums = list(itertools.accumulate(weights))
+    return [int(part / sums[-1] * 2**128) for part in sums[:-1]]

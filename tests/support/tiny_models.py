@@ -38,6 +38,22 @@ def linear_regression(features=4, outputs=2, seed=0):
   )
 
 
+def with_dropout(model, rate=0.5, seed=1):
+  """A model whose inputs are dropped at random in training."""
+  predict = model.predict_on_batch
+
+  @tf.function
+  def predict_on_batch(weights, x, training):
+    if training:
+      x = tf.nn.dropout(x, rate, seed=seed)
+    return predict(weights, x, training=training)
+
+  return tff.learning.models.FunctionalModel(
+      initial_weights=model.initial_weights, predict_on_batch_fn=predict_on_batch,
+      loss_fn=model.loss, input_spec=model.input_spec,
+  )
+
+
 def softmax_regression(features, classes):
   """The weights of `linear_regression`, with labels int32 and their cross-entropy as the loss."""
   return tff.learning.models.FunctionalModel(

@@ -45,7 +45,8 @@ class TestAccounting:
 
     def epsilon(noise_multiplier=sigma, rounds=rounds, clients=r, population=n, delta=delta):
       spec = spec_lib.PrivacySpec(
-          population, clients, 1, noise_multiplier, 1.0, delta, num_slots=population
+          population, clients, 1, noise_multiplier, 1.0, delta, num_slots=population,
+          allow_large_delta=True,
       )
       return spec.epsilon(accountant, rounds)
 

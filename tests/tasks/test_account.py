@@ -29,6 +29,10 @@ class TestComputation:
           ['--noise_multiplier=1', '--rounds=2', '--delta=1'],
           '--delta must be a number > 0 and < 1',
       ),
+      (
+          ['--noise_multiplier=1', '--rounds=2', '--delta=0.5'],
+          '--delta=0.5 is above 1/n = 0.000167 .* Set a smaller one',
+      ),
       (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
       (['--epsilon=1'], 'needs either --rounds'),
       (['--epsilon=1e-9', '--rounds=9999', '--delta=1e-9'], 'No noise multiplier'),
@@ -75,6 +79,16 @@ class TestExecution:
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed_size')
     assert re.search('VALID +fixed_pld', out)
     assert re.search('not for this sampling +poisson_pld', out)
+
+  def test_a_tiny_epsilon_is_not_printed_as_zero(self, capsys):
+    # The truth is 2.72e-10; Renyi DP's divergences are below what floats resolve.
+    status, out, _ = commands.of_module(
+        capsys, account, '--noise_multiplier=1000', '--clients_per_round=10',
+        '--population=1000000000', '--rounds=100', '--delta=1e-13',
+    )
+    quoted = re.search(r'^Quote epsilon = (\S+), by poisson_pld', out, re.MULTILINE)
+    assert status == 0 and 2.7e-10 < float(quoted[1]) < 3e-10, out
+    assert not re.search(r'^epsilon = 0 .*(VALID|sampling)', out, re.MULTILINE), out
 
   def test_with_slots_the_papers_figure_is_not_valid(self, capsys):
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180', '--num_slots=150')
@@ -141,13 +155,19 @@ class TestLedger:
   def test_runs_are_composed(self, tmp_path, capsys):
     integers = dict(noise='discrete_gaussian', num_values=9)
     one, other, third = self._runs(tmp_path, (100, {}), (80, dict(delta=1e-5)), (1, integers))
-    for arguments, delta in (([], 1e-5), (['--delta=1e-3'], 1e-3)):  # The smaller, or as given.
+    for arguments, delta in (([], 1e-5), (['--delta=1e-4'], 1e-4)):  # The smaller, or as given.
       status, out, _ = self._account(capsys, f'--ledger={one}', other, *arguments)
       epsilon = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, delta).epsilon()
       assert status == 0 and f'at delta = {delta:.4g}:' in out
       assert re.search(rf'^epsilon = {epsilon:.4g} +VALID +poisson_pld', out, re.MULTILINE), out
       assert 'paper' not in out  # The paper's accountant does not cover 150 slots.
       assert 'their number, sigma, r, n' in out
+    status, out, err = self._account(capsys, f'--ledger={one}', other, '--delta=1e-3')
+    assert status == 2 and '--delta=0.001 is above 1/n = 0.000167' in err and 'VALID' not in out
+    status, out, _ = self._account(
+        capsys, f'--ledger={one}', other, '--delta=1e-3', '--allow_large_delta'
+    )
+    assert status == 0 and 'at delta = 0.001:' in out
     # The guarantee of integers depends on their number.
     status, out, _ = self._account(capsys, f'--ledger={third}')
     assert status == 0 and 'their number, p, sigma, r, n' in out
@@ -160,7 +180,7 @@ class TestLedger:
       assert status == 0 and (told in out) == is_told
 
   def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
-    one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(1, 2, 1, None))
+    one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(0, 2, 0, None))
     status, out, _ = self._account(capsys, f'--ledger={one}', other, fresh)
     assert status == 0 and out.count('SIMULATED: the noise has a seed') == 2
     assert re.search(

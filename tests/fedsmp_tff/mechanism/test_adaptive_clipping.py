@@ -57,7 +57,7 @@ class TestExecution:
   @pytest.mark.parametrize('sigma', [0.0, 1.4])
   @pytest.mark.parametrize('norm, vote', [(9.0, -0.5), (0.5, 0.5)])
   def test_a_client_s_values_and_vote_together_have_norm_c(self, sigma, norm, vote):
-    factory = _factory(sigma=sigma)
+    factory = _factory(sigma=sigma, num_slots=_CLIENTS + 20)  # Weights are of r, not of slots.
     steps = factory.round([(_DIM,)])
     update, seed = _updates([norm])[0], tf.constant([3, 4], tf.int64)
     state = steps.initial_state(seed=2)

@@ -1,5 +1,8 @@
 """Tests of the numbers of integers modulo 2^b, and of the table of their noise."""
 
+import collections
+import fractions
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,25 @@ class TestTable:
     assert 0 < table.distance < 1e-17
     # In the middle by the exact half of its own probability.
     assert upper[len(x) // 2] + upper[len(x) // 2 - 1] == pytest.approx(1, abs=1e-15)
+
+  @pytest.mark.parametrize('variance', [2.0, 40.0, 12345.6])
+  def test_thresholds_are_exact_in_128_bits_and_the_distance_covers_equal_upper_words(
+      self, variance
+  ):
+    table = integer_noise.integer_table(variance)
+    words = [[int(word) + 2**63 for word in words] for words in zip(table.high, table.low)]
+    thresholds = numpy_reference.discrete_gaussian_thresholds(variance, table.lowest)
+    assert [(high << 64) + low for high, low in words] == thresholds
+    # A draw passes at most one of the thresholds in its own upper word: the others act as if
+    # they were at the word's end.
+    effective = [
+        t if i == 0 or words[i][0] != words[i - 1][0] else (words[i][0] + 1) << 64
+        for i, t in enumerate(thresholds)
+    ]
+    drawn, exact = (np.diff([0, *t, 2**128]) for t in (effective, thresholds))
+    distance = fractions.Fraction(int(np.sum(np.abs(drawn - exact))), 2 * 2**128)
+    ties = sum(count > 1 for count in collections.Counter(high for high, _ in words).values())
+    assert distance < table.distance == pytest.approx(ties * 2**-64, rel=1e-6)
 
   def test_too_wide_a_distribution_is_refused(self):
     with pytest.raises(ValueError, match='too wide to draw exactly. Lower `bits`'):

@@ -1,11 +1,14 @@
 """Tests of the draws of a client's share of the noise."""
 
+import bisect
+
 import numpy as np
 import pytest
 from scipy import special
 import tensorflow as tf
 
 from fedsmp_tff.mechanism import chacha20
+from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import noise_shares
 from tests.support import numpy_reference
 
@@ -27,6 +30,21 @@ class TestIntegers:
     # Nine degrees of freedom exceed 34 with probability 1e-4 (seeded).
     assert chi_squared(1) < 34
     assert chi_squared(2 / 3) > 500 and chi_squared(3 / 2) > 500
+
+  @pytest.mark.parametrize('variance', [0.3, 40.0])
+  def test_a_draw_compares_both_words_with_exact_thresholds(self, monkeypatch, variance):
+    lowest = integer_noise.integer_table(variance).lowest
+    thresholds = numpy_reference.discrete_gaussian_thresholds(variance, lowest)
+    bits = [t + i for t in thresholds for i in (-1, 0, 1)]
+    words = [[(b >> 64) - 2**63 for b in bits], [b % 2**64 - 2**63 for b in bits]]
+    monkeypatch.setattr(chacha20, 'stream', lambda seed, num: tf.constant(np.ravel(words)))
+    drawn = noise_shares.integer_share(len(bits), variance, tf.constant([5, 6], tf.int64))
+    # A draw passes at most one of the thresholds in its own upper word (`IntegerTable.distance`).
+    passed = [
+        min(bisect.bisect(thresholds, b), bisect.bisect_left(thresholds, b >> 64 << 64) + 1)
+        for b in bits
+    ]
+    np.testing.assert_array_equal(drawn, lowest + np.array(passed))
 
 
 def _bits(magnitude, between, negative):

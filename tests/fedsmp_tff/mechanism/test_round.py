@@ -10,6 +10,7 @@ from fedsmp_tff import randomness
 from fedsmp_tff import released as released_lib
 from fedsmp_tff import runtime
 from fedsmp_tff import sparsifiers
+from fedsmp_tff.mechanism import adaptive_clipping
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise_shares
 from fedsmp_tff.mechanism import round as round_lib
@@ -154,17 +155,26 @@ class TestPrivateSum:
     error = np.linalg.norm(output.result - expected)
     assert error <= 1.5 * factory.round([(one_round.DIM,)]).channel.step * np.sqrt(8)
 
-  def test_signal_to_noise_is_estimated_from_the_release(self):
+  # The vote on C raises the noise of the values, here by sqrt(1 - 0.25^2).
+  @pytest.mark.parametrize('adaptive, weight', [
+      (None, 1.0), (adaptive_clipping.AdaptiveClipping(), 0.9375**0.5),
+  ])
+  def test_signal_to_noise_is_estimated_from_the_release(self, adaptive, weight):
     dim, clients, sigma = 16_000, 10, 0.25
     factory = processes.factory(
-        sparsifiers.Dense(), clients, clipping_norm=2.0, noise_multiplier=sigma
+        sparsifiers.Dense(), clients, clipping_norm=2.0, noise_multiplier=sigma,
+        adaptive_clipping=adaptive, num_slots=12, min_reports=clients,
     )
     process = factory.create(tff.TensorType(np.float32, [dim]))
     update = np.full(dim, 1.0, np.float32)
     output = process.next(process.initialize(), [update] * clients)
     # The sum is r C long, its noise sqrt(d) sigma C: energies 100 to 1,000. The estimate's
     # standard deviation is sqrt(2 + 4 * 0.1) / sqrt(d) = 0.012: 6.5 of them are 0.08.
-    assert output.measurements['signal_to_noise'] == pytest.approx(0.1, abs=0.08)
+    signal_to_noise = output.measurements['signal_to_noise']
+    assert signal_to_noise == pytest.approx(0.1 * weight**2, abs=0.08)
+    # The noise in the mean has a standard deviation of C sigma / weight / r.
+    energy = np.mean((np.float64(output.result) * weight * clients / (2 * sigma)) ** 2)
+    assert signal_to_noise == pytest.approx(energy - 1, abs=1e-5)
 
 
 class TestRounds:
@@ -197,8 +207,10 @@ class TestRounds:
 class TestMemory:
 
   def test_nothing_is_remembered_without_a_release(self):
+    # Without votes, C would move by the quantile's distance from 1/2.
     mechanism = mechanism_lib.Mechanism(
-        _CLIENTS, clipping_norm=100.0, noise_multiplier=0.0, min_reports=2
+        _CLIENTS, clipping_norm=100.0, noise_multiplier=0.0, min_reports=2,
+        adaptive_clipping=adaptive_clipping.AdaptiveClipping(quantile=0.3),
     )
     steps = round_lib.FedSmpRound(
         released_lib.ReleasedTopK(num=4), mechanism, releases.SHAPES
@@ -211,6 +223,7 @@ class TestMemory:
     update, after, measurements = _one_round(steps, state, updates[1:2])
     assert measurements['released'] == 0 and not np.any(update)
     tf.nest.map_structure(np.testing.assert_array_equal, after.memory, state.memory)
+    assert after.clipping_norm == state.clipping_norm != start.clipping_norm
     _, after, measurements = _one_round(steps, state, updates[1:])
     assert measurements['released'] == 1 and np.any(after.memory.total != state.memory.total)
 

@@ -5,14 +5,19 @@ import math
 import dp_accounting
 from dp_accounting import rdp as dp_accounting_rdp
 from dp_accounting.pld import pld_privacy_accountant
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 from scipy import integrate
 from scipy import special
+from scipy import stats
 
 from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import pld
 from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import gaussian_mechanism
+from tests.support import sum_test
 
 _N, _R, _T = 6000, 100, 180
 _DELTA = _N**-1.1
@@ -137,7 +142,7 @@ class TestExecution:
 
 
 class TestUpperBound:
-  """The PLD accountants where deltas are tiny, rounds many, or losses on the grid too large."""
+  """The accountants where deltas are tiny, rounds many, rates tiny, or losses too large."""
 
   # If all clients take part, T rounds are one Gaussian mechanism of this mu, and the losses of both
   # samplings are equal.
@@ -151,8 +156,12 @@ class TestUpperBound:
     sensitivity = {'poisson': 1, 'fixed_size': 2}[accountant.sampling]
     sigma = sensitivity * math.sqrt(rounds) / mu
     round_params = accountants.Round(accountant.sampling, 50, 50, 50, sigma)
-    epsilon = accountant.epsilon([(round_params, rounds)], delta)
     exact = gaussian_mechanism.epsilon(mu, delta)
+    assert accountant.epsilon([(round_params, rounds)], delta) == pytest.approx(exact, rel=1e-9)
+    # What the accountant takes the least of with this closed form, for other rates.
+    step = pld.step_of([(sigma / sensitivity, 1.0, rounds)])
+    by_loss = pld.epsilon_of([(accountant.loss(round_params, step), rounds)])(delta)
+    epsilon = min(by_loss, accountant.rdp().epsilon([(round_params, rounds)], delta))
     # Renyi DP, whose divergence is mu^2 / 2 times the order, at its best order is 3 to 6 % above
     # the closed form here. The orders that are tried are a factor x^2 = 1.5 apart at most. A term
     # that grows with the order and one that falls with it are equal at the best order, so that
@@ -165,6 +174,80 @@ class TestUpperBound:
     # At the larger delta the FFT's charge is little, and losses are what is composed.
     if delta > 100 * np.finfo(float).eps * rounds:
       assert epsilon < 1.001 * exact
+
+  @hypothesis.settings(derandomize=True, deadline=None, max_examples=12, database=None)
+  @hypothesis.given(
+      st.sampled_from(['poisson', 'slots', 'fixed_size']), st.floats(0.3, 4), st.integers(5, 9),
+      st.integers(1, 100), st.floats(0, 4), st.floats(-3, -0.5),
+  )
+  def test_no_epsilon_is_below_what_the_sum_of_all_rounds_tells(
+      self, kind, log_sigma, log_n, r, log_rounds, log_ratio
+  ):
+    sigma, n, rounds = 10**log_sigma, 10**log_n, round(10**log_rounds)
+    delta = 10**log_ratio * math.sqrt(rounds) * r / n / sigma  # Some below delta(0), some above.
+    num_slots = {'poisson': n, 'slots': r + 3, 'fixed_size': r}[kind]
+    sampling = 'fixed_size' if kind == 'fixed_size' else 'poisson'
+    round_params = accountants.Round(sampling, n, r, num_slots, sigma)
+    # The probability that a client takes part: slots go to a random subset of those sampled.
+    k = np.arange(num_slots + 1)
+    rate = r / n if kind != 'slots' else (
+        k @ stats.binom.pmf(k, n, r / n) + num_slots * stats.binom.sf(num_slots, n, r / n)
+    ) / n
+    least = sum_test.epsilon(sigma, rate, rounds, delta, replaced=kind == 'fixed_size')
+    for accountant in (*accountants.ACCOUNTANTS[:2], accountants.POISSON_RDP):
+      if accountant.is_sound(round_params):
+        assert accountant.epsilon([(round_params, rounds)], delta) >= least * (1 - 1e-6)
+    if sampling == 'poisson':
+      assert accountants.PAPER.epsilon([(round_params, rounds)], delta) > 0
+
+  def test_rounding_of_tiny_divergences_proves_nothing(self):
+    # Here delta(0) is 399 delta.
+    round_params = accountants.Round('poisson', 10**9, 10, 10**9, 1000.0)
+    for rounds, delta in ((10**4, 1e-12), (10**4, 1e-11)):
+      least = sum_test.epsilon(1000.0, 1e-8, rounds, delta)
+      assert 1e-9 < least <= accountants.POISSON_PLD.epsilon([(round_params, rounds)], delta)
+
+  @pytest.mark.parametrize('sampling, n, r, num_slots, sigma, rounds, delta', [
+      ('fixed_size', 10, 9, 9, 5.0, 180, 1e-9),
+      ('fixed_size', 1000, 990, 990, 30.0, 100, 1e-6),
+      ('poisson', 10, 9, 10, 5.0, 180, 1e-9),
+      ('poisson', 10, 9, 9, 5.0, 180, 1e-9),
+      ('poisson', 10**6, 999_999, 999_999, 2.0, 10**5, 1e-11),
+  ])
+  def test_sampling_never_costs_more_than_that_all_take_part(
+      self, sampling, n, r, num_slots, sigma, rounds, delta
+  ):
+    # A client that is replaced, or that displaces another from the slots, moves the sum by 2 C.
+    round_params = accountants.Round(sampling, n, r, num_slots, sigma)
+    sensitivity = 1 if num_slots == n else 2
+    mu = sensitivity * math.sqrt(rounds) / sigma
+    exact = gaussian_mechanism.epsilon(mu, delta)
+    renyi = min(
+        mu**2 * a / 2 + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
+        for a in 1 + np.geomspace(0.1, 1000, 10_000)
+    )
+    tight, loose = accountants.ACCOUNTANTS[:2], accountants.ACCOUNTANTS[2:4]
+    for accountant in (*tight, *loose):
+      if accountant.sampling == sampling:
+        bound = exact if accountant in tight else 1.021 * renyi
+        assert accountant.epsilon([(round_params, rounds)], delta) <= bound * (1 + 1e-9)
+    both = [(round_params, rounds), (round_params._replace(noise_multiplier=2 * sigma), 4 * rounds)]
+    joint = gaussian_mechanism.epsilon(math.sqrt(2) * mu, delta)
+    assert accountants.claim(both).epsilon(both, delta) <= joint * (1 + 1e-9)
+
+  def test_a_client_that_may_displace_another_moves_the_sum_by_twice_c(self):
+    for sampling, num_slots, most in (
+        ('poisson', 10, 1), ('poisson', 9, 2), ('fixed_size', 9, 2), ('fixed_size', 10, 2)
+    ):
+      round_params = accountants.Round(sampling, 10, min(9, num_slots), num_slots, 1.0)
+      assert round_params.unsampled_noise_multiplier == 1 / most
+
+  @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS, ids=lambda a: a.name)
+  def test_any_noise_has_an_epsilon(self, accountant):
+    for sigma, low, high in ((1e-200, math.inf, math.inf), (0.01, 100, 1e12), (1e200, 0, 0.2)):
+      slots = 100 if accountant.sampling == 'fixed_size' else 6000
+      round_params = accountants.Round(accountant.sampling, 6000, 100, slots, sigma)
+      assert low <= accountant.epsilon([(round_params, 10**7)], 1e-5) <= high
 
 
 class TestRuns:

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 
 from fedsmp_tff.privacy import auditing
 from tests.support import gaussian_mechanism
@@ -36,6 +37,17 @@ class TestOneRelease:
       too_high += audit.epsilon > 1
       assert audit.epsilon > 0.7
     assert too_high < 15
+
+  @pytest.mark.parametrize('delta, confidence, expected', [
+      # 80 in 100 or more have probability 2.5 % at a rate of 0.7081573, and 30 in 200 or fewer at
+      # 0.2071587, by binomial sums: log(0.7081573 / 0.2071587), and so on.
+      (0.0, 0.95, 1.2291811), (0.1, 0.95, 1.0769484), (0.0, 0.9, 1.2953163),
+  ])
+  def test_the_bound_of_two_sided_clopper_pearson_intervals(self, delta, confidence, expected):
+    present = np.repeat([1.0, 1.0, 0.0], [25, 80, 20])  # A fifth chooses the threshold.
+    absent = np.repeat([0.0, 1.0, 0.0], [50, 30, 170])
+    audit = auditing.epsilon_of_one_release(present, absent, delta, confidence)
+    assert audit.epsilon == pytest.approx(expected, abs=1e-7)
 
   def test_nothing_betrayed_is_nothing_found(self):
     scores = np.random.default_rng(2).normal(size=(2, 20_000))

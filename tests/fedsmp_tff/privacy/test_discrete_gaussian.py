@@ -107,3 +107,22 @@ class TestExecution:
     alone = np.exp(-(x**2) / (2 * small.share_variance * 8))
     apart = np.abs(noise - alone / alone.sum()).sum() / 2
     assert 1e-9 < apart < discrete_gaussian.dominating_gaussian(small).distance / 4
+
+  # At 3 the sums of shares are all that shows, at 0.25 the random rounding.
+  @pytest.mark.parametrize('rounding_variance', [3.0, 0.25])
+  def test_the_distance_is_of_the_rounding_and_each_sum(self, monkeypatch, rounding_variance):
+    monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
+    monkeypatch.setattr(discrete_gaussian, '_ROUNDING_VARIANCE', rounding_variance)
+    lattice = integer_noise.Lattice(8, 4, 0.36, 8, 8, 8)
+
+    def deviation(variance):
+      """Of probabilities from D's, at most: eta, which is largest at c = 0, by its definition."""
+      y = np.arange(-99, 100)
+      eta = np.sum(np.exp(-(y**2) / (2 * variance))) / math.sqrt(2 * math.pi * variance) - 1
+      return 2 * eta / (1 - eta)
+
+    # The rounding's deviation counts whole, and that of sums half, as a total variation distance.
+    parts = [deviation(rounding_variance)]
+    parts += [deviation(lattice.share_variance * i / (i + 1)) / 2 for i in range(1, 8)]
+    found = discrete_gaussian.dominating_gaussian(lattice).distance - lattice.statistical_distance
+    assert found == pytest.approx(lattice.num_integers * sum(parts), rel=1e-6)

@@ -2,11 +2,16 @@
 
 import math
 
+from dp_accounting.pld import common
 import numpy as np
 import pytest
 from scipy import stats
 
+from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import gaussian_loss
 from fedsmp_tff.privacy import pld
+from tests.support import gaussian_mechanism
+from tests.support import sum_test
 
 # The grid of losses: its width in all is far more than losses add up to here.
 _STEP, _SIZE = 4e-5, 2**21
@@ -122,6 +127,68 @@ class TestExecution:
 
     step = pld.step_of(both)
     assert epsilon(step) <= 1.005 * epsilon(step / 4)
+
+
+class TestMemory:
+  """Grids of legal arguments, before they are composed: a loss has 16 bytes in an FFT."""
+
+  @pytest.mark.parametrize('sampling, n, r, num_slots, sigma, rounds', [
+      ('poisson', 100, 100, 100, 1.4, 10**6),
+      ('poisson', 100, 100, 100, 0.3, 10**5),
+      ('poisson', 35, 18, 23, 0.05, 10**7),
+      ('poisson', 11_466, 3615, 3637, 4.0, 10**7),
+      ('poisson', 10**9, 10, 10**9, 0.01, 10**7),
+      ('fixed_size', 6000, 100, 100, 1.4, 10**6),
+      ('fixed_size', 50_593, 3141, 3141, 0.02, 10**6),
+      ('fixed_size', 124_432, 96_817, 96_817, 6.0, 10**7),
+  ])
+  def test_the_composed_grid_is_bounded(self, sampling, n, r, num_slots, sigma, rounds):
+    accountant, step = _step(accountants.Round(sampling, n, r, num_slots, sigma), rounds)
+    one = accountant.loss(accountants.Round(sampling, n, r, num_slots, sigma), step)
+    for pmf in pld._pmfs(one):
+      probs = pmf.to_dense_pmf()._probs
+      low, high = common.compute_self_convolve_bounds(probs, rounds, 1e-15)
+      assert len(probs) < 10**6 and high - low < 4 * 10**6
+
+  # The slots overflow so rarely that the loss of that case is no part of the variance.
+  @pytest.mark.parametrize('n, r, num_slots', [(850_180_185, 2, 25), (10**9, 10, 45)])
+  def test_a_rare_loss_is_on_the_grid_too(self, n, r, num_slots):
+    _, step = _step(accountants.Round('poisson', n, r, num_slots, 0.87), 1)
+    full, rate = pld.truncation(n, r, num_slots)
+    loss = gaussian_loss._GaussianLoss(0.87 / 2, rate, gaussian_loss.Adjacency.REPLACE)
+    assert 0 < full < 1e-10 and loss.connect_dots_bounds().epsilon_upper / step < 300_000
+
+  # Steps of a tenth of a round's standard deviation add a quarter of a percent to its variance.
+  @pytest.mark.parametrize('mu, rounds', [(50.0, 10**6), (700.0, 10**6)])
+  def test_a_bounded_grid_is_tight(self, mu, rounds):
+    sigma = math.sqrt(rounds) / mu
+    step = pld.step_of([(sigma, 1.0, rounds)])
+    epsilon = pld.epsilon_of([(pld.poisson(sigma, 9, 9, 9, step), rounds)])(1e-5)
+    exact = gaussian_mechanism.epsilon(mu, 1e-5)
+    assert exact <= epsilon <= 1.0025 * exact
+
+
+def _step(round_params, rounds):
+  """The accountant of the sampling, and the step that it takes."""
+  accountant = accountants.claim([(round_params, rounds)])
+  described = [(s, rate, prob * rounds) for s, rate, prob in accountant.components(round_params)]
+  return accountant, pld.step_of(described)
+
+
+class TestTinyRates:
+
+  def test_more_mass_than_a_float_can_hold_is_no_bound(self):
+    # Rounding of deltas, over so small a step, adds mass to every round.
+    one = pld.poisson(5130.0, 10**8, 1, 10**8, 2e-13)
+    assert pld.epsilon_of([(one, 56_236)])(1.3e-10) == math.inf
+
+  @pytest.mark.parametrize('sigma, n, rounds, delta', [
+      (5130.0, 10**8, 56_236, 1.3e-10), (9540.0, 33_333_333, 69_269, 7.2e-11)
+  ])
+  def test_steps_are_larger_than_rounding(self, sigma, n, rounds, delta):
+    step = pld.step_of([(sigma, 1 / n, rounds)])
+    epsilon = pld.epsilon_of([(pld.poisson(sigma, n, 1, n, step), rounds)])(delta)
+    assert sum_test.epsilon(sigma, 1 / n, rounds, delta) <= epsilon < 1e-6
 
 
 @pytest.mark.parametrize('sigma', [0.05, 0.7, 30.0])

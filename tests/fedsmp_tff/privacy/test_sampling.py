@@ -40,11 +40,11 @@ class TestFixedSampler:
       sampler = sampling.FixedSampler(50, 10, seed)
       return [tuple(sampler.sample(t)) for t in range(5)]
 
-    for cohort in rounds(1):
+    for cohort in rounds(0):
       assert len(set(cohort)) == 10 and 0 <= min(cohort) and max(cohort) < 50
-    assert len(set(rounds(1))) == 5
-    assert rounds(1) == rounds(1)
-    assert rounds(1) != rounds(2)
+    assert len(set(rounds(0))) == 5
+    assert rounds(0) == rounds(0)
+    assert rounds(0) != rounds(2)
     assert rounds(None) != rounds(None)
 
   def test_every_pair_is_as_likely(self):

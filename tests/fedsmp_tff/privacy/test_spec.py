@@ -30,6 +30,8 @@ class TestComputation:
       (dict(sigma=-1.0), 'noise_multiplier'),
       *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
       *((dict(delta=delta), 'delta') for delta in (0.0, 1.0, math.nan)),
+      (dict(delta=0.5), '`delta`=0.5 is above 1/n = 0.000167 for n = 6,000 .* n.-1.1 = 7e-05'),
+      (dict(delta=1.001 / _N), '`delta`=0.0001668.* above 1/n'),
       *((dict(rounds=rounds), 'rounds') for rounds in (0, 2.5)),
       (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
       (dict(num_slots=_R - 1), '`num_slots` must be from .*100 to .*6000'),
@@ -109,6 +111,17 @@ class TestPrivacySpec:
     assert epsilon < spec.epsilon(accountant) < 1.002 * epsilon
     # Steps as coarse as the values: rounding makes clients longer.
     assert dataclasses.replace(spec, bits=11).epsilon(accountant) > 1.05 * epsilon
+
+
+def test_a_delta_above_one_over_n_is_accepted_on_request_alone():
+  large = _spec(delta=0.5, allow_large_delta=True)
+  assert large.epsilon() == 0 and dataclasses.replace(large, rounds=9).delta == 0.5
+  assert dataclasses.replace(large, delta=1 / _N, allow_large_delta=False).epsilon() > 0
+  # It is no part of the guarantee: a resumed run's ledger may have it or not.
+  assert _spec() == _spec(allow_large_delta=True)
+  assert large.calibrated(1.0).noise_multiplier < 1.4
+  for n in (1, 2, 3, 10**9):
+    _spec(n=n, r=1, delta=spec_lib.default_delta(n))
 
 
 def test_default_delta_is_the_papers():

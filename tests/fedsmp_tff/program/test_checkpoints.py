@@ -1,30 +1,38 @@
 """Tests of checkpoints: what is read is what was saved, or an error that names it."""
 
-import asyncio
-import contextlib
+import itertools
 import os
 import pathlib
+import pickle
+import random
+import resource
 import shutil
-import signal
+import stat
+import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 
+_WEIGHTS = np.arange(4, 9, dtype=np.float32)  # Of `_state(4, value=4)`.
+
 
 def _state(rounds_done, num=5, value=0.0):
   weights = np.arange(num, dtype=np.float32) + np.float32(value)
   return checkpoints_lib.ProgramState(
-      run_id=b'',
       rounds_done=np.int32(rounds_done),
       process=tff.learning.templates.LearningAlgorithmState(
-          tff.learning.models.ModelWeights((weights, np.float64(1 / 3)), ()),
+          tff.learning.models.ModelWeights(
+              (weights, np.float64(1 / 3)),
+              (np.array([0.5, 3], tf.bfloat16.as_numpy_dtype), np.zeros([0, 2], np.float32)),
+          ),
           (),
-          {'learning_rate': np.float32(0.1)},
+          {'learning_rate': np.float32(0.1), 'adapts': np.bool_(True)},
           state_lib.FedSmpState(
               np.int32(3), np.array([2**62, 1]), np.float64(0.5),
               np.arange(2, dtype=np.int32),
@@ -39,126 +47,224 @@ def _state(rounds_done, num=5, value=0.0):
 
 @pytest.fixture(scope='module')
 def saved_once(tmp_path_factory):
-  path = tmp_path_factory.mktemp('saved')
-  with checkpoints_lib.Checkpoints(path, b'run') as c:
-    assert c.empty() and c.latest(_state(0)) is None
-    for t in range(5):
-      c.save(_state(t, value=t))
+  path = tmp_path_factory.mktemp('saved') / 'lr[0.1]'  # Not a pattern.
+  c = checkpoints_lib.Checkpoints(path, b'run')
+  assert c.rounds_done() is None and c.latest(_state(0)) is None
+  for t in range(5):
+    c.save(_state(t, value=t))
   return path
 
 
 @pytest.fixture
 def saved(saved_once, tmp_path):
-  return pathlib.Path(shutil.copytree(saved_once, tmp_path / 'saved'))
+  return pathlib.Path(shutil.copytree(saved_once, tmp_path / 'saved[0]'))
 
 
 def _latest(path, like=None, run_id=b'run'):
-  with checkpoints_lib.Checkpoints(path, run_id) as c:
-    assert not c.empty()
-    return c.latest(_state(0) if like is None else like)
+  return checkpoints_lib.Checkpoints(path, run_id).latest(_state(0) if like is None else like)
+
+
+def _assert_equal(state, expected):
+  tree.assert_same_structure(state, expected)
+  for leaf, expected_leaf in zip(tree.flatten(state), tree.flatten(expected)):
+    assert type(leaf) is type(expected_leaf) and leaf.dtype == expected_leaf.dtype
+    np.testing.assert_array_equal(leaf, expected_leaf)
 
 
 class TestCheckpoints:
 
   def test_what_was_saved_last_is_found_bit_for_bit(self, saved):
-    assert sorted(os.listdir(saved)) == ['round_2', 'round_3', 'round_4']
-    latest, expected = _latest(saved), _state(4, value=4)._replace(run_id=b'run')
-    tree.assert_same_structure(latest, expected)
-    for leaf, expected_leaf in zip(tree.flatten(latest), tree.flatten(expected)):
-      assert np.asarray(leaf).dtype == np.asarray(expected_leaf).dtype
-      np.testing.assert_array_equal(leaf, expected_leaf)
+    assert sorted(os.listdir(saved)) == ['round_2.npz', 'round_3.npz', 'round_4.npz']
+    assert checkpoints_lib.Checkpoints(saved, b'run').rounds_done() == 4
+    _assert_equal(_latest(saved), _state(4, value=4))
 
-  def test_what_a_killed_writer_left_is_removed(self, saved):
-    shutil.copytree(saved / 'round_4', saved / 'round_5_temp1234')
+  def test_the_last_is_of_the_most_rounds_not_of_the_last_name(self, tmp_path):
+    c = checkpoints_lib.Checkpoints(tmp_path)
+    for t in range(8, 12):
+      c.save(_state(t))
+    assert sorted(os.listdir(tmp_path)) == ['round_10.npz', 'round_11.npz', 'round_9.npz']
+    assert _latest(tmp_path, run_id=b'').rounds_done == c.rounds_done() == 11
+
+  def test_names_do_not_collide(self, tmp_path):
+    def state(value):
+      reporters = {'a/b': np.float32(value), 'a': {'b': np.float32(2 * value)}, 'a%2Fb': np.int8(0)}
+      return checkpoints_lib.ProgramState(np.int32(0), (), (), reporters)
+
+    checkpoints_lib.Checkpoints(tmp_path).save(state(1))
+    _assert_equal(_latest(tmp_path, state(0), b''), state(1))
+
+  def test_only_the_owner_can_read_it(self, tmp_path):
+    before = os.umask(0)
+    try:
+      checkpoints_lib.Checkpoints(tmp_path / 'a').save(_state(0))
+    finally:
+      os.umask(before)
+    made = tmp_path / 'a', *(tmp_path / 'a').iterdir()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700, 0o600]
+
+  def test_what_a_killed_writer_left_is_no_checkpoint_and_is_replaced(self, saved):
+    (saved / '.unfinished.npz').write_bytes((saved / 'round_4.npz').read_bytes()[:-9])
     assert _latest(saved).rounds_done == 4
-    assert sorted(os.listdir(saved)) == ['round_2', 'round_3', 'round_4']
+    checkpoints_lib.Checkpoints(saved, b'run').save(_state(5))
+    assert sorted(os.listdir(saved)) == ['round_3.npz', 'round_4.npz', 'round_5.npz']
 
   def test_saving_a_round_twice_saves_it_once(self, saved):
-    with checkpoints_lib.Checkpoints(saved, b'run') as c:
-      state = c.latest(_state(0))
-      c.save(state)
-      c.save(state._replace(rounds_done=np.int32(6)))
-      c.save(state._replace(rounds_done=np.int32(6)))
-    assert sorted(os.listdir(saved)) == ['round_3', 'round_4', 'round_6']
+    c = checkpoints_lib.Checkpoints(saved, b'run')
+    state = c.latest(_state(0))
+    before = (saved / 'round_4.npz').stat()
+    c.save(state)
+    assert (saved / 'round_4.npz').stat() == before
+    c.save(state._replace(rounds_done=np.int32(6)))
+    c.save(state._replace(rounds_done=np.int32(6)))
+    assert sorted(os.listdir(saved)) == ['round_3.npz', 'round_4.npz', 'round_6.npz']
 
   def test_due_when_it_costs_less_than_a_twentieth_of_the_time(self, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoints_lib.time, 'monotonic', lambda: now[0])
-    with checkpoints_lib.Checkpoints(tmp_path) as c:
-      manager_save = c._manager.save
+    c = checkpoints_lib.Checkpoints(tmp_path)
+    write = c._write
 
-      async def save_for_two_seconds(*args):
-        await manager_save(*args)
-        now[0] += 2.0
+    def write_for_two_seconds(*args):
+      write(*args)
+      now[0] += 2.0
 
-      monkeypatch.setattr(c._manager, 'save', save_for_two_seconds)
-      assert c.due()
-      c.save(_state(0))
-      now[0] += 39.9
-      assert not c.due()
-      now[0] += 0.2
-      assert c.due()
+    monkeypatch.setattr(c, '_write', write_for_two_seconds)
+    assert c.due()
+    c.save(_state(0))
+    now[0] += 39.9
+    assert not c.due()
+    now[0] += 0.2
+    assert c.due()
 
-  @pytest.mark.parametrize('seconds', [0.001, 0.03])
-  def test_an_interrupt_while_saving_leaves_a_whole_checkpoint(self, tmp_path, seconds):
-    def interrupt(*_):
-      raise KeyboardInterrupt
+  @pytest.mark.parametrize('value', [None, 'text', b'bytes'])
+  def test_a_state_that_is_no_numbers_is_refused_when_it_is_saved(self, tmp_path, value):
+    c = checkpoints_lib.Checkpoints(tmp_path)
+    with pytest.raises(checkpoints_lib.CheckpointError, match='reporters/0/best of the state is'):
+      c.save(_state(0)._replace(reporters=({'best': value},)))
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+  def test_a_full_disk_leaves_earlier_checkpoints(self, saved):
+    """No file may grow beyond a size: a real error of the operating system."""
+    c = checkpoints_lib.Checkpoints(saved, b'run')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-      with checkpoints_lib.Checkpoints(tmp_path, b'run') as c:
-        c.save(_state(0))
-        with contextlib.suppress(KeyboardInterrupt):
-          signal.setitimer(signal.ITIMER_REAL, seconds)
-          c.save(_state(1, value=1))
-          signal.setitimer(signal.ITIMER_REAL, 0)
-        c.save(_state(1, value=1))
-        c.save(_state(2, value=2))
+      with pytest.raises(
+          checkpoints_lib.CheckpointError, match=r"round_5.npz can't be written \(File too large\)"
+      ):
+        c.save(_state(5))
     finally:
-      signal.signal(signal.SIGALRM, before)
-    assert sorted(os.listdir(tmp_path)) == ['round_0', 'round_1', 'round_2']
-    assert _latest(tmp_path).process.global_model_weights.trainable[0][0] == 2
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(os.listdir(saved)) == ['round_2.npz', 'round_3.npz', 'round_4.npz']
+    _assert_equal(_latest(saved), _state(4, value=4))
 
-  def test_within_a_loop_that_runs(self, tmp_path):
-    async def save():  # As in a notebook.
-      with checkpoints_lib.Checkpoints(tmp_path, b'run') as c:
-        c.save(_state(0))
+  def test_an_interrupt_at_any_line_leaves_whole_checkpoints(self, tmp_path):
+    states = [checkpoints_lib.ProgramState(np.int32(t), np.float32(t), (), ()) for t in range(5)]
+    found = []
+    for number in itertools.count():
+      c = checkpoints_lib.Checkpoints(path := tmp_path / str(number))
+      for state in states[:-1]:
+        c.save(state)
+      if not _interrupted(c.save, states[4], number):
+        break
+      state = _latest(path, states[0], b'')
+      _assert_equal(state, states[int(state.rounds_done)])
+      found.append(int(state.rounds_done))
+      c.save(states[4])
+      _assert_equal(_latest(path, states[0], b''), states[4])
+      assert sorted(os.listdir(path)) == ['round_2.npz', 'round_3.npz', 'round_4.npz']
+    assert found == sorted(found) and {*found} == {3, 4}
 
-    asyncio.run(save())
-    assert _latest(tmp_path).rounds_done == 0
+
+def _interrupted(save, state, number):
+  """Saves a state, with Ctrl-C at a line of the module; returns whether there were so many."""
+  left = [number]
+
+  def trace(frame, event, _):
+    if frame.f_code.co_filename != checkpoints_lib.__file__:
+      return None
+    if event == 'line':
+      if not left[0]:
+        sys.settrace(None)
+        raise KeyboardInterrupt
+      left[0] -= 1
+    return trace
+
+  before = sys.gettrace()
+  sys.settrace(trace)
+  try:
+    save(state)
+  except KeyboardInterrupt:
+    return True
+  finally:
+    sys.settrace(before)
+  return False
 
 
 def _cut(path, fraction):
   os.truncate(path, int(fraction * path.stat().st_size))
 
 
-def _change(path):
+def _change(path, position):
   content = bytearray(path.read_bytes())
-  content[len(content) // 3] ^= 1
+  content[position] ^= 1 << position % 8
   path.write_bytes(content)
+
+
+class _Program:
+  """A pickle that runs a program: it makes a file."""
+
+  def __init__(self, path):
+    self._path = str(path)
+
+  def __reduce__(self):
+    return open, (self._path, 'w')
 
 
 class TestDamage:
 
   @pytest.mark.parametrize('damage', [
-      lambda path: _cut(path, 0), lambda path: _cut(path, 0.99), _change, os.unlink
-  ], ids=['empty', 'cut', 'changed', 'missing'])
-  @pytest.mark.parametrize('name', ['variables/variables.index', 'variables/*data*'])
-  def test_a_damaged_file_is_named_with_the_remedy(self, saved, name, damage):
-    [path] = (saved / 'round_4').glob(name)
-    damage(path)
+      lambda path: _cut(path, 0), lambda path: _cut(path, 0.5), lambda path: _cut(path, 0.99),
+      lambda path: _change(path, path.read_bytes().index(_WEIGHTS.tobytes())),
+      lambda path: path.write_bytes(b'other'),
+  ], ids=['empty', 'half', 'cut', 'changed', 'other'])
+  def test_a_damaged_file_is_named_with_the_remedy(self, saved, damage):
+    damage(saved / 'round_4.npz')
     with pytest.raises(
         checkpoints_lib.CheckpointError,
-        match=r"round_4 can't be read .*\. Remove it to resume from round 3\.$",
+        match=r"round_4.npz can't be read .*\. Remove it to resume from round 3\.$",
     ):
       _latest(saved)
-    shutil.rmtree(saved / 'round_4')
+    (saved / 'round_4.npz').unlink()
     assert _latest(saved).rounds_done == 3
 
+  def test_no_changed_bit_changes_a_state(self, saved):
+    path, refused = saved / 'round_4.npz', 0
+    content = path.read_bytes()
+    for position in random.Random(1).sample(range(len(content)), 200):
+      _change(path, position)
+      try:
+        _assert_equal(_latest(saved), _state(4, value=4))
+      except checkpoints_lib.CheckpointError:
+        refused += 1
+      path.write_bytes(content)
+    assert refused > 100  # The others are bits without a meaning, such as dates.
+
+  def test_it_is_not_a_program(self, saved, tmp_path):
+    made = tmp_path / 'made'
+    with np.load(saved / 'round_4.npz') as file:
+      arrays = dict(file)
+    arrays['rounds_done'] = np.array(_Program(made), object)
+    np.savez(saved / 'round_4.npz', **arrays)
+    with pytest.raises(checkpoints_lib.CheckpointError, match="can't be read .*allow_pickle=False"):
+      _latest(saved)
+    assert not made.exists()
+    pickle.loads(pickle.dumps(_Program(made))).close()
+    assert made.exists()
+
   def test_the_only_one(self, saved):
-    shutil.rmtree(saved / 'round_2')
-    shutil.rmtree(saved / 'round_3')
-    _cut(saved / 'round_4' / 'saved_model.pb', 0.5)
+    (saved / 'round_2.npz').unlink()
+    (saved / 'round_3.npz').unlink()
+    _cut(saved / 'round_4.npz', 0.5)
     with pytest.raises(checkpoints_lib.CheckpointError, match='or start over without'):
       _latest(saved)
 
@@ -166,7 +272,7 @@ class TestDamage:
       (_state(0, num=6), r'weights/trainable/0 is float32\[5\], not float32\[6\]'),
       (
           _state(0)._replace(reporters=()),
-          'round_4 has other parts .* an earlier version .* start over',
+          'round_4.npz has other parts .* an earlier version .* start over',
       ),
       (_state(0)._replace(rounds_done=np.int64(0)), r'rounds_done is int32\[\], not int64'),
   ])
@@ -174,11 +280,28 @@ class TestDamage:
     with pytest.raises(checkpoints_lib.CheckpointError, match=difference):
       _latest(saved, like)
 
+  def test_bfloat16_is_not_float16(self, saved):
+    like = _state(0)
+    half = tree.map_structure(
+        lambda leaf: np.float16(leaf) if leaf.dtype == tf.bfloat16.as_numpy_dtype else leaf, like
+    )
+    with pytest.raises(checkpoints_lib.CheckpointError, match=r'/0 is \|V2\[2\], not float16'):
+      _latest(saved, half)
+
+  def test_an_earlier_version_s(self, saved):
+    (saved / 'round_7').mkdir()
+    assert checkpoints_lib.Checkpoints(saved, b'run').rounds_done() == 7
+    with pytest.raises(
+        checkpoints_lib.CheckpointError,
+        match='round_7 has other parts .* an earlier version .* Resume it with that version',
+    ):
+      _latest(saved)
+
   def test_another_run_s_or_round_s(self, saved):
-    with pytest.raises(checkpoints_lib.CheckpointError, match='of another run or round'):
-      _latest(saved, run_id=b'other')
-    shutil.rmtree(saved / 'round_4')
-    shutil.copytree(saved / 'round_2', saved / 'round_4')
+    for run_id in (b'other', b''):
+      with pytest.raises(checkpoints_lib.CheckpointError, match='of another run or round'):
+        _latest(saved, run_id=run_id)
+    shutil.copy(saved / 'round_2.npz', saved / 'round_4.npz')
     with pytest.raises(checkpoints_lib.CheckpointError, match='of another run or round'):
       _latest(saved)
 

@@ -56,12 +56,17 @@ def _process(noise_multiplier=0.0, clients_per_round=2, **options):
   )
 
 
+def _examples(client):
+  return tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(4, seed=client))
+
+
 def _run(
-    reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None, **options
+    reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None,
+    client_data=_examples, **options
 ):
   return loop.run(
       process or _process(),
-      lambda i: tf.data.Dataset.from_tensor_slices(tiny_models.regression_examples(4, seed=i)),
+      client_data,
       sampler or sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
       rounds,
       loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
@@ -135,7 +140,7 @@ class TestLedger:
       (sampling.FixedSampler(_POPULATION - 1, 2), '`population`=10000. Found 9999'),
       (sampling.FixedSampler(_POPULATION, 1), '`clients_per_round`=2. Found 1'),
       (sampling.PoissonSampler(_POPULATION, 2, 2), '`__class__`=.*FixedSampler'),
-      (sampling.FixedSampler(_POPULATION, 2, seed=1), r'Seeded: sampler\.$'),
+      (sampling.FixedSampler(_POPULATION, 2, seed=0), r'Seeded: sampler\.$'),
   ])
   def test_another_sampler_is_refused(self, tmp_path, sampler, what):
     self._refused(tmp_path, self._SPEC, what, _process(), sampler)
@@ -165,13 +170,13 @@ class TestLedger:
 
   def test_a_process_with_seeded_noise_is_refused(self, tmp_path):
     self._refused(
-        tmp_path, self._SPEC, r'Seeded: process\.$', _process(seed=1), self._SPEC.sampler()
+        tmp_path, self._SPEC, r'Seeded: process\.$', _process(seed=0), self._SPEC.sampler()
     )
 
   def test_fresh_noise_in_a_seeded_run_is_refused(self, tmp_path):
-    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', self._SPEC, seed=1) as ledger:
+    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', self._SPEC, seed=0) as ledger:
       with pytest.raises(ValueError, match=r'Seeded: sampler, ledger\.$'):
-        _run([], 1, ledger=ledger, sampler=self._SPEC.sampler(seed=1))
+        _run([], 1, ledger=ledger, sampler=self._SPEC.sampler(seed=0))
 
   def test_exact_metrics_of_clients_are_refused(self, tmp_path):
     spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
@@ -210,10 +215,10 @@ class TestGoingOn:
       seen.append(report.rounds_done)
 
     tell = _Tell(note)
-    with checkpoints_lib.Checkpoints(directory) as c:
-      crash = pytest.raises(RuntimeError, match='a crash')
-      with contextlib.nullcontext() if fails_at is None else crash:
-        self.weights, _ = _run([tell], checkpoints=c, sampler_seed=sampler_seed, **options)
+    c = checkpoints_lib.Checkpoints(directory)
+    crash = pytest.raises(RuntimeError, match='a crash')
+    with contextlib.nullcontext() if fails_at is None else crash:
+      self.weights, _ = _run([tell], checkpoints=c, sampler_seed=sampler_seed, **options)
     return seen, tell
 
   def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path, monkeypatch):
@@ -231,9 +236,36 @@ class TestGoingOn:
     # A killed process leaves a checkpoint whose rounds are all reported.
     at_report = []
     tell = _Tell(lambda r: at_report.append((r.rounds_done, sorted(os.listdir(tmp_path)))))
-    with checkpoints_lib.Checkpoints(tmp_path) as c:
-      _run([tell], rounds=2, checkpoints=c)
-    assert at_report == [(0, []), (1, ['round_0']), (2, ['round_0', 'round_1'])]
+    _run([tell], rounds=2, checkpoints=checkpoints_lib.Checkpoints(tmp_path))
+    names = ['round_0.npz', 'round_1.npz']
+    assert at_report == [(0, []), (1, names[:1]), (2, names)]
+
+  @pytest.mark.parametrize('noise_multiplier, seed, saved', [
+      (1.0, None, [0, 1, 2, 3, 4, 5]), (1.0, 0, [0, 5]), (0.0, None, [0, 5]),
+  ])
+  def test_each_round_is_saved_where_its_repetition_would_count(
+      self, noise_multiplier, seed, saved, tmp_path, monkeypatch
+  ):
+    # Where time decides, there is none for checkpoints but the first and the last.
+    monkeypatch.setattr(checkpoints_lib, '_MAX_FRACTION_OF_TIME', 0.0)
+    spec = fedsmp_tff.PrivacySpec(
+        _POPULATION, 2, 5, noise_multiplier, 1.0, 1e-3, sampling='fixed_size'
+    )
+    c, rounds = checkpoints_lib.Checkpoints(tmp_path / 'checkpoints'), []
+    write = c._write
+
+    def note(path, arrays):
+      rounds.append(int(arrays['rounds_done']))
+      write(path, arrays)
+
+    monkeypatch.setattr(c, '_write', note)
+    with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec, seed=seed) as ledger:
+      _run(
+          [], checkpoints=c, ledger=ledger, sampler=spec.sampler(seed),
+          process=_process(noise_multiplier, seed=seed),
+          client_data=_examples if seed is None else lambda i: fedsmp_tff.tag_client(i, _examples(i)),
+      )
+    assert rounds == saved
 
   def _draws(self, directory, monkeypatch, sampler_seed, ledger=None):
     """Runs with a crash, loses the last checkpoint, is copied; both go on.
@@ -260,7 +292,7 @@ class TestGoingOn:
             path / 'checkpoints', fails_at=fails_at, sampler_seed=sampler_seed, ledger=opened,
         )
       if not found:
-        shutil.rmtree(original / 'checkpoints' / 'round_2')
+        (original / 'checkpoints' / 'round_2.npz').unlink()
         shutil.copytree(original, directory / 'b')
       found.append(list(draws))
       draws.clear()

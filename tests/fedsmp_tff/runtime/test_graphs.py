@@ -54,6 +54,62 @@ class TestExecution:
     assert graphs.use_one_thread_an_operation()  # conftest.py did it in time.
 
 
+def _reductions():
+  """A graph of reductions: in the graph, in a function, in a dataset's function, with variables."""
+  with tf.Graph().as_default() as graph:
+    variant = tf.compat.v1.placeholder(tf.variant, [], 'numbers')
+    numbers = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.float32))
+    offset = tf.compat.v1.placeholder(tf.float32, [], 'offset')
+    seen = tf.compat.v1.get_variable(
+        'seen', [], tf.int32, tf.constant_initializer(0), use_resource=True
+    )
+    rounded = tf.function(lambda x: tf.round(x) + offset)  # A call within a reduction.
+
+    @tf.function(autograph=False)
+    def in_function(numbers):
+      def step(state, x):
+        total, last, joined = state
+        with tf.control_dependencies([seen.assign_add(1)]):
+          # Subtraction and a growing shape depend on the order of the elements.
+          return rounded(x) - total, x, tf.concat([joined[-3:], [x]], 0)
+
+      start = tf.constant(0.0), tf.constant(-1.0), tf.zeros([0])
+      total, last, joined = numbers.reduce(start, step)
+      return total, last, joined, seen.read_value()
+
+    sums = numbers.batch(2).map(
+        lambda pair: tf.data.Dataset.from_tensor_slices(pair).reduce(0.0, lambda a, x: a + x)
+    )
+    outputs = *in_function(numbers), sums.reduce(1.0, lambda a, x: a * x)
+    init = tf.compat.v1.global_variables_initializer()
+  return graphs.Graph(
+      graph.as_graph_def().SerializeToString(), ('numbers:0', 'offset:0'),
+      tuple(output.name for output in outputs), init.name,
+  )
+
+
+@pytest.mark.parametrize('numbers', [[], [1.4], [3.7, 0.2, 5.6, 9.1, 2.2]])
+def test_loops_have_the_results_of_the_reductions_that_they_replace(numbers):
+  total, last, joined, product = 0.0, -1.0, [], 1.0
+  for x in numbers:
+    total, last, joined = round(x) + 0.5 - total, x, [*joined[-3:], x]
+  for i in range(0, len(numbers), 2):
+    product *= sum(numbers[i : i + 2])
+  dataset = tf.data.Dataset.from_tensor_slices(np.array(numbers, np.float32))
+  for function in (_reductions().function(), _reductions().function()):
+    for _ in range(2):  # Variables start anew.
+      results = function(tf.data.experimental.to_variant(dataset), tf.constant(0.5))
+      for result, expected in zip(results, (total, last, joined, len(numbers), product)):
+        np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_no_reduction_is_left_to_be_optimized_in_every_call():
+  graph_def = tf.compat.v1.GraphDef.FromString(_reductions().graph_def)
+  assert sum(node.op == 'ReduceDataset' for node in graphs._nodes(graph_def)) == 3
+  graphs._replace_reductions(graph_def)
+  assert not any(node.op == 'ReduceDataset' for node in graphs._nodes(graph_def))
+
+
 def _client(x, y):
   """Results of a small client: dependent on the order of floats, and refused for y = 13."""
   with tf.control_dependencies([tf.debugging.Assert(tf.not_equal(y, 13), [y])]):

@@ -48,7 +48,7 @@ class TestComputation:
 
   def test_accuracy_over_rounds_and_uplink(self, make):
     drawn = make(
-        dict(accuracies=[0.1, 0.6], seed=1), dict(accuracies=[0.1, 0.8], seed=2),
+        dict(accuracies=[0.1, 0.6], seed=0), dict(accuracies=[0.1, 0.8], seed=2),
         dict(accuracies=[0.2, 0.5, 0.4], algorithm='fedavg'),
         dict(accuracies=[0.4], algorithm='public_only'),
     )
@@ -127,6 +127,15 @@ class TestComputation:
     assert dense.tolist() == [[1], [86.98]]
     assert 'FedAvg rand-k: the paper, 180 rounds' in _legend(figure)
     assert _note(figure).startswith('rounds: 1 to 2; ')
+
+  def test_unscaled_randk_has_a_curve_beside_scaled_randk_and_one_of_the_paper(self, make):
+    figure = make(*[
+        dict(accuracies=[0.1, p + unbiased / 10], p=p, algorithm='fedsmp_randk', unbiased=unbiased)
+        for p in (0.1, 0.2, 0.4) for unbiased in (True, False)
+    ])['ratio']
+    scaled, paper, unscaled = _curves(figure.axes[1])
+    assert scaled[1] - unscaled[1] == pytest.approx([10, 10, 10]) and paper[1, 0] == 27.16
+    assert 'Fed-SMP rand-k, unscaled; at p = 1 DP-FedAvg' in _legend(figure)
 
   def test_the_number_of_rounds_is_exact(self, make):
     figure = make(dict(accuracies=[0.1, *[None] * 1233, 0.2]))['rounds']

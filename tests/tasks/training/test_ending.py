@@ -1,6 +1,6 @@
 """Tests of runs that end before their end: a full disk, signals, and SIGKILL at any moment."""
 
-import glob
+import contextlib
 import json
 import random
 import re
@@ -61,7 +61,7 @@ class TestSignals:
     out = tmp_path / 'a'
     # Checkpoints only where the signal makes one, and no measurement but the first.
     arguments = commands.tiny(
-        data_dir, out, '--rounds=100000', '--rounds_per_evaluation=100000'
+        data_dir, out, '--seed=1', '--rounds=100000', '--rounds_per_evaluation=100000'
     )
     command = commands.command(arguments, {
         'fedsmp_tff.program.checkpoints._MAX_FRACTION_OF_TIME': 0.0, **commands.LONG_GRACE
@@ -77,7 +77,7 @@ class TestSignals:
     assert rounds >= 3 and len(commands.rows(out / 'metrics.csv')) == rounds + 1
     assert f'{rounds} of 100000 rounds done' in printed
     assert (out / 'weights.npz').exists()
-    assert (out / 'checkpoints' / f'round_{rounds}').exists()
+    assert interrupted.checkpoints(out) == [0, rounds]
 
   @pytest.mark.slow
   def test_a_round_that_takes_too_long_is_abandoned(self, data_dir, tmp_path, monkeypatch):
@@ -94,7 +94,7 @@ class TestSignals:
     printed, err = commands.ended(command, 143)
     assert 'abandoned' in err and 'resumes it' in err.splitlines()[-1]
     assert '0 of 3 rounds done' in printed
-    assert (out / 'checkpoints' / 'round_0').exists()
+    assert interrupted.checkpoints(out) == [0]
     assert not list(temporary.glob('__autograph_generated_file*'))
 
   @pytest.mark.slow
@@ -127,8 +127,7 @@ class TestSignals:
 @pytest.mark.slow
 def test_memory_threads_and_files_of_a_long_run_stay(data_dir, tmp_path):
   out = tmp_path / 'a'
-  # Distributions of losses take more memory the more rounds they add up. Checkpoints are as rare as
-  # in a run: TFF's manager, which traces a SavedModel, keeps 0.3 MB per checkpoint.
+  # Distributions of losses take more memory the more rounds they add up.
   command = commands.command(
       commands.tiny(data_dir, out, '--rounds=101', '--rounds_per_evaluation=1000')
   )
@@ -159,7 +158,7 @@ def test_killed_at_random_a_run_is_as_if_undisturbed(data_dir, tmp_path, num_kil
   commands.ended(commands.command(commands.tiny(data_dir, whole, *flags), _EACH_ROUND), 0)
   kills = []
   while len(kills) < num_kills:
-    left_behind = set(glob.glob(f'{out}/checkpoints/*_temp*'))
+    left_behind = _unfinished(out)
     rows = len(interrupted.lines(out))
     command = commands.command(arguments, _EACH_ROUND)
     moment = rng.choice(['checkpoint', 'checkpoint', 'round', 'round', 'start'])
@@ -172,12 +171,9 @@ def test_killed_at_random_a_run_is_as_if_undisturbed(data_dir, tmp_path, num_kil
       if moment == 'round':
         time.sleep(rng.uniform(0, 0.5))
     if moment == 'checkpoint':
-      # The writer works under this name until the checkpoint is whole.
-      while command.poll() is None and not (
-          set(glob.glob(f'{out}/checkpoints/*_temp*')) - left_behind
-      ):
-        time.sleep(0.0005)
-      time.sleep(rng.uniform(0, 0.03))
+      while command.poll() is None and _unfinished(out) in (None, left_behind):
+        time.sleep(0.0002)
+      time.sleep(rng.uniform(0, 0.002))
     command.kill()
     _, err = command.communicate()
     assert 'Traceback' not in err
@@ -192,11 +188,44 @@ def test_killed_at_random_a_run_is_as_if_undisturbed(data_dir, tmp_path, num_kil
   interrupted.assert_no_leftovers(out)
 
 
+def _unfinished(out):
+  """The time of the last write to an unfinished checkpoint; None if there is none."""
+  with contextlib.suppress(FileNotFoundError):
+    return (out / 'checkpoints' / '.unfinished.npz').stat().st_mtime_ns
+  return None
+
+
+def test_a_kill_within_a_round_costs_one_round_and_the_resume_says_so(data_dir, tmp_path):
+  out = tmp_path / 'a'
+  arguments = commands.tiny(data_dir, out, '--rounds=24', '--epsilon=4')
+  command = commands.command(arguments)
+  interrupted.wait_for_rounds(command, out, 12)
+  process, begun, done = psutil.Process(command.pid), 0, 0
+  while begun == done:  # Stopped between two rounds.
+    command.send_signal(signal.SIGCONT)
+    time.sleep(0.01)
+    command.send_signal(signal.SIGSTOP)
+    waiting.until(lambda: process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+    assert process.status() == psutil.STATUS_STOPPED
+    begun = ledger_lib.read(out / 'privacy_ledger.jsonl').rounds_charged
+    done = interrupted.checkpoints(out)[-1]
+  command.kill()
+  command.communicate()
+  assert begun == done + 1
+  printed, _ = commands.ended(commands.command(arguments), 0)
+  summary = json.loads((out / 'summary.json').read_text())
+  assert summary['rounds_charged'] == 25
+  assert (
+      f'resuming after round {done} of 24\n  1 lost round counts towards epsilon, which ends at'
+      f' {summary["epsilon"]:.4g} if no more are lost, above --epsilon=4; --epsilon_budget=4 would'
+      ' end the run before that\n'
+  ) in printed
+
+
 @_FEW_AND_MANY_KILLS
 def test_killed_at_random_the_ledger_never_counts_too_few(data_dir, tmp_path, num_kills):
   rng = random.Random(3)
   out = tmp_path / 'a'
-  # A checkpoint every few rounds.
   arguments = commands.tiny(data_dir, out, '--rounds=100000')
   released = before = 0
   for kill in range(num_kills):
@@ -216,5 +245,6 @@ def test_killed_at_random_the_ledger_never_counts_too_few(data_dir, tmp_path, nu
     print(f'kill {kill}: rows {rows}, released {released}, counted {record.rounds_charged}')
     charged = int(commands.rows(out / 'metrics.csv')[rows]['rounds_charged'])
     assert released <= charged <= record.rounds_charged <= released + kill + 1
+    assert record.rounds_charged <= interrupted.checkpoints(out)[-1] + kill + 1
     before = rows
   assert account.main(['account', f'--ledger={out}']) == 0

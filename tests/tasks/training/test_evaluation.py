@@ -101,7 +101,7 @@ def test_plan_table_and_resumed_run_have_the_same_cadence(
   rows = commands.rows(whole / 'metrics.csv')
   assert [int(row['round']) for row in rows if row['test_accuracy']] == [*range(0, 23, 2), 23]
   shutil.copytree(
-      whole, parts, ignore=shutil.ignore_patterns('round_23', 'summary.json', 'weights*')
+      whole, parts, ignore=shutil.ignore_patterns('round_23.npz', 'summary.json', 'weights*')
   )
   assert commands.main(commands.tiny(data_dir, parts, *flags)) == 0
   assert 'resuming after round 22 of 23' in capsys.readouterr().out

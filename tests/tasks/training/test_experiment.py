@@ -14,6 +14,7 @@ from tasks import errors
 from tasks.cli import settings
 from tasks.datasets import task as task_lib
 from tasks.training import experiment
+from tasks.training import plan
 from tests.support import commands
 from tests.support import tiny_models
 from tests.support import tiny_task
@@ -118,6 +119,28 @@ class TestComputation:
     assert began.spec.noise_multiplier == 9.25 == began.aggregator.mechanism.noise_multiplier
     assert built('--epsilon=2').spec.epsilon() == pytest.approx(2, rel=1e-4)
 
+  @pytest.mark.parametrize('seed', [None, 0, 1])
+  def test_only_a_run_without_a_seed_is_valid(self, seed, built):
+    made = built(*([] if seed is None else [f'--seed={seed}']))
+    assert made.guarantee_status == ('valid' if seed is None else 'simulated')
+    assert ('SIMULATION' in plan.text(made)) == (seed is not None)
+    client = made.client_data()(0)
+    assert isinstance(client, dict) == (seed is not None)
+    assert len(client if seed is None else client['examples']) == 4
+    # Without a seed a run that resumes has the recorded public seeds, and fresh secrets.
+    recorded = {'seeds': dict(partition=2, weights=3, evaluation=4)}
+    seeds = experiment.make_seeds(seed, recorded)
+    if seed is None:
+      assert seeds == (2, 3, 4, None, None)
+    else:
+      assert seeds == experiment.make_seeds(seed, None) and len({*seeds, None}) == 6
+
+  @pytest.mark.parametrize('num', [0, 3, 4, 9])
+  def test_a_test_set_s_size_shows_only_if_it_is_not_of_clients(self, num, built):
+    made = [built(f'--eval_examples={num}', test_owners=_owners(name)) for name in ('bob', 'cid')]
+    # The test set has four examples.
+    assert [m.eval_examples for m in made] == [num or None, num if num == 3 else None]
+
   @pytest.mark.parametrize('flags', [(), ('--noise=discrete_gaussian', '--clip_quantile=0.5')])
   def test_epsilon_is_reached(self, flags, built):
     # Noise in reals is as good for any k; with integers the vote on C is one more value.
@@ -200,7 +223,7 @@ class TestExecution:
     assert commands.main(commands.tiny(data_dir, whole, *flags)) == 0
     # As if it had ended after the third round: the rows of two more were not yet checkpointed.
     shutil.copytree(
-        whole, parts, ignore=shutil.ignore_patterns('round_[45]', 'summary.json', 'weights*')
+        whole, parts, ignore=shutil.ignore_patterns('round_[45].npz', 'summary.json', 'weights*')
     )
     assert commands.main(commands.tiny(data_dir, parts, *flags)) == 0
     assert 'resuming after round 3 of 5' in capsys.readouterr().out

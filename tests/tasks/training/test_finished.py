@@ -35,11 +35,12 @@ def test_a_cleaned_run_is_smaller_and_finished(run, tmp_path, capsys):
   done, unfinished = tmp_path / 'done', tmp_path / 'unfinished'
   shutil.copytree(run, done)
   runs_on_disk.write(unfinished, [0.1], rounds=9)
-  (unfinished / 'checkpoints' / 'round_0').mkdir(parents=True)
+  (unfinished / 'checkpoints').mkdir(parents=True)
+  (unfinished / 'checkpoints' / 'round_0.npz').touch()
   before = commands.story(done)
   for path in (done, unfinished):
     finished.clean(path)
-  assert not (done / 'checkpoints').exists() and (unfinished / 'checkpoints' / 'round_0').exists()
+  assert not (done / 'checkpoints').exists() and (unfinished / 'checkpoints' / 'round_0.npz').exists()
   capsys.readouterr()
   assert commands.main(_command(run.parent, done)) == 0
   # Measurements on samples have no best accuracy.

@@ -7,6 +7,8 @@ import signal
 import pytest
 import tensorflow_federated as tff
 
+from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks.cli import interruption
 from tasks.reporting import results
 from tasks.training import reporters
@@ -56,6 +58,26 @@ def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
   monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
   assert commands.main(run) == 0
   assert '\nround 2/3: epsilon ' in capsys.readouterr().err
+
+
+def test_a_lost_round_counts_in_the_table_the_lines_and_the_summary_alike(
+    data_dir, tmp_path, capsys, monkeypatch
+):
+  run = commands.tiny(data_dir, tmp_path / 'run')
+  monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+  with monkeypatch.context() as patch:
+    patch.setattr(reporters, '_log', _log_until_round_2)
+    assert commands.main(run) == 143
+  assert commands.main(run) == 0
+  rows = commands.rows(tmp_path / 'run' / 'metrics.csv')
+  assert [int(row['rounds_charged']) for row in rows] == [0, 1, 3, 4]
+  spec = ledger_lib.read(tmp_path / 'run' / 'privacy_ledger.jsonl').spec
+  summary, last = json.loads((tmp_path / 'run' / 'summary.json').read_text()), rows[-1]
+  assert float(rows[0]['epsilon']) == 0 and summary['rounds_charged'] == 4
+  assert float(last['epsilon']) == summary['epsilon'] == spec.epsilon(rounds=4)
+  paper = spec.epsilon(accountants.PAPER, 4)
+  assert float(last['epsilon_paper']) == summary['epsilon_paper'] == paper
+  assert f'%, epsilon {summary["epsilon"]:.3g}, ' in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize('name, is_interrupted', [

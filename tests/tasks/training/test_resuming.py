@@ -70,38 +70,49 @@ class TestGoingOn:
   def test_rounds_after_the_checkpoint_are_run_again_once(self, finished, finished_once, capsys):
     out, arguments = finished
     (out / 'summary.json').unlink()
-    shutil.rmtree(out / 'checkpoints' / 'round_3')
-    shutil.rmtree(out / 'checkpoints' / 'round_2')
+    _remove_checkpoints_after(out, 1)
     with open(out / 'metrics.csv', 'ab') as file:
       file.write(b'4,2.5')  # A row that was being written.
     assert commands.main(arguments) == 0
     printed = capsys.readouterr().out
-    assert 'resuming after round 1 of 3' in printed and 'run again' not in printed
+    assert 'resuming after round 1 of 3' in printed and ' lost ' not in printed
     interrupted.assert_equal(out, finished_once)
 
   def test_an_unseeded_run_counts_rounds_that_are_run_again(
-      self, data_dir, tmp_path, monkeypatch, capsys, checkpoint_each_round
+      self, data_dir, tmp_path, monkeypatch, capsys
   ):
     out = tmp_path / 'a'
     arguments = commands.tiny(data_dir, out, '--epsilon=5')
-    _stop_after(monkeypatch, 2)
+    _stop_after(monkeypatch, 2, 3)
     assert commands.main(arguments) == 143
     before = (out / 'config.json').read_bytes()
-    shutil.rmtree(out / 'checkpoints' / 'round_2')
+    _remove_checkpoints_after(out, 1)
+    capsys.readouterr()
+    assert commands.main([*arguments, '--epsilon_budget=9']) == 143
+    first = ' '.join(capsys.readouterr().out.split())
+    _remove_checkpoints_after(out, 1)
     assert commands.main(arguments) == 0
     record = ledger_lib.read(out / 'privacy_ledger.jsonl')
-    assert record.rounds == [0, 1, 1, 2]
-    printed = capsys.readouterr().out
+    assert record.rounds == [0, 1, 1, 1, 2]
+    second = ' '.join(capsys.readouterr().out.split())
     rows = commands.rows(out / 'metrics.csv')
-    assert [row['rounds_charged'] for row in rows] == ['0', '1', '3', '4']
+    assert [row['rounds_charged'] for row in rows] == ['0', '1', '4', '5']
     summary = json.loads((out / 'summary.json').read_text())
-    assert summary['rounds_charged'] == 4
-    assert summary['epsilon'] == record.spec.epsilon(rounds=4) > record.spec.epsilon(rounds=3)
-    # The plan is of three rounds: a run that resumes states what it ends at.
-    assert (
-        '1 lost or repeated rounds also count towards epsilon; projected final epsilon ='
-        f' {summary["epsilon"]:.4g}, above --epsilon=5; --epsilon_budget=5 would end the run before'
-    ) in printed
+    assert summary['rounds_charged'] == 5
+    assert summary['epsilon'] == record.spec.epsilon(rounds=5) > record.spec.epsilon(rounds=4)
+    # The plan and the resume state what the run ends at.
+    for lost, charged, printed, sentence in (
+        ('1 lost round counts', 4, first, 'unless --epsilon_budget=9 ends the run first'),
+        (
+            '2 lost rounds count', 5, second,
+            'above --epsilon=5; --epsilon_budget=5 would end the run before that',
+        ),
+    ):
+      epsilon = f'{record.spec.epsilon(rounds=charged):.4g}'
+      assert printed.count(
+          f'{lost} towards epsilon, which ends at {epsilon} if no more are lost, {sentence}'
+      ) == 2
+      assert f'privacy epsilon = {epsilon}, ' in printed and f' {charged} rounds: VALID lost' in printed
     assert (out / 'config.json').read_bytes() == before
     assert 'sampling' not in json.loads(before)['seeds']
 
@@ -177,12 +188,11 @@ class TestGoingOn:
       assert not any(value.encode() in path.read_bytes() for value in first.values())
     # Nor does a run resume from another's checkpoint.
     (out / 'summary.json').unlink()
-    last = out / 'checkpoints' / 'round_3'
-    shutil.rmtree(last)
-    shutil.copytree(other / 'checkpoints' / 'round_3', last)
+    last = out / 'checkpoints' / 'round_3.npz'
+    shutil.copy(other / 'checkpoints' / 'round_3.npz', last)
     assert commands.main(arguments) == 1
     assert 'is of another run or round. Remove it to resume' in capsys.readouterr().err
-    shutil.rmtree(last)
+    last.unlink()
     assert commands.main(arguments) == 0
     interrupted.assert_equal(out, finished_once)
 
@@ -226,9 +236,14 @@ def _cut(name, size):
 
 
 def _remove_checkpoints_after(out, rounds):
-  for path in out.glob('checkpoints/round_*'):
-    if int(path.name.removeprefix('round_')) > rounds:
-      shutil.rmtree(path)
+  for rounds_done in interrupted.checkpoints(out):
+    if rounds_done > rounds:
+      (out / 'checkpoints' / f'round_{rounds_done}.npz').unlink()
+
+
+def _make_checkpoints_of_an_earlier_version(out):
+  _remove_checkpoints_after(out, -1)
+  (out / 'checkpoints' / 'round_3').mkdir()
 
 
 def _end_in_overwrite(out):
@@ -238,8 +253,11 @@ def _end_in_overwrite(out):
 
 
 @pytest.mark.parametrize('damage, status, sentence', [
-    (_cut('checkpoints/round_3/saved_model.pb', 100), 1,
-     "The checkpoint {out}/checkpoints/round_3 can't be read"),
+    (_cut('checkpoints/round_3.npz', 100), 1,
+     "The checkpoint {out}/checkpoints/round_3.npz can't be read"),
+    (_make_checkpoints_of_an_earlier_version, 1,
+     'The checkpoint {out}/checkpoints/round_3 has other parts than a state of this run: an earlier'
+     ' version of fedsmp_tff'),
     (lambda out: _remove_checkpoints_after(out, -1), 2,
      '{out}/metrics.csv has rows of 3 rounds, but'),
     (_cut('metrics.csv', 20), 2, '{out}/metrics.csv was cut or changed'),
@@ -265,7 +283,8 @@ def test_damage_is_named_with_the_remedy_and_nothing_is_changed(
   said = capsys.readouterr().err
   assert said.startswith('tasks.run: ') and said.count('\n') == 1
   assert sentence.format(out=out) in said
-  assert 'Restore' in said or 'Remove it to resume from round 2' in said
+  remedies = 'Restore', 'Remove it to resume from round 2', 'Resume it with that version'
+  assert any(remedy in said for remedy in remedies)
   assert [path.read_bytes() for path in kept] == before
 
 
