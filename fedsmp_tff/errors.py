@@ -58,6 +58,24 @@ def reason(error: Exception) -> str:
   return re.sub(r'^{{.*?}} ?| \[Op:.*\]$', '', text.splitlines()[0])
 
 
+def after_check(condition: Any, sentence: str, tensor: Any) -> Any:
+  """Returns a tensor that is computed only if `condition` holds, in eager mode and in graphs.
+
+  XLA drops the check.
+
+  Args:
+    condition: bool scalar tensor.
+    sentence: The sentence that `failed_check` finds in the error.
+    tensor: The tensor.
+  """
+  import tensorflow as tf  # Accounting runs without it.
+
+  check = tf.debugging.assert_equal(condition, True, sentence)
+  # In TensorFlow functions the check runs by itself and `check` is None.
+  with tf.control_dependencies([] if check is None else [check]):
+    return tf.identity(tensor)
+
+
 def failed_check(error: Exception) -> Optional[str]:
   """Returns the sentence of a failed `tf.debugging` check; None if no check failed.
 

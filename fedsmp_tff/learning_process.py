@@ -100,8 +100,8 @@ def build_fed_smp(
 
   Args:
     model: A model with trainable weights in float32, or in float64 without momentum; its
-      non-trainable weights stay constant. `tff.learning.models.functional_model_from_keras`
-      converts a Keras model.
+      non-trainable weights stay constant, with a warning if they look like batch normalization's.
+      `tff.learning.models.functional_model_from_keras` converts a Keras model.
     training: Local training of a client.
     aggregator: The masked private sum; here its sparsifier may also train on public data (`TopK`,
       `HybridTopK`). `next` takes exactly `aggregator.mechanism.num_slots` clients, else it
@@ -115,13 +115,13 @@ def build_fed_smp(
       so. None: all randomness is fresh, except masks if `aggregator.seed` is set.
 
   Returns:
-    The process. `next` takes a list of datasets of single (not batched) examples `(x, y)`, as
-    `model.input_spec` describes without its first dimension.
+    The process. `next` takes a list of datasets of single (not batched) examples in the form of
+    `model.input_spec` without its first dimension: pairs (x, y), or mappings with these keys.
 
   Raises:
     TypeError: If an argument has the wrong type.
-    ValueError: If a number is out of range, the optimizer does not fit the schedule,
-      `mechanism.num_values` is wrong, or the sparsifier requests a public update and has no public
+    ValueError: If a number is out of range, the optimizer does not fit the schedule, examples are
+      neither pairs nor mappings with the keys 'x' and 'y', `mechanism.num_values` is wrong, or the sparsifier requests a public update and has no public
       data.
   """
   if server_optimizer is None:
@@ -135,6 +135,7 @@ def build_fed_smp(
   ):
     if not isinstance(value, kind):
       raise TypeError(f'`{name}` must be a `{kind.__name__}`{remedy}. Found {type(value)}.')
+  local_training.warn_of_moving_averages(model.initial_weights[1])
   steps = _Algorithm1(model, training, aggregator, server_optimizer, seed)
 
   initial_state = tff.tensorflow.computation(steps.initial_state)

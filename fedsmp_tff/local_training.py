@@ -1,9 +1,12 @@
 """Local training: ClientUpdate of Algorithm 1, and SelectTopk's update on public data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import itertools
 from typing import Any, Optional
+import warnings
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -101,14 +104,15 @@ class LocalTraining:
     Args:
       model: The model.
       weights: Initial weights.
-      examples: A structure `(x, y)` of tensors whose first dimension counts the examples; without
-        examples the update is zero.
+      examples: Tensors whose first dimension counts the examples, in a structure that `x_and_y`
+        takes; without examples the update is zero.
       hparams: Hyperparameters of the optimizer in the round.
       seed: int64[2], seed of the order of the examples.
 
     Returns:
       The update, in the structure of `weights.trainable`.
     """
+    examples = x_and_y(examples)
     num_examples = tf.shape(tf.nest.flatten(examples)[0])[0]
     per_epoch = -(-num_examples // self.batch_size)
     if self.steps is None:
@@ -200,12 +204,20 @@ class PublicUpdate:
       hparams: Hyperparameters of the trainings.
       clipping_norm: float64, C of the round; infinite without clipping.
       seed: int64[2], public seed of the round.
+
+    A training's update that is not finite fails a check.
     """
     examples = tf.nest.map_structure(tf.convert_to_tensor, self.public.examples)
     updates = []
     for rows, own_seed in self._parts(seed):
       own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
       update = self.flattener.flatten(self.train(weights, own, hparams, own_seed))
+      update = errors.after_check(
+          tf.reduce_all(tf.math.is_finite(update)),
+          'The update on public data is not finite, and would rank coordinates by chance. Remove'
+          ' NaN and infinity from the public examples and the weights, or lower the learning rate.',
+          update,
+      )
       # The largest update dominates an unclipped mean: with ten pseudo-clients, in Shakespeare's
       # first round, it has 6 % of the energy of the clients' mean, the clipped mean 83 %.
       norm = tf.norm(tf.cast(update, tf.float64))
@@ -238,7 +250,49 @@ def examples_of(dataset: tf.data.Dataset) -> Any:
   return batches.take(1).get_single_element()
 
 
+def x_and_y(examples: Any) -> tuple[Any, Any]:
+  """Returns x and y of examples, or of their specs: of a pair, or of a mapping with these keys.
+
+  A mapping that is unpacked as a pair gives its keys, without an error.
+
+  Raises:
+    ValueError: If the examples have another form.
+  """
+  if isinstance(examples, Mapping) and set(examples) == {'x', 'y'}:
+    return examples['x'], examples['y']
+  if isinstance(examples, Sequence) and len(examples) == 2:
+    return tuple(examples)
+  found = f'keys {list(examples)}' if isinstance(examples, Mapping) else type(examples).__name__
+  raise ValueError(
+      "Examples must be pairs (x, y) or mappings with the keys 'x' and 'y', as in TFF. Found"
+      f' {found}. Convert them with `Dataset.map`, and change the `input_spec` of the model.'
+  )
+
+
+def warn_of_moving_averages(non_trainable: Sequence[Any]) -> None:
+  """Warns of batch normalization, by initial values of its moving averages: zeros, then ones.
+
+  TFF itself warns of Keras models if the layer is not inside another. Averages of a model that was
+  trained before are no fault: they stay, as in inference mode.
+  """
+  arrays = [np.asarray(weight) for weight in tf.nest.flatten(non_trainable)]
+  for mean, variance in itertools.pairwise(arrays):
+    if mean.ndim == 1 and mean.shape == variance.shape and not mean.any() and (variance == 1).all():
+      warnings.warn(
+          'The model seems to have batch normalization: two non-trainable weights are zeros and'
+          ' ones, as moving averages before training. No aggregator moves them, so that evaluation'
+          ' would normalize by wrong numbers. Use `tf.keras.layers.GroupNormalization`.',
+          stacklevel=3,
+      )
+      return
+
+
 def examples_type(model: tff.learning.models.FunctionalModel) -> tff.SequenceType:
-  """Returns the type of a dataset of single examples, from the model's batched input."""
+  """Returns the type of a dataset of single examples, from the model's batched input.
+
+  Raises:
+    ValueError: If the input is not of a form that `x_and_y` takes.
+  """
+  x_and_y(model.input_spec)
   specs = tf.nest.map_structure(lambda s: tf.TensorSpec(s.shape[1:], s.dtype), model.input_spec)
   return tff.SequenceType(tff.types.tensorflow_to_type(specs))

@@ -43,7 +43,8 @@ class PublicTraining(NamedTuple):
   """Training on public data from the round's weights, by one or several pseudo-clients.
 
   Attributes:
-    examples: A structure `(x, y)` of arrays whose first dimension counts the examples.
+    examples: A pair (x, y) of arrays whose first dimension counts the examples, or a mapping with
+      these keys.
     training: A `LocalTraining`.
     clients: See `TopK.public_clients`.
   """
@@ -74,7 +75,7 @@ class Sparsifier(abc.ABC):
 
   @abc.abstractmethod
   def choose(self, context: PublicContext) -> tf.Tensor:
-    """Returns a round's coordinates, int32[k], distinct, in any order."""
+    """Returns a round's coordinates, int32[k], distinct, in any order; the round checks them."""
 
   def scale(self, dim: int) -> float:
     """Returns the factor on a client's masked values, before it clips them."""
@@ -188,8 +189,8 @@ class TopK(SizedSparsifier):
   [1, 3]
 
   Attributes:
-    public_examples: A structure `(x, y)` of arrays whose first dimension counts the examples, such
-      as `fedsmp_tff.examples_of(dataset)`. The guarantee does not cover these examples.
+    public_examples: A pair (x, y) of arrays whose first dimension counts the examples, or a mapping
+      with these keys, such as `fedsmp_tff.examples_of(dataset)`. The guarantee does not cover these examples.
     training: A `LocalTraining` on the public data, with its own learning rate; None: the clients'
       training, at their learning rate of the round.
     public_clients: Number of pseudo-clients, each with an equal part of the examples, redrawn each

@@ -38,7 +38,7 @@ def _failures() -> tuple[type[BaseException], ...]:
 
   return (
       errors.RunError, checkpoints.CheckpointError, ledger.LedgerError, budget.BudgetSpentError,
-      runtime.WorkersLostError, interruption.Interrupted,
+      runtime.CheckFailedError, runtime.WorkersLostError, interruption.Interrupted,
   )
 
 

@@ -48,9 +48,9 @@ _PLD = 'fedsmp_tff/privacy/pld.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _FIELDS = 'fedsmp_tff/privacy/ledger_fields.py'
-_DIRECTORY = 'tasks/training/run_directory.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
 _EXPERIMENT = 'tasks/training/experiment.py'
+_GIVEN_MASK = f'{_LIB}/mechanism/test_round.py -k TestCoordinates'
 _RUN_DIRECTORY = 'tasks/training/run_directory.py'
 
 FAULTS = (
@@ -268,13 +268,37 @@ FAULTS = (
     Fault('tasks/training/finished.py', "datasets.TASKS.get(config['task'])",
           "datasets.TASKS.load(config['task'])",
           'tests/tasks/training/test_run_directory.py -k somebody_s'),
-    Fault(_DIRECTORY, "not all(part.isidentifier() for part in config[name].split('.'))", 'False',
+    Fault(_RUN_DIRECTORY, "not all(part.isidentifier() for part in config[name].split('.'))", 'False',
           'tests/tasks/test_report.py -k wrong_types'),
-    Fault(_DIRECTORY, '.jsonl\').exists():', '.jsonl\').exists() and False:'),
+    Fault(_RUN_DIRECTORY, '.jsonl\').exists():', '.jsonl\').exists() and False:'),
     # Who may read a run's secrets.
-    Fault(_DIRECTORY, 'os.umask(0o077)', 'os.umask(0o022)'),
+    Fault(_RUN_DIRECTORY, 'os.umask(0o077)', 'os.umask(0o022)'),
     Fault('fedsmp_tff/program/checkpoints.py', 'chmod(0o700)', 'chmod(0o755)',
           'tests/tasks/training/test_run_directory.py -k closed'),
+    # The mask.
+    Fault(_ROUND, 'coordinates[1:] > coordinates[:-1]', 'coordinates[1:] >= coordinates[:-1]',
+          _GIVEN_MASK),
+    Fault(_ROUND, 'coordinates[-1] < self.dim', 'coordinates[-1] <= self.dim', _GIVEN_MASK),
+    Fault(_ROUND, 'tf.logical_and(coordinates[0] >= 0,', 'tf.logical_and(coordinates[0] >= -1,',
+          _GIVEN_MASK),
+    Fault(_ROUND, 'return self._check_coordinates(coordinates)', 'return coordinates', _GIVEN_MASK),
+    Fault('fedsmp_tff/errors.py', '[] if check is None else [check]', '[]', _GIVEN_MASK),
+    Fault('fedsmp_tff/local_training.py', 'tf.reduce_all(tf.math.is_finite(update)),',
+          'tf.logical_not(tf.reduce_any(tf.math.is_nan(update))),',
+          f'{_LIB}/test_local_training.py -k not_finite'),
+    # The examples.
+    Fault('fedsmp_tff/local_training.py', "return examples['x'], examples['y']",
+          'return tuple(examples.values())', f'{_LIB}/test_local_training.py -k mappings'),
+    Fault('tasks/datasets/checks.py', 'not np.all(np.isfinite(array))', 'np.all(np.isnan(array))'),
+    Fault('tasks/datasets/checks.py', 'array.dtype != spec.dtype.as_numpy_dtype or not', 'not'),
+    Fault('tasks/datasets/checks.py', 'for number, examples in enumerate(data.clients):',
+          'for number, examples in enumerate(data.clients[:1]):'),
+    Fault(_EXPERIMENT, 'checks.check_data(settings.task, data,', '(settings.task, data,',
+          'tests/tasks/training/test_experiment.py -k do_not_fit'),
+    Fault('tasks/datasets/checks.py', 'else num_classes - 1', 'else num_classes'),
+    Fault('tasks/models/predictions.py', 'tf.reshape(predicted, tf.shape(labels))', 'predicted'),
+    Fault('tasks/models/predictions.py', 'predicted = logits > 0',
+          'predicted = tf.argmax(logits, axis=-1)'),
     # The outputs of clients, and the owners of data.
     Fault(_EXPERIMENT, '_check_public(settings, data)\n    sparsifier', 'sparsifier'),
     Fault(_EXPERIMENT,

@@ -16,6 +16,7 @@ from typing import Optional
 
 import tensorflow as tf
 
+from fedsmp_tff import errors
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
@@ -112,6 +113,7 @@ class FedSmpRound:
 
     Raises:
       ValueError: If the sparsifier requests a public update and there is none.
+      InvalidArgumentError: If coordinates repeat or are out of range, when the graph runs.
     """
     if self._sparsifier.keeps_all:
       return state
@@ -126,7 +128,8 @@ class FedSmpRound:
     )
 
     def chosen():
-      return tf.ensure_shape(tf.sort(self._sparsifier.choose(context)), [self.num_kept])
+      coordinates = tf.ensure_shape(tf.sort(self._sparsifier.choose(context)), [self.num_kept])
+      return self._check_coordinates(coordinates)
 
     mask_rounds = self._sparsifier.mask_rounds
     if anew or mask_rounds == 1:
@@ -193,6 +196,18 @@ class FedSmpRound:
     if not self._sparsifier.keeps_all:
       update = tf.scatter_nd(state.coordinates[:, tf.newaxis], release.values, [self.dim])
     return update, next_state, self._measured(total['participants'], release, state)
+
+  def _check_coordinates(self, coordinates: tf.Tensor) -> tf.Tensor:
+    """Returns ascending coordinates; their check fails if one repeats or is not in [0, d)."""
+    distinct = tf.reduce_all(coordinates[1:] > coordinates[:-1])
+    in_range = tf.logical_and(coordinates[0] >= 0, coordinates[-1] < self.dim)
+    return errors.after_check(
+        tf.logical_and(distinct, in_range),
+        f'`{type(self._sparsifier).__name__}.choose` returned a coordinate twice or one that is not'
+        f' from 0 to {self.dim - 1}, so that the mean would be wrong. It must return'
+        f' {self.num_kept} distinct coordinates of that range.',
+        coordinates,
+    )
 
   def _no_public_update(self, seed):
     del seed

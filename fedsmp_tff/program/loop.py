@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import local_training
 from fedsmp_tff import runtime
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
@@ -117,6 +118,9 @@ def run(
     state, rounds_done = progress.reported.process, int(progress.reported.rounds_done)
   else:
     state, rounds_done = process.initialize(), 0
+    if not hasattr(process, 'mechanism'):  # `build_fed_smp` warns itself.
+      weights = process.get_model_weights(state)
+      local_training.warn_of_moving_averages(getattr(weights, 'non_trainable', ()))
   stopped_by = None
   try:
     if progress.reported is None:

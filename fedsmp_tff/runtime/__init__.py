@@ -9,6 +9,7 @@ from typing import Any
 _MODULES = {
     'local_context': 'local',
     'set_local_context': 'local',
+    'CheckFailedError': 'map_reduce',
     'NoMapReduceFormError': 'map_reduce',
     'WorkersLostError': 'ray_cluster',
     'ray_context': 'ray_cluster',

@@ -6,7 +6,8 @@ first part of the server (`prepare`), a client (`work`), the sums of results (`z
 runs them; a `Workers` runs the clients' graph.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 from typing import Any
 import weakref
 
@@ -30,6 +31,10 @@ class NoMapReduceFormError(TypeError):
   """The computation can't run in this context."""
 
 
+class CheckFailedError(tf.errors.InvalidArgumentError):
+  """A check on the server failed; the text is its sentence, without the graph's traceback."""
+
+
 class MapReduceContext(tff.program.FederatedContext):
   """Runs computations whose clients' part is one graph, as in a federated learning round.
 
@@ -51,6 +56,7 @@ class MapReduceContext(tff.program.FederatedContext):
     """Runs a computation; see `tff.framework.SyncContext`.
 
     Raises:
+      CheckFailedError: If a check on the server fails.
       NoMapReduceFormError: If this context can't run it; names a context that can.
       TypeError: If the argument is not of the computation's parameter type.
       ValueError: If a client's integers are out of the range that it declared.
@@ -62,6 +68,18 @@ class MapReduceContext(tff.program.FederatedContext):
       self._compiled[id(comp)] = compiled
       weakref.finalize(comp, self._compiled.pop, id(comp), None)
     return compiled(self._workers, arg)
+
+
+@contextlib.contextmanager
+def _sentence_of_failed_check() -> Iterator[None]:
+  """Raises `CheckFailedError` if a check of the server fails in the block."""
+  try:
+    yield
+  except tf.errors.InvalidArgumentError as error:
+    sentence = errors.failed_check(error)
+    if sentence is None:
+      raise
+    raise CheckFailedError(None, None, sentence) from error
 
 
 def _compile(
@@ -99,7 +117,8 @@ class _Local:
     leaves = []
     if self._type.parameter is not None:
       leaves = values.leaves_of(arg, values.without_placement(self._type.parameter))
-    outputs = self._function(*map(values.tensor_of, leaves))
+    with _sentence_of_failed_check():
+      outputs = self._function(*map(values.tensor_of, leaves))
     return values.value_of(outputs, self._type.result)
 
 
@@ -161,13 +180,8 @@ class _Round:
           sum_.add(total, value)
           for sum_, total, value in zip(self._sums, totals, results[self._num_plain :])
       ]
-    try:
+    with _sentence_of_failed_check():
       outputs = self._update(*state, *self._report(*plain), *totals)
-    except tf.errors.InvalidArgumentError as error:
-      sentence = errors.failed_check(error)
-      if sentence is None:
-        raise
-      raise tf.errors.InvalidArgumentError(None, None, sentence) from error
     return values.value_of(outputs[len(state) :], self._type.result)
 
   def _leaves(self, arg: Any) -> tuple[list[tf.Tensor], list[list[values.Leaf]]]:

@@ -66,7 +66,8 @@ def estimate(
 
   Args:
     model: The model, with its initial weights.
-    public_examples: Arrays `(x, y)` whose first dimension counts examples.
+    public_examples: Arrays whose first dimension counts examples, in a structure that
+      `local_training.x_and_y` takes.
     training: The clients' local training.
     client_examples: Number of examples of a client.
     rounds: Number of rounds, at least 1.
@@ -76,7 +77,7 @@ def estimate(
   Raises:
     ValueError: If the public examples don't make two clients, or the loss is not finite.
   """
-  x, y = tf.nest.map_structure(np.asarray, public_examples)
+  x, y = local_training.x_and_y(tf.nest.map_structure(np.asarray, public_examples))
   order = np.random.default_rng(seed).permutation(len(y))
   half = len(y) // 2
   num_clients = (len(y) - half) // client_examples

@@ -1,6 +1,7 @@
 """Fashion-MNIST (Xiao et al. 2017) from IDX files, split evenly among clients."""
 
 import gzip
+import os
 import pathlib
 from typing import Optional
 
@@ -13,7 +14,9 @@ from tasks.datasets import task as task_lib
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_CLASSES = 10
 _IDX_UNSIGNED_BYTES = 0x800
-_DIRECTORY = '/usr/share/datasets/fashion-mnist'  # Debian's package.
+# Of Debian's package, and of `tf.keras.datasets.fashion_mnist.load_data`.
+_DIRECTORIES = ('/usr/share/datasets/fashion-mnist', '~/.keras/datasets/fashion-mnist')
+_TORCHVISION = 'FashionMNIST/raw'  # Within the `root` of `torchvision.datasets.FashionMNIST`.
 _FILES = [
     f'{part}-{values}-ubyte.gz'
     for part in ('train', 't10k') for values in ('images-idx3', 'labels-idx1')
@@ -32,15 +35,19 @@ def read(directory: Optional[str]) -> tuple[task_lib.Examples, task_lib.Examples
   """Returns training and test images uint8[N, 28, 28, 1] with labels int32[N].
 
   Args:
-    directory: Directory of the files; None for Debian's package.
+    directory: Directory of the files, packed or not, or torchvision's `root` with them; None for
+      Debian's package, or else the files that Keras has downloaded.
 
   Raises:
     InputError: If a file is missing or damaged.
   """
+  directories = [os.path.expanduser(path) for path in _DIRECTORIES]
+  if directory:
+    directories = [directory, pathlib.Path(directory, _TORCHVISION)]
   paths = files.find(
-      directory or _DIRECTORY, _FILES,
+      directories, _FILES,
       "Install Debian's package dataset-fashion-mnist (apt-get install dataset-fashion-mnist), or"
-      ' name the directory of its four *-ubyte.gz files with --data_dir',
+      ' name the directory of its four *-ubyte.gz files, or of these unpacked, with --data_dir',
   )
   return _read_images(*paths[:2]), _read_images(*paths[2:])
 
@@ -58,7 +65,7 @@ def _read_images(images_file: pathlib.Path, labels_file: pathlib.Path) -> task_l
 
 def _read_idx(path: pathlib.Path, item_shape: tuple[int, ...]) -> np.ndarray:
   """Reads an IDX file of unsigned bytes: magic and sizes as big-endian int32, then values."""
-  with gzip.open(path) as file:
+  with (gzip.open if path.suffix == '.gz' else open)(path, 'rb') as file:
     content = file.read()
   header = np.frombuffer(content, '>u4', 2 + len(item_shape))
   magic, *shape = header.tolist()

@@ -9,13 +9,26 @@ import numpy as np
 from tasks import errors
 
 
-def find(directory: str, names: Sequence[str], remedy: str) -> list[pathlib.Path]:
-  """Returns the paths of files of a directory; raises `InputError` if one does not exist."""
-  paths = [pathlib.Path(directory, name) for name in names]
-  for path in paths:
-    if not path.is_file():
-      raise errors.InputError(f'{path} does not exist. {remedy}.')
-  return paths
+def find(
+    directories: Sequence[str | pathlib.Path], names: Sequence[str], remedy: str
+) -> list[pathlib.Path]:
+  """Returns the paths of files, from the first of the directories that has them all.
+
+  A file FILE.gz may be there as FILE, unpacked.
+
+  Raises:
+    InputError: If no directory has them all; names a file that the first one lacks.
+  """
+  missing = []
+  for directory in directories:
+    paths = [
+        path if path.is_file() or path.suffix != '.gz' else path.with_suffix('')
+        for path in (pathlib.Path(directory, name) for name in names)
+    ]
+    if all(path.is_file() for path in paths):
+      return paths
+    missing += [pathlib.Path(directory, n) for n, p in zip(names, paths) if not p.is_file()]
+  raise errors.InputError(f'{missing[0]} does not exist. {remedy}.')
 
 
 @contextlib.contextmanager

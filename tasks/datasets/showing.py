@@ -22,13 +22,17 @@ def confusion_table(
   width = max(map(len, class_names)) + 3
 
   def show(model, test):
+    import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+    from tasks.models import predictions  # pylint: disable=g-import-not-at-top
+
     x, y = test
     logits = [
         model.predict_on_batch(model.initial_weights, x[i : i + _BATCH], training=False)
         for i in range(0, len(x), _BATCH)
     ]
-    predicted = np.concatenate(logits).argmax(axis=1)
-    table = np.bincount(num * y + predicted, minlength=num**2).reshape(num, num)
+    predicted = predictions.predicted_labels(tf.concat(logits, 0), tf.constant(y)).numpy()
+    table = np.bincount((num * y + predicted).ravel(), minlength=num**2).reshape(num, num)
     percent = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     lines = [_TITLE, ' ' * (width + 2) + ''.join(f'{i:>4}' for i in range(num))]
     for i, (name, row) in enumerate(zip(class_names, percent)):

@@ -1,5 +1,6 @@
 """Street View House Numbers (Netzer et al. 2011) from its .mat files, split evenly."""
 
+from collections.abc import Mapping
 import pathlib
 
 import numpy as np
@@ -23,7 +24,7 @@ def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
   )
   if split.directory is None:
     raise errors.InputError(f'{names[0]} does not exist. {remedy}.')
-  paths = files.find(split.directory, names, remedy)
+  paths = files.find([split.directory], names, remedy)
   train, extra, test = map(_read_mat, paths)
   x, y = map(np.concatenate, zip(train, extra))
   source = f'real: SVHN, {len(x):,} training images (train and extra)'
@@ -32,10 +33,8 @@ def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
 
 def _read_mat(path: pathlib.Path) -> task_lib.Examples:
   """Returns images uint8[N, 32, 32, 3] and labels int32[N]; the file's label 10 is digit 0."""
-  import scipy.io  # pylint: disable=g-import-not-at-top
-
   with files.reading(path):
-    content = scipy.io.loadmat(path)
+    content = _read_variables(path)
     images = np.moveaxis(content['X'], -1, 0)
     labels = content['y'].reshape(-1)
     files.check_labels(labels, 1, _NUM_CLASSES)
@@ -44,6 +43,19 @@ def _read_mat(path: pathlib.Path) -> task_lib.Examples:
           f'images {images.dtype}{images.shape} for {len(labels)} labels, not uint8[N, 32, 32, 3]'
       )
   return np.ascontiguousarray(images), labels.astype(np.int32) % _NUM_CLASSES
+
+
+def _read_variables(path: pathlib.Path) -> Mapping[str, np.ndarray]:
+  """Returns the variables X and y of a .mat file of any version."""
+  import scipy.io  # pylint: disable=g-import-not-at-top
+
+  try:
+    return scipy.io.loadmat(path)
+  except NotImplementedError:  # MATLAB 7.3: an HDF5 file, with dimensions in reverse order.
+    import h5py  # Comes with TensorFlow.  pylint: disable=g-import-not-at-top
+
+    with h5py.File(path) as file:
+      return {name: np.transpose(file[name]) for name in ('X', 'y')}
 
 
 TASK = task_lib.Task(

@@ -60,11 +60,17 @@ class SplitModel(tff.learning.models.FunctionalModel):
     )
     self.body = body
 
+  @property
+  def num_classes(self) -> int:
+    """The number of classes; two if there is one logit."""
+    return max(2, len(self.initial_weights[0][-1]))
+
   def head(self) -> tff.learning.models.FunctionalModel:
     """Returns the last layer as a model of features and labels."""
     *_, kernel, bias = self.initial_weights[0]
     _, labels = self.input_spec
-    spec = tf.TensorSpec([*labels.shape, len(kernel)], _FEATURE_TYPE), labels
+    sizes = [size for size in labels.shape[1:] if size != 1]  # Labels may be a column [N, 1].
+    spec = tf.TensorSpec([None, *sizes, len(kernel)], _FEATURE_TYPE), labels
     identity = lambda weights, features: tf.cast(features, tf.float32)  # noqa: E731
     return SplitModel(identity, (kernel, bias), self.loss, spec)
 

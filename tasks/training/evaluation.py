@@ -11,6 +11,7 @@ from fedsmp_tff import local_training
 from fedsmp_tff.program import loop
 from tasks import datasets
 from tasks.datasets import task as task_lib
+from tasks.models import predictions
 from tasks.training import experiment as experiment_lib
 
 # Largest shard: as fast as larger ones (1.7 s for 2,000 sequences of 80 characters on two CPU
@@ -61,7 +62,7 @@ def build(
     output = model.predict_on_batch((weights.trainable, weights.non_trainable), x, training=False)
     size = tf.shape(y, tf.int64)[0]
     counts = tf.stack([kind(y) for kind in kinds])
-    agrees = tf.equal(tf.argmax(output, axis=-1, output_type=tf.int32), y)
+    agrees = tf.equal(predictions.predicted_labels(output, y), y)
     not_first = tf.range(1, tf.rank(counts))
     # The mean over no examples is not a number.
     loss = tf.math.multiply_no_nan(model.loss(output, y), tf.cast(size, tf.float32))

@@ -19,6 +19,7 @@ from tasks import datasets
 from tasks import errors
 from tasks.cli import options
 from tasks.cli import settings as settings_lib
+from tasks.datasets import checks
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 from tasks.models import split as split_lib
@@ -103,16 +104,20 @@ class Experiment:
     A run that resumes keeps its `sigma`: with other versions a search may end at another digit.
 
     Raises:
-      InputError: If a setting does not fit the model or the data, or data are missing.
+      InputError: If a setting does not fit the model or the data, the data do not fit the model, or
+        data are missing.
     """
     task = datasets.TASKS[settings.task]
     initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
     task_model = task.build_model(settings.task_options, initializer)
+    checks.check_spec(settings.task, task_model.input_spec)
     model = _trained_model(settings, task_model)
     split = task_lib.Split(
         seeds.partition, settings.public_examples or 0, settings.validation_examples or 0, data_dir
     )
     data = task.load(settings.task_options, split)
+    num_classes = getattr(task_model, 'num_classes', None)
+    checks.check_data(settings.task, data, task_model.input_spec, num_classes, task.padding)
     _check_public(settings, data)
     sparsifier = settings.system.sparsifier(settings, data)
     shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]

@@ -70,7 +70,8 @@ def split(
   *body_weights, kernel, bias = weights.trainable
   features_of = _features_fn(lambda x: model.body(body_weights, x), model.input_spec[0])
   [(features, labels)] = features_of([public])
-  whitening = split_lib.whitening(features[np.asarray(is_scored(tf.constant(labels)))])
+  scored = np.reshape(is_scored(tf.constant(labels)), features.shape[:-1])
+  whitening = split_lib.whitening(features[scored])
   body = split_lib.FrozenBody(model.body, tuple(body_weights), *whitening)
   return body, body.head_of(kernel, bias)
 

@@ -48,6 +48,19 @@ def test_a_field_that_is_missing_is_refused_and_others_are_not_read():
     errors.check_fields(3, {})
 
 
+@pytest.mark.parametrize('in_graph', [False, True])
+def test_a_tensor_after_a_check_needs_its_condition(in_graph):
+  def positive(x):
+    return errors.after_check(x > 0, f'{1} of [it].', x)
+
+  function = tf.function(positive) if in_graph else positive
+  assert function(tf.constant(2)) == 2
+  with pytest.raises(tf.errors.InvalidArgumentError, match=r'1 of \[it\]\.') as raised:
+    function(tf.constant(0))
+  if in_graph:
+    assert errors.failed_check(raised.value) == '1 of [it].'
+
+
 @pytest.mark.parametrize('text, sentence', [
     ('Graph execution error:\n\nDetected at node Assert\nassertion failed: [Of [3] slots.]'
      ' [Condition x == y] [x = ] [2]\n\t [[{{node Assert}}]]', 'Of [3] slots.'),

@@ -82,6 +82,18 @@ class TestComputation:
       _build(sparsifiers.Dense(), training=training)
 
 
+  def test_warns_of_the_moving_averages_of_a_model(self):
+    plain = tiny_models.linear_regression()
+    averages = np.zeros(2, np.float32), np.ones(2, np.float32)
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=(plain.initial_weights[0], averages), loss_fn=plain.loss,
+        predict_on_batch_fn=plain.predict_on_batch, input_spec=plain.input_spec,
+    )
+    with pytest.warns(UserWarning, match='batch normalization.*Use .*GroupNormalization'):
+      fedsmp_tff.build_fed_smp(
+          model, linear_runs.training(), processes.factory(sparsifiers.Dense())
+      )
+
   @pytest.mark.parametrize('has_dropout, seed', [(True, 0), (True, 7), (True, None), (False, 7)])
   def test_warns_of_random_numbers_that_do_not_follow_from_the_seed(self, has_dropout, seed):
     model = tiny_models.linear_regression()
@@ -104,6 +116,24 @@ class TestExecution:
     process, fixed = build(), _FIXED.get(name)
     linear_runs.check_two_rounds(process, scale, clip, topk=name.endswith('topk'), fixed=fixed)
     linear_runs.check_only_a_secure_sum_of_integers(process, kept=len(fixed or range(4)))
+
+  @pytest.mark.parametrize('keys, public_keys', [('xy', None), ('yx', 'xy')])
+  def test_examples_in_mappings_train_to_the_weights_of_pairs(self, keys, public_keys):
+    def form(pair, names=keys):
+      examples = dict(zip('xy', pair))
+      return collections.OrderedDict((name, examples[name]) for name in names) if names else pair
+
+    pairs = tiny_models.linear_regression()
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=pairs.initial_weights, predict_on_batch_fn=pairs.predict_on_batch,
+        loss_fn=pairs.loss, input_spec=form(pairs.input_spec),
+    )
+    public = form(linear_runs.PUBLIC, public_keys)
+    process = processes.fed_smp(
+        model, linear_runs.training(), sparsifiers.TopK(num=4, public_examples=public),
+        clients_per_round=linear_runs.CLIENTS, clipping_norm=0.5, noise_multiplier=0.0,
+    )
+    linear_runs.check_two_rounds(process, 1.0, 0.5, topk=True, form=form)
 
   def test_topk_s_own_training_has_its_own_learning_rate(self):
     own = linear_runs.training(

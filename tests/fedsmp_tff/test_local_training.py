@@ -1,6 +1,8 @@
 """Tests of local training: of clients, and on public data."""
 
+import collections
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import flattening
 from fedsmp_tff import local_training
+from fedsmp_tff import runtime
 from fedsmp_tff import sparsifiers
 from tests.support import linear_runs
 from tests.support import tiny_models
@@ -74,6 +77,30 @@ class TestComputation:
       local_training.LocalTraining(tf.keras.optimizers.SGD(), 3, epochs=1)
 
 
+  @pytest.mark.parametrize('non_trainable, warns', [
+      ([np.zeros(3), np.ones(3)], True),
+      ([np.ones([2, 3]), np.ones(3), np.zeros(3), np.ones(3)], True),
+      ([], False),
+      ([np.ones([2, 3]), np.zeros(3)], False),  # A frozen dense layer.
+      ([np.ones(3), np.zeros(3)], False),  # A frozen group normalization.
+      ([np.full(3, 0.2), np.full(3, 1.3)], False),  # Averages of a trained model.
+      ([np.zeros(3), np.ones(4)], False),
+  ])
+  def test_warns_of_moving_averages_before_training(self, non_trainable, warns):
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter('always')
+      local_training.warn_of_moving_averages(non_trainable)
+    assert ['batch normalization' in str(warning.message) for warning in caught] == [True] * warns
+
+  @pytest.mark.parametrize('examples, found', [
+      ({'pixels': 1, 'label': 2}, r"keys \['pixels', 'label'\]"), ({'x': 1, 'y': 2, 'w': 3}, 'keys'),
+      ((1, 2, 3), 'tuple'), (np.zeros([2, 3]), 'ndarray'),
+  ])
+  def test_refuses_examples_without_x_and_y(self, examples, found):
+    with pytest.raises(ValueError, match=f'pairs .x, y. or mappings.*Found {found}'):
+      local_training.x_and_y(examples)
+
+
 class TestExecution:
 
   @pytest.mark.parametrize('num_examples, batch_size', [(7, 3), (2, 5)])
@@ -117,6 +144,15 @@ class TestExecution:
     # Adam's first step is its rate, whatever the gradient.
     for part in _train(training, tiny_models.regression_examples(4)):
       np.testing.assert_allclose(np.abs(part), 0.01, rtol=1e-3)
+
+  def test_mappings_are_as_pairs_in_any_order_of_keys(self):
+    x, y = tiny_models.regression_examples(9)
+    training = local_training.LocalTraining(_SGDM, 2, epochs=2)
+    expected = _train(training, (x, y))
+    for form in (
+        collections.OrderedDict(y=y, x=x), collections.namedtuple('Example', 'x y')(x, y),
+    ):
+      tf.nest.map_structure(np.testing.assert_array_equal, _train(training, form), expected)
 
   def test_examples_of_a_dataset(self):
     x, y = tiny_models.regression_examples(5)
@@ -185,6 +221,28 @@ class TestPublicUpdate:
       cuts.update(right)
     # Six of 35 at random are one and the same with probability 35^-5.
     assert len(cuts) > 1
+
+  @pytest.mark.parametrize('clients', [None, 2])
+  @pytest.mark.parametrize('value, rate', [(np.nan, 0.1), (1.0, 3e38)])  # NaN, infinity.
+  def test_an_update_that_is_not_finite_is_an_error_and_no_ranking(self, value, rate, clients):
+    x, y = linear_runs.PUBLIC
+    x = np.concatenate([np.full_like(x[:1], value), x[1:]])
+    training = local_training.LocalTraining(
+        tff.learning.optimizers.build_sgdm(rate), 8, steps=1
+    )
+    factory = fedsmp_tff.FedSmpFactory(
+        fedsmp_tff.TopK(
+            num=4, public_examples=(x, y), training=training, public_clients=clients
+        ),
+        fedsmp_tff.Mechanism(2, clipping_norm=1.0, noise_multiplier=1.0),
+    )
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(), linear_runs.training(), factory
+    )
+    with pytest.raises(
+        runtime.CheckFailedError, match='^The update on public data is not finite, and would'
+    ):
+      process.initialize()
 
   def test_public_labels_may_have_another_dtype_than_clients(self):
     x, labels = linear_runs.PUBLIC[0], np.arange(_NUM) % 3

@@ -58,7 +58,7 @@ def check_only_a_secure_sum_of_integers(process, kept):
   assert report.values == tff.TensorType(np.int32, [kept])
 
 
-def check_two_rounds(process, scale, clip, topk=False, fixed=None):
+def check_two_rounds(process, scale, clip, topk=False, fixed=None, form=lambda pair: pair):
   """Checks two rounds without noise against NumPy.
 
   Args:
@@ -67,6 +67,7 @@ def check_two_rounds(process, scale, clip, topk=False, fixed=None):
     clip: C; None: no clipping.
     topk: Whether it keeps the top coordinates of an update on `PUBLIC`.
     fixed: The coordinates of every round, if no state has them.
+    form: Makes the examples that the process takes of a pair (x, y).
   """
   state = process.initialize()
   for _ in range(2):
@@ -79,7 +80,8 @@ def check_two_rounds(process, scale, clip, topk=False, fixed=None):
     if fixed is not None:
       coordinates = fixed
     expected = numpy_reference.mean_without_noise(updates, coordinates, scale, clip)
-    output = process.next(state, datasets())
+    data = [tf.data.Dataset.from_tensor_slices(form(e)) for e in examples()]
+    output = process.next(state, data)
     state = output.state
     moved = flat(before) - flat(process.get_model_weights(state))
     # Steps of the encoding are under 1e-5 (16 d/k over 2^28); floats add to that.

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import randomness
 from fedsmp_tff import released as released_lib
+from fedsmp_tff import runtime
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import adaptive_clipping
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
@@ -225,3 +226,33 @@ class TestMemory:
     assert after.clipping_norm == state.clipping_norm != start.clipping_norm
     _, after, measurements = _one_round(steps, state, updates[1:])
     assert measurements['released'] == 1 and np.any(after.memory.total != state.memory.total)
+
+
+class _GivenMask(sparsifiers.SizedSparsifier):
+  """Chooses the coordinates that a test gives."""
+
+  def choose(self, context):
+    return tf.constant(self.given)
+
+
+class TestCoordinates:
+
+  @pytest.mark.parametrize('given, held', [
+      ([0, 0, 0], 1), ([5, 2, 5], 2), ([1, 2, 6], 1), ([-1, 2, 3], 1),
+  ])
+  def test_a_mask_that_repeats_or_leaves_the_range_fails_before_clients_train(self, given, held):
+    mask = _GivenMask(num=3, mask_rounds=held)
+    object.__setattr__(mask, 'given', given)
+    process = processes.factory(mask, 2).create(tff.TensorType(np.float32, [6]))
+    with pytest.raises(
+        runtime.CheckFailedError,
+        match='^`_GivenMask.choose` returned a coordinate twice or one that is not from 0 to 5, so',
+    ):
+      process.initialize()
+
+  def test_the_ends_of_the_range_in_any_order_are_a_mask(self):
+    mask = _GivenMask(num=3)
+    object.__setattr__(mask, 'given', [5, 2, 0])
+    process = processes.factory(mask, 2).create(tff.TensorType(np.float32, [6]))
+    output = process.next(process.initialize(), [np.ones(6, np.float32)] * 2)
+    np.testing.assert_allclose(output.result, [1, 0, 1, 0, 0, 1], atol=1e-6)

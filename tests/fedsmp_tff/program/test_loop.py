@@ -324,3 +324,23 @@ class TestGoingOn:
         _run([])
     for child in {*psutil.Process().children()} - {*before}:  # TFF leaves its worker behind.
       child.kill()
+
+
+def test_warns_of_batch_normalization_inside_a_layer_of_a_stock_process():
+  # TFF warns of a layer of the model itself only.
+  def model_fn():
+    layers = tf.keras.layers
+    inside = tf.keras.Sequential([layers.Dense(3), layers.BatchNormalization()])
+    return tff.learning.models.from_keras_model(
+        tf.keras.Sequential([layers.InputLayer((4,)), inside, layers.Dense(2)]),
+        loss=tf.keras.losses.MeanSquaredError(),
+        input_spec=(tf.TensorSpec([None, 4]), tf.TensorSpec([None, 2])),
+    )
+
+  process = tff.learning.algorithms.build_unweighted_fed_avg(
+      model_fn, tff.learning.optimizers.build_sgdm(0.1),
+      model_aggregator=processes.factory(fedsmp_tff.Dense(), 2),
+      metrics_aggregator=fedsmp_tff.no_client_metrics,
+  )
+  with pytest.warns(UserWarning, match='batch normalization.*Use .*GroupNormalization'):
+    _run([], rounds=0, process=process)

@@ -15,6 +15,24 @@ def _load(directory, num_public=0):
   return fashion_mnist.load(12, task_lib.Split(0, num_public, directory=str(directory)))
 
 
+def _copy(data_dir, folder, packed):
+  """Copies the files to another folder, packed or not."""
+  folder.mkdir(parents=True)
+  for path in data_dir.iterdir():
+    content = path.read_bytes()
+    if packed:
+      (folder / path.name).write_bytes(content)
+    else:
+      (folder / path.stem).write_bytes(gzip.decompress(content))
+
+
+def _assert_equal(data, expected):
+  assert data.rows() == expected.rows() and data.split_digest == expected.split_digest
+  for own, other in zip([*data.clients, data.test], [*expected.clients, expected.test]):
+    np.testing.assert_array_equal(own[0], other[0])
+    np.testing.assert_array_equal(own[1], other[1])
+
+
 class TestExecution:
 
   def test_all_images_go_to_clients_and_the_public_set(self, data_dir):
@@ -30,6 +48,27 @@ class TestExecution:
     assert rows(images, labels) == rows(*parts['train'])
     np.testing.assert_array_equal(data.test[0][..., 0], parts['t10k'][0])
     np.testing.assert_array_equal(data.test[1], parts['t10k'][1])
+
+  @pytest.mark.parametrize('folder, packed', [
+      ('', False), ('FashionMNIST/raw', False), ('FashionMNIST/raw', True),
+  ])
+  def test_unpacked_files_and_torchvision_s_folder_are_the_same_clients(
+      self, data_dir, tmp_path, folder, packed
+  ):
+    _copy(data_dir, tmp_path / 'other' / folder, packed)
+    _assert_equal(_load(tmp_path / 'other', 8), _load(data_dir, 8))
+
+  def test_without_debian_s_package_the_files_of_keras_are_read(
+      self, data_dir, tmp_path, monkeypatch
+  ):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    _, *others = fashion_mnist._DIRECTORIES
+    monkeypatch.setattr(fashion_mnist, '_DIRECTORIES', (tmp_path / 'no_package', *others))
+    split = task_lib.Split(0)
+    with pytest.raises(errors.InputError, match='no_package/train-images.*gz does not exist'):
+      fashion_mnist.load(12, split)
+    _copy(data_dir, tmp_path / '.keras/datasets/fashion-mnist', packed=True)
+    _assert_equal(fashion_mnist.load(12, split), _load(data_dir))
 
   @pytest.mark.parametrize('damage', [
       lambda b: b[: len(b) // 2],

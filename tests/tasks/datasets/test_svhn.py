@@ -1,5 +1,6 @@
 """Tests of SVHN from small .mat files."""
 
+import h5py
 import numpy as np
 import pytest
 import scipy.io
@@ -31,6 +32,23 @@ class TestExecution:
     np.testing.assert_array_equal(x[3], images[..., 3])
     np.testing.assert_array_equal(y, np.where(labels == 10, 0, labels)[:, 0])
     assert x.dtype == np.uint8 and y.dtype == np.int32
+
+  def test_files_of_matlab_7_3_are_the_same_clients(self, parts, tmp_path):
+    expected = _load(tmp_path, 2)
+    for path in tmp_path.glob('*.mat'):
+      variables = scipy.io.loadmat(path)
+      with h5py.File(path, 'w', userblock_size=512) as file:
+        for name in ('X', 'y'):
+          file[name] = variables[name].T
+      with open(path, 'r+b') as file:  # The version, 0x0200, and the order of bytes.
+        file.write(b'MATLAB 7.3 MAT-file'.ljust(124) + b'\x00\x02IM')
+      with pytest.raises(NotImplementedError):
+        scipy.io.loadmat(path)
+    data = _load(tmp_path, 2)
+    for own, other in zip([*data.clients, data.test], [*expected.clients, expected.test]):
+      np.testing.assert_array_equal(own[0], other[0])
+      np.testing.assert_array_equal(own[1], other[1])
+      assert own[0].dtype == np.uint8 and own[1].dtype == np.int32
 
   def test_no_directory_and_no_file(self, tmp_path):
     for directory in (None, tmp_path):

@@ -66,6 +66,21 @@ class TestComputation:
     for array, other in zip(model.head().initial_weights[0], model.initial_weights[0][-2:]):
       np.testing.assert_array_equal(array, other)
 
+  def test_a_column_of_labels_has_a_feature_vector_per_example(self):
+    model = _model()
+    column = split.SplitModel(
+        model.body, model.initial_weights[0], model.loss,
+        (model.input_spec[0], tf.TensorSpec([None, 1], tf.int32)),
+    )
+    x, y = column.head().input_spec
+    assert x == model.head().input_spec[0] and y.shape.as_list() == [None, 1]
+    images, labels = _examples(40, seed=1)
+    bodies = [
+        features_lib.split(model, _weights(model), (images, y), _all)[0]
+        for y in (labels, labels[:, np.newaxis])
+    ]
+    np.testing.assert_array_equal(bodies[0].matrix, bodies[1].matrix)
+
 
 class TestExecution:
 

@@ -56,6 +56,25 @@ class TestExecution:
     assert labels(20, 1) == labels(20, 1) != labels(20, 2)
     assert [len(shard) for shard in evaluation.shards_of((x, y))] == [121] * 5
 
+  def test_one_logit_and_a_column_of_labels_count_one_by_one(self):
+    # Compared with a column, the predictions of five examples would make 25 comparisons.
+    y = np.array([[1], [0], [1], [1], [0]], np.int64)
+    x = np.array([[2], [-1], [3], [-4], [5]], np.float32)  # The logits: three of them right.
+    model = tff.learning.models.FunctionalModel(
+        initial_weights=((np.ones([1, 1], np.float32),), ()),
+        predict_on_batch_fn=tf.function(lambda weights, x, training: tf.matmul(x, weights[0][0])),
+        loss_fn=lambda output, y, sample_weight=None: tf.reduce_mean(
+            tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(y, tf.float32), output)
+        ),
+        input_spec=(tf.TensorSpec([None, 1]), tf.TensorSpec([None, 1], tf.int64)),
+    )
+    weights = tff.learning.models.ModelWeights(*model.initial_weights)
+    measure = evaluation.build(model, lambda labels: tf.ones_like(labels, tf.bool))
+    result = measure(weights, evaluation.shards_of((x, y)))
+    assert result.accuracy == pytest.approx(3 / 5)
+    margins = np.where(y, x, -x).astype(np.float64)
+    assert result.loss == pytest.approx(np.mean(np.log1p(np.exp(-margins))), rel=1e-5)
+
   def test_labels_of_sequences_count_one_by_one(self):
     model = rnn.character_rnn(11, 3, (5, 4), 7, 0, initializers.KerasInitializer(0))
     weights = tff.learning.models.ModelWeights(*model.initial_weights)

@@ -37,10 +37,11 @@ def _owners(*ids):
 @pytest.fixture
 def built(monkeypatch):
   """Returns a function that builds the run of two clients, with given owners of the other data."""
-  def build(*flags, sigma=None, has_public=True, **owners):
-    examples = np.zeros([4, 28, 28, 1], np.float32), np.zeros(4, np.int32)
+  def build(*flags, sigma=None, has_public=True, label=0, label_type=np.int32, **owners):
+    examples = np.zeros([4, 28, 28, 1], np.uint8), np.zeros(4, np.int32)
+    client = examples[0], np.full(4, label, label_type)
     data = task_lib.TaskData(
-        (examples, examples), examples, examples if has_public else None, 'made up',
+        (examples, client), examples, examples if has_public else None, 'made up',
         ('ann', 'bob'), **owners
     )
     task = dataclasses.replace(
@@ -89,6 +90,25 @@ class TestComputation:
       built(public_owners=_owners('bob', 'cid'))
     built(public_owners=_owners('cid'))
     built(public_owners=_owners())
+
+  def test_data_that_do_not_fit_the_model_are_refused(self, built):
+    with pytest.raises(errors.InputError, match="--task=tiny: client 'bob' has labels of int64"):
+      built(label_type=np.int64)
+    built(label=9)
+    with pytest.raises(errors.InputError, match="client 'bob' has wrong labels: label 10 is not one of 0 to 9"):
+      built(label=10)
+
+  def test_a_model_of_labels_that_are_no_classes_is_refused_before_data_load(
+      self, built, monkeypatch
+  ):
+    built()
+    task = datasets.TASKS['tiny']
+    regression = tiny_models.linear_regression()
+    task = dataclasses.replace(task, build_model=lambda *unused: regression, load=None)
+    monkeypatch.setitem(datasets.TASKS, task.name, task)
+    s = _settings('--algorithm=dp_fedavg', task=task.name)
+    with pytest.raises(errors.InputError, match='labels must be classes'):
+      experiment.Experiment.build(s, experiment.make_seeds(1, None))
 
   def test_a_task_without_the_public_examples_that_were_requested(self, built):
     with pytest.raises(errors.InputError, match='--task=tiny has no public examples. Return'):
@@ -178,6 +198,13 @@ class TestExecution:
       expected = [1, 0.99, 0.99**2] if 'clip_schedule' in flag else [1, 1, 1]
       assert [float(r['clipping_norm']) for r in rows[1:]] == pytest.approx(expected, rel=1e-6)
     assert len(epsilons) == 1 and len(stories) == 3
+
+  def test_a_public_update_that_is_not_finite_ends_the_run_with_a_sentence(
+      self, data_dir, tmp_path, capsys
+  ):
+    flags = ('--algorithm=fedsmp_topk', '--learning_rate=1e30', '--local_epochs=4', '--seed=1')
+    assert commands.main(commands.tiny(data_dir, tmp_path / 'out', *flags)) == 1
+    assert 'tasks.run: The update on public data is not finite' in capsys.readouterr().err
 
   @pytest.mark.slow
   @pytest.mark.parametrize('flags', [
