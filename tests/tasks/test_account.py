@@ -199,9 +199,10 @@ class TestLedger:
     assert 'with the same seed: their noise is equal' in err and 'epsilon =' not in out
 
   def test_what_no_run_wrote_ends_with_a_sentence(self, tmp_path, capsys):
-    computable = {'slots without clients': (dict(spec=dict(noise_multiplier=0)), [0])}
-    beyond = {f'sigma {s}': (dict(spec=dict(noise_multiplier=s)), [0]) for s in (5e-324, 1e-9)}
-    beyond['integers'] = dict(spec=dict(noise='discrete_gaussian', num_values=2**62)), [0]
+    computable = {
+        f'sigma {s}': (dict(spec=dict(noise_multiplier=s)), [0]) for s in (0, 5e-324, 1e-9)
+    }
+    beyond = {'integers': (dict(spec=dict(noise='discrete_gaussian', num_values=2**62)), [0])}
     for cases, status in ((malformed_ledgers.CASES, 1), (beyond, 2), (computable, 0)):
       for name, case in cases.items():
         malformed_ledgers.write(tmp_path / 'privacy_ledger.jsonl', *case)
