@@ -50,6 +50,11 @@ def printable(text: Any, max_characters: Optional[int] = None) -> str:
   return ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def describe_array(array: Any) -> str:
+  """Returns the type and the shape of an array, such as `float32[3, 4]`."""
+  return f'{array.dtype}{[*array.shape]}'
+
+
 def reason(error: Exception) -> str:
   """Returns the first line of an error's text, without TensorFlow's node names."""
   if isinstance(error, OSError) and error.strerror:

@@ -14,6 +14,7 @@ from fedsmp_tff import local_training
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff.runtime import graphs
 
 # Operations that draw from a generator of the process. Others have an attribute `seed2`.
 _RANDOM_OPS = frozenset([
@@ -135,7 +136,7 @@ def build_fed_smp(
   ):
     if not isinstance(value, kind):
       raise TypeError(f'`{name}` must be a `{kind.__name__}`{remedy}. Found {type(value)}.')
-  local_training.warn_of_moving_averages(model.initial_weights[1])
+  local_training.warn_about_batch_norm(model.initial_weights[1])
   steps = _Algorithm1(model, training, aggregator, server_optimizer, seed)
 
   initial_state = tff.tensorflow.computation(steps.initial_state)
@@ -185,9 +186,7 @@ def _random_ops(comp: tff.framework.ConcreteComputation) -> list[str]:
   """Returns the names of operations of a computation that draw from a generator of the process."""
   content = tff.framework.serialize_computation(comp).tensorflow.graph_def.value
   graph_def = tf.compat.v1.GraphDef.FromString(content)
-  nodes = [*graph_def.node]
-  for function in graph_def.library.function:
-    nodes += function.node_def
+  nodes = graphs.all_nodes(graph_def)
   return sorted({n.op for n in nodes if n.op in _RANDOM_OPS or 'seed2' in n.attr})
 
 

@@ -269,7 +269,7 @@ def x_and_y(examples: Any) -> tuple[Any, Any]:
   )
 
 
-def warn_of_moving_averages(non_trainable: Sequence[Any]) -> None:
+def warn_about_batch_norm(non_trainable: Sequence[Any]) -> None:
   """Warns of batch normalization, by initial values of its moving averages: zeros, then ones.
 
   TFF itself warns of Keras models if the layer is not inside another. Averages of a model that was

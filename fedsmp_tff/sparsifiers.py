@@ -190,7 +190,8 @@ class TopK(SizedSparsifier):
 
   Attributes:
     public_examples: A pair (x, y) of arrays whose first dimension counts the examples, or a mapping
-      with these keys, such as `fedsmp_tff.examples_of(dataset)`. The guarantee does not cover these examples.
+      with these keys, such as `fedsmp_tff.examples_of(dataset)`. The guarantee does not cover these
+      examples.
     training: A `LocalTraining` on the public data, with its own learning rate; None: the clients'
       training, at their learning rate of the round.
     public_clients: Number of pseudo-clients, each with an equal part of the examples, redrawn each

@@ -158,7 +158,9 @@ def _expand(pattern: str) -> list[str]:
   """Returns the paths that match a pattern, which a shell does not expand in --ledger=PATTERN."""
   if os.path.exists(pattern) or pattern == glob.escape(pattern):
     return [pattern]
-  if not (paths := sorted(glob.glob(pattern))):
+  # A sweep's directory has its logs next to its runs.
+  paths = [path for path in sorted(glob.glob(pattern)) if os.path.basename(path) != 'logs']
+  if not paths:
     raise errors.InputError(
         f'--ledger={pattern} matches no directory. Correct the pattern, or name the --output_dir of'
         ' each run.'
@@ -218,13 +220,14 @@ def _account_for_runs(run_dirs: list[str], options: Options) -> None:
 
 @contextlib.contextmanager
 def _computing() -> Iterator[None]:
-  """Raises `InputError` in this block if the numbers of a ledger are beyond what can be computed."""
+  """Raises `InputError` if the numbers of a ledger are beyond what the block can compute."""
   try:
     yield
   except (ArithmeticError, MemoryError, TypeError, ValueError) as error:
     raise errors.InputError(
-        f'epsilon of these ledgers can\'t be computed ({type(error).__name__}: {error}). Their'
-        ' numbers, above, are not those of a run that tasks.run can do: name other runs.'
+        f'epsilon of these ledgers can\'t be computed ({type(error).__name__}: {error}). Either no'
+        ' run of tasks.run has their numbers, above, or an accountant of --accountant is wrong. Name'
+        ' other runs, or correct it.'
     ) from None
 
 

@@ -84,10 +84,13 @@ def _main(options: Options) -> None:
 def _write(path: str, measured: dict[str, Any]) -> None:
   """Writes a JSON file, if there is a path; the file that it replaces is whole until then."""
   if path:
-    unfinished = f'{path}.unfinished'
+    unfinished = pathlib.Path(f'{path}.unfinished')
     with errors.writing_to('json', path):
-      pathlib.Path(unfinished).write_text(json.dumps(measured, indent=2), encoding='utf-8')
-      os.replace(unfinished, path)
+      try:
+        unfinished.write_text(json.dumps(measured, indent=2), encoding='utf-8')
+        os.replace(unfinished, path)
+      finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _machine() -> dict[str, float]:
@@ -166,7 +169,7 @@ def _rounds(part: str, repeats: int) -> Iterator[tuple[str, float]]:
 
 
 def _slots(repeats: int) -> Iterator[tuple[str, float]]:
-  """Yields seconds, by implementation, of rounds of a tiny model, whose clients take less time than their slots."""
+  """Yields seconds of rounds with a tiny model, whose clients cost less than their slots."""
   import tensorflow as tf
   import tensorflow_federated as tff
 

@@ -71,5 +71,6 @@ def refusing_unseeded_draws(seed: int) -> Iterator[None]:
       raise
     raise InputError(
         f'--seed={seed}: the model draws random numbers without a seed, as dropout does, so that no'
-        ' two runs would be equal. Give a seed to the layers that draw, or remove --seed.'
+        ' two runs would be equal. Remove such layers, or remove --seed. (With a seed of their own'
+        ' they run, but two runs still differ.)'
     ) from None

@@ -249,7 +249,8 @@ def _run(runs: Sequence[_Run]) -> int:
             minutes.append((time.monotonic() - begin) / 60)
             finished.clean(run.directory)
             left = sum(not other.is_done() for other in runs[number:])
-            print(f'{place} {minutes[-1]:.1f} min, {run.result()}; {_left_text(left, minutes)}', flush=True)
+            took = f'{minutes[-1]:.1f} min, {run.result()}'
+            print(f'{place} {took}; {_left_text(left, minutes)}', flush=True)
           else:
             failed.append(run)
       if signals:

@@ -23,7 +23,7 @@ from fedsmp_tff.privacy import sampling as sampling_lib
 _TENTHS = tuple(1 + x / 10 for x in range(1, 100))
 _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))  # The orders of Opacus 0.x, which the paper used.
-_MAX_STEPS_TO_DELTA = 100
+_MAX_USEFUL_STEPS_TO_DELTA = 100
 _MIN_NOISE, _MAX_NOISE = 1e-3, 1e6  # Less has no proof here; more is accounted as this much.
 _COARSENESS = 16  # Factor on the grid step at the start of a search for sigma.
 
@@ -151,7 +151,7 @@ class Accountant(abc.ABC):
     distance = sum(params.distance * num for params, num in rounds)
     of_delta = self.of_delta([(params._replace(distance=0.0), num) for params, num in rounds])
     epsilon = of_delta(delta)
-    for _ in range(_MAX_STEPS_TO_DELTA):
+    for _ in range(_MAX_USEFUL_STEPS_TO_DELTA):
       if math.isinf(epsilon) or not distance:
         return epsilon
       left = delta - (1 + math.exp(min(epsilon, 700))) * distance
@@ -173,7 +173,7 @@ class _Rdp(Accountant):
   def _divergence(self, round_params: Round, order: float) -> float:
     """Returns the Rényi divergence of one round at the order."""
 
-  def _least_divergence(self, round_params: Round, order: float) -> float:
+  def _min_divergence(self, round_params: Round, order: float) -> float:
     """Returns the divergence, at most that of a round in which all clients take part."""
     unsampled = order / 2 / round_params.unsampled_noise_multiplier**2
     return min(self._divergence(round_params, order), unsampled)
@@ -186,7 +186,7 @@ class _Rdp(Accountant):
         if math.log1p(-1 / order) - math.log(delta * order) / (order - 1) >= self._upper_bound:
           continue
         orders.append(order)
-        bounds.append(sum(self._least_divergence(params, order) * num for params, num in rounds))
+        bounds.append(sum(self._min_divergence(params, order) * num for params, num in rounds))
         # Infinite where dp-accounting's series diverges.
         if self._upper_bound <= bounds[-1] < math.inf:
           break
@@ -250,13 +250,13 @@ class _Pld(Accountant):
     """Returns the privacy loss of one round on a grid of the step."""
 
   def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
-    described = [
+    components = [
         (sigma, rate, probability * num)
         for params, num in rounds for sigma, rate, probability in self.components(params)
     ]
-    step = pld.step_of(described, self._coarseness)  # Of the common grid of all rounds' losses.
+    step = pld.step_of(components, self._coarseness)  # Of the common grid of all rounds' losses.
     bounds = [pld.unsampled([(params.unsampled_noise_multiplier, num) for params, num in rounds])]
-    if step < pld.MAX_STEP:
+    if step < pld.MAX_USEFUL_STEP:
       bounds.append(pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds]))
     return lambda delta: self.rdp(min(b(delta) for b in bounds)).epsilon(rounds, delta)
 

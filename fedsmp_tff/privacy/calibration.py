@@ -9,7 +9,7 @@ from scipy import optimize
 MOST_ROUNDS = 10**6
 _SMALL_EPSILON, _LARGE_EPSILON = 1e-9, 1e6  # For 0 and infinity, which have no logarithm.
 _FIRST_WIDTH, _TOLERANCE = 0.25, 1e-8  # In log sigma.
-_MOST_STEPS = 20
+_MAX_STEPS = 20
 # A step of this size leaves a thousandth of it as error: the slopes on both grids are that close.
 _LAST_STEP = 1e-4
 
@@ -66,7 +66,7 @@ def refine_sigma(
   excess, fast_excess = _excess(epsilon_fn, epsilon), _excess(fast_epsilon_fn, epsilon)
   x = math.log(start)
   slope = (fast_excess(x + _LAST_STEP) - fast_excess(x)) / _LAST_STEP
-  for _ in range(_MOST_STEPS if slope < 0 else 0):
+  for _ in range(_MAX_STEPS if slope < 0 else 0):
     step = max(-1.0, min(1.0, excess(x) / slope))
     x -= step
     if abs(step) < _LAST_STEP:

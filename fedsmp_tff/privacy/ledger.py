@@ -26,8 +26,6 @@ from fedsmp_tff.privacy import ledger_fields
 from fedsmp_tff.privacy import spec as spec_lib
 
 _SUM, _ENTRY = 'sum', 'entry'
-# Fields of the first line that a resumed run must match.
-_HEAD = ledger_fields.HEAD
 REMEDY = (
     'Restore the latest backup, and add the rounds that it lacks, or epsilon counts too few'
     " (docs/privacy.md, 'A damaged ledger')"
@@ -131,7 +129,8 @@ class Ledger(contextlib.AbstractContextManager):
     self._budget = budget
     self._rounds, self._sums, self._size = [], [], 0
     seed_digest = '' if seed is None else _digest_of_seed(seed)
-    head = dict(zip(_HEAD, (run, data, initial_weights, self.seeded, seed_digest, spec)))
+    values = run, data, initial_weights, self.seeded, seed_digest, spec
+    head = dict(zip(ledger_fields.HEAD, values))
     existed = self._path.exists()
     with self._writing():
       self._file = open(self._path, 'ab', buffering=0)
@@ -155,7 +154,7 @@ class Ledger(contextlib.AbstractContextManager):
       is_locked = False
     if existed or self._path.stat().st_size:
       recorded = read(self._path)
-      if names := [name for name in _HEAD if getattr(recorded, name) != head[name]]:
+      if names := [name for name in ledger_fields.HEAD if getattr(recorded, name) != head[name]]:
         raise LedgerError(
             f"{self._path} belongs to another run (other {', '.join(names)}). Restore this run's"
             ' ledger.'
@@ -315,7 +314,7 @@ def read(path: os.PathLike[str]) -> Record:
   try:
     head, *entries = parsed
     return Record(
-        **ledger_fields.of_first_line(head), rounds=[*map(ledger_fields.round_of, entries)],
+        **ledger_fields.parse_first_line(head), rounds=[*map(ledger_fields.parse_round, entries)],
         size=sum(map(len, lines)), sums=sums,
     )
   # ArithmeticError: a specification that no encoding and no accountant can compute with.

@@ -11,7 +11,7 @@ from typing import Any
 from fedsmp_tff import errors
 from fedsmp_tff.privacy import spec as spec_lib
 
-# Names of fields in `ledger.Record` too.
+# Fields of the first line, and of `ledger.Record`, that a resumed run must match.
 HEAD = ('run', 'data', 'initial_weights', 'seeded', 'seed_digest', 'spec')
 ROUND = 'round'
 _VERSION = 1
@@ -19,13 +19,15 @@ _KINDS = {
     **dict.fromkeys(('id', *HEAD), (str,)), 'ledger': (int,), 'seeded': (bool,), 'spec': (dict,),
 }
 _SPEC_KINDS = {
-    **dict.fromkeys(('population', 'clients_per_round', 'rounds', 'num_slots', 'min_reports'), (int,)),
+    **dict.fromkeys(
+        ('population', 'clients_per_round', 'rounds', 'num_slots', 'min_reports'), (int,)
+    ),
     **dict.fromkeys(('noise_multiplier', 'clipping_norm', 'delta'), (int, float)),
     **dict.fromkeys(('sampling', 'noise'), (str,)),
     **dict.fromkeys(('num_values', 'bits'), (int, type(None))), 'allow_large_delta': (bool,),
 }
 _NORM, _INFINITE = 'clipping_norm', 'inf'  # JSON has no infinity: C of a run that does not clip.
-# More slots than a sum in 32 bits allows. The cost of integer noise has a term for each.
+# More than a sum in 32 bits can hold. The time for integer noise grows with the number of slots.
 _MAX_SLOTS = 2**23
 _MAX_ROUND = 2**31 - 1
 
@@ -37,17 +39,17 @@ def first_line(fields: dict[str, Any]) -> dict[str, Any]:
     fields: The fields of `ledger.Record` in it, and others.
 
   Raises:
-    ValueError: If `of_first_line` would refuse it.
+    ValueError: If `parse_first_line` would refuse it.
   """
   spec = dataclasses.asdict(fields['spec'])
   if spec[_NORM] == math.inf:
     spec[_NORM] = _INFINITE
   content = {'ledger': _VERSION, **fields, 'spec': spec}
-  of_first_line(content)
+  parse_first_line(content)
   return content
 
 
-def of_first_line(content: Any) -> dict[str, Any]:
+def parse_first_line(content: Any) -> dict[str, Any]:
   """Returns the fields of `ledger.Record` in a first line.
 
   Raises:
@@ -72,7 +74,7 @@ def of_first_line(content: Any) -> dict[str, Any]:
   return fields | {'spec': spec_lib.PrivacySpec(**spec)}
 
 
-def round_of(entry: dict[str, Any]) -> int:
+def parse_round(entry: dict[str, Any]) -> int:
   """Returns the round of an entry; raises ValueError if it is not the number of a round."""
   errors.check_fields(entry, {ROUND: (int,)})
   if not 0 <= entry[ROUND] <= _MAX_ROUND:

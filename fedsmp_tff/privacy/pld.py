@@ -29,8 +29,8 @@ from dp_accounting import gaussian_mechanism
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
 import numpy as np
-from scipy import stats
 
+from fedsmp_tff.privacy import divergences
 from fedsmp_tff.privacy import gaussian_loss
 
 _ADDED, _REMOVED, _REPLACED = (
@@ -38,8 +38,8 @@ _ADDED, _REMOVED, _REPLACED = (
 )
 # Connect the Dots keeps a loss's mean and adds at most the square of half a step to its variance:
 # a quarter of a percent with steps of a tenth of the standard deviation.
-_STEPS_A_STDDEV = 10
-_MOST_STEP = 1e-4
+_STEPS_PER_STDDEV = 10
+_MAX_STEP = 1e-4
 _MAX_STEPS = 200_000  # Bounds the grid with little noise, where losses are large.
 # Bounds the grid of the composed loss, and so memory and time. After a million rounds its width is
 # at most 100,000 standard deviations of one round's loss, since dp-accounting bounds it by few
@@ -47,7 +47,7 @@ _MAX_STEPS = 200_000  # Bounds the grid with little noise, where losses are larg
 _MAX_COMPOSED_STEPS = 1_000_000
 _LOG_TAIL = -math.log(1e-15 / 2)  # Each tail's mass that dp-accounting cuts off the composed loss.
 _MAX_ORDER = 20  # Of dp-accounting's Chernoff bounds of the composed loss, over the largest loss.
-MAX_STEP = 10.0  # Larger steps, with hardly any noise, say less than `unsampled`.
+MAX_USEFUL_STEP = 10.0  # Larger steps, with hardly any noise, say less than `unsampled`.
 _TOLERANCE = 1e-15  # Of the closed form's epsilon.
 _ROUNDS_KEPT = 16
 _NEVER = 1e-100  # A probability that the charge for rounding covers.
@@ -82,7 +82,7 @@ def step_of(rounds: Sequence[tuple[float, float, float]], coarseness: int = 1) -
       num * rate * (1 - rate) * _loss_at(1, sigma, rate) ** 2 for sigma, rate, num in rounds
   )
   return max(
-      min(coarseness * _MOST_STEP, stddev / _STEPS_A_STDDEV),
+      min(coarseness * _MAX_STEP, stddev / _STEPS_PER_STDDEV),
       coarseness * largest / _MAX_STEPS,
       coarseness * _composed_width(variance, largest) / _MAX_COMPOSED_STEPS,
       _MIN_STEP * _ROUNDING * num_rounds,
@@ -138,10 +138,10 @@ def poisson(
 def truncation(population: int, clients_per_round: int, num_slots: int) -> tuple[float, float]:
   """Returns the probability that the other clients fill the slots; then, that one takes part."""
   rate = clients_per_round / population
-  full = float(stats.binom.sf(num_slots - 1, population - 1, rate))
+  full = divergences.probability_of_more(num_slots - 1, population - 1, rate)
   if full < _NEVER:
     return 0.0, 0.0
-  overflow = float(stats.binom.sf(num_slots, population, rate))
+  overflow = divergences.probability_of_more(num_slots, population, rate)
   return full, overflow * num_slots / full / population
 
 

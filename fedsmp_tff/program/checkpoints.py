@@ -153,8 +153,9 @@ class Checkpoints:
       # NumPy does not know bfloat16, and reads its bytes without a type.
       if array.dtype.kind == 'V' and arrays[name].dtype == f'V{array.dtype.itemsize}':
         arrays[name] = arrays[name].view(array.dtype)
-      if (actual := _type(arrays[name])) != _type(array):
-        raise unusable(f'is of another model or algorithm ({name} is {actual}, not {_type(array)})')
+      wanted = errors.describe_array(array)
+      if (actual := errors.describe_array(arrays[name])) != wanted:
+        raise unusable(f'is of another model or algorithm ({name} is {actual}, not {wanted})')
     if not np.array_equal(run_id, self._run_id) or arrays['rounds_done'] != rounds_done:
       raise unusable('is of another run or round')
     self._last_round = rounds_done
@@ -196,8 +197,3 @@ def _arrays(state: ProgramState) -> dict[str, np.ndarray]:
       '/'.join(urllib.parse.quote(str(key), safe='') for key in path): np.asarray(leaf)
       for path, leaf in tree.flatten_with_path(state)
   }
-
-
-def _type(array: np.ndarray) -> str:
-  """Returns the type and shape in words, such as `float32[5]`."""
-  return f'{array.dtype}{list(array.shape)}'

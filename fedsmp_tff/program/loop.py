@@ -120,7 +120,7 @@ def run(
     state, rounds_done = process.initialize(), 0
     if not hasattr(process, 'mechanism'):  # `build_fed_smp` warns itself.
       weights = process.get_model_weights(state)
-      local_training.warn_of_moving_averages(getattr(weights, 'non_trainable', ()))
+      local_training.warn_about_batch_norm(getattr(weights, 'non_trainable', ()))
   stopped_by = None
   try:
     if progress.reported is None:

@@ -49,7 +49,7 @@ class Graph:
     graph_def = tf.compat.v1.GraphDef.FromString(self.graph_def)
     # Variables, tables and changed functions get names that no other function's have.
     prefix = uuid.uuid4().hex
-    if any(node.op == 'ReduceDataset' for node in _nodes(graph_def)):
+    if any(node.op == 'ReduceDataset' for node in all_nodes(graph_def)):
       _rename_functions(graph_def, prefix)
       _replace_reductions(graph_def)
     for node in _resources(graph_def):
@@ -176,7 +176,7 @@ def _rename_functions(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
   for function in graph_def.library.function:
     name = function.signature.name
     names[name] = function.signature.name = f'{prefix}_{name}'
-  for node in _nodes(graph_def):
+  for node in all_nodes(graph_def):
     node.op = names.get(node.op, node.op)
     for value in node.attr.values():
       for called in ([value.func] if value.HasField('func') else value.list.func):
@@ -210,7 +210,7 @@ def _replace_reductions(graph_def: tf.compat.v1.GraphDef) -> None:
 
 
 def _loop(reduction: tf.compat.v1.NodeDef, step: Any) -> Any:
-  """Returns a concrete function of a reduction's inputs that calls its function `step` in a loop."""
+  """Returns a concrete function of a reduction's inputs that calls its `step` in a loop."""
   step.attr.pop('_tf_data_function', None)  # TensorFlow does not optimize what has this mark.
   types = [tf.as_dtype(argument.type) for argument in step.signature.input_arg]
   num_state, num_others = (len(reduction.attr[key].list.type) for key in ('Tstate', 'Targuments'))
@@ -256,17 +256,17 @@ def _loop(reduction: tf.compat.v1.NodeDef, step: Any) -> Any:
 
 def _rename_outputs(function: Any, names: Collection[str]) -> None:
   """Renames the outputs of former reductions where their function uses them."""
-  def renamed(reference):
+  def rename(reference):
     name, _, output = reference.partition(':')  # Of 'NODE:components:3'.
     return f'{name}:output:{output.split(":")[1]}' if output and name in names else reference
 
   for node in function.node_def:
-    node.input[:] = map(renamed, [*node.input])
+    node.input[:] = map(rename, [*node.input])
   for name, reference in function.ret.items():
-    function.ret[name] = renamed(reference)
+    function.ret[name] = rename(reference)
 
 
-def _nodes(graph_def: tf.compat.v1.GraphDef) -> list[tf.compat.v1.NodeDef]:
+def all_nodes(graph_def: tf.compat.v1.GraphDef) -> list[tf.compat.v1.NodeDef]:
   """Returns the nodes of a graph and of its functions."""
   nodes = [*graph_def.node]
   for function in graph_def.library.function:
@@ -276,7 +276,7 @@ def _nodes(graph_def: tf.compat.v1.GraphDef) -> list[tf.compat.v1.NodeDef]:
 
 def _resources(graph_def: tf.compat.v1.GraphDef) -> list[tf.compat.v1.NodeDef]:
   """Returns the nodes of variables and tables."""
-  return [node for node in _nodes(graph_def) if 'shared_name' in node.attr]
+  return [node for node in all_nodes(graph_def) if 'shared_name' in node.attr]
 
 
 def _run_first(graph_def: tf.compat.v1.GraphDef, init_op: str) -> None:

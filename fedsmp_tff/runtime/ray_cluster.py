@@ -146,7 +146,10 @@ class RayWorkers(workers_lib.Workers):
         return _check_reachable(self._head)
       except ConnectionError as error:
         if num_failed == _MAX_FAILED_CHECKS:
-          raise WorkersLostError(f'The head node is lost: {error}. Start a new cluster.') from None
+          raise WorkersLostError(
+              f'The head node is lost: {error}. Start a new cluster; a run with checkpoints resumes'
+              ' there.'
+          ) from None
       time.sleep(_SECONDS_BETWEEN_CHECKS)
 
   def _collect(self, cohort, calls) -> Iterator[workers_lib.Result]:

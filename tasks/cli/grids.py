@@ -2,8 +2,8 @@
 
 A grid is text. `#` begins a comment, `all:` a line of flags that every run has; each other line
 is one run, or several: `--p={0.1,0.2}` stands for both, as in a shell, and several braces for
-every combination. A --flagfile is relative to the grid's directory, or built-in. Blank lines separate
-paragraphs: with several seeds, a paragraph is run with all of them, seed by seed, before the next
+every combination. A --flagfile is relative to the grid's directory, or built-in. Blank lines
+separate paragraphs: with several seeds, a paragraph is run with all of them, seed by seed, before the next
 paragraph begins. A comment after a run is its title: figures of the grids `ablation/TASK` show it.
 """
 
@@ -120,8 +120,9 @@ def read(grid: str) -> list[list[Cell]]:
     if is_common:
       common = flags
     elif flags:
+      title = text.partition(' #')[2].strip()
       for chosen in itertools.product(*map(_choices, (*common, *flags))):
-        cell = Cell.of((_absolute(flag, path.parent) for flag in chosen), text.partition(' #')[2].strip())
+        cell = Cell.of((_absolute(flag, path.parent) for flag in chosen), title)
         if cell.name not in seen:
           seen[cell.name] = cell
           paragraphs[-1].append(cell)

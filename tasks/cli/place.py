@@ -101,9 +101,9 @@ def context(settings: PlaceSettings) -> Iterator[None]:
             f'--ray_address={settings.ray_address}: {reason}. Start the cluster with'
             ' `ray start --head`, or remove the flag.'
         )
-      elif isinstance(error, OSError):
+      elif isinstance(error, OSError) and settings.runtime == 'ray':
         text += ' Set TMPDIR (or RAY_TMPDIR) to a directory that can be written, for Ray\'s files.'
-      elif settings.devices is not None:
+      elif settings.devices is not None and '--devices' in reason:
         text = reason.replace('--devices', f'--devices={",".join(settings.devices)}') + '.'
       raise errors.InputError(text) from None
     if settings.runtime == 'ray':

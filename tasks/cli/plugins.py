@@ -59,7 +59,6 @@ class Registry(dict[str, _T]):
     self[name] = plugin
     return plugin
 
-
   def title(self, name: str) -> str:
     """Returns the title of a plug-in; of one that no flag of this command named, the name."""
     return self[name].title if name in self else name

@@ -168,7 +168,8 @@ def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.F
         and paper_tables.is_same_sigma(row.noise_multiplier, sigma)
     }
     label = f'{masked.title}: the paper, {paper.rounds:,} rounds'
-    is_drawn = label in accuracy_axes.get_legend_handles_labels()[1]  # For the other reading.
+    # The paper's points stand for both readings of rand-k: draw them once.
+    is_drawn = label in accuracy_axes.get_legend_handles_labels()[1]
     if (paper_points := sorted(of_paper.items())) and not is_drawn:
       accuracy_axes.plot(*zip(*paper_points), 'o:', color=color, markerfacecolor='none', label=label)
     used += drawn

@@ -53,6 +53,7 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
     if 'epsilon' in found:
       library_errors.check_fields(found, _PRIVATE_KINDS)
       float(found['epsilon'])
+      found['guarantee_status'] = library_errors.printable(found['guarantee_status'])
   except (OSError, ValueError):
     return {}
   if (
@@ -84,7 +85,7 @@ def text(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> 
   if 'epsilon' in found:
     lines.append(
         f'  epsilon = {float(found["epsilon"]):.4g} for {found["rounds_charged"]} charged rounds'
-        f' ({library_errors.printable(found["guarantee_status"])})'
+        f' ({found["guarantee_status"]})'
     )
   return '\n'.join([*lines, f'  all results are in {path / run_directory.SUMMARY}'])
 
@@ -121,8 +122,8 @@ def load_model(
       raise FileNotFoundError(errno.ENOENT, f'it has no {run_directory.WEIGHTS}')
   except (OSError, ValueError) as error:
     raise errors.InputError(
-        f'{path} has no finished run. Name the --output_dir of one, or let the run finish first'
-        f' ({library_errors.reason(error)}).'
+        f'{path} has no finished run ({library_errors.reason(error)}). Name the --output_dir of one,'
+        ' or let the run finish first.'
     ) from None
   flags = config['flags']
   if task is None and (task := datasets.TASKS.get(config['task'])) is None:
@@ -134,8 +135,8 @@ def load_model(
   own = task.options and _own_options(task, flags)
   if (initializer := str(flags.get('initializer'))) not in initializers.INITIALIZERS:
     raise errors.InputError(
-        f'{path} has --initializer={initializer}, which is none. Load it with the version that'
-        ' trained it.'
+        f'{path} has --initializer={initializer}, which this version does not have. Load it with'
+        ' the version that trained it.'
     )
   model = task.build_model(own, initializers.INITIALIZERS[initializer](0))
   remedy = 'Restore it from a backup, or pass the `task` that it was trained with.'

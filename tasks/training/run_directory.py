@@ -226,14 +226,18 @@ def read_weights(path: pathlib.Path, like: tuple[Any, Any], remedy: str) -> Any:
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
 
-  expected = [None if a is None else _form(np.asarray(a)) for a in tf.nest.flatten(like)]
+  expected = [
+      None if array is None else library_errors.describe_array(np.asarray(array))
+      for array in tf.nest.flatten(like)
+  ]
   try:
     # Without pickles, which are programs.
     with np.load(path, allow_pickle=False) as file:
       arrays = [file[name] for name in file]
-    forms = [*map(_form, arrays)]
+    forms = [*map(library_errors.describe_array, arrays)]
     if len(forms) != len(expected) or any(e not in (None, f) for f, e in zip(forms, expected)):
-      raise ValueError(f'its arrays are {", ".join(forms)}, those of the model {expected}')
+      wanted = ', '.join(form or 'any' for form in expected)
+      raise ValueError(f'its arrays are {", ".join(forms)}, those of the model {wanted}')
   # NumPy raises these on files that are no archives of arrays, or cut ones.
   except (
       ArithmeticError, AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError,
@@ -243,11 +247,6 @@ def read_weights(path: pathlib.Path, like: tuple[Any, Any], remedy: str) -> Any:
         f'{path} can\'t be read ({type(error).__name__}: {error}). {remedy}'
     ) from None
   return tff.learning.models.ModelWeights(*tf.nest.pack_sequence_as(like, arrays))
-
-
-def _form(array: np.ndarray) -> str:
-  """Returns type and shape, such as `float32[3, 4]`."""
-  return f'{array.dtype}{[*array.shape]}'
 
 
 def read_config(run_dir: pathlib.Path) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class TestComputation:
   def test_warns_of_moving_averages_before_training(self, non_trainable, warns):
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter('always')
-      local_training.warn_of_moving_averages(non_trainable)
+      local_training.warn_about_batch_norm(non_trainable)
     assert ['batch normalization' in str(warning.message) for warning in caught] == [True] * warns
 
   @pytest.mark.parametrize('examples, found', [

@@ -105,9 +105,9 @@ def test_loops_have_the_results_of_the_reductions_that_they_replace(numbers):
 
 def test_no_reduction_is_left_to_be_optimized_in_every_call():
   graph_def = tf.compat.v1.GraphDef.FromString(_reductions().graph_def)
-  assert sum(node.op == 'ReduceDataset' for node in graphs._nodes(graph_def)) == 3
+  assert sum(node.op == 'ReduceDataset' for node in graphs.all_nodes(graph_def)) == 3
   graphs._replace_reductions(graph_def)
-  assert not any(node.op == 'ReduceDataset' for node in graphs._nodes(graph_def))
+  assert not any(node.op == 'ReduceDataset' for node in graphs.all_nodes(graph_def))
 
 
 def _client(x, y):
