@@ -202,8 +202,8 @@ class TestLedger:
     computable = {
         f'sigma {s}': (dict(spec=dict(noise_multiplier=s)), [0]) for s in (0, 5e-324, 1e-9)
     }
-    beyond = {'integers': (dict(spec=dict(noise='discrete_gaussian', num_values=2**62)), [0])}
-    for cases, status in ((malformed_ledgers.CASES, 1), (beyond, 2), (computable, 0)):
+    computable['integers'] = dict(spec=dict(noise='discrete_gaussian', num_values=2**62)), [0]
+    for cases, status in ((malformed_ledgers.CASES, 1), (computable, 0)):
       for name, case in cases.items():
         malformed_ledgers.write(tmp_path / 'privacy_ledger.jsonl', *case)
         found, out, err = self._account(capsys, f'--ledger={tmp_path}')

@@ -100,7 +100,7 @@ class TestExecution:
   def test_names_of_a_run_import_nothing_but_for_a_flag(self, tmp_path, runs, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / 'somebodys.py').write_text(
+    (tmp_path / 'strangers.py').write_text(
         'import dataclasses\nimport pathlib\nfrom tasks import datasets\nfrom tasks import systems\n'
         'pathlib.Path("ran").touch()\n'
         'TASK = dataclasses.replace(datasets.TASKS["svhn"], name="own", title="The own task")\n'
@@ -108,19 +108,19 @@ class TestExecution:
     )
     path = runs('a', [0.1, 0.2], algorithm='fedavg', clients_per_round=50) / 'config.json'
     config = json.loads(path.read_text())
-    names = dict(task='somebodys', algorithm='somebodys')
+    names = dict(task='strangers', algorithm='strangers')
     path.write_text(json.dumps(config | names | {'flags': config['flags'] | names}))
     cells, text = _report(tmp_path)
-    assert not (tmp_path / 'ran').exists() and 'somebodys' not in sys.modules
+    assert not (tmp_path / 'ran').exists() and 'strangers' not in sys.modules
     (row,) = cells[_OTHERS]
-    assert (row['task'], row['algorithm'], row['final (%)']) == ('somebodys', 'somebodys', '20.00')
+    assert (row['task'], row['algorithm'], row['final (%)']) == ('strangers', 'strangers', '20.00')
     assert 'clients_per_round = 50' in row['with'] and 'batch_size = ' in row['with']
-    assert cells['List of runs'][0]['method'] == 'somebodys'
-    assert '![somebodys: accuracy over rounds and uplink](somebodys_rounds.png)' in text
+    assert cells['List of runs'][0]['method'] == 'strangers'
+    assert '![strangers: accuracy over rounds and uplink](strangers_rounds.png)' in text
     for registry, item in ((datasets.TASKS, 'svhn'), (systems.SYSTEMS, 'fedavg')):
-      monkeypatch.setitem(registry, 'somebodys', registry[item])  # Removed at the end.
-      monkeypatch.delitem(registry, 'somebodys')
-    cells, text = _report(tmp_path, '--task=somebodys', '--algorithm=somebodys')
+      monkeypatch.setitem(registry, 'strangers', registry[item])  # Removed at the end.
+      monkeypatch.delitem(registry, 'strangers')
+    cells, text = _report(tmp_path, '--task=strangers', '--algorithm=strangers')
     assert (tmp_path / 'ran').exists() and '![The own task: accuracy over rounds' in text
     assert cells['List of runs'][0]['method'] == 'The method'
     assert 'clients_per_round = 50' in cells[_OTHERS][0]['with']

@@ -121,7 +121,7 @@ class TestRun:
 class TestLedger:
 
   # For a process without noise; each refused process differs from it in one thing.
-  _SPEC = fedsmp_tff.PrivacySpec(_POPULATION, 2, 3, 0.0, 1.0, 1e-3, sampling='fixed_size')
+  _SPEC = fedsmp_tff.PrivacySpec(_POPULATION, 2, 3, 0.0, 1.0, 1e-5, sampling='fixed_size')
 
   def test_a_round_is_recorded_before_it_begins(self, tmp_path, monkeypatch):
     path, recorded = tmp_path / 'ledger.jsonl', []
@@ -249,7 +249,7 @@ class TestGoingOn:
     # Where time decides, there is none for checkpoints but the first and the last.
     monkeypatch.setattr(checkpoints_lib, '_MAX_FRACTION_OF_TIME', 0.0)
     spec = fedsmp_tff.PrivacySpec(
-        _POPULATION, 2, 5, noise_multiplier, 1.0, 1e-3, sampling='fixed_size'
+        _POPULATION, 2, 5, noise_multiplier, 1.0, 1e-5, sampling='fixed_size'
     )
     c, rounds = checkpoints_lib.Checkpoints(tmp_path / 'checkpoints'), []
     write = c._write
@@ -306,7 +306,7 @@ class TestGoingOn:
 
   @pytest.mark.parametrize('recorded', [False, True])
   def test_an_unseeded_draw_is_never_repeated_by_a_copy(self, tmp_path, monkeypatch, recorded):
-    spec = fedsmp_tff.PrivacySpec(_POPULATION, 2, 5, 0.0, 1.0, 1e-3, sampling='fixed_size')
+    spec = fedsmp_tff.PrivacySpec(_POPULATION, 2, 5, 0.0, 1.0, 1e-5, sampling='fixed_size')
     ledger = lambda path: ledger_lib.Ledger(path / 'ledger.jsonl', spec)  # noqa: E731
     draws = self._draws(tmp_path, monkeypatch, None, ledger if recorded else None)
     assert [len(part) for part in draws] == [3, 4, 4]

@@ -123,7 +123,7 @@ class TestComputation:
   def test_only_a_run_without_a_seed_is_valid(self, seed, built):
     made = built(*([] if seed is None else [f'--seed={seed}']))
     assert made.guarantee_status == ('valid' if seed is None else 'simulated')
-    assert ('SIMULATION' in plan.text(made)) == (seed is not None)
+    assert ('SIMULATION' in plan.text(made, 0)) == (seed is not None)
     client = made.client_data()(0)
     assert isinstance(client, dict) == (seed is not None)
     assert len(client if seed is None else client['examples']) == 4
