@@ -107,7 +107,7 @@ class TestSomebodysFiles:
 
   @pytest.mark.parametrize('fields, sentence', [
       (dict(task='somebodys.module'), 'is a run of --task=somebodys.module, which is not built in'),
-      (dict(task='../x'), 'has no finished run \(`task` must be a name or a module'),
+      (dict(task='../x'), r'has no finished run \(`task` must be a name or a module'),
       (dict(flags={'initializer': '\x1b[31m'}), 'which this version does not have. Load it with the version'),
       (dict(flags={'initializer': []}), 'which this version does not have. Load it with the version'),
       (dict(flags={'initializer': 'torch'}, task='svhn'), r'its arrays are float32\[5, 5, 1, 2\]'),
