@@ -26,6 +26,7 @@ from typing import NamedTuple
 from fedsmp_tff.mechanism import integer_noise
 
 _ROUNDING_VARIANCE = 3.0  # t^2.
+_EXACT_SUMS = 1000  # A term each.
 
 
 class DominatingGaussian(NamedTuple):
@@ -48,7 +49,9 @@ def dominating_gaussian(lattice: integer_noise.Lattice) -> DominatingGaussian:
   share, num = lattice.share_variance, lattice.min_reports
   variance = share * num - _ROUNDING_VARIANCE
   rounding = 2 * _ratio(_ROUNDING_VARIANCE)
-  sums = sum(_ratio(share * i / (i + 1)) for i in range(1, num))
+  sums = sum(_ratio(share * i / (i + 1)) for i in range(1, min(num, _EXACT_SUMS)))
+  # Later ratios are smaller: their variances grow.
+  sums += max(0, num - _EXACT_SUMS) * _ratio(share * _EXACT_SUMS / (_EXACT_SUMS + 1))
   return DominatingGaussian(
       math.sqrt(variance / lattice.squared_norm_bound),
       lattice.num_integers * (rounding + sums) + lattice.statistical_distance,

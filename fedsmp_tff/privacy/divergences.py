@@ -1,7 +1,8 @@
 """Rényi divergences of one round, by dp-accounting, for the RDP accountants.
 
 (order - 1) times a divergence is the logarithm of a sum that is near 1 for tiny q / sigma. There,
-rounding may leave zero or less, which would prove epsilon = 0. A margin covers it.
+rounding may leave zero or less, which would prove epsilon = 0. A margin, relative to logarithms
+above one, covers it.
 """
 
 import functools
@@ -67,4 +68,4 @@ def _sampled(order: float, sampling_rate: float, noise_multiplier: float) -> flo
 @functools.lru_cache(2**15)
 def _divergence(order: float, event: dp_accounting.DpEvent, *relation) -> float:
   (divergence,) = rdp.RdpAccountant([order], *relation).compose(event).rdp
-  return max(divergence, 0.0) + _ROUNDING / (order - 1)
+  return max(divergence, 0.0) + _ROUNDING * max(1 / (order - 1), divergence)

@@ -186,7 +186,8 @@ class Checkpoints:
       os.fsync(descriptor)
     finally:
       os.close(descriptor)
-    saved = self._saved()
+    # Directories are of an earlier version, and are left alone.
+    saved = {num: path for num, path in self._saved().items() if not path.is_dir()}
     for rounds_done in sorted(saved)[:-_KEEP]:
       saved[rounds_done].unlink(missing_ok=True)
 

@@ -122,6 +122,11 @@ def budget(
         f'--epsilon_budget={epsilon:g} is spent: {out.path} has had a run without noise, whose'
         ' epsilon is infinite. Name another directory.'
     )
+  if experiment.settings.seed is None and any(record.seeded and record.rounds for record in former):
+    raise errors.InputError(
+        f'--epsilon_budget={epsilon:g} can\'t include the seeded run that {out.path} has had:'
+        ' anyone who knows its seed can remove its noise. Name another directory.'
+    )
   try:
     return budget_lib.EpsilonBudget(epsilon, experiment.spec, [record.charged for record in former])
   except ValueError as error:

@@ -186,6 +186,17 @@ class TestExecution:
     assert commands.main([*given, '--overwrite', '--epsilon_budget=1000']) == 1
     assert 'with the same seed: their noise is equal' in capsys.readouterr().err
 
+  def test_a_budget_of_fresh_noise_includes_no_seeded_run(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
+    monkeypatch.setattr(task_lib, 'digest_of_split', lambda *parts: 'one division')
+    out = tmp_path / 'a'
+    assert commands.main(commands.tiny(data_dir, out, '--seed=0')) == 0
+    capsys.readouterr()
+    given = commands.tiny(data_dir, out, '--overwrite', '--epsilon_budget=1000')
+    assert 'anyone who knows its seed can remove its noise' in commands.say(capsys, *given[1:])
+    assert (out / 'summary.json').exists()
+
   def test_a_run_without_noise_leaves_its_directory_no_budget(
       self, data_dir, tmp_path, capsys, monkeypatch
   ):

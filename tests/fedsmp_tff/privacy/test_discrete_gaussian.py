@@ -126,3 +126,16 @@ class TestExecution:
     parts += [deviation(lattice.share_variance * i / (i + 1)) / 2 for i in range(1, 8)]
     found = discrete_gaussian.dominating_gaussian(lattice).distance - lattice.statistical_distance
     assert found == pytest.approx(lattice.num_integers * sum(parts), rel=1e-6)
+
+  @pytest.mark.parametrize('min_reports', [10, 1000, 1001, 5000])
+  def test_the_distance_of_many_shares_is_at_least_its_exact_sum(self, min_reports, monkeypatch):
+    lattice = _lattice(num_slots=min_reports, min_reports=min_reports, bits=20, noise_multiplier=2.0)
+    # Small shares, whose ratios can be seen; the guarantee needs larger ones.
+    monkeypatch.setattr(integer_noise.Lattice, 'share_variance', 0.4)
+    monkeypatch.setattr(integer_noise.Lattice, 'statistical_distance', 0.0)
+    distance = discrete_gaussian.dominating_gaussian(lattice).distance / lattice.num_integers
+    ratios = [
+        discrete_gaussian._ratio(0.4 * i / (i + 1)) for i in range(1, min_reports)
+    ]
+    exact = sum(ratios) + 2 * discrete_gaussian._ratio(3.0)
+    assert exact * (1 - 1e-12) <= distance <= exact * 1.01
