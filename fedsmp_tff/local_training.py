@@ -98,8 +98,7 @@ class LocalTraining:
   ) -> Any:
     """Trains from `weights` and returns old minus new trainable weights.
 
-    The steps are one `tf.while_loop` on tensors, without dataset iterator or Keras: TFF's own
-    client work, which reduces a batched dataset with a Keras model, takes about 2.5 times as long.
+    The steps are one `tf.while_loop` on tensors, without dataset iterator or Keras.
 
     Args:
       model: The model.
