@@ -17,7 +17,7 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	$(PYTEST) -m 'not slow' $(ARGS)
 
-# The rest, about 13 minutes: Ray, signals, real data, planted faults, notebooks, the wheel.
+# The rest, about 25 minutes: Ray, signals, real data, planted faults, notebooks, the wheel.
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(ARGS)
 
