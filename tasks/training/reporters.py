@@ -252,7 +252,7 @@ def summary_text(
   accuracy = finished.accuracy_text(summary, experiment.settings)
   if measured != rounds:
     accuracy += f', last evaluated after round {measured}'
-  if experiment.eval_examples is not None and measured != total:
+  if experiment.eval_examples is not None and measured not in (0, total):
     accuracy += f', on {experiment.eval_examples:,} random test examples'
   if 'best_test_accuracy' in summary and total:
     best = 100 * summary['best_test_accuracy']

@@ -220,7 +220,7 @@ class TestExecution:
     root = tmp_path / 'runs'
     grid = write_grid(
         f'--algorithm=fedavg --data_dir={tmp_path}',  # It fails: no images are there.
-        '--algorithm=dp_fedavg --rounds={30,31}', '--algorithm=fedsmp_randk --p=0.5 --rounds=2',
+        '--algorithm=dp_fedavg --rounds={150,151}', '--algorithm=fedsmp_randk --p=0.5 --rounds=2',
     )
     arguments = (grid, f'--sweep_dir={root}', '--private', '--jobs=2')
     process = _start(*arguments)
@@ -243,7 +243,7 @@ class TestExecution:
     # What was interrupted counts what it lost; all ledgers are in one epsilon.
     records = [ledger_lib.read(path) for path in sorted(root.glob('*/privacy_ledger.jsonl'))]
     assert len(records) == 3 and not any(record.seeded for record in records)
-    assert [len({*record.rounds}) for record in records] == [30, 31, 2]
+    assert [len({*record.rounds}) for record in records] == [150, 151, 2]
     (spec,) = {dataclasses.replace(record.spec, rounds=1) for record in records}
     epsilon = spec.epsilon(rounds=sum(record.rounds_charged for record in records))
     status, out, _ = commands.of_module(capsys, account, str(root))

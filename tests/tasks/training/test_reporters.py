@@ -147,6 +147,22 @@ def test_accuracy_on_samples(data_dir, tmp_path, capsys):
   assert f'accuracy {gain} over random weights\n' in capsys.readouterr().out
 
 
+def test_the_initial_weights_of_an_interrupted_run_have_no_gain(
+    data_dir, tmp_path, capsys, monkeypatch
+):
+  flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg', '--rounds=4')
+  monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+  monkeypatch.setattr(reporters, '_log', _log_until_round_2)
+  run = commands.tiny(data_dir, tmp_path / 'a', *flags, '--rounds_per_evaluation=9')
+  assert commands.main(run) == 143
+  summary = json.loads((tmp_path / 'a' / 'summary.json').read_text())
+  initial = commands.rows(tmp_path / 'a' / 'metrics.csv')[0]
+  accuracy = 100 * float(initial['test_accuracy'])
+  assert summary['final_test_accuracy'] == accuracy / 100 and 'gain' not in summary
+  printed = f'accuracy   {accuracy:.2f} %, last evaluated after round 0\n'
+  assert printed in capsys.readouterr().out
+
+
 def test_gain_of_an_interrupted_run_is_on_the_sample(data_dir, tmp_path, capsys, monkeypatch):
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg', '--rounds=4')
   monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
