@@ -37,10 +37,13 @@ class Run:
     path: Its directory.
     config: The contents of its config.json.
     columns: Columns of metrics.csv, float[rows], in the rows with an accuracy; accuracy in percent.
+      Where only the sample was evaluated, the initial value on all test examples plus the
+      difference on the sample, so that curves have no steps and compare with other runs.
     rounds_done: Number of rounds done, evaluated or not.
     values: Values after the last round by name, NaN where unknown: best, final and masked (without
-      padding) accuracy in percent, loss, epsilon, epsilon_paper, uplink_megabytes. `best` is NaN if
-      evaluations sampled the test set: the maximum of noisy evaluations overestimates accuracy.
+      padding) accuracy in percent, gain over the initial weights in points, loss, epsilon,
+      epsilon_paper, uplink_megabytes. `best` is NaN if evaluations sampled the test set: the
+      maximum of noisy evaluations overestimates accuracy.
     seconds: Time of the rounds with their evaluations.
   """
 
@@ -182,10 +185,16 @@ def read(directory: pathlib.Path) -> Optional[Run]:
   try:
     config = run_directory.read_config(directory)
     rows = [*tables.Table(directory / tables.METRICS).rows()]
-    evaluated = [row for row in rows if row['test_accuracy']]
+    evaluated = [
+        row for row in rows if row['test_accuracy'] or row.get('test_sample_accuracy')
+    ]
     if not evaluated:
       return None
     columns = {name: np.array([_number(row[name]) for row in evaluated]) for name in _COLUMNS}
+    for name in ('test_loss', 'test_accuracy'):
+      sample = [_number(row.get(name.replace('test_', 'test_sample_'))) for row in evaluated]
+      estimate = columns[name][0] + np.subtract(sample, sample[0])
+      columns[name] = np.where(np.isnan(columns[name]), estimate, columns[name])
     columns['test_accuracy'] *= 100
     # Written so that NaN, which compares false, is refused.
     if not all(0 <= accuracy <= 100 for accuracy in columns['test_accuracy']):
@@ -195,6 +204,7 @@ def read(directory: pathlib.Path) -> Optional[Run]:
         'best': math.nan if config['sampled'] else columns['test_accuracy'].max(),
         'final': columns['test_accuracy'][-1],
         'masked': 100 * _number(evaluated[-1].get('test_accuracy_masked')),
+        'gain': math.nan,  # Of runs without an evaluation of the initial weights.
         'loss': columns['test_loss'][-1],
         **{name: _number(rows[-1].get(name)) for name in _CUMULATIVE},
     }
@@ -202,6 +212,7 @@ def read(directory: pathlib.Path) -> Optional[Run]:
     if summary.get('rounds') == rounds_done:
       # The summary includes a round that was abandoned after the last row.
       values |= {name: float(summary[name]) for name in _CUMULATIVE if name in summary}
+      values['gain'] = 100 * float(summary.get('gain', math.nan))
     seconds = tables.seconds(tables.Table(directory / tables.TIMINGS))
     return Run(directory, config, columns, rounds_done, values, seconds)
   except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:

@@ -20,8 +20,9 @@ from tasks.reporting import results
 _OUTSIDE = '†'
 _ABOUT = (
     'Best: maximum test accuracy over the evaluated rounds (the paper: over all rounds), if'
-    ' evaluations use all test examples. Final: test accuracy after the last round. Mean ± standard'
-    ' deviation over seeds.'
+    ' evaluations use all test examples. Final: test accuracy after the last round. Gain: final'
+    ' accuracy minus that of the initial weights, within each run. Mean ± standard deviation over'
+    ' seeds.'
     ' "epsilon, sound accountant": for the sampling of the run. "Paper\'s'
     ' accounting": RDP for Poisson sampling, whatever the sampling of the run. A private run with a'
     ' seed is simulated: its epsilon is what fresh noise would give.'
@@ -93,6 +94,7 @@ def _measured(group: results.Group) -> dict[str, str]:
   return {
       'best (%)': _accuracy_of(group, 'best'),
       'final (%)': _accuracy_of(group, 'final'),
+      'gain (points)': _marked(_accuracy(*group.mean_and_std('gain'), '{:+.2f}'), group),
       'final, padding masked (%)': _accuracy_of(group, 'masked'),
       'seeds': str(len(group.runs)),
       'epsilon, paper\'s accounting': _text(group.mean('epsilon_paper')),
@@ -195,8 +197,8 @@ def _marked(text: str, group: results.Group) -> str:
   return f'{text} {_OUTSIDE}' if text and group.outside_guarantee else text
 
 
-def _accuracy(mean: float, std: Optional[float]) -> str:
-  return _text(mean, '{:.2f}') + _text(std, ' ± {:.2f}')
+def _accuracy(mean: float, std: Optional[float], form: str = '{:.2f}') -> str:
+  return _text(mean, form) + _text(std, ' ± {:.2f}')
 
 
 def _text(value: Optional[float], form: str = '{:.3g}') -> str:
