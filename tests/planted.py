@@ -262,7 +262,7 @@ FAULTS = (
           'tests/tasks/test_account.py -k a_sweep'),
     Fault(_RUN_DIRECTORY, 'SIGNS = (CONFIG, SUMMARY, WEIGHTS, tables.METRICS, tables.TIMINGS, ',
           'SIGNS = (', 'tests/tasks/test_account.py -k a_sweep'),
-    Fault('tasks/account.py', "return not config['rounds'] or not any(", 'return not any(()) or any(',
+    Fault('tasks/account.py', "return not config['rounds'] or not any(", 'return True or not any(',
           'tests/tasks/test_account.py -k lost_its_ledger'),
     # A private sweep has no seed, by no way.
     Fault('tasks/sweep.py', 'if options.private and seed is not None:', 'if False:',

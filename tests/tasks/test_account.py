@@ -217,6 +217,10 @@ class TestLedger:
       assert status == 2 and 'lost has no privacy_ledger.jsonl' in err and 'VALID' not in out
       (other / name).unlink()
       other.rmdir()
+    # It has rounds, of which none says that it counts.
+    runs_on_disk.write(tmp_path / 'lost', [0.5, 0.6])
+    status, out, err = self._account(capsys, tmp_path)
+    assert status == 2 and 'lost has no privacy_ledger.jsonl' in err and 'VALID' not in out
 
   def test_a_run_of_a_sweep_before_its_first_round_is_told(self, tmp_path, capsys):
     self._runs(tmp_path, (5, {}))
