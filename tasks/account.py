@@ -1,6 +1,6 @@
 """`python -m tasks.account`: epsilon by every accountant, or the sigma or the rounds for it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -8,6 +8,7 @@ import glob
 import itertools
 import math
 import os
+import pathlib
 import sys
 from typing import Optional
 
@@ -23,6 +24,7 @@ from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.cli import plugins
 from tasks.training import run_directory
+from tasks.training import tables
 
 _NAME = 'tasks.account'
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
@@ -74,9 +76,9 @@ class Options:
   )
   ledger: list[str] = options_lib.option(
       [],
-      'Directory of a run, its --output_dir, in place of numbers: print the joint epsilon of runs'
-      ' on the same clients, from their privacy ledgers. More directories may follow as arguments.'
-      ' Patterns of a shell, as in --ledger=runs/sweep/*, are expanded.',
+      'Directory of a run, its --output_dir, or of many, as of a sweep, in place of numbers: print'
+      ' the joint epsilon of all of the runs, on the same clients, from their privacy ledgers. As'
+      ' arguments, directories need no --ledger. Patterns of a shell are expanded.',
       repeated=True, is_path=True,
   )
 
@@ -104,11 +106,18 @@ class Options:
     return f'sigma = {answer:.5g}' if self.noise_multiplier is None else f'{answer:,} rounds'
 
 
-def _main(options: Options, rest: list[str]) -> None:
+def _parse(arguments: Sequence[str], *tables: type, program: str) -> list[Options]:
+  """Parses a command line; an argument that is not a flag is a directory, as of --ledger."""
+  options, rest = command.parse_with_arguments(arguments, *tables, program=program)
+  if rest:  # What excludes --ledger excludes a directory too.
+    command.parse_with_arguments([f'--ledger={rest[0]}', *arguments], *tables, program=program)
+  return [dataclasses.replace(options, ledger=[*options.ledger, *rest])]
+
+
+def _main(options: Options) -> None:
   if options.ledger:
-    _account_for_runs([*options.ledger, *rest], options)
+    _account_for_runs(options)
   else:
-    command.refuse(rest, f'python -m {_NAME}')
     _account_for_numbers(options)
 
 
@@ -168,16 +177,49 @@ def _expand(pattern: str) -> list[str]:
   return paths
 
 
-def _account_for_runs(run_dirs: list[str], options: Options) -> None:
+def _run_dirs(patterns: Iterable[str]) -> list[str]:
+  """Returns the directories of all runs in and below those that match, each once.
+
+  One with any file of a run is of a run: what has lost its ledger is to be refused, not left out.
+  """
+  run_dirs = {}
+  for path in itertools.chain.from_iterable(map(_expand, patterns)):
+    files = (
+        file for name in run_directory.SIGNS
+        for file in glob.iglob(f'{glob.escape(path)}/**/{name}', recursive=True, include_hidden=True)
+    )
+    for run_dir in sorted({os.path.dirname(file) for file in files}) or [path]:
+      run_dirs.setdefault(os.path.realpath(run_dir), run_dir)
+  return [*run_dirs.values()]
+
+
+def _is_without_rounds(run_dir: str) -> bool:
+  """Returns whether a run needs no ledger: no round has begun, or the run has no rounds."""
+  path = pathlib.Path(run_dir)
+  try:
+    config = run_directory.read_config(path)
+  except (OSError, ValueError):
+    return False
+  names = tables.METRICS, run_directory.SUMMARY
+  return not config['rounds'] or not any((path / name).exists() for name in names)
+
+
+def _account_for_runs(options: Options) -> None:
   """Prints what the runs in these directories have spent together; refuses a missing ledger."""
   runs = []
-  for run_dir in itertools.chain.from_iterable(map(_expand, run_dirs)):
+  for run_dir in _run_dirs(options.ledger):
     if not (found := run_directory.ledgers(run_dir)):
-      raise errors.InputError(
-          f'--ledger={run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
-          ' run; separate several by spaces.'
-      )
+      if not _is_without_rounds(run_dir):
+        raise errors.InputError(
+            f'--ledger={run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
+            ' run, or a directory of such runs; separate several by spaces.'
+        )
+      print(library_errors.printable(f'{run_dir}: no federated round has begun'))
     runs += found
+  if not runs:
+    raise errors.InputError(
+        f'--ledger={options.ledger[0]} has no federated run that has begun. Name a directory of one.'
+    )
   for path, record in runs:
     spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'
     print(library_errors.printable(
@@ -273,14 +315,14 @@ main = command.Command(
     (
         'usage: python -m tasks.account --noise_multiplier=1.4 --clients_per_round=100'
         ' --population=6000 --rounds=180',
-        '       python -m tasks.account --ledger=RUN_DIR [RUN_DIR...]',
+        '       python -m tasks.account RUN_DIR|SWEEP_DIR...',
         '',
         'Prints epsilon by every accountant, each with its assumptions, and whether it is sound',
         'for the sampling in use. With --epsilon: sigma or the number of rounds.',
     ),
     _main,
     (Options,),
-    parse=command.parse_with_arguments,
+    parse=_parse,
     failures=lambda: (ledger_lib.LedgerError,),
 ).main
 

@@ -1,8 +1,11 @@
-"""`python -m tasks.sweep --grid=GRID`: the runs of a grid, one after the other, each only once."""
+"""`python -m tasks.sweep --grid=GRID`: the runs of a grid, some at a time, each only once."""
 
+import collections
 from collections.abc import Iterator, Sequence
+from concurrent import futures
 import contextlib
 import dataclasses
+import math
 import pathlib
 import shlex
 import signal
@@ -44,6 +47,13 @@ class Options:
   seeds: int = options_lib.option(
       5, 'Number of seeds per configuration; seeds are 1 to SEEDS.', at_least=1
   )
+  private: bool = options_lib.option(
+      False,
+      'Run each line once and without a seed, so that its guarantee is valid (default: seeded, for'
+      ' simulation). tasks.account SWEEP_DIR prints the epsilon of all runs together.',
+      excludes=('seeds',),
+  )
+  jobs: int = options_lib.option(1, 'Number of runs at a time.', at_least=1)
   index: Optional[int] = options_lib.option(
       None,
       'Run only this configuration, by its 0-based position in --print. Use with job arrays.',
@@ -101,7 +111,7 @@ class _Run:
     """Returns the results of a run that is done, in a few words; '' for another run."""
     if not (found := self.summary()):
       return ''
-    text = f'final accuracy {100 * found["final_test_accuracy"]:.2f} %'
+    text = f'accuracy {finished.accuracy_text(found, self.cell.settings)}'
     if 'epsilon' in found:
       text += f', epsilon = {float(found["epsilon"]):.4g} ({found["guarantee_status"]})'
     return text
@@ -158,7 +168,7 @@ class _Run:
       ending = f'exit status {status}'
       if status < 0:
         ending = f'killed by {signal.Signals(-status).name}'
-      print(f'FAILED: {ending}: {self._last_line(begin)}', flush=True)
+      print(f'{place} FAILED: {ending}: {self._last_line(begin)}', flush=True)
     return status
 
   def _last_line(self, begin: int) -> str:
@@ -185,7 +195,7 @@ def _main(options: Options, extra: Sequence[str]) -> int:
       print(f'{number:4d} {run.status():8s} {run.cell.name}{end}', flush=True)
   else:
     with run_directory.owner_only():
-      return _run(runs)
+      return _run(runs, options)
   return 0
 
 
@@ -213,7 +223,8 @@ def _cells(options: Options, extra: Sequence[str]) -> list[grids.Cell]:
       [grids.Cell.of((*cell.flags, *extra)) for cell in paragraph]
       for paragraph in grids.read(options.grid)
   ]
-  cells = grids.with_seeds(paragraphs, range(1, options.seeds + 1))
+  seeds = [None] if options.private else range(1, options.seeds + 1)
+  cells = grids.with_seeds(paragraphs, seeds)
   if options.index is not None:
     if options.index >= len(cells):
       raise errors.InputError(
@@ -223,52 +234,74 @@ def _cells(options: Options, extra: Sequence[str]) -> list[grids.Cell]:
     cells = [cells[options.index]]
   for cell in cells:
     try:
-      cell.settings  # noqa: B018  (checks the flags)
+      seed = cell.settings.seed  # Checks the flags.
     except errors.InputError as error:
       raise errors.InputError(f'the run with {" ".join(cell.flags)}: {error}') from None
+    if options.private and seed is not None:
+      raise errors.InputError(
+          f'--private runs without seeds, but the run with {" ".join(cell.flags)} has --seed={seed}.'
+          ' Remove that flag, or --private.'
+      )
   return cells
 
 
-def _run(runs: Sequence[_Run]) -> int:
-  """Runs what is not done, one after the other; returns the exit status."""
-  counts, failed = {'done': 0, 'done before': 0, 'running elsewhere': 0}, []
+def _run(runs: Sequence[_Run], options: Options) -> int:
+  """Runs what is not done, `options.jobs` at a time; returns the exit status."""
   minutes = []  # Of each run that this sweep has finished.
-  with _signals() as signals:
-    for number, run in enumerate(runs, 1):
-      with run.locked() as lock:
-        if lock is None:
-          counts['running elsewhere'] += 1
-        elif run.is_done():  # Checked under the lock: another sweep may have ended the run.
-          counts['done before'] += 1
-        else:
-          place = f'[{number}/{len(runs)}]'
-          print(f'{place} {run.cell.name}', flush=True)
-          begin = time.monotonic()
-          if not run.run(lock, place, signals):
-            counts['done'] += 1
-            minutes.append((time.monotonic() - begin) / 60)
-            finished.clean(run.directory)
-            left = sum(not other.is_done() for other in runs[number:])
-            took = f'{minutes[-1]:.1f} min, {run.result()}'
-            print(f'{place} {took}; {_left_text(left, minutes)}', flush=True)
-          else:
-            failed.append(run)
-      if signals:
-        print(f'ended by {signal.Signals(signals[0]).name}; the same command resumes it.')
-        return 128 + signals[0]
-  print(', '.join(f'{num} {what}' for what, num in counts.items() if num or what == 'done'))
+  ended = set()
+
+  def run_one(number: int) -> Optional[str]:
+    """Returns what became of a run; None if a signal ended it."""
+    run, place = runs[number], f'[{number + 1}/{len(runs)}]'
+    if signals:
+      return None
+    with run.locked() as lock:
+      if lock is None:
+        return 'running elsewhere'
+      if run.is_done():  # Checked under the lock: another sweep may have ended the run.
+        return 'done before'
+      print(f'{place} {run.cell.name}', flush=True)
+      begin = time.monotonic()
+      status = run.run(lock, place, signals)
+      ended.add(number)
+      if status:
+        return None if signals else 'failed'
+      minutes.append((time.monotonic() - begin) / 60)
+      finished.clean(run.directory)
+      left = sum(i not in ended and not other.is_done() for i, other in enumerate(runs))
+      took = f'{minutes[-1]:.1f} min, {run.result()}'
+      print(f'{place} {took}; {_left_text(left, minutes, options.jobs)}', flush=True)
+      return 'done'
+
+  # Only the main thread receives signals; the threads of runs forward them.
+  with _signals() as signals, futures.ThreadPoolExecutor(options.jobs) as pool:
+    begun = [pool.submit(run_one, number) for number in range(len(runs))]
+    try:
+      outcomes = [future.result() for future in begun]
+    except BaseException:
+      pool.shutdown(wait=False, cancel_futures=True)
+      raise
+    if signals:
+      print(f'ended by {signal.Signals(signals[0]).name}; the same command resumes it.')
+      return 128 + signals[0]
+  counts = collections.Counter(outcomes)
+  others = [what for what in ('done before', 'running elsewhere') if counts[what]]
+  print(', '.join(f'{counts[what]} {what}' for what in ('done', *others)))
+  failed = [run for run, outcome in zip(runs, outcomes) if outcome == 'failed']
   for run in failed:
     print(f'failed: {run.cell.name}, see {run.log}')
   if counts['done'] or counts['done before']:
     print(f'report: python -m tasks.report {runs[0].root}')
+    if options.private:
+      print(f'epsilon of all runs together: python -m tasks.account {runs[0].root}')
   return int(bool(failed))
 
 
-def _left_text(num_left: int, minutes: Sequence[float]) -> str:
+def _left_text(num_left: int, minutes: Sequence[float], jobs: int = 1) -> str:
   """Returns how many runs are left, and about how long they take: as long as others on average."""
   if not num_left:
     return 'no run is left'
-  hours, rest = divmod(round(num_left * statistics.fmean(minutes)), 60)
+  hours, rest = divmod(round(math.ceil(num_left / jobs) * statistics.fmean(minutes)), 60)
   noun = 'run is' if num_left == 1 else 'runs are'
   return f'{num_left} {noun} left, about {f"{hours} h " if hours else ""}{rest} min'
 
@@ -296,6 +329,7 @@ main = command.Command(
         'continue. Exit status 1 if one has failed. The checkpoints of finished runs are removed.',
         'For example:',
         '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
+        '  python -m tasks.sweep --grid=main/fashion_mnist_head --private --jobs=2',
     ),
     _main,
     (Options,),

@@ -253,6 +253,22 @@ FAULTS = (
     # A pattern of --ledger is all the runs that it matches.
     Fault('tasks/account.py', 'return paths', 'return paths[:1]',
           'tests/tasks/test_account.py -k composed'),
+    # A directory is all the runs in it, each once, and one that lost its ledger is not left out.
+    Fault('tasks/account.py', 'for file in files}) or [path]', 'for file in files})[:1] or [path]',
+          'tests/tasks/test_account.py -k a_sweep'),
+    Fault('tasks/account.py', 'setdefault(os.path.realpath(run_dir), run_dir)',
+          'setdefault((path, run_dir), run_dir)', 'tests/tasks/test_account.py -k a_sweep'),
+    Fault('tasks/account.py', 'recursive=True, include_hidden=True', 'recursive=True',
+          'tests/tasks/test_account.py -k a_sweep'),
+    Fault(_RUN_DIRECTORY, 'SIGNS = (CONFIG, SUMMARY, WEIGHTS, tables.METRICS, tables.TIMINGS, ',
+          'SIGNS = (', 'tests/tasks/test_account.py -k a_sweep'),
+    Fault('tasks/account.py', "return not config['rounds'] or not any(", 'return True or not any(',
+          'tests/tasks/test_account.py -k lost_its_ledger'),
+    # A private sweep has no seed, by no way.
+    Fault('tasks/sweep.py', 'if options.private and seed is not None:', 'if False:',
+          'tests/tasks/test_sweep.py -k private'),
+    Fault('tasks/sweep.py', 'seeds = [None] if options.private else range',
+          'seeds = range', 'tests/tasks/test_sweep.py -k private'),
     Fault('tasks/training/tables.py', "if '\\0' in content:", 'if False:',
           'tests/tasks/test_account.py -k cut'),
     Fault('tasks/training/tables.py', "if row.get('round') != str(number):", 'if False:',

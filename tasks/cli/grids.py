@@ -15,7 +15,7 @@ import itertools
 import pathlib
 import re
 import shlex
-from typing import Any
+from typing import Any, Optional
 
 from tasks import errors
 from tasks.cli import experiment_files
@@ -138,10 +138,15 @@ def read(grid: str) -> list[list[Cell]]:
   return paragraphs
 
 
-def with_seeds(paragraphs: Iterable[Sequence[Cell]], seeds: Sequence[int]) -> list[Cell]:
-  """Returns all cells in the order to run them, with each seed; a cell that has a seed keeps it."""
+def with_seeds(
+    paragraphs: Iterable[Sequence[Cell]], seeds: Sequence[Optional[int]]
+) -> list[Cell]:
+  """Returns all cells in the order to run them, with each seed; a cell that has a seed keeps it.
+
+  The seed None leaves a cell as it is.
+  """
   cells = (
-      cell if any(flag.startswith('--seed=') for flag in cell.flags)
+      cell if seed is None or any(flag.startswith('--seed=') for flag in cell.flags)
       else Cell.of((*cell.flags, f'--seed={seed}'))
       for paragraph in paragraphs
       for seed in seeds

@@ -212,8 +212,9 @@ class RunSettings:
   )
   eval_examples: int = _option(
       2000,
-      'Number of random test examples per evaluation; the last evaluation uses all. 0: all in each,'
-      ' and the summary has the best accuracy of the evaluated rounds.',
+      'Number of random test examples per evaluation, the same in each; the first and the last'
+      ' evaluation use all as well. 0: all in each, and the summary has the best accuracy of the'
+      ' evaluated rounds.',
       group=_EVALUATION, at_least=0, in_comparisons=False,
   )
   validation_examples: Optional[int] = _option(

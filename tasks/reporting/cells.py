@@ -34,9 +34,9 @@ def number(value: Optional[float], form: str = '{:.3g}') -> str:
   return '' if value is None or math.isnan(value) else form.format(value)
 
 
-def accuracy(mean: float, std: Optional[float]) -> str:
+def accuracy(mean: float, std: Optional[float], form: str = '{:.2f}') -> str:
   """Returns an accuracy in percent as text, with its standard deviation if there is one."""
-  return number(mean, '{:.2f}') + number(std, ' ± {:.2f}')
+  return number(mean, form) + number(std, ' ± {:.2f}')
 
 
 def mark(text: str, group: results.Group) -> str:
@@ -54,6 +54,7 @@ def measured(group: results.Group) -> dict[str, str]:
   return {
       'best (%)': accuracy_of(group, 'best'),
       'final (%)': accuracy_of(group, 'final'),
+      'gain (points)': mark(accuracy(*group.mean_and_std('gain'), '{:+.2f}'), group),
       'final, padding masked (%)': accuracy_of(group, 'masked'),
       'seeds': str(len(group.runs)),
       'epsilon, paper\'s accounting': number(group.mean('epsilon_paper')),

@@ -41,7 +41,7 @@ COLUMNS = ('round', 'test_accuracy', 'test_loss', 'epsilon', 'uplink_megabytes')
 # Columns that grow between evaluations too.
 _CUMULATIVE = ('epsilon', 'epsilon_paper', 'uplink_megabytes')
 # The values after the last round that do not follow from `COLUMNS`.
-LAST = ('masked', *_CUMULATIVE)
+LAST = ('masked', 'gain', *_CUMULATIVE)
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError)
 
 
@@ -52,11 +52,14 @@ class Run:
   Attributes:
     name: The name of its directory.
     config: The parts of its config.json that reports use.
-    columns: `COLUMNS` of metrics.csv, float[rows], in the rows with an accuracy.
+    columns: `COLUMNS` of metrics.csv, float[rows], in the rows with an accuracy. Where only the
+      sample was evaluated, the initial value on all test examples plus the difference on the
+      sample, so that curves have no steps and compare with other runs.
     rounds_done: Number of rounds done, evaluated or not.
     values: Values after the last round by name, NaN where unknown: best, final and masked (without
-      padding) accuracy in percent, loss, epsilon, epsilon_paper, uplink_megabytes. `best` is NaN if
-      evaluations sampled the test set: the maximum of noisy evaluations overestimates accuracy.
+      padding) accuracy in percent, gain over the initial weights in points, loss, epsilon,
+      epsilon_paper, uplink_megabytes. `best` is NaN if evaluations sampled the test set: the
+      maximum of noisy evaluations overestimates accuracy.
     seconds: Time of the rounds with their evaluations.
   """
 
@@ -231,11 +234,15 @@ def read(directory: pathlib.Path) -> Optional[Run]:
   try:
     config = run_directory.read_config(directory)
     rows = [*tables.Table(directory / tables.METRICS).rows()]
-    evaluated = [row for row in rows if row['test_accuracy']]
+    evaluated = [
+        row for row in rows if row['test_accuracy'] or row.get('test_sample_accuracy')
+    ]
     if not evaluated:
       return None
     # A run without clipping has no epsilon.
-    columns = [[{'epsilon': '', **row}[name] for row in evaluated] for name in COLUMNS]
+    columns = {name: [{'epsilon': '', **row}[name] for row in evaluated] for name in COLUMNS}
+    for name in ('test_accuracy', 'test_loss'):
+      columns[name] = _with_estimates(evaluated, name)
     rounds_done = int(rows[-1]['round'])
     last = {name: number(rows[-1].get(name)) for name in _CUMULATIVE}
     last['masked'] = 100 * number(evaluated[-1].get('test_accuracy_masked'))
@@ -243,13 +250,27 @@ def read(directory: pathlib.Path) -> Optional[Run]:
     if summary.get('rounds') == rounds_done:
       # The summary includes a round that was abandoned after the last row.
       last |= {name: float(summary[name]) for name in _CUMULATIVE if name in summary}
+      last['gain'] = 100 * float(summary.get('gain', math.nan))
     seconds = tables.seconds(tables.Table(directory / tables.TIMINGS))
-    return make_run(directory.name, config, columns, rounds_done, last, seconds)
+    return make_run(directory.name, config, [*columns.values()], rounds_done, last, seconds)
   except UNREADABLE as error:
     raise errors.InputError(
         f'{directory} can\'t be read as a run ({type(error).__name__}: {error}).'
         ' Name the --output_dir of a run.'
     ) from None
+
+
+def _with_estimates(rows: Sequence[Mapping[str, str]], name: str) -> list[str]:
+  """Returns a column of all test examples, estimated where only the sample was evaluated."""
+  sample_name = name.replace('test_', 'test_sample_')
+  start, sample_start = number(rows[0][name]), number(rows[0].get(sample_name))
+  texts = []
+  for row in rows:
+    estimate = start + number(row.get(sample_name)) - sample_start
+    if name == 'test_accuracy' and not math.isnan(estimate):
+      estimate = min(max(estimate, 0.0), 1.0)
+    texts.append(row[name] or str(estimate))
+  return texts
 
 
 def make_run(

@@ -13,8 +13,9 @@ from tasks.reporting import results
 
 _ABOUT = (
     'Best: maximum test accuracy over the evaluated rounds (the paper: over all rounds), if'
-    ' evaluations use all test examples. Final: test accuracy after the last round. Mean ± standard'
-    ' deviation over seeds.'
+    ' evaluations use all test examples. Final: test accuracy after the last round. Gain: final'
+    ' accuracy minus that of the initial weights, within each run. Mean ± standard deviation over'
+    ' seeds.'
     ' "epsilon, sound accountant": for the sampling of the run. "Paper\'s'
     ' accounting": RDP for Poisson sampling, whatever the sampling of the run. A private run with a'
     ' seed is simulated: its epsilon is what fresh noise would give.'

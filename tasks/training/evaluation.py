@@ -36,6 +36,18 @@ class Evaluation(NamedTuple):
   accuracy_counted: Optional[float] = None
 
 
+class RoundEvaluation(NamedTuple):
+  """The evaluations of a round's weights.
+
+  Attributes:
+    test: On all test examples; None between the first round and the last of a run that samples.
+    sample: On the sample, which is the same in all rounds; None if the run does not sample.
+  """
+
+  test: Optional[Evaluation]
+  sample: Optional[Evaluation] = None
+
+
 def build(
     model: tff.learning.models.FunctionalModel, is_scored: Callable[[Any], Any],
     padding: Optional[int] = None,
@@ -96,17 +108,28 @@ def shards_of(
   return [tf.data.Dataset.from_tensor_slices(shard) for shard in shards]
 
 
-def of_run(experiment: experiment_lib.Experiment) -> Callable[[int, Any], Optional[Evaluation]]:
-  """Returns a run's evaluation function, whose result is None if no evaluation is due."""
+def of_run(
+    experiment: experiment_lib.Experiment,
+) -> Callable[[int, Any], Optional[RoundEvaluation]]:
+  """Returns a run's evaluation function, whose result is None if no evaluation is due.
+
+  The initial weights and the last ones are evaluated on all test examples, so that their difference
+  is what the rounds gained. The sample is evaluated each time, so that its curve is of one set.
+  """
   settings, test = experiment.settings, experiment.examples.test
   padding = datasets.TASKS[settings.task].padding
   measure = build(experiment.model, experiment.is_scored, padding)
   whole = shards_of(test)
-  sample = shards_of(test, experiment.eval_examples, experiment.seeds.evaluation)
+  num = experiment.eval_examples
+  sample = None if num is None else shards_of(test, num, experiment.seeds.evaluation)
 
   def evaluate(rounds_done, weights):
     if not loop.is_due(rounds_done, settings.rounds_per_evaluation, settings.rounds):
       return None
-    return measure(weights, whole if rounds_done == settings.rounds else sample)
+    is_whole = sample is None or rounds_done in (0, settings.rounds)
+    return RoundEvaluation(
+        measure(weights, whole) if is_whole else None,
+        None if sample is None else measure(weights, sample),
+    )
 
   return evaluate

@@ -191,10 +191,12 @@ class Experiment:
 
   @property
   def eval_examples(self) -> Optional[int]:
-    """Number of random test examples per evaluation before the last; None: all of them."""
+    """Number of random test examples per evaluation; None: all of them, in each evaluation."""
     num = self.settings.eval_examples
+    if not num or not self.settings.rounds:  # Without rounds there is one evaluation, on all.
+      return None
     # The size of a test set of the clients' own examples is an exact function of them.
-    is_all = not num or (not self.data.test_outside_guarantee and num >= len(self.data.test[0]))
+    is_all = (not self.data.test_outside_guarantee and num >= len(self.data.test[0]))
     return None if is_all else num
 
   @property

@@ -28,6 +28,8 @@ if typing.TYPE_CHECKING:
 
 
 _SUMMARY_KINDS = {'finished': (bool,), 'final_test_accuracy': (float, int)}
+# Of runs with an evaluation of the initial weights, on the same examples.
+_GAIN_KINDS = dict.fromkeys(('initial_test_accuracy', 'gain'), (float, int))
 # Epsilon without noise is 'inf'.
 _PRIVATE_KINDS = {
     'epsilon': (float, int, str), 'rounds_charged': (int,), 'guarantee_status': (str,),
@@ -50,6 +52,8 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
   try:
     config = run_directory.read_config(path)
     library_errors.check_fields(found, _SUMMARY_KINDS)
+    if 'gain' in found:
+      library_errors.check_fields(found, _GAIN_KINDS)
     if 'epsilon' in found:
       library_errors.check_fields(found, _PRIVATE_KINDS)
       float(found['epsilon'])
@@ -71,6 +75,20 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
   return found
 
 
+def accuracy_text(found: dict[str, Any], settings: settings_lib.RunSettings) -> str:
+  """Returns the accuracy in a summary, and the gain if it is known, with what it is a gain over."""
+  accuracy = f'{100 * found["final_test_accuracy"]:.2f} %'
+  if 'gain' not in found:
+    return accuracy
+  baseline = 'random weights'
+  if settings.warm_start != settings_lib.NONE:
+    baseline = 'pre-training alone'
+  return (
+      f'{100 * found["initial_test_accuracy"]:.2f} -> {accuracy}: {100 * found["gain"]:+.2f} points'
+      f' over {baseline}'
+  )
+
+
 def text(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> Optional[str]:
   """Returns the results of the finished run in --output_dir; None if there is none to keep."""
   if place.output_dir is None or place.overwrite:
@@ -79,8 +97,8 @@ def text(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> 
   if not (found := summary(path, settings)):
     return None
   lines = [
-      f'This run is already finished: {path}, {settings.rounds} rounds, final accuracy'
-      f' {100 * found["final_test_accuracy"]:.2f} %',
+      f'This run is already finished: {path}, {settings.rounds} rounds',
+      f'  accuracy {accuracy_text(found, settings)}',
   ]
   if 'epsilon' in found:
     lines.append(

@@ -105,7 +105,7 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
   every, num = _every(s.rounds_per_evaluation), experiment.eval_examples
   evaluation = f'all test examples {every} and after the last'
   if num is not None:
-    evaluation = f'{num:,} random test examples {every}; all after the last'
+    evaluation = f'{num:,} random test examples {every}; all before the first and after the last'
   randomness = 'from the operating system, fresh for every client and round'
   if s.seed is not None:
     randomness = (

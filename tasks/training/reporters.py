@@ -13,11 +13,20 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
 from fedsmp_tff.program import releases
 from tasks import datasets
+from tasks.training import evaluation
 from tasks.training import experiment as experiment_lib
+from tasks.training import finished
 from tasks.training import plan as plan_lib
 from tasks.training import run_directory
 
 _SECONDS_PER_LINE = 10  # Minimum.
+# Columns on all test examples, and on the sample of --eval_examples.
+_TEST, _SAMPLE = 'test_', 'test_sample_'
+# Groups of TensorBoard's tags, by the beginning of a column; the others are of the round.
+_GROUPS = {
+    _TEST: 'test/', 'rounds_charged': 'privacy/rounds_charged', 'epsilon': 'privacy/epsilon',
+    'uplink_': 'uplink/',
+}
 
 
 class Metrics(loop.Reporter):
@@ -32,6 +41,11 @@ class Metrics(loop.Reporter):
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
     self._lost = lost
+    # A run that an earlier version began has one column for the sample and, at the end, all.
+    rows = out.metrics.rows()
+    self._samples = experiment.eval_examples is not None and (
+        not rows or f'{_SAMPLE}accuracy' in rows[0]
+    )
     # An interrupt can leave a row of a round that is not complete.
     self._last_row, self._complete = 0, (0, {})
 
@@ -47,14 +61,19 @@ class Metrics(loop.Reporter):
 
   def row(self, report: loop.RoundReport) -> dict[str, Any]:
     """Returns the row of metrics.csv for a report, by column."""
-    measured, experiment = report.evaluation, self._experiment
-    columns = ['loss', 'accuracy']
+    experiment = self._experiment
+    names = ['loss', 'accuracy']
     if datasets.TASKS[experiment.settings.task].padding is not None:
-      columns += ['accuracy_masked', 'accuracy_counted']
+      names += ['accuracy_masked', 'accuracy_counted']
+    test, sample = report.evaluation or (None, None)
+    measured = {_TEST: test, _SAMPLE: sample} if self._samples else {_TEST: test or sample}
     public = report.metrics['aggregator'] if report.metrics else {}
     return {
         'round': report.rounds_done,
-        **{f'test_{name}': measured and getattr(measured, name) for name in columns},
+        **{
+            prefix + name: result and getattr(result, name)
+            for prefix, result in measured.items() for name in names
+        },
         **self._charged(report),
         'uplink_megabytes': experiment.uplink_megabytes(report.rounds_done),
         **{
@@ -110,15 +129,19 @@ class Metrics(loop.Reporter):
     # A finished run's results need no timings: if these were changed, nothing is lost.
     self._keep_complete(with_timings=not finished)
     rows = self._metrics.rows()
-    accuracies = {
-        int(row['round']): float(row['test_accuracy']) for row in rows if row['test_accuracy']
-    }
-    last = max(accuracies)  # Earlier than the last round if the run was interrupted.
-    best, spent = {}, {}
+    test, sample = (_accuracies(rows, prefix) for prefix in (_TEST, _SAMPLE))
+    last = max({*test, *sample})  # Earlier than the last round if the run was interrupted.
+    # A difference is a gain only on the same examples.
+    prefix, accuracies = (_TEST, test) if last in test else (_SAMPLE, sample)
+    gain, best, spent = {}, {}, {}
+    if last and (self._samples or experiment.eval_examples is None):
+      gain = {
+          'initial_test_accuracy': accuracies[0], 'gain': accuracies[last] - accuracies[0],
+      }
     # The maximum of evaluations on samples overestimates accuracy, and is not a result.
     if experiment.eval_examples is None:
-      best_round = max(accuracies, key=accuracies.get)
-      best = {'best_test_accuracy': accuracies[best_round], 'best_round': best_round}
+      best_round = max(test, key=test.get)
+      best = {'best_test_accuracy': test[best_round], 'best_round': best_round}
     if self._ledger is not None:
       charged = self._ledger.rounds_charged()  # A round that was begun and lost counts.
       spent = {
@@ -132,11 +155,18 @@ class Metrics(loop.Reporter):
         'test_outside_guarantee': experiment.data.test_outside_guarantee,
         **best,
         'final_test_accuracy': accuracies[last],
-        'final_test_loss': float(rows[last]['test_loss']),
+        'final_test_loss': float(rows[last][f'{prefix}loss']),
+        **gain,
         'measured_round': last,
         **spent,
         'uplink_megabytes': experiment.uplink_megabytes(rounds),
     }
+
+
+def _accuracies(rows: list[dict[str, str]], prefix: str) -> dict[int, float]:
+  """Returns the accuracies on a set of examples, by round."""
+  name = f'{prefix}accuracy'
+  return {int(row['round']): float(row[name]) for row in rows if row.get(name)}
 
 
 class Lines(loop.Reporter):
@@ -145,25 +175,26 @@ class Lines(loop.Reporter):
   def __init__(self, experiment: experiment_lib.Experiment):
     self._experiment = experiment
     self._total = experiment.settings.rounds
-    self._measured = []  # After a resume, until the next evaluation.
     self._last_line = 0.0
+    self._begun = 0
 
   def __call__(self, report: loop.RoundReport) -> None:
-    done, now, measured = report.rounds_done, time.monotonic(), report.evaluation
-    if measured is not None:
-      self._measured = [f'loss {measured.loss:.4f}, accuracy {100 * measured.accuracy:.2f} %']
+    done, now = report.rounds_done, time.monotonic()
+    rounds = done - self._begun - 1  # The first round of this process compiles: it is no measure.
+    if not rounds:
+      self._compiled = now
     if done in (0, self._total) or now - self._last_line >= _SECONDS_PER_LINE:
       self._last_line = now
-      parts = [*self._measured]
+      parts = [] if report.evaluation is None else [_measured_text(*report.evaluation)]
       if self._experiment.private:
         text = f'epsilon {self._experiment.spec.epsilon(rounds=report.rounds_charged):.3g}'
         status = self._experiment.guarantee_status
         parts.append(text if status == 'valid' else f'{text} {status}')
-      if done:
-        seconds = (now - self._begun) / (done - self._first)
+      if rounds > 0:
+        seconds = (now - self._compiled) / rounds
         left = tqdm.tqdm.format_interval(seconds * (self._total - done))
         parts.append(f'{seconds:.3g} s per round, {left} left')
-      _log(f'round {done}/{self._total}: ' + ', '.join(parts))
+      _log(': '.join([f'round {done}/{self._total}', *([', '.join(parts)] if parts else [])]))
     if not done:
       self._begin(done)
 
@@ -171,10 +202,19 @@ class Lines(loop.Reporter):
     self._begin(rounds_done)
 
   def _begin(self, rounds_done: int) -> None:
-    """Notes the first round of this process and its time."""
-    self._first, self._begun = rounds_done, time.monotonic()
+    """Notes the number of rounds before this process."""
+    self._begun = rounds_done
     if rounds_done < self._total:
       _log('compiling the first round')
+
+
+def _measured_text(
+    test: Optional[evaluation.Evaluation], sample: Optional[evaluation.Evaluation]
+) -> str:
+  """Returns loss and accuracy on the set that all lines have, and on all test examples."""
+  of_lines = sample or test
+  text = f'loss {of_lines.loss:.4f}, accuracy {100 * of_lines.accuracy:.2f} %'
+  return f'{text} ({100 * test.accuracy:.2f} % on all test examples)' if test and sample else text
 
 
 def all_of(
@@ -182,12 +222,26 @@ def all_of(
     manager: Optional[tff.program.ReleaseManager],
 ) -> list[loop.Reporter]:
   """Returns a run's reporters: TensorBoard, the user's `manager`, tables, lines of progress."""
+  tensorboard = releases.Releases(
+      tff.program.TensorBoardReleaseManager(out.path), lambda report: tagged(metrics.row(report))
+  )
   # The number is constant: checkpoints name the state of a reporter by its place.
-  rows = [
-      loop.Reporter() if manager is None else releases.Releases(manager, metrics.row)
-      for manager in (tff.program.TensorBoardReleaseManager(out.path), manager)
-  ]
-  return [*rows, metrics, Lines(experiment)]
+  users = loop.Reporter() if manager is None else releases.Releases(manager, metrics.row)
+  return [tensorboard, users, metrics, Lines(experiment)]
+
+
+def tagged(row: dict[str, Any]) -> dict[str, Any]:
+  """Returns a row of metrics.csv by TensorBoard's tags, such as test/accuracy; the round is no tag.
+
+  >>> tagged({'round': 1, 'test_loss': 0.5, 'epsilon': 2.0, 'participants': 9})
+  {'test/loss': 0.5, 'privacy/epsilon': 2.0, 'round/participants': 9}
+  """
+  tags = {}
+  for name, value in row.items():
+    start = next((start for start in _GROUPS if name.startswith(start)), '')
+    tags[_GROUPS.get(start, 'round/') + name.removeprefix(start)] = value
+  del tags['round/round']
+  return tags
 
 
 def summary_text(
@@ -195,13 +249,14 @@ def summary_text(
 ) -> str:
   """Returns the results of a run whose rounds and evaluations took `seconds`, as lines of text."""
   rounds, total, measured = summary['rounds'], experiment.settings.rounds, summary['measured_round']
-  accuracy = 'final' if measured == rounds else f'last evaluated after round {measured}:'
-  accuracy += f' {100 * summary["final_test_accuracy"]:.2f} %'
-  if 'best_test_accuracy' in summary:
-    best = 100 * summary['best_test_accuracy']
-    accuracy = f'best {best:.2f} % (round {summary["best_round"]}), {accuracy}'
-  if experiment.eval_examples is not None and measured != total:
+  accuracy = finished.accuracy_text(summary, experiment.settings)
+  if measured != rounds:
+    accuracy += f', last evaluated after round {measured}'
+  if experiment.eval_examples is not None and measured not in (0, total):
     accuracy += f', on {experiment.eval_examples:,} random test examples'
+  if 'best_test_accuracy' in summary and total:
+    best = 100 * summary['best_test_accuracy']
+    accuracy += f'; best {best:.2f} % (round {summary["best_round"]})'
   lines = [
       f'\n{rounds} of {total} rounds done' if total else '\nno rounds: the pre-trained model',
       f'  accuracy   {accuracy}',

@@ -13,6 +13,7 @@ import pytest
 
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks.training import finished
+from tasks.training import reporters
 from tests.support import commands
 from tests.support import small_data
 from tests.support import tiny_task
@@ -117,7 +118,8 @@ def test_only_the_owner_reads_the_files_of_a_run(runs_and_texts):
 def test_events_have_the_columns_of_metrics_and_times(runs):
   for run in runs:
     events = commands.events(run)
-    assert {column for _, column, _ in events} <= {*commands.rows(run / 'metrics.csv')[0]}
+    tags = {*reporters.tagged(commands.rows(run / 'metrics.csv')[0])}
+    assert {tag for _, tag, _ in events} <= tags
     times = {step: time for step, _, time in events}
     assert len({*times.values()}) == len(times) > 1  # Their differences are seconds a round.
   marks = _table('artifact')

@@ -12,6 +12,7 @@ from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
 from tests.support import commands
 from tests.support import malformed_ledgers
+from tests.support import runs_on_disk
 
 _PAPER = ('--clients_per_round=100', '--population=6000')
 
@@ -37,7 +38,7 @@ class TestComputation:
       (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
       (['--epsilon=1'], 'needs either --rounds'),
       (['--epsilon=1e-9', '--rounds=9999', '--delta=1e-9'], 'No noise multiplier'),
-      (['stray'], "'stray' is not a flag"),
+      (['stray'], '--ledger=stray exclude each other. Remove one'),
       (
           ['--noise_multiplier=1', '--rounds=2', '--accountant=math'],
           '--accountant=math is neither .* ACCOUNTANT',
@@ -178,6 +179,60 @@ class TestLedger:
     status, out, _ = self._account(capsys, f'--ledger={third}')
     assert status == 0 and 'their number, p, sigma, r, n' in out
 
+  def test_a_sweep_s_directory_is_all_of_its_runs_each_once(self, tmp_path, capsys):
+    root = tmp_path / 'sweep'
+    root.mkdir()
+    self._runs(root, (100, {}), (80, {}))
+    self._runs(root / '0', (7, {}))  # A run within the directory of a run.
+    (root / '.hidden').mkdir()
+    self._runs(root / '.hidden', (9, {}))
+    (tmp_path / 'elsewhere').mkdir()
+    (elsewhere,) = self._runs(tmp_path / 'elsewhere', (11, {}))
+    (root / 'link').symlink_to(elsewhere)
+    (root / 'logs').mkdir()
+    (root / 'logs' / '0.log').touch()
+    paths = root / '0', root / '1', root / '0' / '0', root / '.hidden' / '0', root / 'link'
+    for number, path in enumerate(paths):  # Two ledgers of one run would not compose.
+      ledger = path / 'privacy_ledger.jsonl'
+      ledger.unlink()
+      spec = spec_lib.PrivacySpec(6000, 100, 207, 1.4, 1.0, 6000**-1.1)
+      with ledger_lib.Ledger(ledger, spec, f'run {number}') as opened:
+        for t in range((100, 80, 7, 9, 11)[number]):
+          opened.begin(t)
+    epsilon = spec.epsilon()  # Of 100 + 80 + 7 + 9 + 11 rounds.
+    status, out, err = self._account(capsys, f'--ledger={paths[0]}', root, elsewhere)
+    assert status == 0, err
+    assert re.search(rf'^Quote epsilon = {epsilon:.4g}, by poisson_pld', out, re.MULTILINE), out
+    assert out.count(' sampling, r = 100') == 5
+    found = account._run_dirs([str(root)])
+    assert {*found} == {*map(str, paths)} and len(found) == 5
+
+  def test_a_run_of_a_sweep_that_lost_its_ledger_is_refused(self, tmp_path, capsys):
+    self._runs(tmp_path, (5, {}), (5, {}))
+    for name in ('metrics.csv', 'summary.json', 'weights.npz', 'config.json', 'timings.csv'):
+      other = tmp_path / 'lost'
+      other.mkdir()
+      (other / name).write_text('{"rounds_charged": 0}' if name == 'summary.json' else '')
+      status, out, err = self._account(capsys, tmp_path)
+      assert status == 2 and 'lost has no privacy_ledger.jsonl' in err and 'VALID' not in out
+      (other / name).unlink()
+      other.rmdir()
+    # It has rounds, of which none says that it counts.
+    runs_on_disk.write(tmp_path / 'lost', [0.5, 0.6])
+    status, out, err = self._account(capsys, tmp_path)
+    assert status == 2 and 'lost has no privacy_ledger.jsonl' in err and 'VALID' not in out
+
+  def test_a_run_of_a_sweep_before_its_first_round_is_told(self, tmp_path, capsys):
+    self._runs(tmp_path, (5, {}))
+    runs_on_disk.write(tmp_path / 'begun', [0.5])
+    for name in ('metrics.csv', 'timings.csv'):
+      (tmp_path / 'begun' / name).unlink()
+    status, out, _ = self._account(capsys, tmp_path)
+    assert status == 0 and f'{tmp_path / "begun"}: no federated round has begun\n' in out
+    assert '0/privacy_ledger.jsonl: ' in out and 'Quote epsilon' in out
+    status, out, err = self._account(capsys, tmp_path / 'begun')
+    assert status == 2 and 'has no federated run that has begun' in err and 'VALID' not in out
+
   def test_clients_of_one_run_alone_are_not_covered(self, tmp_path, capsys):
     one, same, other = self._runs(tmp_path, *[(3, {})] * 3, data=('a', 'a', 'b'))
     for second, is_told in ((same, False), (other, True)):
@@ -224,7 +279,8 @@ class TestLedger:
     assert status == 1 and err.strip().isprintable() and r'a\x1b[2J' in err
 
   def test_what_is_refused(self, tmp_path, capsys):
-    one, other, empty = *self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size'))), tmp_path
+    one, other = self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size')))
+    (empty := tmp_path / 'empty').mkdir()
     (tmp_path / '[x]').mkdir()  # A path that exists is no pattern.
     for arguments, sentence in (
         ([one, other], 'do not compose. Name runs with the same --sampling'),

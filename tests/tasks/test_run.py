@@ -82,8 +82,13 @@ class TestExecution:
     accuracies = [float(row['test_accuracy']) for row in rows]
     best, best_round = max(accuracies), accuracies.index(max(accuracies))
     assert (summary['best_test_accuracy'], summary['best_round']) == (best, best_round)
-    assert f'best {100 * best:.2f} % (round {best_round}), final' in printed
-    assert summary['final_test_accuracy'] == float(rows[-1]['test_accuracy'])
+    initial, final = accuracies[0], accuracies[-1]
+    assert (summary['initial_test_accuracy'], summary['final_test_accuracy']) == (initial, final)
+    assert summary['gain'] == final - initial
+    assert (
+        f'accuracy {100 * initial:.2f} -> {100 * final:.2f} %: {100 * (final - initial):+.2f} points'
+        f' over random weights; best {100 * best:.2f} % (round {best_round})'
+    ) in printed
     config = json.loads((out / 'config.json').read_text())
     assert config['dim'] == commands.DIM and config['algorithm'] == algorithm
     assert config.get('guarantee_status') == ('valid' if private else None)

@@ -1,6 +1,8 @@
-"""Tests of `python -m tasks.sweep`: real processes, interrupted, and two at once."""
+"""Tests of `python -m tasks.sweep`: real processes, interrupted, two at once, and private ones."""
 
+import dataclasses
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -8,8 +10,11 @@ import sys
 import psutil
 import pytest
 
+from fedsmp_tff.privacy import ledger as ledger_lib
+from tasks import account
 from tasks import sweep
 from tasks.cli import grids
+from tasks.cli import settings as settings_lib
 from tests.support import commands
 from tests.support import waiting
 
@@ -38,6 +43,12 @@ def _start(*arguments):
       [sys.executable, '-m', 'tasks.sweep', *arguments], text=True,
       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
   )
+
+
+def _names(printed):
+  """The names of the runs that --print lists."""
+  lines = (shlex.split(line) for line in printed.splitlines())
+  return [line[-1].removeprefix('--output_dir=').split('/')[-1] for line in lines]
 
 
 def _rounds(run_dir):
@@ -98,13 +109,41 @@ class TestComputation:
     assert status == 0 and out.count(' to do ') == 4 and not (tmp_path / 'runs').exists()
 
 
-  @pytest.mark.parametrize('num_left, minutes, text', [
-      (0, [3.0], 'no run is left'),
-      (1, [3.0, 4.0], '1 run is left, about 4 min'),
-      (5, [20.0, 30.0], '5 runs are left, about 2 h 5 min'),
+  def test_a_private_sweep_runs_each_line_once_without_a_seed(self, capsys, write_grid, tmp_path):
+    grid = write_grid('--algorithm=fedsmp_randk --p={0.1,0.5}', '--algorithm=dp_fedavg')
+    status, out, _ = _main(capsys, grid, '--private', '--print', f'--sweep_dir={tmp_path}')
+    lines = out.splitlines()
+    assert status == 0 and len(lines) == 3 and 'seed' not in out
+    for line in lines:
+      _, _, _, *flags = shlex.split(line)  # python -m tasks.run
+      settings, _ = settings_lib.parse(flags)
+      assert settings.seed is None
+    assert len({line.split('--output_dir=')[1] for line in lines}) == 3
+
+  @pytest.mark.parametrize('line, arguments, sentence', [
+      ('--seed=3', [], '--private runs without seeds, but the run with .* has --seed=3. Remove'),
+      ('', ['--', '--seed=0'], '--private runs without seeds, but the run with .* has --seed=0. '),
+      ('--flagfile=seeded.flags', [], '--private runs without seeds, but .* has --seed=4. Remove'),
+      ('', ['--seeds=2'], '--private and --seeds=2 exclude each other. Remove one of them'),
   ])
-  def test_time_left_is_by_the_mean(self, num_left, minutes, text):
-    assert sweep._left_text(num_left, minutes) == text
+  def test_a_private_sweep_refuses_seeds(
+      self, line, arguments, sentence, capsys, write_grid, tmp_path
+  ):
+    (tmp_path / 'seeded.flags').write_text('--seed=4')
+    grid = write_grid('--algorithm=dp_fedavg', f'--algorithm=fedsmp_randk --p=0.5 {line}')
+    where = f'--sweep_dir={tmp_path / "runs"}'
+    err = commands.refused(capsys, sweep, grid, where, '--private', *arguments)
+    assert re.search(sentence, err), err
+    assert not (tmp_path / 'runs').exists()
+
+  @pytest.mark.parametrize('num_left, minutes, jobs, text', [
+      (0, [3.0], 1, 'no run is left'),
+      (1, [3.0, 4.0], 1, '1 run is left, about 4 min'),
+      (5, [20.0, 30.0], 1, '5 runs are left, about 2 h 5 min'),
+      (5, [20.0, 30.0], 2, '5 runs are left, about 1 h 15 min'),
+  ])
+  def test_time_left_is_by_the_mean(self, num_left, minutes, jobs, text):
+    assert sweep._left_text(num_left, minutes, jobs) == text
 
 
 @pytest.mark.slow
@@ -167,7 +206,8 @@ class TestExecution:
     assert status == 0
     report = f'report: python -m tasks.report {tmp_path / "runs"}'
     assert out.splitlines()[-2:] == ['1 done, 1 done before', report]
-    result = r'final accuracy [\d.]+ %, epsilon = [\d.]+ \(simulated\)'
+    gain = r'accuracy [\d.]+ -> [\d.]+ %: [+-][\d.]+ points over random weights'
+    result = rf'{gain}, epsilon = [\d.]+ \(simulated\)'
     assert re.search(rf'^\[2/2\] [\d.]+ min, {result}; no run is left$', out, re.MULTILINE), out
     _, out, _ = _main(capsys, *arguments, '--status')
     assert [bool(re.search(f': {result}$', line)) for line in out.splitlines()] == [False, True]
@@ -175,3 +215,36 @@ class TestExecution:
     assert (first / 'summary.json').stat() == summary
     log = (tmp_path / 'runs' / 'logs' / f'{second.name}.log').read_text()
     assert log.count('resuming after round') == 2
+
+  def test_private_runs_two_at_a_time_end_together_and_resume(self, write_grid, tmp_path, capsys):
+    root = tmp_path / 'runs'
+    grid = write_grid(
+        f'--algorithm=fedavg --data_dir={tmp_path}',  # It fails: no images are there.
+        '--algorithm=dp_fedavg --rounds={150,151}', '--algorithm=fedsmp_randk --p=0.5 --rounds=2',
+    )
+    arguments = (grid, f'--sweep_dir={root}', '--private', '--jobs=2')
+    process = _start(*arguments)
+    both = [root / name for name in _names(_main(capsys, *arguments, '--print')[1])[1:3]]
+    waiting.until(lambda: min(len(_rounds(run)) for run in both) > 1)
+    runs = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=waiting.SECONDS)
+    assert len(runs) == 2 and not any(run.is_running() for run in runs)
+    assert process.returncode == 143 and 'ended by SIGTERM; the same command resumes it' in out
+    # Every line names its run; the third did not begin, and the failed one did not end the others.
+    assert all(re.match(r'\[[1-4]/4\] ', line) for line in out.splitlines()[:-1]), out
+    assert re.search(r'^\[1/4\] FAILED: exit status 2: tasks.run: ', out, re.MULTILINE)
+    assert '[4/4]' not in out
+    seen = [len(_rounds(run)) for run in both]
+    status, out, _ = _main(capsys, *arguments)
+    assert status == 1 and f'python -m tasks.account {root}' in out and '3 done' in out
+    assert all(before < len(_rounds(run)) for before, run in zip(seen, both))
+    assert len(re.findall(r'^\[[234]/4\] [\d.]+ min, accuracy .*\(valid\); ', out, re.M)) == 3
+    # What was interrupted counts what it lost; all ledgers are in one epsilon.
+    records = [ledger_lib.read(path) for path in sorted(root.glob('*/privacy_ledger.jsonl'))]
+    assert len(records) == 3 and not any(record.seeded for record in records)
+    assert [len({*record.rounds}) for record in records] == [150, 151, 2]
+    (spec,) = {dataclasses.replace(record.spec, rounds=1) for record in records}
+    epsilon = spec.epsilon(rounds=sum(record.rounds_charged for record in records))
+    status, out, _ = commands.of_module(capsys, account, str(root))
+    assert status == 0 and f'\nQuote epsilon = {epsilon:.4g}, by ' in out

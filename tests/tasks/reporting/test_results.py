@@ -27,6 +27,22 @@ class TestExecution:
     assert math.isnan(results.read(path).values['best'])
     assert results.read(runs_on_disk.write(tmp_path / 'b', accuracies=[])) is None
 
+  def test_a_curve_on_a_sample_begins_and_ends_with_all_examples(self, tmp_path):
+    path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.5, None, None, 0.7])
+    rows = commands.rows(path / 'metrics.csv')
+    for row, sample in zip(rows, (0.4, 0.45, '', 0.65)):
+      loss = '' if sample == '' else 2 - sample
+      row |= {'test_sample_accuracy': sample, 'test_sample_loss': loss}
+    runs_on_disk.write_csv(path / 'metrics.csv', rows)
+    run = results.read(path)
+    assert run.columns['round'].tolist() == [0, 1, 3]
+    assert run.columns['test_accuracy'] == pytest.approx([50, 55, 70])
+    assert run.columns['test_loss'] == pytest.approx([0.5, 0.45, 0.3])
+    assert run.values['final'] == pytest.approx(70) and math.isnan(run.values['gain'])
+    for rounds, gain in ((3, 20), (2, math.nan)):  # The gain of the summary of these rounds.
+      (path / 'summary.json').write_text(json.dumps({'rounds': rounds, 'gain': 0.2}))
+      assert results.read(path).values['gain'] == pytest.approx(gain, nan_ok=True)
+
   def test_interrupted_between_measurements(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, None, None], rounds=5)
     rows = commands.rows(path / 'metrics.csv')

@@ -73,7 +73,8 @@ class TestSignals:
     assert 'resumes it' in err
     summary = json.loads((out / 'summary.json').read_text())
     rounds = summary['rounds']
-    assert summary['measured_round'] == 0 and 'last evaluated after round 0: ' in printed
+    assert summary['measured_round'] == 0 and ' %, last evaluated after round 0; best ' in printed
+    assert 'gain' not in summary and ' -> ' not in printed
     assert rounds >= 3 and len(commands.rows(out / 'metrics.csv')) == rounds + 1
     assert f'{rounds} of 100000 rounds done' in printed
     assert (out / 'weights.npz').exists()

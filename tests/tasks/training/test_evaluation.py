@@ -92,14 +92,17 @@ class TestExecution:
 def test_plan_table_and_resumed_run_have_the_same_cadence(
     data_dir, tmp_path, capsys, checkpoint_each_round
 ):
-  # About 20 evaluations, each on a sample but the last.
+  # About 20 evaluations on the sample, and at both ends on all.
   whole, parts = tmp_path / 'whole', tmp_path / 'parts'
   flags = ('--seed=1', '--rounds=23', '--eval_examples=3', '--algorithm=fedavg')
   assert commands.main(commands.tiny(data_dir, whole, *flags)) == 0
   printed = ' '.join(capsys.readouterr().out.split())
-  assert 'evaluation 3 random test examples every 2 rounds; all after the last' in printed
+  assert 'evaluation 3 random test examples every 2 rounds; all before the first' in printed
   rows = commands.rows(whole / 'metrics.csv')
-  assert [int(row['round']) for row in rows if row['test_accuracy']] == [*range(0, 23, 2), 23]
+  for column, expected in (
+      ('test_sample_accuracy', [*range(0, 23, 2), 23]), ('test_accuracy', [0, 23]),
+  ):
+    assert [int(row['round']) for row in rows if row[column]] == expected
   shutil.copytree(
       whole, parts, ignore=shutil.ignore_patterns('round_23.npz', 'summary.json', 'weights*')
   )

@@ -44,7 +44,7 @@ def test_a_cleaned_run_is_smaller_and_finished(run, tmp_path, capsys):
   capsys.readouterr()
   assert commands.main(_command(run.parent, done)) == 0
   # Measurements on samples have no best accuracy.
-  assert '1 rounds, final accuracy' in capsys.readouterr().out and commands.story(done) == before
+  assert '1 rounds\n  accuracy ' in capsys.readouterr().out and commands.story(done) == before
 
 
 def test_the_documents_saved_model_has_the_same_logits(run, tmp_path):

@@ -1,4 +1,4 @@
-"""Tests of a run's lines of progress, and of accuracy in its files: on samples until the end."""
+"""Tests of a run's lines of progress, and of accuracy in its files: on samples and at both ends."""
 
 import json
 import re
@@ -9,13 +9,21 @@ import tensorflow_federated as tff
 
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.program import loop
 from tasks.cli import interruption
+from tasks.cli import settings as settings_lib
 from tasks.reporting import results
 from tasks.training import reporters
 from tests.support import commands
 
 # Test images of a sample, and of the test set.
 _SAMPLE, _ALL = 3, 20
+
+
+class _Experiment:
+  """What lines of progress know of a run without privacy."""
+
+  settings, private = settings_lib.parse(['--task=fashion_mnist', '--rounds=9'])[0], False
 
 
 class _InterruptedInRound2(tff.program.ReleaseManager):
@@ -109,18 +117,89 @@ def test_accuracy_on_samples(data_dir, tmp_path, capsys):
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
   assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
   rows = commands.rows(tmp_path / 'a' / 'metrics.csv')
-  *samples, final = (float(row['test_accuracy']) for row in rows)
+  initial, *none, final = (row['test_accuracy'] for row in rows)
+  samples = [float(row['test_sample_accuracy']) for row in rows]
+  initial, final = float(initial), float(final)
   summary = json.loads((tmp_path / 'a' / 'summary.json').read_text())
-  printed = capsys.readouterr().out
-  assert max(samples) > final
+  printed, err = capsys.readouterr()
+  assert none == ['', ''] and max(samples) > final
   assert all(round(accuracy * _SAMPLE, 6).is_integer() for accuracy in samples)
-  assert round(final * _ALL, 6).is_integer()
+  assert all(round(accuracy * _ALL, 6).is_integer() for accuracy in (initial, final))
   assert not [name for name in (*rows[0], *summary) if 'best' in name]
   assert summary['final_test_accuracy'] == final and summary['measured_round'] == 3
+  assert summary['initial_test_accuracy'] == initial and summary['gain'] == final - initial != 0
+  assert summary['final_test_loss'] == float(rows[-1]['test_loss'])
+  # The first line and the last have the sample too, as all lines have.
+  for number, accuracy in ((0, initial), (3, final)):
+    both = f'accuracy {100 * samples[number]:.2f} % ({100 * accuracy:.2f} % on all test examples)'
+    assert re.search(rf'^round {number}/3: loss [\d.]+, {re.escape(both)}', err, re.MULTILINE), err
   config = json.loads((tmp_path / 'a' / 'config.json').read_text())
   assert config['flags']['eval_examples'] == _SAMPLE
-  assert f'evaluation {_SAMPLE} random test examples every round' in ' '.join(printed.split())
-  assert f'accuracy   final {100 * final:.2f} %\n' in printed and 'best' not in printed
+  plan = f'evaluation {_SAMPLE} random test examples every round; all before the first and after'
+  assert plan in ' '.join(printed.split())
+  gain = f'{100 * initial:.2f} -> {100 * final:.2f} %: {100 * (final - initial):+.2f} points'
+  assert f'accuracy   {gain} over random weights\n' in printed and 'best' not in printed
+  tags = {tag for step, tag, _ in commands.events(tmp_path / 'a') if step == 1}
+  assert {'test/sample_accuracy', 'uplink/megabytes', 'round/participants'} <= tags
+  assert 'test/accuracy' not in tags and 'round/round' not in tags
+  # A run that is finished says the same.
+  assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
+  assert f'accuracy {gain} over random weights\n' in capsys.readouterr().out
+
+
+def test_the_initial_weights_of_an_interrupted_run_have_no_gain(
+    data_dir, tmp_path, capsys, monkeypatch
+):
+  flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg', '--rounds=4')
+  monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+  monkeypatch.setattr(reporters, '_log', _log_until_round_2)
+  run = commands.tiny(data_dir, tmp_path / 'a', *flags, '--rounds_per_evaluation=9')
+  assert commands.main(run) == 143
+  summary = json.loads((tmp_path / 'a' / 'summary.json').read_text())
+  initial = commands.rows(tmp_path / 'a' / 'metrics.csv')[0]
+  accuracy = 100 * float(initial['test_accuracy'])
+  assert summary['final_test_accuracy'] == accuracy / 100 and 'gain' not in summary
+  printed = f'accuracy   {accuracy:.2f} %, last evaluated after round 0\n'
+  assert printed in capsys.readouterr().out
+
+
+def test_gain_of_an_interrupted_run_is_on_the_sample(data_dir, tmp_path, capsys, monkeypatch):
+  flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg', '--rounds=4')
+  monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+  with monkeypatch.context() as patch:
+    patch.setattr(reporters, '_log', _log_until_round_2)
+    assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 143
+  summary = json.loads((tmp_path / 'a' / 'summary.json').read_text())
+  first, last = (
+      float(row['test_sample_accuracy']) for row in commands.rows(tmp_path / 'a' / 'metrics.csv')
+  )
+  assert summary['measured_round'] == summary['rounds'] == 1
+  assert (summary['initial_test_accuracy'], summary['final_test_accuracy']) == (first, last)
+  assert f'over random weights, on {_SAMPLE} random test examples\n' in capsys.readouterr().out
+
+
+def test_a_run_that_an_earlier_version_began_goes_on_in_its_columns(data_dir, tmp_path, capsys):
+  flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
+  assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
+  samples = [row['test_sample_accuracy'] for row in commands.rows(tmp_path / 'a' / 'metrics.csv')]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(reporters, '_log', _log_until_round_2)
+    patch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+    # As earlier versions did: one column, and all test examples only at the end.
+    patch.setattr(reporters, '_SAMPLE', reporters._TEST)
+    assert commands.main(commands.tiny(data_dir, tmp_path / 'b', *flags)) == 143
+  assert 'test_sample_accuracy' not in commands.rows(tmp_path / 'b' / 'metrics.csv')[0]
+  (tmp_path / 'b' / 'summary.json').unlink()
+  capsys.readouterr()
+  assert commands.main(commands.tiny(data_dir, tmp_path / 'b', *flags)) == 0
+  rows = commands.rows(tmp_path / 'b' / 'metrics.csv')
+  assert 'test_sample_accuracy' not in rows[0]
+  assert [row['test_accuracy'] for row in rows[:3]] == samples[:3]
+  summary = json.loads((tmp_path / 'b' / 'summary.json').read_text())
+  assert summary['final_test_accuracy'] == float(rows[3]['test_accuracy'])
+  # Its first accuracy is of the sample: there is no gain to speak of.
+  assert 'gain' not in summary and 'initial_test_accuracy' not in summary
+  assert f'accuracy   {100 * summary["final_test_accuracy"]:.2f} %\n' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('seconds', [0, 100_000])
@@ -133,10 +212,28 @@ def test_lines_of_progress(seconds, data_dir, tmp_path, monkeypatch, capfd):
   first, compiling, *lines = err.splitlines()
   assert re.fullmatch(r'round 0/6: loss [\d.]+, accuracy [\d.]+ %', first)
   assert compiling == 'compiling the first round'
-  line = re.compile(
-      r'round (\d)/6: loss [\d.]+, accuracy [\d.]+ %, [\d.e-]+ s per round, \d\d:\d\d left'
-  )
-  # The last in any case, however little time has passed.
-  expected = ['1', '2', '3', '4', '5', '6'] if seconds == 0 else ['6']
-  assert [line.fullmatch(text)[1] for text in lines] == expected
+  accuracy, time_left = r'loss [\d.]+, accuracy [\d.]+ %', r'[\d.e-]+ s per round, \d\d:\d\d left'
+  # The last in any case, however little time has passed; accuracy where it was measured, and no
+  # time left before there is a round that did not compile.
+  expected = {
+      1: '', 2: f': {accuracy}, {time_left}', 3: f': {time_left}', 4: f': {accuracy}, {time_left}',
+      5: f': {time_left}', 6: f': {accuracy}, {time_left}',
+  }
+  shown = [*expected] if seconds == 0 else [6]
+  assert len(lines) == len(shown)
+  for text, number in zip(lines, shown):
+    assert re.fullmatch(f'round {number}/6{expected[number]}', text), text
   assert lines[-1].endswith(' 00:00 left')
+
+
+def test_time_left_is_without_the_compiled_round(monkeypatch, capfd):
+  now = iter((10.0, 500.0, 503.0, 506.0))  # After rounds 0 to 3: the first compiles for 490 s.
+  monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
+  lines = reporters.Lines(_Experiment())
+  monkeypatch.setattr(reporters.time, 'monotonic', lambda: next(now))
+  for rounds_done in range(4):
+    lines(loop.RoundReport(rounds_done, rounds_done, None))
+  assert capfd.readouterr().err.splitlines() == [
+      'round 0/9', 'compiling the first round', 'round 1/9',
+      'round 2/9: 3 s per round, 00:21 left', 'round 3/9: 3 s per round, 00:18 left',
+  ]
