@@ -15,7 +15,8 @@ class Options:
   dirichlet: Optional[float] = options.option(
       None,
       'Label skew: each client draws its label distribution from a Dirichlet distribution with this'
-      ' concentration. 0.1: about two labels per client; 100: nearly even. Default: an even cut.',
+      ' concentration. Of ten labels, ten examples have 2.6 on average with 0.1, 4.7 with 0.6, and 6.5 in'
+      ' an even cut, the default.',
       above=0,
   )
 
