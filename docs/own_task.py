@@ -3,7 +3,8 @@
   python -m tasks.run --task=docs.own_task --rounds=20
 
 Copy it to the Python path, and name its module with `--task=`. All flags, sweeps, reports and
-accounting then work for your task.
+accounting then work for your task. It makes its data up, so that it runs as it is; for rows of a
+file, start from own_rows_task.py.
 """
 
 import dataclasses
@@ -11,34 +12,42 @@ import dataclasses
 import numpy as np
 
 from tasks.cli import options
+from tasks.datasets import people
 from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
+
+_POINTS_PER_PERSON = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
   """The options of this task."""
 
-  clients: int = options.option(300, 'Number of clients.', at_least=1)  # --two_moons_clients
+  people: int = options.option(  # --two_moons_people
+      300, 'Number of people; clients are those who are not set aside.', at_least=1
+  )
 
 
-def _points(rng: np.random.Generator, num: int) -> task_lib.Examples:
-  """Points x float32[num, 2] on two half circles, and which of the two, y int32[num]."""
+def _person(number: int) -> people.Person:
+  """A person with points x float32[num, 2] near two half circles, y int32[num] says which."""
+  rng, num = np.random.default_rng(number), _POINTS_PER_PERSON
   y = rng.integers(0, 2, num, np.int32)
   angle = rng.uniform(0, np.pi, num)
   x = np.stack([np.cos(angle) - y, np.sin(angle) * (1 - 2 * y) + 0.5 * y], axis=1)
-  return (x + rng.normal(0, 0.1, x.shape)).astype(np.float32), y
+  x += rng.normal(0, 0.05, 2) + rng.normal(0, 0.1, x.shape)  # The person's shift, and noise.
+  x = x.astype(np.float32)
+  return people.Person(f'person {number}', train=(x, y), test=(x[:0], y[:0]))
 
 
 def _load(own: Options, split: task_lib.Split) -> task_lib.TaskData:
   """Loads the data. Read files of `split.directory` here, the value of --data_dir."""
-  rng = np.random.default_rng(split.seed)
-  # For people's own data use `tasks.datasets.people.divide`, as tasks/datasets/emnist.py does:
-  # `cut_pool` cuts one person into many clients, and epsilon covers one.
-  return task_lib.cut_pool(
-      _points(rng, 20 * own.clients), _points(rng, 2000), own.clients,
-      'synthetic: points on two half circles', split,
+  everyone = [_person(number) for number in range(own.people)]
+  # A client is one person with all of their data, which epsilon covers. People of the test, the
+  # validation and the public set are no clients.
+  return people.divide(
+      people.in_hashed_order(everyone, 'people'), per_client=False,
+      source='synthetic: points on two half circles', split=split,
   )
 
 

@@ -37,6 +37,7 @@ __version__ = '0.2.0'
 
 _NAMES = {
     'aggregator': ('FedSmpFactory',),
+    'cohorts': ('cohort',),
     'learning_process': ('build_fed_smp', 'tag_client'),
     'local_training': ('LocalTraining', 'examples_of'),
     'mechanism.adaptive_clipping': ('AdaptiveClipping',),

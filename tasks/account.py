@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 import sys
-from typing import Optional
+from typing import Any, Optional
 
 from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import accountants
@@ -82,21 +82,21 @@ class Options:
       repeated=True, is_path=True,
   )
 
-  def answer(self, accountant: accountants.Accountant, spec: spec_lib.PrivacySpec) -> float:
+  def answer(
+      self, accountant: accountants.Accountant, spec: spec_lib.PrivacySpec, numbers: dict[str, Any]
+  ) -> float:
     """Returns epsilon by an accountant, or the sigma or the rounds that reach --epsilon.
 
-    Raises:
-      ValueError: If no sigma reaches --epsilon by the accountant to quote; by another: infinity.
+    The sigma is infinite if none reaches it by this accountant. `numbers` are the fields of `spec`
+    but for sigma.
     """
     if self.epsilon is None:
       return spec.epsilon(accountant)
     if self.noise_multiplier is not None:
       return spec.most_rounds(self.epsilon, accountant)
     try:
-      return spec.calibrated(self.epsilon, accountant).noise_multiplier
+      return spec_lib.PrivacySpec.for_epsilon(self.epsilon, accountant, **numbers).noise_multiplier
     except ValueError:
-      if accountant is spec.accountant:
-        raise
       return math.inf
 
   def answer_text(self, answer: float) -> str:
@@ -136,16 +136,19 @@ def _account_for_numbers(options: Options) -> None:
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
   shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS.load(name) for name in options.accountant)]
   with errors.naming_flags(options_lib.options_of(Options)):
-    spec = spec_lib.PrivacySpec(
+    numbers = dict(
         population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
-        noise_multiplier=1.0 if options.noise_multiplier is None else options.noise_multiplier,
         clipping_norm=1.0,
         delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
         sampling=options.sampling,
         num_slots=n if poisson and options.num_slots is None else options.num_slots,
         allow_large_delta=options.allow_large_delta,
     )
-    answers = {a: options.answer(a, spec) for a in shown}
+    if options.noise_multiplier is None:
+      spec = spec_lib.PrivacySpec.for_epsilon(options.epsilon, **numbers)
+    else:
+      spec = spec_lib.PrivacySpec(noise_multiplier=options.noise_multiplier, **numbers)
+    answers = {a: options.answer(a, spec, numbers) for a in shown}
   print(f'delta = {spec.delta:.4g}')
   _print_answers(answers, [(spec.round, spec.rounds)], options)
   if options.epsilon is None:

@@ -211,14 +211,18 @@ FAULTS = (
           'tests/tasks/training/test_reporters.py -k lost'),
     Fault(_LEDGER, '(before + json.dumps(content)).encode()', 'json.dumps(content).encode()'),
     Fault(_LOOP, '''      draw = round_num if ledger is None else ledger.begin(round_num)
-      cohort = [client_data(int(i)) for i in sampler.sample(draw)]
+      cohort = cohorts.cohort(sampler.sample(draw), client_data)
       output = _next(process, state, cohort)
-''', '''      cohort = [client_data(int(i)) for i in sampler.sample(round_num)]
+''', '''      cohort = cohorts.cohort(sampler.sample(round_num), client_data)
       output = _next(process, state, cohort)
       draw = round_num if ledger is None else ledger.begin(round_num)
 '''),
     Fault(_SAMPLING, 'dummies = -1 - self.population - np.arange',
           'dummies = -1 - np.arange'),
+    Fault('fedsmp_tff/cohorts.py', 'or number < -len(clients)', 'or number < 0'),
+    Fault('fedsmp_tff/cohorts.py', 'if number >= 0 else _empty(clients[0])',
+          'if number >= 0 else clients[0]'),
+    Fault('fedsmp_tff/cohorts.py', 'if len(set(self._ids)) < len(self._ids):', 'if False:'),
     Fault(_LOOP, "parts = {'process': process, 'sampler'", "parts = {'sampler'",
           f'{_LIB}/program/test_loop.py -k seeded_noise'),
     Fault(_LOOP, "if 'client_work' in dir(metrics) else ()", 'if False else ()',
@@ -332,6 +336,9 @@ FAULTS = (
     Fault('fedsmp_tff/runtime/ray_worker.py', 'if self._round != round_key:',
           'if self._round is None:',
           f'{_LIB}/runtime/test_ray_cluster.py -k each_round_s_clients'),
+    Fault('tasks/datasets/label_skew.py', 'used += drawn', 'used = drawn'),
+    Fault('tasks/datasets/task.py', 'cut = (*cut, float(dirichlet))', 'pass',
+          'tests/tasks/datasets/test_task.py -k digest'),
     Fault('tasks/datasets/people.py', 'gone = {*apart, *public_groups,',
           'gone = {*apart, *public_groups[1:],'),
 )

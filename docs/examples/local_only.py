@@ -3,6 +3,11 @@
   python -m docs.examples.local_only 1 2 3 4 5                               # Alone, five seeds.
   python -m tasks.run --task=docs.examples.local_only --algorithm=dp_fedavg  # Federated.
 
+  python -m docs.examples.local_only 1 --task=fashion_mnist --fashion_mnist_dirichlet=0.1
+
+The last command has clients of another task, with flags of tasks.run: each trains alone on its images but
+the last fifth.
+
 A role trains on all of its sequences but the last fifth. The last fifths of all roles are the test
 set (none of a role with fewer than five sequences). A role alone trains the last layer from the
 pre-trained weights; nothing leaves the role.
@@ -60,7 +65,7 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
 
   Args:
     seed: The seed, as --seed of a run: the same public set and the same pre-trained weights.
-    flags: Further flags of `tasks.run`.
+    flags: Further flags of `tasks.run`, such as another task.
   """
   import tensorflow as tf  # Here, so that --help need not wait for it.
 
@@ -104,13 +109,13 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
   return [100 * number / scored for number in right]
 
 
-def main(seeds: list[int]) -> None:
+def main(seeds: list[int], flags: tuple[str, ...]) -> None:
   """Prints a table: accuracy and its gain over the pre-trained weights, mean ± std over seeds."""
   os.environ['TF_DETERMINISTIC_OPS'] = '1'  # As a seeded run, for the same pre-trained weights.
   from fedsmp_tff import runtime
 
   runtime.set_local_context()
-  rows = np.array([accuracies(seed) for seed in seeds])
+  rows = np.array([accuracies(seed, flags) for seed in seeds])
   table = csv.writer(sys.stdout)
   table.writerow(['table', 'algorithm', 'local epochs', 'final (%)', 'gain', 'seeds'])
   for epochs, final, gain in zip(_EPOCHS, rows.T, (rows - rows[:, :1]).T):
@@ -124,6 +129,8 @@ def _mean_and_std(values: np.ndarray) -> str:
 
 
 if __name__ == '__main__':
-  if not all(seed.isdecimal() for seed in sys.argv[1:]) or len(sys.argv) == 1:
-    sys.exit(f'usage: python -m docs.examples.local_only SEED...\n\n{__doc__}')
-  main([int(seed) for seed in sys.argv[1:]])
+  own_flags = tuple(argument for argument in sys.argv[1:] if argument.startswith('--'))
+  own_seeds = [argument for argument in sys.argv[1:] if argument not in own_flags]
+  if not own_seeds or not all(seed.isdecimal() for seed in own_seeds):
+    sys.exit(f'usage: python -m docs.examples.local_only SEED... [--FLAG...]\n\n{__doc__}')
+  main([int(seed) for seed in own_seeds], own_flags)

@@ -59,9 +59,10 @@ def train(train_data, test_data):
       tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
       (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32)),
   )
-  spec = fedsmp_tff.PrivacySpec(
-      NUM_CLIENTS, CLIENTS_PER_ROUND, ROUNDS, noise_multiplier=1.0, clipping_norm=CLIP, delta=DELTA
-  ).calibrated(EPSILON)
+  spec = fedsmp_tff.PrivacySpec.for_epsilon(
+      EPSILON, population=NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND, rounds=ROUNDS,
+      clipping_norm=CLIP, delta=DELTA,
+  )
   mask = fedsmp_tff.TopK(P, public_examples=(x[public], y[public]))
   process = fedsmp_tff.build_fed_smp(
       model,
@@ -69,16 +70,13 @@ def train(train_data, test_data):
       fedsmp_tff.FedSmpFactory(mask, spec.mechanism()),
   )
 
-  def client_data(client):
-    rows = clients[client] if client >= 0 else []  # A negative id is a dummy without data.
-    return tf.data.Dataset.from_tensor_slices((x[rows], y[rows]))
-
+  datasets = [tf.data.Dataset.from_tensor_slices((x[rows], y[rows])) for rows in clients]
   state, sampler, trained = process.initialize(), spec.sampler(), network()
   path = pathlib.Path(tempfile.mkdtemp(prefix='one_file_')) / 'privacy_ledger.jsonl'
   with ledger_lib.Ledger(path, spec, 'one_file', data='Fashion-MNIST') as ledger:
     for round_num in range(ROUNDS):
-      cohort = sampler.sample(ledger.begin(round_num))  # The entry is on disk before the round.
-      state = process.next(state, [client_data(client) for client in cohort]).state
+      participants = sampler.sample(ledger.begin(round_num))  # On disk before the round.
+      state = process.next(state, fedsmp_tff.cohort(participants, datasets)).state
       process.get_model_weights(state).assign_weights_to(trained)
       accuracy = np.mean(np.argmax(trained(test_x), axis=1) == test_y)
       print(f'round {round_num + 1}/{ROUNDS}: test accuracy {accuracy:.2%}', flush=True)

@@ -50,9 +50,9 @@ class Cohorts(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIt
     return self
 
   def select(self, k=None):
-    cohort = SPEC.sampler().sample(draw=0)
-    assert k == len(cohort)
-    return [CLIENTS[i] if i >= 0 else DATASET.take(0) for i in cohort]
+    participants = SPEC.sampler().sample(draw=0)
+    assert k == len(participants)
+    return fedsmp_tff.cohort(participants, CLIENTS)
 
   def to_bytes(self):
     return b''

@@ -12,7 +12,7 @@ an option, and the accountant follows from it.
 import dataclasses
 import functools
 import math
-from typing import Optional
+from typing import Any, Optional
 
 from fedsmp_tff import errors
 from fedsmp_tff.mechanism import integer_noise
@@ -180,28 +180,35 @@ class PrivacySpec:
     num = self.rounds if rounds is None else rounds
     return _epsilon(self.round, num, accountant or self.accountant, self.delta)
 
-  def calibrated(
-      self, epsilon: float, accountant: Optional[accountants.Accountant] = None
+  @classmethod
+  def for_epsilon(
+      cls, epsilon: float, accountant: Optional[accountants.Accountant] = None, **fields: Any
   ) -> 'PrivacySpec':
     """Returns the specification with the smallest sigma, to 6 digits, within `epsilon`.
 
-    >>> spec = PrivacySpec(50, 50, 10, 1.0, 1.0, delta=1e-3, sampling='fixed_size').calibrated(2.0)
+    >>> spec = PrivacySpec.for_epsilon(
+    ...     2.0, population=50, clients_per_round=50, rounds=10, clipping_norm=1.0, delta=1e-3,
+    ...     sampling='fixed_size')
     >>> round(spec.noise_multiplier, 1), round(spec.epsilon(), 3)
     (9.1, 2.0)
 
     Args:
       epsilon: The target for all rounds, positive.
       accountant: The accountant; None: the result's own.
+      **fields: All attributes of the specification, but for `noise_multiplier`.
 
     Raises:
-      ValueError: If `epsilon` is not positive and finite, or no sigma up to 10^4 reaches it.
+      ValueError: If `epsilon` is not positive and finite, no sigma up to 10^4 reaches it, or a
+        field is out of range.
     """
     _check_target(epsilon)
-    accountant = accountant or self.accountant
+    # With the most noise, `bits` are too few only if they are for any noise.
+    noisiest = cls(noise_multiplier=_SIGMA_RANGE[1], **fields)
+    accountant = accountant or noisiest.accountant
 
     # The search tries values of sigma for which `bits` may be too few; the result is checked.
-    gaussian = self.noise == mechanism_lib.GAUSSIAN
-    tried = dataclasses.replace(self, bits=None) if gaussian else self
+    gaussian = noisiest.noise == mechanism_lib.GAUSSIAN
+    tried = dataclasses.replace(noisiest, bits=None) if gaussian else noisiest
 
     def epsilon_fn(sigma, accountant=accountant):
       try:
@@ -213,20 +220,20 @@ class PrivacySpec:
     fast_fn = functools.partial(epsilon_fn, accountant=accountant.faster or accountant)
     sigma = calibration.find_sigma(fast_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
     if fast_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
+      more_bits = '' if gaussian or noisiest.bits is None else ', raise `bits`'
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
-          f' or delta{"" if gaussian or self.bits is None else ", raise `bits`"}, or run fewer rounds.'
+          f' or delta{more_bits}, or run fewer rounds.'
       )
-    if sigma == _SIGMA_RANGE[0]:
-      return dataclasses.replace(self, noise_multiplier=sigma)
-    if accountant.faster is not None:
-      sigma = calibration.refine_sigma(epsilon_fn, fast_fn, epsilon, sigma, *_SIGMA_RANGE)
-    # Rounding up never gives less noise than the target needs.
-    digits = 6 - math.ceil(math.log10(sigma))
-    sigma = math.ceil(sigma * 10**digits) / 10**digits
-    while epsilon_fn(sigma) > epsilon:
-      sigma *= 1 + 1e-6
-    return dataclasses.replace(self, noise_multiplier=sigma)
+    if sigma != _SIGMA_RANGE[0]:
+      if accountant.faster is not None:
+        sigma = calibration.refine_sigma(epsilon_fn, fast_fn, epsilon, sigma, *_SIGMA_RANGE)
+      # Rounding up never gives less noise than the target needs.
+      digits = 6 - math.ceil(math.log10(sigma))
+      sigma = math.ceil(sigma * 10**digits) / 10**digits
+      while epsilon_fn(sigma) > epsilon:
+        sigma *= 1 + 1e-6
+    return dataclasses.replace(noisiest, noise_multiplier=sigma)
 
   def most_rounds(self, epsilon: float, accountant: Optional[accountants.Accountant] = None) -> int:
     """Returns the largest number of rounds, up to a million, within `epsilon`.

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import cohorts
 from fedsmp_tff import local_training
 from fedsmp_tff import runtime
 from fedsmp_tff.privacy import budget as budget_lib
@@ -58,7 +59,7 @@ class Reporter:
 
 def run(
     process: tff.learning.templates.LearningProcess,
-    client_data: Callable[[int], Any],
+    client_data: cohorts.ClientDatasets,
     sampler: sampling.Sampler,
     rounds: int,
     evaluate: Callable[[int, Any], Optional[Any]],
@@ -83,8 +84,7 @@ def run(
 
   Args:
     process: The learning process.
-    client_data: Function from a client's number to its argument of `process.next`; a negative
-      number stands for a client without examples.
+    client_data: The data of all clients: datasets, or a function; see `cohorts.cohort`.
     sampler: Sampler of the participants of each round.
     rounds: T.
     evaluate: Function from the number of finished rounds and the model's weights, before the first
@@ -129,7 +129,7 @@ def run(
       between_rounds()
       start = time.monotonic()
       draw = round_num if ledger is None else ledger.begin(round_num)
-      cohort = [client_data(int(i)) for i in sampler.sample(draw)]
+      cohort = cohorts.cohort(sampler.sample(draw), client_data)
       output = _next(process, state, cohort)
       state = output.state
       progress.report(round_num + 1, state, output.metrics, time.monotonic() - start)

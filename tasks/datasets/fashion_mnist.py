@@ -1,4 +1,4 @@
-"""Fashion-MNIST (Xiao et al. 2017) from IDX files, split evenly among clients."""
+"""Fashion-MNIST (Xiao et al. 2017) from IDX files, cut into clients of equal size."""
 
 import gzip
 import os
@@ -8,6 +8,7 @@ from typing import Optional
 import numpy as np
 
 from tasks.datasets import files
+from tasks.datasets import label_skew
 from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 
@@ -24,11 +25,13 @@ _FILES = [
 _NUM_CLIENTS = 6000
 
 
-def load(num_clients: int, split: task_lib.Split) -> task_lib.TaskData:
-  """Loads the images, split evenly among clients; raises `InputError` if a file is bad."""
+def load(
+    num_clients: int, split: task_lib.Split, dirichlet: Optional[float] = None
+) -> task_lib.TaskData:
+  """Loads the images, cut into clients by `task.cut_pool`; raises `InputError` if a file is bad."""
   train, test = read(split.directory)
   source = f'real: Fashion-MNIST, {len(train[0]):,} training images'
-  return task_lib.cut_pool(train, test, num_clients, source, split)
+  return task_lib.cut_pool(train, test, num_clients, source, split, dirichlet)
 
 
 def read(directory: Optional[str]) -> tuple[task_lib.Examples, task_lib.Examples]:
@@ -83,8 +86,9 @@ TASK = task_lib.Task(
         server_learning_rate=30.0, server_learning_rate_schedule='linear_decay',
         warm_start='public', trainable='head',
     ),
-    load=lambda own, split: load(_NUM_CLIENTS, split),
+    load=lambda own, split: load(_NUM_CLIENTS, split, own.dirichlet),
     build_model=task_lib.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES),
+    options=label_skew.Options,
     show=showing.confusion_table((
         'T-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
         'ankle boot',

@@ -1,4 +1,4 @@
-"""Street View House Numbers (Netzer et al. 2011) from its .mat files, split evenly."""
+"""Street View House Numbers (Netzer et al. 2011) from its .mat files, cut into clients."""
 
 from collections.abc import Mapping
 import pathlib
@@ -7,6 +7,7 @@ import numpy as np
 
 from tasks import errors
 from tasks.datasets import files
+from tasks.datasets import label_skew
 from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 
@@ -15,8 +16,7 @@ _NUM_CLASSES = 10
 _NUM_CLIENTS = 6000
 
 
-def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
-  del own
+def _load(own: label_skew.Options, split: task_lib.Split) -> task_lib.TaskData:
   names = [f'{part}_32x32.mat' for part in ('train', 'extra', 'test')]
   remedy = (
       f'Download {", ".join(names)} from http://ufldl.stanford.edu/housenumbers (cropped digits,'
@@ -28,7 +28,7 @@ def _load(own: None, split: task_lib.Split) -> task_lib.TaskData:
   train, extra, test = map(_read_mat, paths)
   x, y = map(np.concatenate, zip(train, extra))
   source = f'real: SVHN, {len(x):,} training images (train and extra)'
-  return task_lib.cut_pool((x, y), test, _NUM_CLIENTS, source, split)
+  return task_lib.cut_pool((x, y), test, _NUM_CLIENTS, source, split, own.dirichlet)
 
 
 def _read_mat(path: pathlib.Path) -> task_lib.Examples:
@@ -68,5 +68,6 @@ TASK = task_lib.Task(
     ),
     load=_load,
     build_model=task_lib.cnn(_IMAGE_SHAPE, (64, 128), (384, 192), _NUM_CLASSES),
+    options=label_skew.Options,
     show=showing.confusion_table('0123456789'),
 )

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from tasks import errors
+from tasks.datasets import label_skew
 from tasks.models import initializers
 
 if typing.TYPE_CHECKING:
@@ -49,8 +50,8 @@ class TaskData:
     test_owners: Owners of `test`; None if unknown, which counts as the clients.
     public_owners: Owners of `public`; None if unknown, or without public examples.
     has_validation: Whether `test` is a validation set.
-    even: Whether clients are an even cut of a pool of examples, so that their sizes follow from
-      public numbers. If not, sizes are exact functions of people's data.
+    even: Whether clients are a cut of a pool of examples into equal sizes, which follow from public
+      numbers. If not, sizes are exact functions of people's data.
     split_digest: Digest of who is set aside and of the cut of a pool, but not of clients' data: two
       runs on one data set have the same clients if their digests are equal. None if unknown.
   """
@@ -239,12 +240,21 @@ class Task:
 
 
 def cut_pool(
-    pool: Examples, test: Examples, num_clients: int, source: str, split: Split
+    pool: Examples, test: Examples, num_clients: int, source: str, split: Split,
+    dirichlet: Optional[float] = None,
 ) -> TaskData:
-  """Cuts a pool of examples without owners evenly into synthetic clients.
+  """Cuts a pool of examples without owners into synthetic clients of equal size.
 
-  Public and validation examples leave the pool before it is cut: no client has them. The seed of
-  `split` shuffles the pool; `source` is one sentence on the origin of the data.
+  Public and validation examples leave the pool before it is cut: no client has them, and they are
+  the same for any `dirichlet`.
+
+  Args:
+    pool: Examples for clients, public and validation set. The seed of `split` shuffles them.
+    test: Examples of the test set.
+    num_clients: Number of clients, whose sizes differ by at most one.
+    source: One sentence on the origin of the data.
+    split: Seed, and sizes of the public and the validation set.
+    dirichlet: Concentration of the clients' labels (`label_skew.split`); None: an even cut.
 
   Raises:
     InputError: If the pool has too few examples.
@@ -257,7 +267,8 @@ def cut_pool(
     raise errors.InputError(
         f'{flags} would take all of the {len(x)} training examples. Use a smaller number.'
     )
-  order = np.random.default_rng(split.seed).permutation(len(x))
+  rng = np.random.default_rng(split.seed)
+  order = rng.permutation(len(x))
   public, validation, rest = np.split(order, [num_public, num_public + num_validation])
   text = 'without owners, taken out of the pool before it is cut into clients'
   if num_validation:
@@ -265,8 +276,16 @@ def cut_pool(
     test, test_owners = (x[validation], y[validation]), Owners(text)
   else:
     test_owners = Owners('without owners, the test part of the data set')
+  cut = (num_clients, num_public, num_validation)
+  if dirichlet is None:
+    clients = split_evenly(x[rest], y[rest], num_clients)
+  else:
+    source = f'{source}; labels of clients skewed by Dirichlet({dirichlet:g})'
+    parts = label_skew.split(y[rest], num_clients, dirichlet, rng)
+    clients = [(x[rest[part]], y[rest[part]]) for part in parts]
+    cut = (*cut, float(dirichlet))
   return TaskData(
-      clients=split_evenly(x[rest], y[rest], num_clients),
+      clients=clients,
       test=test,
       public=(x[public], y[public]) if num_public else None,
       source=source,
@@ -275,7 +294,7 @@ def cut_pool(
       public_owners=Owners(text) if num_public else None,
       has_validation=bool(num_validation),
       even=True,
-      split_digest=digest_of_split(order.astype(np.int64), num_clients, num_public, num_validation),
+      split_digest=digest_of_split(order.astype(np.int64), *cut),
   )
 
 

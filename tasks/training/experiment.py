@@ -296,18 +296,19 @@ def _privacy_spec(
   noise = mechanism_lib.GAUSSIAN if s.clip is None else s.noise
   num_values = num_kept + (s.clip_quantile is not None)  # The vote on C is one more value.
   with errors.naming_flags(options.options_of(settings_lib.RunSettings)):
-    spec = spec_lib.PrivacySpec(
+    make = functools.partial(spec_lib.PrivacySpec, noise_multiplier=s.noise_multiplier or sigma or 0.0)
+    if s.epsilon is not None and not sigma:
+      make = functools.partial(spec_lib.PrivacySpec.for_epsilon, s.epsilon)
+    return make(
         population=num_clients,
         clients_per_round=s.clients_per_round,
         rounds=max(s.rounds, 1),  # The public-only baseline has none.
-        noise_multiplier=s.noise_multiplier or sigma or 0.0,
         clipping_norm=math.inf if s.clip is None else s.clip,
         delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
         sampling=s.sampling,
         noise=noise,
         num_values=None if noise == mechanism_lib.GAUSSIAN else num_values,
     )
-    return spec if s.epsilon is None or sigma else spec.calibrated(s.epsilon)
 
 
 def _mechanism(

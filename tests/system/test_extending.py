@@ -39,6 +39,7 @@ def folder(tmp_path, monkeypatch):
   for name, text in re.findall(r'```python\n# (\w+\.py)\n(.*?)```', _PAGE, re.DOTALL):
     (tmp_path / name).write_text(text)
   shutil.copy(_ROOT / 'docs' / 'own_task.py', tmp_path / 'two_moons.py')
+  shutil.copy(_ROOT / 'docs' / 'own_rows_task.py', tmp_path)
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
   return tmp_path
@@ -47,7 +48,7 @@ def folder(tmp_path, monkeypatch):
 def _command(name):
   """Returns the flags of the page's command, to which a test adds its own."""
   (line,) = re.findall(rf'^python -m tasks\.\w+ (.*\b{name}\b.*)$', _PAGE, re.M)
-  return shlex.split(line)
+  return shlex.split(line, comments=True)
 
 
 @pytest.mark.slow
@@ -75,7 +76,10 @@ def test_a_task_trains_resumes_and_is_reported(folder, capsys):
   ]
   assert run.main(arguments) == 0
   printed = capsys.readouterr().out
-  assert 'Two half circles' in printed and '400 clients' in printed and '  1 lower' in printed
+  assert 'Two half circles' in printed and '  1 lower' in printed
+  # All 400 people but those of the test set and the five with the 100 public examples.
+  aside = sum(map(int, re.findall(r'from (\d+) people set aside whole', printed)))
+  assert 5 < aside < 60 and f'; {400 - aside} clients' in printed
   accuracy = json.loads((folder / 'runs/moons/summary.json').read_text())['final_test_accuracy']
   assert accuracy > 0.75
   released = _MANAGER.values()
@@ -97,6 +101,34 @@ def test_a_task_trains_resumes_and_is_reported(folder, capsys):
   assert f'{100 * accuracy:.2f}' in (folder / 'report' / 'report.md').read_text()
 
 
+def test_rows_with_a_user_column_train(folder, capsys):
+  rng, lines = np.random.default_rng(1), ['user,label,height,weight']
+  for _ in range(800):  # Rows of a person are not next to each other.
+    height = rng.normal(1.7, 0.1)
+    label = 'tall' if height > 1.7 else 'small'
+    lines.append(f'user {rng.integers(90)},{label},{height:.2f},{rng.normal(70, 15):.1f}')
+  path = folder / 'DIRECTORY' / 'rows.csv'
+  arguments = ['run', *_command('own_rows_task'), '--seed=1', '--noise_multiplier=0', '--rounds=4']
+  assert run.main([*arguments, '--dry_run']) == 2
+  assert 'DIRECTORY/rows.csv does not exist. Name the dir' in capsys.readouterr().err
+  path.parent.mkdir()
+  for wrong, what in (
+      ('user 1,giant,1.8,70', "KeyError: 'giant'"), ('user 1,tall,high,70', "to float: 'high'"),
+      ('user 1,tall', 'TypeError'),
+  ):
+    path.write_text('\n'.join([*lines[:9], wrong, *lines[9:]]))
+    assert run.main([*arguments, '--dry_run']) == 2
+    said = capsys.readouterr().err
+    assert 'rows.csv, line 10, can\'t be read (' in said and what in said and 'one of small' in said
+  path.write_text('\n'.join(lines))
+  assert run.main([*arguments, '--output_dir=runs/rows']) == 0
+  printed = capsys.readouterr().out
+  # A client is a person: all 90 but those who are set aside.
+  aside = sum(map(int, re.findall(r'from (\d+) people set aside whole', printed)))
+  assert f'rows.csv, 90 people; {90 - aside} clients' in printed
+  assert json.loads((folder / 'runs/rows/summary.json').read_text())['final_test_accuracy'] > 0.8
+
+
 @pytest.mark.slow
 def test_an_accountant_is_printed_and_never_quoted(folder, capsys):
   status, out, _ = commands.of_module(capsys, account, *_command('central_limit'))
@@ -113,12 +145,14 @@ def test_a_mask_in_a_tff_process(folder):
   own = example.replace('fedsmp_tff.RandK(0.5)', 'rotating.Rotating(0.5)')
   names = {}
   exec(f'import rotating\n{own}', names)
-  process, clients = names['process'], names['clients']
+  process, client_data = names['process'], names['client_data']
+  sampler = names['spec'].sampler()
   tff.test.assert_not_contains_unsecure_aggregation(process.next)
   state = process.initialize()
   np.testing.assert_array_equal(state.aggregator.coordinates, [0, 1, 2, 3])
-  for _ in range(2):
-    output = process.next(state, clients)
+  for round_num in range(2):
+    cohort = fedsmp_tff.cohort(sampler.sample(round_num), client_data)
+    output = process.next(state, cohort)
     state = output.state
   assert output.metrics['aggregator']['participants'] == 26
 

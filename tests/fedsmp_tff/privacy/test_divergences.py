@@ -69,3 +69,8 @@ def test_fixed_size_is_not_below_the_first_term_of_its_theorem(order):
   n, r, sigma = 10**9, 3, 9000.0
   first = math.expm1(4 / sigma**2) * 4 * (r / n) ** 2 * math.comb(order, 2)
   assert math.log1p(first) / (order - 1) < divergences.fixed(order, n, r, sigma) < 1e-9
+
+
+def test_an_order_whose_series_diverges_is_infinite_without_a_warning(caplog):
+  assert divergences.poisson(1.6, 200, 20, 200, 0.472367) == math.inf
+  assert not caplog.records

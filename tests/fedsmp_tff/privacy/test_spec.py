@@ -20,6 +20,14 @@ def _spec(sigma=1.4, r=_R, n=_N, delta=_DELTA, rounds=_T, clip=1.0, **options):
   return spec_lib.PrivacySpec(n, r, rounds, sigma, clip, delta, **options)
 
 
+def _for_epsilon(epsilon, accountant=None, **fields):
+  """As `_spec`, for a target."""
+  fields = dict(
+      population=_N, clients_per_round=_R, rounds=_T, clipping_norm=1.0, delta=_DELTA, num_slots=_N
+  ) | fields
+  return spec_lib.PrivacySpec.for_epsilon(epsilon, accountant, **fields)
+
+
 class TestComputation:
 
   @pytest.mark.parametrize('arguments, match', [
@@ -119,7 +127,7 @@ def test_a_delta_above_one_over_n_is_accepted_on_request_alone():
   assert dataclasses.replace(large, delta=1 / _N, allow_large_delta=False).epsilon() > 0
   # It is no part of the guarantee: a resumed run's ledger may have it or not.
   assert _spec() == _spec(allow_large_delta=True)
-  assert large.calibrated(1.0).noise_multiplier < 1.4
+  assert _for_epsilon(1.0, delta=0.5, allow_large_delta=True).noise_multiplier < 1.4
   for n in (1, 2, 3, 10**9):
     _spec(n=n, r=1, delta=spec_lib.default_delta(n))
 
@@ -138,40 +146,64 @@ class TestCalibration:
       [(a, t) for a in accountants.ACCOUNTANTS for t in (0.5, 3.0) if t < 1 or not a.faster],
   )
   def test_calibrated_noise_spends_the_target_and_hardly_less(self, accountant, target):
-    sigma = _spec().calibrated(target, accountant).noise_multiplier
+    sigma = _for_epsilon(target, accountant).noise_multiplier
     assert _spec(sigma).epsilon(accountant) <= target
     assert _spec(0.999 * sigma).epsilon(accountant) > target
 
+  def test_the_result_is_the_specification_with_its_sigma(self):
+    # Ledgers compare and checkpoints hash specifications.
+    fields = dict(
+        population=_N, clients_per_round=_R, rounds=_T, clipping_norm=0.5, delta=_DELTA,
+        num_slots=200, min_reports=150, bits=20,
+    )
+    found = spec_lib.PrivacySpec.for_epsilon(2.0, accountants.PAPER, **fields)
+    same = spec_lib.PrivacySpec(noise_multiplier=found.noise_multiplier, **fields)
+    assert found == same and hash(found) == hash(same)
+    assert found.mechanism() == same.mechanism() and found.epsilon(accountants.PAPER) <= 2
+    for missing in fields.keys() - {'num_slots', 'min_reports', 'bits'}:
+      rest = {name: value for name, value in fields.items() if name != missing}
+      with pytest.raises(TypeError, match=missing):
+        spec_lib.PrivacySpec.for_epsilon(2.0, **rest)
+
   def test_few_bits_limit_the_result_and_not_the_search(self):
     # At 0.95 a share has 1.08 steps; the search also tries 0.78, with 0.91.
-    spec = spec_lib.PrivacySpec(
-        10_000, 10_000, 1, 0.95, 1.0, 1e-5, sampling='fixed_size', bits=8
+    fields = dict(
+        population=10_000, clients_per_round=10_000, rounds=1, clipping_norm=1.0, delta=1e-5,
+        sampling='fixed_size', num_slots=None, bits=8,
     )
-    found = spec.calibrated(spec.epsilon())
+    spec = spec_lib.PrivacySpec(noise_multiplier=0.95, **fields)
+    found = _for_epsilon(spec.epsilon(), **fields)
     assert found.noise_multiplier == pytest.approx(0.95, rel=1e-4) and found.bits == 8
     with pytest.raises(ValueError, match='or `bits` to 9 or more'):
-      spec.calibrated(2 * spec.epsilon())
+      _for_epsilon(2 * spec.epsilon(), **fields)
 
   def test_integer_noise_is_calibrated(self):
-    # As tasks.run has it before sigma is known.
-    spec = spec_lib.PrivacySpec(
-        50, 50, 10, 0.0, 1.0, 1e-3, sampling='fixed_size', noise='discrete_gaussian', num_values=100
+    fields = dict(
+        population=50, clients_per_round=50, rounds=10, delta=1e-3, sampling='fixed_size',
+        num_slots=None, noise='discrete_gaussian', num_values=100,
     )
-    found = spec.calibrated(2.0)
+    found = _for_epsilon(2.0, **fields)
     assert found.accountant.name == 'fixed_pld' and 1.999 < found.epsilon() <= 2
-    assert found.noise_multiplier < spec.calibrated(2.0, accountants.FIXED_RDP).noise_multiplier
+    assert (
+        found.noise_multiplier
+        < _for_epsilon(2.0, accountants.FIXED_RDP, **fields).noise_multiplier
+    )
     # The search begins at sigma = 1, at which ten bits are too few.
-    with_bits = dataclasses.replace(spec, noise_multiplier=9.2, bits=10).calibrated(2.0)
+    fields['bits'] = 10
+    with_bits = _for_epsilon(2.0, **fields)
     assert with_bits.bits == 10 and 1.99 < with_bits.epsilon() <= 2
+    fields['num_values'] = 10**5
     with pytest.raises(ValueError, match='No noise multiplier .* raise `bits`, or'):
-      dataclasses.replace(with_bits, num_values=10**5).calibrated(0.1)
+      _for_epsilon(0.1, **fields)
 
   @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])
   def test_calibration_refuses_targets(self, target):
     with pytest.raises(ValueError, match='epsilon'):
-      _spec().calibrated(target, accountants.PAPER)
+      _for_epsilon(target, accountants.PAPER)
 
   def test_calibration_says_when_nothing_will_do(self):
     # `bits` are of integer noise.
     with pytest.raises(ValueError, match='No noise multiplier .* or delta, or run fewer'):
-      dataclasses.replace(_spec(), bits=20).calibrated(1e-9, accountants.PAPER)
+      _for_epsilon(1e-9, accountants.PAPER, bits=20)
+    with pytest.raises(ValueError, match='clipping_norm'):
+      _for_epsilon(1.0, clipping_norm=math.inf)

@@ -49,6 +49,16 @@ class TestExecution:
     np.testing.assert_array_equal(data.test[0][..., 0], parts['t10k'][0])
     np.testing.assert_array_equal(data.test[1], parts['t10k'][1])
 
+  def test_the_task_has_a_skew_of_labels(self, data_dir):
+    small_data.write_fashion_mnist(data_dir)
+    split = task_lib.Split(0, 8, directory=str(data_dir))
+    even, skewed = (
+        fashion_mnist.TASK.load(fashion_mnist.TASK.options(dirichlet=alpha), split)
+        for alpha in (None, 0.1)
+    )
+    assert 'Dirichlet(0.1)' in skewed.source and 'Dirichlet' not in even.source
+    assert even.split_digest != skewed.split_digest
+
   @pytest.mark.parametrize('folder, packed', [
       ('', False), ('FashionMNIST/raw', False), ('FashionMNIST/raw', True),
   ])

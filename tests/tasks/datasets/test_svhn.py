@@ -11,8 +11,9 @@ from tasks.datasets import task as task_lib
 from tests.support import small_data
 
 
-def _load(directory, num_public=0):
-  return svhn.TASK.load(None, task_lib.Split(0, num_public, directory=directory))
+def _load(directory, num_public=0, **own):
+  split = task_lib.Split(0, num_public, directory=directory)
+  return svhn.TASK.load(svhn.TASK.options(**own), split)
 
 
 @pytest.fixture
@@ -32,6 +33,11 @@ class TestExecution:
     np.testing.assert_array_equal(x[3], images[..., 3])
     np.testing.assert_array_equal(y, np.where(labels == 10, 0, labels)[:, 0])
     assert x.dtype == np.uint8 and y.dtype == np.int32
+
+  def test_the_task_has_a_skew_of_labels(self, parts, tmp_path):
+    even, skewed = _load(tmp_path, 2), _load(tmp_path, 2, dirichlet=0.1)
+    assert 'Dirichlet(0.1)' in skewed.source and 'Dirichlet' not in even.source
+    assert even.split_digest != skewed.split_digest
 
   def test_files_of_matlab_7_3_are_the_same_clients(self, parts, tmp_path):
     expected = _load(tmp_path, 2)

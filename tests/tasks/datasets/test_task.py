@@ -11,16 +11,19 @@ def _examples(num):
   return np.arange(num), -np.arange(num)
 
 
-def _cut(num_public, num_validation, seed=0, num_clients=4):
+def _cut(num_public, num_validation, seed=0, num_clients=4, dirichlet=None):
   split = task_lib.Split(seed, num_public, num_validation)
-  return task_lib.cut_pool(_examples(50), _examples(7), num_clients, 'made up', split)
+  return task_lib.cut_pool(_examples(50), _examples(7), num_clients, 'made up', split, dirichlet)
 
 
 class TestExecution:
 
+  @pytest.mark.parametrize('dirichlet', [None, 0.1])
   @pytest.mark.parametrize('num_public, num_validation', [(0, 0), (1, 0), (13, 5), (0, 4)])
-  def test_public_and_validation_examples_leave_the_pool(self, num_public, num_validation):
-    data = _cut(num_public, num_validation)
+  def test_public_and_validation_examples_leave_the_pool(
+      self, num_public, num_validation, dirichlet
+  ):
+    data = _cut(num_public, num_validation, dirichlet=dirichlet)
     public = [] if data.public is None else list(data.public[0])
     validation = list(data.test[0]) if num_validation else []
     assert len(public) == num_public and len(validation) == num_validation
@@ -50,12 +53,40 @@ class TestExecution:
 
   def test_the_partition_and_its_digest_follow_the_seed_and_the_sizes(self):
     # Two equal digests tell that a client is the same client in both runs.
-    cuts = [(5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 0, 7)]
+    cuts = [
+        (5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 0, 7), (5, 0, 0, 4, 0.1), (5, 0, 0, 4, 0.6),
+        (5, 0, 2, 4, 0.1),
+    ]
     assert len({_cut(*cut).split_digest for cut in cuts}) == len(cuts)
     data, again, other = (_cut(5, 0, seed) for seed in (0, 0, 2))
     assert data.split_digest == again.split_digest
     np.testing.assert_array_equal(data.clients[0][0], again.clients[0][0])
     assert not np.array_equal(data.clients[0][0], other.clients[0][0])
+
+  def test_an_even_cut_is_what_it_was_before_there_was_skew(self):
+    # The digest is in ledgers and in config.json of runs that may resume.
+    order = np.random.default_rng(3).permutation(50)
+    data = _cut(5, 2, seed=3)
+    assert data.split_digest == task_lib.digest_of_split(order.astype(np.int64), 4, 5, 2)
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in data.clients]), order[7:])
+
+  def test_the_skew_is_part_of_the_plan_and_moves_clients_alone(self):
+    labels = np.arange(50) % 5
+    cuts = [
+        task_lib.cut_pool(
+            (np.arange(50), labels), _examples(7), 9, 'made up', task_lib.Split(0, 5), dirichlet
+        )
+        for dirichlet in (None, 0.1)
+    ]
+    even, skewed = cuts
+    np.testing.assert_array_equal(even.public[0], skewed.public[0])
+    assert [len(x) for x, _ in even.clients] == [len(x) for x, _ in skewed.clients]
+    assert all(np.array_equal(y, labels[x]) for x, y in skewed.clients)
+    assert len({*skewed.clients[0][1]}) < len({*even.clients[0][1]})
+    assert dict(skewed.rows())['data'] == (
+        'made up; labels of clients skewed by Dirichlet(0.1); 9 clients with 5 to 5 examples each'
+    )
+    assert 'Dirichlet(0.1)' in skewed.as_dict()['data_source']
 
   @pytest.mark.parametrize(
       'sizes, flags', [((50, 0), '--public_examples=50'),

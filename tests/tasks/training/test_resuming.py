@@ -123,13 +123,13 @@ class TestGoingOn:
     arguments = commands.tiny(data_dir, out, '--epsilon=5')
     _stop_after(monkeypatch, 1)
     assert commands.main(arguments) == 143
-    config, found = out / 'config.json', spec_lib.PrivacySpec.calibrated
+    config, found = out / 'config.json', spec_lib.PrivacySpec.for_epsilon
     sigma = json.loads(config.read_text())['privacy']['noise_multiplier']
 
-    def other_digit(spec, epsilon):
-      return found(spec, epsilon * (1 - 1e-5))
+    def other_digit(epsilon, **fields):
+      return found(epsilon * (1 - 1e-5), **fields)
 
-    monkeypatch.setattr(spec_lib.PrivacySpec, 'calibrated', other_digit)
+    monkeypatch.setattr(spec_lib.PrivacySpec, 'for_epsilon', other_digit)
     text = config.read_text()
     config.write_text(text.replace(str(sigma), str(0.9 * sigma)))
     assert commands.main(arguments) == 2
