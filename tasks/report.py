@@ -12,6 +12,7 @@ from tasks import systems
 from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.reporting import figures as figures_lib
+from tasks.reporting import kept
 from tasks.reporting import results
 from tasks.reporting import tables as tables_lib
 
@@ -23,7 +24,9 @@ class Options:
   """The options of this command."""
 
   output: str = options_lib.option(
-      'report', f'Directory for {_MARKDOWN}, a PNG per figure, and all tables as {_CSV}.',
+      'report',
+      f'Directory for {_MARKDOWN}, a PNG per figure, all tables as {_CSV}, and {kept.CURVES} and'
+      f' {kept.RUNS}, from which this command makes the same report again without the runs.',
       is_path=True,
   )
   task: list[str] = options_lib.option(
@@ -43,8 +46,8 @@ def _main(options: Options, run_dirs: list[str]) -> None:
   for registry, names in ((datasets.TASKS, options.task), (systems.SYSTEMS, options.algorithm)):
     for name in names:
       registry.load(name)
-  runs = [results.read(directory) for directory in results.find(run_dirs)]
-  groups = results.group([run for run in runs if run is not None])
+  runs = kept.read_all(run_dirs)
+  groups = results.group(runs)
   tables, figures = tables_lib.all_tables(groups), {}
   for _, of_task in itertools.groupby(groups, lambda group: group.config['task']):
     figures |= figures_lib.of_task([*of_task])
@@ -54,12 +57,13 @@ def _main(options: Options, run_dirs: list[str]) -> None:
     for name, figure in figures.items():
       figure.savefig(output / f'{name}.png')
     (output / _MARKDOWN).write_text(tables_lib.markdown(tables, figures), encoding='utf-8')
+    kept.write(output, runs)
     with open(output / _CSV, 'w', encoding='utf-8', newline='') as file:
       writer = csv.writer(file)
       for table in tables:
         writer.writerow(['table', *table.rows[0]])
         writer.writerows([table.title, *row.values()] for row in table.rows)
-  print(f'wrote {output / _MARKDOWN}, {output / _CSV} and the figures')
+  print(f'wrote {output / _MARKDOWN}, {output / _CSV}, the figures, and what they are made of')
 
 
 main = command.Command(
@@ -67,9 +71,11 @@ main = command.Command(
     (
         'usage: python -m tasks.report RUNS... [--output=DIRECTORY]',
         '',
-        'RUNS are directories of a run (--output_dir of tasks.run) or of many (--sweep_dir of',
-        'tasks.sweep). Writes the results of the paper next to the runs that reproduce them, with',
-        'the flags that differ from the paper, then all other runs, and a list of the runs.',
+        'RUNS are directories of a run (--output_dir of tasks.run), of many (--sweep_dir of',
+        'tasks.sweep), or reports of this command, in any mixture; a run that is there twice counts',
+        'once. Writes the results of the paper next to the runs that reproduce them, with the flags',
+        'that differ from the paper, then the uplink to the accuracies that the paper names, all',
+        'other runs, and a list of the runs.',
     ),
     _main,
     (Options,),

@@ -5,8 +5,9 @@ import dataclasses
 import functools
 import math
 import pathlib
-from typing import Optional
+from typing import Any, Optional
 
+from tasks import systems
 from tasks.cli import settings as settings_lib
 
 _DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper'
@@ -14,8 +15,36 @@ _TASKS = ('Fashion-MNIST', 'SVHN', 'Shakespeare')
 TITLES = dict(enumerate((
     *_TASKS, *(f'{task}, {mask}, over epsilon' for task in _TASKS for mask in ('rand-k', 'top-k'))
 ), 1))
+# The tables headed "Summary of results", one per task, with the sigmas of Figures 2 and 3.
+SUMMARIES = (1, 2, 3)
 # k is rounded, and the paper prints sigma = 0.3 for 0.316; levels are further apart.
 _P_TOLERANCE, _SIGMA_TOLERANCE = 0.02, 0.06
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+  """What section 5 claims on the uplink that an accuracy costs, for the systems of Figure 2.
+
+  Attributes:
+    accuracy: The test accuracy to reach, percent.
+    p: The compression ratio of each masked system in Figure 2, by `--algorithm`.
+    savings: The uplink that each of them saves until then, percent of DP-FedAvg's.
+  """
+
+  accuracy: float
+  p: dict[str, float]
+  savings: dict[str, float]
+
+
+_MASKED = ('fedsmp_topk', 'fedsmp_randk')
+TARGETS = {
+    task: Target(accuracy, dict(zip(_MASKED, ratios)), dict(zip(_MASKED, savings)))
+    for task, accuracy, ratios, savings in (
+        ('fashion_mnist', 72.0, (0.005, 0.4), (99.0, 70.0)),
+        ('svhn', 72.0, (0.01, 0.4), (99.0, 82.0)),
+        ('shakespeare', 50.0, (0.05, 0.2), (95.0, 60.0)),
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +104,7 @@ def rows() -> tuple[Row, ...]:
 
 def flags_of(row: Row) -> tuple[str, ...]:
   """Returns the flags with which `tasks.run` reproduces a row."""
-  flags = [f'--flagfile={_DIRECTORY / row.task}.flags', f'--algorithm={row.algorithm}']
+  flags = _flags(row.task, row.algorithm)
   if row.p < 1:
     flags.append(f'--p={row.p:g}')
   if row.noise_multiplier is not None:
@@ -86,4 +115,21 @@ def flags_of(row: Row) -> tuple[str, ...]:
 @functools.cache
 def settings_of(task: str) -> settings_lib.RunSettings:
   """Returns the settings of DP-FedAvg in a task's file of flags."""
-  return settings_lib.parse([f'--flagfile={_DIRECTORY / task}.flags', '--algorithm=dp_fedavg'])[0]
+  return settings_lib.parse(_flags(task, 'dp_fedavg'))[0]
+
+
+@functools.cache
+def identity(task: str, algorithm: str) -> Optional[dict[str, Any]]:
+  """Returns the `flags` in the config.json of a run in the paper's setting, with any p and sigma.
+
+  Returns:
+    None if there is no such setting: for tasks that are not the paper's, and for modules, which
+    are not imported.
+  """
+  if algorithm not in systems.SYSTEMS.names or not (_DIRECTORY / f'{task}.flags').exists():
+    return None
+  return settings_lib.identity(settings_lib.parse(_flags(task, algorithm))[0])
+
+
+def _flags(task: str, algorithm: str) -> list[str]:
+  return [f'--flagfile={_DIRECTORY / task}.flags', f'--algorithm={algorithm}']

@@ -1,12 +1,12 @@
 """Draws the paper's two figures from runs, over rounds and over p, and an ablation."""
 
 from collections.abc import Sequence
-import itertools
 import textwrap
 from typing import Optional
 
-import matplotlib
+from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
+from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 import numpy as np
 
@@ -15,19 +15,25 @@ from tasks import systems
 from tasks.cli import grids
 from tasks.cli import paper_tables
 from tasks.reporting import results
+from tasks.reporting import styles
 
-# Readers with color blindness can distinguish these colors.
-_COLORS = matplotlib.color_sequences['petroff10']
 _WIDTH, _HEIGHT, _HEIGHT_PER_LINE = 9.2, 3.4, 0.2
-_CHARACTERS_PER_LINE = 140
+_CHARACTERS_PER_LINE = 180
 # Minimum number of steps of an ablation, and of points of a curve over p.
 _MIN_POINTS = 3
 _PERCENT_BELOW = 25
-# The curves of Figure 3: a system with masks, its equivalent at p = 1, and `Group.unscaled`.
-_OVER_P = (
-    ('fedsmp_topk', 'dp_fedavg', False), ('fedsmp_randk', 'dp_fedavg', False),
-    ('fedsmp_randk', 'dp_fedavg', True), ('fedavg_topk', 'fedavg', False),
-    ('fedavg_randk', 'fedavg', False), ('fedavg_randk', 'fedavg', True),
+_MAX_CURVES = 6
+# Least distance of labels, as a fraction of the height of the axes; of ticks, as a ratio.
+_LABEL_HEIGHT, _TICK_RATIO = 0.062, 1.7
+# The curves of Figure 3 with and without noise: the equivalent at p = 1, and (system, unscaled).
+_OVER_P = {
+    dense: ((f'{prefix}_topk', False), (f'{prefix}_randk', False), (f'{prefix}_randk', True))
+    for dense, prefix in (('dp_fedavg', 'fedsmp'), ('fedavg', 'fedavg'))
+}
+_TEST_LOSS = (
+    'The loss is on the test set. The paper shows the training loss of the sampled clients, which'
+    ' is a function of their data that no epsilon covers, so that no run releases it; the shape of'
+    ' the curves can be compared, their level can not. '
 )
 
 
@@ -90,92 +96,187 @@ def _ablation(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure
 
 
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figure]:
-  """Returns Figure 2: accuracy over rounds and over the uplink."""
-  ranked = sorted(groups, key=lambda group: group.mean('final'))
-  best = {group.label: group for group in ranked}
-  if len(best) > len(_COLORS):
-    best = {group.system: group for group in ranked}
-  order = [*systems.SYSTEMS.names, *(group.config['algorithm'] for group in groups)]
-  drawn = sorted(best.values(), key=lambda group: order.index(group.config['algorithm']))
+  """Returns Figure 2: accuracy over rounds and over the uplink.
+
+  If there are many labels, each style has one group: the paper's, if it was run with the p that the
+  paper draws and in its setting; otherwise the best, with noise before without.
+  """
+  target = paper_tables.TARGETS.get(task)
+
+  def rank(group):
+    algorithm, sigma = group.config['algorithm'], group.noise_multiplier
+    is_of_paper = (
+        bool(target) and target.p.get(algorithm, 1.0) == group.p
+        and group.complete and group.in_paper_setting
+        and any(row.is_of(task, algorithm, group.p, sigma) for row in _summaries())
+    )
+    return is_of_paper, sigma is not None, group.mean('final')
+
+  ranked = sorted(groups, key=rank)
+  best = [*{group.label: group for group in ranked}.values()]
+  if len(best) > _MAX_CURVES:
+    best = [members[-1] for members in styles.by_system(ranked).values()]
+  styled = [(style, group) for style, members in styles.by_system(best).items() for group in members]
+  drawn = [group for _, group in styled]
   if not any(group.rounds_done for group in drawn):
     return None
+  is_one_level = len({group.noise_multiplier for group in drawn} - {None}) <= 1
   figure = _new_figure(task, 'accuracy over rounds and uplink')
-  by_round, by_uplink = figure.subplots(1, 2, sharey=True)
-  for color, group in zip(itertools.cycle(_COLORS), drawn):
+  by_round, by_uplink = panels = figure.subplots(1, 2, sharey=True)
+  ends = []
+  for style, group in styled:
     rounds, accuracy, spread = group.curve('test_accuracy')
-    label = f'{group.label}: {accuracy[-1]:.1f} %'
+    label = group.short_label if is_one_level else group.label
+    ends.append((accuracy[-1], f'{label}: {accuracy[-1]:.1f} %', style.color))
     if not group.rounds_done:  # Without rounds it is a level.
-      for axes, text in ((by_round, label), (by_uplink, None)):
-        axes.axhline(accuracy[-1], color=color, linestyle=':', label=text)
+      for axes in panels:
+        axes.axhline(accuracy[-1], **style.line(linewidth=1))
       continue
     _, uplink, _ = group.curve('uplink_megabytes')
     # A logarithmic scale has no zero, the uplink before the first round.
     uplink[uplink == 0] = np.nan
-    for axes, x, text in ((by_round, rounds, label), (by_uplink, uplink, None)):
-      axes.plot(x, accuracy, color=color, label=text)
+    for axes, x in ((by_round, rounds), (by_uplink, uplink)):
+      axes.plot(x, accuracy, **style.line(markevery=max(1, len(x) // 7)))
       axes.fill_between(
-          x, accuracy - spread, accuracy + spread, color=color, alpha=0.2, linewidth=0
+          x, accuracy - spread, accuracy + spread, color=style.color, alpha=0.2, linewidth=0
       )
   # Without a warm start the first rounds are steep, and differ least between systems.
   lowest = min(group.mean('final') for group in drawn) - _PERCENT_BELOW
+  if target and any(group.costs_uplink_until(target.accuracy) for group in drawn):
+    lowest = min(lowest, target.accuracy - _PERCENT_BELOW)
+    for axes in panels:
+      axes.axhline(target.accuracy, color='0.4', linewidth=0.7, zorder=0)
+    by_round.annotate(
+        f'the paper\'s target: {target.accuracy:g} %', (1, target.accuracy), (0, -3),
+        by_round.get_yaxis_transform(), 'offset points', ha='right', va='top',
+        fontsize='x-small', color='0.4',
+    )
   by_round.set(
       xlabel='round', ylabel='accuracy (%)', ylim=(max(0, lowest, by_round.get_ylim()[0]), None)
   )
   by_uplink.set(xlabel='uplink per client (MB)', xscale='log')
   # The default labels, such as 2 x 10^0, overlap if the values span about a decade.
-  by_uplink.xaxis.set_major_formatter(ticker.LogFormatter())
-  by_uplink.xaxis.set_minor_formatter(ticker.LogFormatter())
-  note = f'{len(drawn)} of {len(groups)} configurations, the best of each kind; '
-  return _finish(figure, drawn, note)
+  low, high = by_uplink.get_xlim()
+  by_uplink.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
+  by_uplink.xaxis.set_major_formatter('{x:g}')
+  by_uplink.xaxis.set_minor_formatter(ticker.NullFormatter())
+  _label_ends(by_round, ends)
+  note = f'{len(drawn)} of {len(groups)} configurations: of each system the paper\'s or the best'
+  return _finish(figure, drawn, f'{note}; ')
+
+
+def _label_ends(axes: mpl_axes.Axes, ends: Sequence[tuple[float, str, str]]) -> None:
+  """Writes (height, text, color) to the right of axes, at the ends of lines but not overlapping."""
+  low, high = axes.get_ylim()
+  ends, blocks = sorted(ends), []
+  # Labels that would overlap become a block, around the mean of the heights that they want.
+  for i, (height, *_) in enumerate(ends):
+    blocks.append([np.clip((height - low) / (high - low), 0, 1) - i * _LABEL_HEIGHT])
+    while len(blocks) > 1 and np.mean(blocks[-2]) >= np.mean(blocks[-1]):
+      blocks[-2:] = [blocks[-2] + blocks[-1]]
+  steps = _LABEL_HEIGHT * np.arange(len(ends))
+  placed = np.concatenate([[np.mean(block)] * len(block) for block in blocks]) + steps
+  placed = np.clip(placed, steps, 1 - steps[::-1])
+  for (height, text, color), y in zip(ends, placed):
+    axes.annotate(
+        text, (1, np.clip(height, low, high)), (1.05, y), axes.get_yaxis_transform(),
+        axes.transAxes, va='center', fontsize='x-small', color=color,
+        arrowprops=dict(arrowstyle='-', color=color, linewidth=0.6, relpos=(0, 0.5), shrinkB=0),
+    )
 
 
 def _over_p(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figure]:
   """Returns Figure 3: loss and accuracy over p in the paper's setting, with noise and without."""
-  if not (cells := [*itertools.chain(*_grid(f'paper/{task}'))]):
+  if paper_tables.identity(task, 'dp_fedavg') is None:
     return None
-  identities = {
-      (cell.settings.algorithm, results.is_unscaled(cell.identity)): cell.identity for cell in cells
-  }
-  paper = paper_tables.settings_of(task)
-  figure, used = _new_figure(task, 'loss and accuracy over p'), []
-  loss_axes, accuracy_axes = figure.subplots(1, 2)
-  for color, (*algorithms, unscaled) in zip(_COLORS, _OVER_P):
-    masked, dense = (systems.SYSTEMS[algorithm] for algorithm in algorithms)
-    title = masked.title + results.UNSCALED * unscaled
-    sigma = paper.noise_multiplier if masked.private else None
+  sigma = paper_tables.settings_of(task).noise_multiplier
+  used, curves_by_panel = [], {}
+  for dense, masked in _OVER_P.items():
+    level = sigma if systems.SYSTEMS[dense].private else None
     # The longest run at each p.
-    points = {
-        group.p: group for group in sorted(groups, key=lambda group: group.rounds_done)
-        if (group.config['algorithm'], group.unscaled) in (
-            (masked.name, unscaled), (dense.name, False)
-        )
-        and paper_tables.is_same_sigma(group.noise_multiplier, sigma)
-        and not group.differences(identities[group.config['algorithm'], group.unscaled])
+    comparable = sorted(
+        (
+            group for group in groups
+            if group.in_paper_setting and paper_tables.is_same_sigma(group.noise_multiplier, level)
+        ),
+        key=lambda group: group.rounds_done,
+    )
+    curves = {
+        system: sorted({
+            group.p: group for group in comparable
+            if (group.config['algorithm'], group.unscaled) in (system, (dense, False))
+        }.items())
+        for system in masked
     }
-    if len(points) < _MIN_POINTS:
-      continue
-    ratios, drawn = zip(*sorted(points.items()))
-    for axes, value, label in (
-        (loss_axes, 'loss', f'{title}; at p = 1 {dense.title}'),
-        (accuracy_axes, 'best', None),
-    ):
-      means, stds = _means_and_stds(drawn, value)
-      axes.errorbar(ratios, means, yerr=stds, fmt='o-', color=color, capsize=3, label=label)
-    of_paper = {
-        # Tables 1 to 3, which come last here, replace the misprints of later tables.
-        row.p: row.accuracy for row in reversed(paper_tables.rows())
-        if row.task == task and row.algorithm in algorithms
-        and paper_tables.is_same_sigma(row.noise_multiplier, sigma)
+    curves = {system: points for system, points in curves.items() if len(points) >= _MIN_POINTS}
+    if curves:
+      curves_by_panel[dense] = curves
+      used += {id(group): group for points in curves.values() for _, group in points}.values()
+  if not used:
+    return None
+  figure = _new_figure(task, 'loss and accuracy over p', rows=len(curves_by_panel))
+  rows = figure.subplots(len(curves_by_panel), 2, squeeze=False, sharex=True)
+  ratios = set()
+  for axes, (dense, curves) in zip(rows, curves_by_panel.items()):
+    ratios |= _draw_over_p(*axes, task, dense, curves)
+  ticks: list[float] = []
+  for p in sorted(ratios, reverse=True):
+    if not ticks or ticks[-1] / p > _TICK_RATIO:
+      ticks.append(p)
+  for axes in rows[-1]:
+    axes.set_xlabel('compression ratio p')
+    axes.set_xticks(ticks, [f'{p:g}' for p in ticks], fontsize='x-small')
+  return _finish(figure, used, _TEST_LOSS)
+
+
+def _draw_over_p(
+    loss_axes: mpl_axes.Axes, accuracy_axes: mpl_axes.Axes, task: str, dense: str,
+    curves: dict[tuple[str, bool], list[tuple[float, results.Group]]],
+) -> set[float]:
+  """Draws a row of Figure 3, whose curves end in DP-FedAvg or FedAvg at p = 1; returns all p."""
+  noise = 'with' if systems.SYSTEMS[dense].private else 'without'
+  loss_axes.set(ylabel=f'final test loss,\n{noise} noise', xscale='log')
+  accuracy_axes.set(ylabel='best accuracy (%)', xscale='log')
+  for axes in (loss_axes, accuracy_axes):
+    axes.minorticks_off()
+  handles, drawn_ratios = {}, set()
+  at_1 = styles.of(dense).line(linestyle='none', markersize=5, zorder=5)
+  for (algorithm, unscaled), points in curves.items():
+    style, ratios = styles.of(algorithm, unscaled), [p for p, _ in points]
+    for axes, value in ((loss_axes, 'loss'), (accuracy_axes, 'best')):
+      means, stds = _means_and_stds([group for _, group in points], value)
+      # No bar for one seed.
+      stds[stds == 0] = np.nan
+      axes.errorbar(ratios, means, yerr=stds, capsize=3, **style.line())
+      if ratios[-1] == 1:
+        axes.plot(1, means[-1], **at_1)
+    label = systems.SYSTEMS.title(algorithm) + results.UNSCALED * unscaled
+    handles[label] = mpl_lines.Line2D([], [], **style.line())
+    paper = {
+        row.p: row.accuracy for row in _summaries()
+        if row.task == task and row.algorithm in (algorithm, dense)
     }
-    label = f'{masked.title}: the paper, {paper.rounds:,} rounds'
+    # Without noise the paper prints the accuracy at p = 1 alone.
+    is_curve = len(paper) > 1
+    label = f'the paper: {systems.SYSTEMS.title(algorithm if is_curve else dense)}'
     # The paper's points stand for both readings of rand-k: draw them once.
-    is_drawn = label in accuracy_axes.get_legend_handles_labels()[1]
-    if (paper_points := sorted(of_paper.items())) and not is_drawn:
-      accuracy_axes.plot(*zip(*paper_points), 'o:', color=color, markerfacecolor='none', label=label)
-    used += drawn
-  loss_axes.set(xlabel='compression ratio p', ylabel='final test loss', xscale='log')
-  accuracy_axes.set(xlabel='compression ratio p', ylabel='best accuracy (%)', xscale='log')
-  return _finish(figure, used) if used else None
+    if paper and label not in handles:
+      drawn = style.line(linewidth=0.8) if is_curve else dict(at_1)
+      drawn |= dict(markerfacecolor='none', alpha=0.7)
+      accuracy_axes.plot(*zip(*sorted(paper.items())), **drawn)
+      handles[label] = mpl_lines.Line2D([], [], **drawn)
+    drawn_ratios |= {*ratios, *paper}
+  if 1 in drawn_ratios:
+    handles[f'{systems.SYSTEMS.title(dense)}: p = 1'] = mpl_lines.Line2D([], [], **at_1)
+  accuracy_axes.legend(
+      handles.values(), handles, loc='center left', bbox_to_anchor=(1.02, 0.5), frameon=False,
+      fontsize='x-small', handlelength=3.2,
+  )
+  return drawn_ratios
+
+
+def _summaries() -> list[paper_tables.Row]:
+  return [row for row in paper_tables.rows() if row.table in paper_tables.SUMMARIES]
 
 
 def _means_and_stds(groups: Sequence[results.Group], value: str) -> tuple[np.ndarray, np.ndarray]:
@@ -183,8 +284,8 @@ def _means_and_stds(groups: Sequence[results.Group], value: str) -> tuple[np.nda
   return np.array([mean for mean, _ in pairs]), np.array([std or 0.0 for _, std in pairs])
 
 
-def _new_figure(task: str, title: str) -> mpl_figure.Figure:
-  figure = mpl_figure.Figure(figsize=(_WIDTH, _HEIGHT), dpi=160, layout='constrained')
+def _new_figure(task: str, title: str, rows: int = 1) -> mpl_figure.Figure:
+  figure = mpl_figure.Figure(figsize=(_WIDTH, _HEIGHT * rows), dpi=160, layout='constrained')
   title = f'{datasets.TASKS.title(task)}: {title}'
   figure.suptitle(title, fontsize='medium', fontweight='bold')
   return figure
@@ -194,12 +295,14 @@ def _finish(
     figure: mpl_figure.Figure, groups: Sequence[results.Group], note: str = '',
     spread: str = 'stddev',
 ) -> mpl_figure.Figure:
-  """Adds a legend and a note on rounds, seeds, epsilon and spread; returns the figure."""
+  """Adds a note on rounds, seeds, epsilon and spread below the panels; returns the figure."""
   note += f'rounds: {_range([n for group in groups if (n := group.rounds_done)])}'
   note += f'; seeds per configuration: {_range([len(group.runs) for group in groups])}'
   validated = any(group.uses_validation_set for group in groups)
   note += f'; accuracy on the {"validation" if validated else "test"} set'
   private = [group for group in groups if group.noise_multiplier]
+  if sigmas := [group.noise_multiplier for group in private]:
+    note += f'; sigma: {_range(sigmas)}'
   if epsilons := [epsilon for g in private if not np.isnan(epsilon := g.mean('epsilon'))]:
     is_seeded = any(group.config['seed'] is not None for group in private)
     note += f'; epsilon ({"simulated" if is_seeded else "valid"}): {_range(epsilons)}'
@@ -211,14 +314,8 @@ def _finish(
   for axes in figure.axes:
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
-  handles = [handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]]
-  # The note is the title of the legend, because two texts below the panels would overlap.
-  figure.legend(
-      handles=handles, loc='outside lower center', ncols=2, frameon=False, fontsize='small',
-      title=note, title_fontsize='small',
-  )
-  lines = len(handles) / 2 + note.count('\n') + 2
-  figure.set_figheight(_HEIGHT + _HEIGHT_PER_LINE * lines)
+  figure.supxlabel(note, x=0.01, ha='left', fontsize='x-small', linespacing=1.4)
+  figure.set_figheight(figure.get_figheight() + _HEIGHT_PER_LINE * (note.count('\n') + 1))
   return figure
 
 

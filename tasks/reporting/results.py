@@ -1,6 +1,6 @@
-"""Reads runs from disk for reports, and groups them over seeds."""
+"""Reads runs from their directories for reports, and groups them over seeds."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import dataclasses
 import functools
 import json
@@ -10,11 +10,14 @@ from typing import Any, Optional
 
 import numpy as np
 
+from fedsmp_tff import errors as library_errors
 from tasks import datasets
 from tasks import errors
 from tasks import systems
 from tasks.cli import options
+from tasks.cli import paper_tables
 from tasks.cli import settings
+from tasks.systems import randk
 from tasks.training import run_directory
 from tasks.training import tables
 
@@ -23,10 +26,23 @@ NOT_COMPARED = tuple(
     name for name, option in options.options_of(settings.RunSettings).items()
     if not option.in_comparisons
 )
+# The option of rand-k that chooses between the two readings of the paper.
+READING = 'unbiased'
 UNSCALED = ', unscaled'
-_COLUMNS = ('round', 'test_loss', 'test_accuracy', 'uplink_megabytes')
+_RANDK = [name for name in systems.SYSTEMS.names if systems.SYSTEMS[name].options is randk.Options]
+# Both readings are the paper's.
+NOT_COMPARED_WITH_PAPER = (*NOT_COMPARED, READING)
+_READINGS = {False: 'scaled, as Algorithm 1 prints it', True: 'unscaled, as Definition 6'}
+# The parts of config.json that reports use.
+_REPORTED = (
+    'task', 'algorithm', 'sampled', 'flags', 'rounds', 'num_kept', 'dim', 'seed', 'privacy',
+)
+COLUMNS = ('round', 'test_accuracy', 'test_loss', 'epsilon', 'uplink_megabytes')
 # Columns that grow between evaluations too.
 _CUMULATIVE = ('epsilon', 'epsilon_paper', 'uplink_megabytes')
+# The values after the last round that do not follow from `COLUMNS`.
+LAST = ('masked', *_CUMULATIVE)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +50,9 @@ class Run:
   """One run.
 
   Attributes:
-    path: Its directory.
-    config: The contents of its config.json.
-    columns: Columns of metrics.csv, float[rows], in the rows with an accuracy; accuracy in percent.
+    name: The name of its directory.
+    config: The parts of its config.json that reports use.
+    columns: `COLUMNS` of metrics.csv, float[rows], in the rows with an accuracy.
     rounds_done: Number of rounds done, evaluated or not.
     values: Values after the last round by name, NaN where unknown: best, final and masked (without
       padding) accuracy in percent, loss, epsilon, epsilon_paper, uplink_megabytes. `best` is NaN if
@@ -44,12 +60,30 @@ class Run:
     seconds: Time of the rounds with their evaluations.
   """
 
-  path: pathlib.Path
+  name: str
   config: dict[str, Any]
   columns: dict[str, np.ndarray]
   rounds_done: int
   values: dict[str, float]
   seconds: float
+
+  def continues(self, other: 'Run') -> bool:
+    """Returns whether the other run is this one, or is what this one was after fewer rounds."""
+    rows = len(other.columns['round'])
+    return (
+        self.config == other.config and self.rounds_done >= other.rounds_done
+        and all(
+            np.array_equal(self.columns[name][:rows], other.columns[name], equal_nan=True)
+            for name in COLUMNS
+        )
+    )
+
+  def first_to_reach(self, accuracy: float) -> Optional[tuple[int, float]]:
+    """Returns (round, uplink in MB) of the first evaluation with an accuracy, in percent."""
+    reached = np.flatnonzero(self.columns['test_accuracy'] >= accuracy / 100)
+    if not len(reached):
+      return None
+    return int(self.columns['round'][reached[0]]), self.columns['uplink_megabytes'][reached[0]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,19 +125,30 @@ class Group:
     return is_unscaled(self.config['flags'])
 
   @property
+  def reading(self) -> str:
+    """Which reading of the paper's rand-k this is, in words; '' for other masks."""
+    is_randk = self.config['algorithm'] in _RANDK
+    return _READINGS[self.unscaled] if is_randk else ''
+
+  @property
   def label(self) -> str:
     """The system, p and sigma."""
-    text = self.system
-    if self.p < 1:
-      text += f', p = {self.p:.3g}'
+    text = self.short_label
     if self.noise_multiplier is not None:
       text += f', sigma = {self.noise_multiplier:.3g}'
     return text
 
   @property
+  def short_label(self) -> str:
+    """The system and p."""
+    return self.system + (f', p = {self.p:.3g}' if self.p < 1 else '')
+
+  @property
   def p(self) -> float:
-    """k/d."""
-    return self.config['num_kept'] / self.config['dim']
+    """The compression ratio as it was set; k/d, which is rounded, if no p has this k."""
+    num_kept, dim, p = self.config['num_kept'], self.config['dim'], self.config['flags'].get('p')
+    is_set = isinstance(p, float) and max(1, round(p * dim)) == num_kept
+    return p if is_set else num_kept / dim
 
   @property
   def noise_multiplier(self) -> Optional[float]:
@@ -117,6 +162,12 @@ class Group:
     of_clients = any(run.config.get('test_outside_guarantee') for run in self.runs)
     # Without rounds a run claims epsilon = 0.
     return of_clients and (bool(self.config['privacy']) or not self.config['rounds'])
+
+  @property
+  def in_paper_setting(self) -> bool:
+    """Whether all flags but p, sigma and rounds are the paper's, in either reading of rand-k."""
+    identity = paper_tables.identity(self.config['task'], self.config['algorithm'])
+    return identity is not None and not self.differences(identity, NOT_COMPARED_WITH_PAPER)
 
   def differences(
       self, identity: dict[str, Any], ignored: Collection[str] = NOT_COMPARED
@@ -138,11 +189,29 @@ class Group:
     """Returns the mean of one of `Run.values`."""
     return self.mean_and_std(name)[0]
 
+  def first_to_reach(self, accuracy: float) -> list[tuple[int, float]]:
+    """Returns `Run.first_to_reach` of the runs that reach an accuracy, in percent."""
+    return [found for run in self.runs if (found := run.first_to_reach(accuracy))]
+
+  def costs_uplink_until(self, accuracy: float) -> bool:
+    """Returns whether the runs tell what an accuracy, in percent, costs, or that it is too high.
+
+    They do if they are complete, if evaluations have all examples of the test set, and if initial
+    weights do not reach it.
+    """
+    reached = self.first_to_reach(accuracy)
+    starts_there = len(reached) == len(self.runs) and not any(round_num for round_num, _ in reached)
+    return bool(
+        self.complete and self.rounds_done and not self.uses_validation_set
+        and not self.config['sampled'] and not starts_there
+    )
+
   def curve(self, column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the rounds that all runs have evaluated, and a column's mean and std there."""
+    """Returns the rounds that all runs evaluated, and mean and std there; accuracy in percent."""
     rounds = functools.reduce(np.intersect1d, [run.columns['round'] for run in self.runs])
+    unit = 100 if column == 'test_accuracy' else 1
     values = np.stack([
-        run.columns[column][np.isin(run.columns['round'], rounds)] for run in self.runs
+        unit * run.columns[column][np.isin(run.columns['round'], rounds)] for run in self.runs
     ])
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
     return rounds, values.mean(axis=0), spread
@@ -150,27 +219,7 @@ class Group:
 
 def is_unscaled(flags: Mapping[str, Any]) -> bool:
   """Returns `Group.unscaled` of a run with these flags; earlier versions always scaled."""
-  return flags.get('unbiased') is False
-
-
-def find(paths: Iterable[str]) -> list[pathlib.Path]:
-  """Lists the directories of runs among and below directories.
-
-  Raises:
-    InputError: If a directory has no run.
-  """
-  directories = []
-  for path in map(pathlib.Path, paths):
-    is_run = (path / run_directory.CONFIG).exists() or (path / tables.METRICS).exists()
-    runs = [path] if is_run else sorted(
-        config.parent for config in path.rglob(run_directory.CONFIG)
-    )
-    if not runs:
-      raise errors.InputError(
-          f'{path} has no run. Name the --output_dir of a run, or a directory of runs.'
-      )
-    directories += runs
-  return list(dict.fromkeys(directories))
+  return flags.get(READING) is False
 
 
 def read(directory: pathlib.Path) -> Optional[Run]:
@@ -185,33 +234,63 @@ def read(directory: pathlib.Path) -> Optional[Run]:
     evaluated = [row for row in rows if row['test_accuracy']]
     if not evaluated:
       return None
-    columns = {name: np.array([_number(row[name]) for row in evaluated]) for name in _COLUMNS}
-    columns['test_accuracy'] *= 100
-    # Written so that NaN, which compares false, is refused.
-    if not all(0 <= accuracy <= 100 for accuracy in columns['test_accuracy']):
-      raise ValueError('an accuracy is not from 0 to 1')
+    # A run without clipping has no epsilon.
+    columns = [[{'epsilon': '', **row}[name] for row in evaluated] for name in COLUMNS]
     rounds_done = int(rows[-1]['round'])
-    values = {
-        'best': math.nan if config['sampled'] else columns['test_accuracy'].max(),
-        'final': columns['test_accuracy'][-1],
-        'masked': 100 * _number(evaluated[-1].get('test_accuracy_masked')),
-        'loss': columns['test_loss'][-1],
-        **{name: _number(rows[-1].get(name)) for name in _CUMULATIVE},
-    }
+    last = {name: number(rows[-1].get(name)) for name in _CUMULATIVE}
+    last['masked'] = 100 * number(evaluated[-1].get('test_accuracy_masked'))
     summary = run_directory.read_json(directory / run_directory.SUMMARY)
     if summary.get('rounds') == rounds_done:
       # The summary includes a round that was abandoned after the last row.
-      values |= {name: float(summary[name]) for name in _CUMULATIVE if name in summary}
+      last |= {name: float(summary[name]) for name in _CUMULATIVE if name in summary}
     seconds = tables.seconds(tables.Table(directory / tables.TIMINGS))
-    return Run(directory, config, columns, rounds_done, values, seconds)
-  except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    return make_run(directory.name, config, columns, rounds_done, last, seconds)
+  except UNREADABLE as error:
     raise errors.InputError(
         f'{directory} can\'t be read as a run ({type(error).__name__}: {error}).'
         ' Name the --output_dir of a run.'
     ) from None
 
 
-def _number(text: Optional[str]) -> float:
+def make_run(
+    name: str, config: dict[str, Any], columns: Sequence[Sequence[str]], rounds_done: int,
+    last: Mapping[str, float], seconds: float,
+) -> Run:
+  """Returns a run as reports see it, from its directory or from what is kept of it.
+
+  Args:
+    name: Its name.
+    config: The contents of its config.json, which `run_directory.check_config` accepts.
+    columns: The texts of `COLUMNS` in the evaluated rounds.
+    rounds_done: Number of rounds done, evaluated or not.
+    last: The values of `LAST` after the last round; those that are not there are unknown.
+    seconds: Time of the rounds with their evaluations.
+
+  Raises:
+    ValueError: If these are not of a run.
+  """
+  curve = {name: np.array([*map(number, texts)]) for name, texts in zip(COLUMNS, columns)}
+  # Written so that NaN, which compares false, is refused.
+  if not all(0 <= accuracy <= 1 for accuracy in curve['test_accuracy']):
+    raise ValueError('an accuracy is not from 0 to 1')
+  rounds = curve['round']
+  if not (len(rounds) and all(np.diff(rounds) > 0) and 0 <= rounds[0] and rounds[-1] <= rounds_done):
+    raise ValueError(f'the evaluated rounds do not increase from 0 to {rounds_done}')
+  reported = {name: config[name] for name in _REPORTED}
+  reported['test_outside_guarantee'] = bool(config.get('test_outside_guarantee'))
+  if privacy := config['privacy']:
+    reported['privacy'] = {'noise_multiplier': privacy['noise_multiplier']}
+  values = {
+      'best': math.nan if config['sampled'] else 100 * curve['test_accuracy'].max(),
+      'final': 100 * curve['test_accuracy'][-1],
+      'loss': curve['test_loss'][-1],
+      **{name: last.get(name, math.nan) for name in LAST},
+  }
+  # A directory's name may not be text.
+  return Run(library_errors.printable(name), reported, curve, rounds_done, values, seconds)
+
+
+def number(text: Optional[str]) -> float:
   """Returns a number in a table; NaN for an empty or a missing one."""
   return float(text or math.nan)
 

@@ -256,6 +256,12 @@ def read_config(run_dir: pathlib.Path) -> dict[str, Any]:
     OSError, ValueError: If it can't be read, or is not of a run.
   """
   config = parse(run_dir / CONFIG)
+  check_config(config)
+  return config
+
+
+def check_config(config: Any) -> None:
+  """Raises ValueError if the contents of a config.json, or what is kept of it, are not of a run."""
   library_errors.check_fields(config, _CONFIG_KINDS)
   if privacy := config['privacy']:
     library_errors.check_fields(privacy, {'noise_multiplier': (int, float)})
@@ -268,7 +274,6 @@ def read_config(run_dir: pathlib.Path) -> dict[str, Any]:
   for name, value in config['flags'].items():
     for part in value if isinstance(value, list) else [value]:
       library_errors.check_fields({name: part}, {name: (bool, float, int, str, type(None))})
-  return config
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

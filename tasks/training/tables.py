@@ -47,20 +47,9 @@ class Table:
 
   def rows(self) -> list[dict[str, str]]:
     """Reads the whole rows that are in the file; raises ValueError if it is damaged."""
-    content = self._read().decode()
-    if '\0' in content:
-      raise ValueError('it has zero bytes')
-    # A full disk or a kill can end the file within a row.
-    end = content.rfind('\n') + 1
-    if '\r' in content[end:-1]:
-      raise ValueError('its line ends were changed')
-    whole = io.StringIO(content[:end], newline='')
-    try:
-      rows = [*csv.DictReader(whole, strict=True)]
-    except csv.Error as error:
-      raise ValueError(str(error)) from None
+    rows = parse(self._read())
     for number, row in enumerate(rows):
-      if row.get('round') != str(number) or None in (*row, *row.values()):
+      if row.get('round') != str(number):
         raise ValueError(f'row {number} is not of round {number}')
     return rows
 
@@ -86,6 +75,25 @@ class Table:
 
   def _read(self) -> bytes:
     return self.path.read_bytes() if self.path.exists() else b''
+
+
+def parse(file_bytes: bytes) -> list[dict[str, str]]:
+  """Returns the whole rows of a table, by its header; raises ValueError if it is damaged."""
+  content = file_bytes.decode()
+  if '\0' in content:
+    raise ValueError('it has zero bytes')
+  # A full disk or a kill can end the file within a row.
+  end = content.rfind('\n') + 1
+  if '\r' in content[end:-1]:
+    raise ValueError('its line ends were changed')
+  try:
+    rows = [*csv.DictReader(io.StringIO(content[:end], newline=''), strict=True)]
+  except csv.Error as error:
+    raise ValueError(str(error)) from None
+  for number, row in enumerate(rows):
+    if None in (*row, *row.values()):
+      raise ValueError(f'row {number} has another number of fields than the header')
+  return rows
 
 
 def seconds(timings: Table) -> float:

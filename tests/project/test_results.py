@@ -1,11 +1,14 @@
-"""Tests that the documents' tables of results have the figures of docs/results/**/cells.csv."""
+"""Tests that documents have the figures of docs/results, and that kept reports are made again."""
 
 import csv
 import itertools
+import json
 import pathlib
 import re
 
 import pytest
+
+from tasks import report
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # Beginnings of columns' titles in the documents, and columns of cells.csv.
@@ -109,3 +112,22 @@ def test_each_accuracy_by_p_is_of_that_cell_here_and_in_the_paper():
       here, paper = re.fullmatch(r'([^(]*?) ?\(([^)]*)\)', text).groups()
       assert {paper} == {cell['paper (best, %)'] for cell in of_p}, (method, p)
       assert {here} == ({cell['best (%)'] for cell in of_p} - {'not run'} or {''}), (method, p)
+
+
+_KEPT = sorted(path.parent for path in (_ROOT / 'docs' / 'results').rglob('runs.json'))
+assert _KEPT
+
+
+@pytest.mark.parametrize('directory', _KEPT, ids=lambda path: str(path.relative_to(_ROOT)))
+def test_a_kept_report_is_made_again(directory, tmp_path):
+  records = json.loads((directory / 'runs.json').read_text(encoding='utf-8'))
+  # The reports with modules were made with these flags.
+  modules = {
+      f'--{flag}={name}' for record in records for flag in ('task', 'algorithm')
+      if '.' in (name := record['config'][flag])
+  }
+  output = tmp_path / 'report'
+  assert report.main(['report', str(directory), f'--output={output}', *sorted(modules)]) == 0
+  assert {path.name for path in output.iterdir()} == {path.name for path in directory.iterdir()}
+  for name in ('report.md', 'cells.csv', 'curves.csv', 'runs.json'):
+    assert (output / name).read_bytes() == (directory / name).read_bytes(), name

@@ -81,6 +81,92 @@ class TestExecution:
     }
     assert 'with † are exact functions of clients\' own examples, OUTSIDE (epsilon, delta)' in text
 
+  def test_both_readings_of_randk_stand_beside_the_paper(self, tmp_path, runs):
+    for name, p, best, flags in (
+        ('a', 0.005, 0.7604, {}), ('b', 0.005, 0.5, dict(unbiased=False)),
+        ('c', 0.1, 0.8159, {}), ('d', 0.005, 0.9, dict(unbiased=False, clip=0.5)),
+        ('e', 0.1, 0.1, dict(unbiased=False, noise_multiplier=2.5)),
+    ):
+      runs(name, [0.1, best, 0.1], rounds='all', algorithm='fedsmp_randk', p=p, **flags)
+    runs('f', [0.1, 0.5], rounds='all', p=0.1)
+    cells, text = _report(tmp_path)
+    scaled, unscaled = 'scaled, as Algorithm 1 prints it', 'unscaled, as Definition 6'
+    assert [
+        (row['p'], row['reading'], row['differs from the paper in']) for row in cells[_TABLE_1]
+    ] == [
+        ('0.005', scaled, 'nothing'), ('0.005', unscaled, 'nothing'),
+        ('0.005', unscaled, 'clip = 0.5'), ('0.1', '', 'nothing'), ('0.1', scaled, 'nothing'),
+    ]
+    assert cells['Table 1, rand-k in both readings'] == [
+        {
+            'p': '0.005', 'paper (best, %)': '56.04 ± 5.22', 'scaled (best, %)': '76.04',
+            'seeds, scaled': '1', 'unscaled (best, %)': '50.00', 'seeds, unscaled': '1',
+            'difference, scaled': '+20.00', 'difference, unscaled': '-6.04',
+        },
+        {
+            'p': '0.1', 'paper (best, %)': '77.59 ± 0.53', 'scaled (best, %)': '81.59',
+            'seeds, scaled': '1', 'unscaled (best, %)': '', 'seeds, unscaled': '',
+            'difference, scaled': '+4.00', 'difference, unscaled': '',
+        },
+    ]
+    assert (
+        'from the paper: scaled 20.00 over the 1 p that both have; unscaled 6.04 over the 1 p that'
+        ' both have; scaled 12.00 over its 2 p; unscaled 6.04 over its 1 p.'
+    ) in text
+
+  def test_one_reading_alone_has_no_table_of_both(self, tmp_path, runs):
+    runs('a', [0.1, 0.7], rounds='all', algorithm='fedsmp_randk')
+    cells, _ = _report(tmp_path)
+    assert [row['reading'] for row in cells[_TABLE_1]] == ['scaled, as Algorithm 1 prints it']
+    assert 'Table 1, rand-k in both readings' not in cells
+
+  def test_the_uplink_until_the_papers_target_and_its_saving(self, tmp_path, runs):
+    dense = dict(algorithm='dp_fedavg')
+    for name, accuracies, flags in (
+        ('a', [0.1, 0.5, None, None, 0.72], dense), ('b', [0.1, 0.9], dense | dict(clip=0.5)),
+        # DP-FedAvg with another sigma is compared only where there is none with this one.
+        ('c', [0.1, 0.72], dense | dict(noise_multiplier=2.5)),
+        ('d', [0.1, None, 0.8], dict(seed=1)), ('e', [0.1, None, None, None, 0.8], dict(seed=2)),
+        ('f', [0.1, None, None, 0.7199], dict(seed=3)),
+        ('g', [0.1, None, 0.8], dict(algorithm='fedsmp_randk', p=0.4, unbiased=False)),
+        ('h', [0.1, 0.7], dict(algorithm='fedsmp_randk', p=0.1)),
+        ('i', [0.1, 0.8], dict(p=0.1, clip=0.5)), ('j', [0.1, 0.8], dict(algorithm='fedavg')),
+        # Initial weights that reach the target, a validation set, and a run without end.
+        ('k', [0.8, 0.8], dict(p=0.2)), ('l', [0.1, 0.8], dict(p=0.2, validation_examples=50)),
+    ):
+      runs(name, [*accuracies, accuracies[-1]], rounds='all', **flags)
+    runs('m', [0.1, 0.8], p=0.2, rounds=180)
+    sampled = runs('n', [0.1, 0.8], p=0.4, rounds='all') / 'config.json'
+    sampled.write_text(json.dumps(json.loads(sampled.read_text()) | {'sampled': True}))
+    cells, text = _report(tmp_path)
+    columns = (
+        'method', 'p', 'first round', 'seeds', 'uplink to target (MB)', 'saving (%)',
+        'saving, paper (%)', 'with',
+    )
+    # The uplink of round t is 0.01 p t MB; saving: 1 minus its ratio to 0.04 MB, or 0.01 MB.
+    assert [tuple(row[name] for name in columns) for row in cells['Uplink to a target accuracy']] == [
+        ('Fed-SMP top-k', '0.005', '3', '2 of 3', '0.00015', '99.6', '99', ''),
+        ('Fed-SMP top-k', '0.1', '1', '1 of 1', '0.001', '90.0', '', 'clip = 0.5'),
+        ('Fed-SMP rand-k', '0.1', 'not reached', '0 of 1', 'not reached', '', '', ''),
+        ('Fed-SMP rand-k', '0.4', '2', '1 of 1', '0.008', '80.0', '70', ''),
+        ('DP-FedAvg', '1', '4', '1 of 1', '0.04', '', '', ''),
+        ('DP-FedAvg', '1', '1', '1 of 1', '0.01', '', '', 'clip = 0.5'),
+        ('DP-FedAvg', '1', '1', '1 of 1', '0.01', '', '', ''),
+        ('FedAvg', '1', '1', '1 of 1', '0.01', '75.0', '', ''),
+    ]
+    assert 'both are known to one interval between evaluations' in text
+
+  def test_without_dp_fedavg_no_saving(self, tmp_path, runs):
+    runs('a', [0.1, 0.8, 0.8], rounds='all')
+    runs('b', [0.1, 0.5], rounds='all', algorithm='dp_fedavg')  # Not reached.
+    config = runs('c', [0.1, 0.8, 0.8], rounds='all', p=0.1) / 'config.json'
+    outside = json.loads(config.read_text()) | {'test_outside_guarantee': True}
+    config.write_text(json.dumps(outside))
+    cells, _ = _report(tmp_path)
+    rows = cells['Uplink to a target accuracy']
+    assert [row['first round'] for row in rows] == ['1', '1 †', 'not reached']
+    assert 'saving (%)' not in rows[0] and rows[0]['saving, paper (%)'] == '99'
+
   def test_incomplete_and_other_runs(self, tmp_path, runs):
     runs('a', [0.1, 0.8], rounds=7)
     runs('b', [0.1, 0.4], algorithm='fedavg_topk', clients_per_round=50)

@@ -45,6 +45,30 @@ class TestComputation:
       standard = paper_tables.settings_of(row.task)
       assert (s.rounds, s.clients_per_round) == (standard.rounds, standard.clients_per_round)
 
+  def test_figure_2_has_the_best_p_of_each_mask(self):
+    for task, target in paper_tables.TARGETS.items():
+      rows = [
+          row for row in paper_tables.rows()
+          if row.task == task and row.table in paper_tables.SUMMARIES
+      ]
+      for algorithm, p in target.p.items():
+        of_mask = [row for row in rows if row.algorithm == algorithm]
+        assert max(of_mask, key=lambda row: row.accuracy).p == p
+      # A target is one that every system of the figure reaches in the paper.
+      assert target.savings.keys() == target.p.keys()
+      drawn = [row for row in rows if target.p.get(row.algorithm, 1.0) == row.p]
+      assert len(drawn) == 4 and min(row.accuracy for row in drawn) > target.accuracy
+
+  def test_a_module_or_a_task_of_ones_own_has_no_setting_of_the_paper(self):
+    assert paper_tables.identity('fashion_mnist', 'strangers.system') is None
+    assert paper_tables.identity('strangers.task', 'dp_fedavg') is None
+    for row in paper_tables.rows():
+      identity = paper_tables.identity(row.task, row.algorithm)
+      exact = grids.Cell.of(paper_tables.flags_of(row)).identity
+      assert {name for name in exact if exact[name] != identity[name]} <= {
+          'p', 'noise_multiplier'
+      }
+
   def test_sigma_has_the_epsilon_of_its_row_in_the_papers_accounting(self):
     # Printed with three digits: half a unit of the last is at most 1.2 % (of 0.44).
     rows = {

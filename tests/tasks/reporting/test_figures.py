@@ -31,12 +31,18 @@ def _run_of(cell, accuracy, seed=1):
   return dict(flags, accuracies=accuracies, p=cell.settings.p or 1, seed=seed)
 
 
-def _legend(figure):
-  return [text.get_text() for text in figure.legends[0].get_texts()]
+def _labels(axes):
+  """The texts beside the ends of lines, from the top."""
+  texts = [text for text in axes.texts if ': ' in text.get_text()]
+  return [text.get_text() for text in sorted(texts, key=lambda text: -text.xyann[1])]
+
+
+def _legend(axes):
+  return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
 def _note(figure):
-  return figure.legends[0].get_title().get_text().replace('\n', ' ')
+  return figure.get_supxlabel().replace('\n', ' ')
 
 
 def _curves(axes):
@@ -54,23 +60,24 @@ class TestComputation:
     )
     figure = drawn.pop('rounds')
     assert not drawn  # One p only: nothing to draw over it.
-    assert _legend(figure) == [
-        'Fed-SMP top-k, p = 0.005, sigma = 1.4: 70.0 %', 'FedAvg: 40.0 %',
-        'public-only baseline: 40.0 %',
+    assert _labels(figure.axes[0]) == [
+        'Fed-SMP top-k, p = 0.005: 70.0 %', 'public-only baseline: 40.0 %', 'FedAvg: 40.0 %',
+        "the paper's target: 72 %",
     ]
     assert figure.get_suptitle() == 'Fashion-MNIST images, CNN: accuracy over rounds and uplink'
     assert _note(figure) == (
-        '3 of 3 configurations, the best of each kind; rounds: 1 to 2; seeds per configuration:'
-        ' 1 to 2; accuracy on the test set; epsilon (simulated): 0.1; bands and bars: one stddev'
-        ' over seeds'
+        "3 of 3 configurations: of each system the paper's or the best; rounds: 1 to 2; seeds per"
+        ' configuration: 1 to 2; accuracy on the test set; sigma: 1.4; epsilon (simulated): 0.1;'
+        ' bands and bars: one stddev over seeds'
     )
     validated = make(dict(accuracies=[0.1, 0.6], validation_examples=50))['rounds']
     assert 'accuracy on the validation set' in _note(validated)
     by_round, by_uplink = figure.axes
-    topk, fedavg, level = _curves(by_round)
+    topk, fedavg, level, target = _curves(by_round)
     assert topk == pytest.approx(np.array([[0, 1], [10, 70]]))
     assert fedavg == pytest.approx(np.array([[0, 1, 2], [20, 50, 40]]))
     assert level[1].tolist() == [40, 40]  # The baseline has no rounds.
+    assert target[1].tolist() == [72, 72] and len(_curves(by_uplink)) == 4
     band = by_round.collections[0].get_paths()[0].vertices
     assert band[:, 1].max() == pytest.approx(70 + 200**0.5)
     # Without the round before which nothing was sent.
@@ -101,6 +108,39 @@ class TestComputation:
     assert [np.ptp(bar[:, 0]) for bar in bars] == pytest.approx([2, 2, 2])
     assert _note(figure).endswith('bars: one standard error over seeds')
 
+  def test_over_rounds_a_system_has_one_curve_the_papers_or_its_best(self, make):
+    runs = [
+        dict(accuracies=[0.1, 0.9], p=0.1), dict(accuracies=[0.1, 0.5]),
+        dict(accuracies=[0.1, 0.8], p=0.005, clip=0.5),
+        dict(accuracies=[0.1, 0.9], p=0.1, algorithm='fedavg_topk'),
+        dict(accuracies=[0.1, 0.3], p=0.2, algorithm='fedsmp_randk'),
+        dict(accuracies=[0.1, 0.2], p=0.1, algorithm='fedsmp_randk'),
+        dict(accuracies=[0.1, 0.1], p=0.4, algorithm='fedsmp_randk', unbiased=False),
+        dict(accuracies=[0.1, 0.6], p=0.8, algorithm='fedsmp_randk', unbiased=False),
+    ]
+    axes = make(*runs)['rounds'].axes[0]
+    assert _labels(axes)[:3] == [
+        'Fed-SMP top-k, p = 0.005: 50.0 %', 'Fed-SMP rand-k, p = 0.2: 30.0 %',
+        'Fed-SMP rand-k, unscaled, p = 0.4: 10.0 %',
+    ]
+    systems = [line for line in axes.lines if line.get_marker() != 'None']
+    assert len({line.get_color() for line in systems}) == len(systems) == 3
+    assert len({line.get_linestyle() for line in systems}) == 3  # In grey print too.
+    validated = make(*(run | dict(validation_examples=50) for run in runs))['rounds'].axes[0]
+    assert "the paper's target: 72 %" not in _labels(validated)
+
+  def test_labels_at_the_ends_of_lines_do_not_overlap(self, make):
+    axes = make(*[
+        dict(accuracies=[0.1, accuracy], algorithm=algorithm, **options)
+        for algorithm, accuracy, options in (
+            ('fedsmp_topk', 0.8, {}), ('fedsmp_randk', 0.8, {}), ('dp_fedavg', 0.801, {}),
+            ('fedsmp_randk', 0.802, dict(unbiased=False)), ('fedavg', 0.799, {}),
+        )
+    ])['rounds'].axes[0]
+    heights = sorted(text.xyann[1] for text in axes.texts if ' %' in text.get_text())[-5:]
+    assert min(np.diff(heights)) == pytest.approx(figures._LABEL_HEIGHT)
+    assert 0 <= heights[0] and heights[-1] <= 1
+
   def test_over_p_with_and_without_noise(self, make):
     figure = make(
         dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1, seed=1),
@@ -113,20 +153,31 @@ class TestComputation:
         dict(accuracies=[0.1, 0.8], algorithm='dp_fedavg', clip=0.4),
         dict(accuracies=[0.1, 0.2], p=0.1, algorithm='fedavg_topk'),
     )['ratio']
-    loss, accuracy = figure.axes
-    noisy, noiseless = _curves(loss)
-    assert noisy == pytest.approx(np.array([[0.005, 0.1, 1], [0.5, 0.3, 0.35]]), rel=1e-4)
-    assert noiseless[1] == pytest.approx([0.9, 0.8, 0.6])
-    noisy, paper, noiseless, dense = _curves(accuracy)
-    assert noisy[1] == pytest.approx([50, 70, 70])  # The best over rounds.
-    bar = accuracy.collections[0].get_segments()[1]
+    noisy_loss, noisy, loss, noiseless = figure.axes
+    assert [_curves(axes)[0][0].tolist() for axes in (noisy_loss, loss)] == [
+        [0.005, 0.1, 1], [0.1, 0.2, 0.4]
+    ]
+    assert _curves(noisy_loss)[0][1] == pytest.approx([0.5, 0.3, 0.35])
+    assert _curves(loss)[0][1] == pytest.approx([0.9, 0.8, 0.6])
+    topk, paper = _curves(noisy)
+    assert topk[1] == pytest.approx([50, 70, 70])  # The best over rounds.
+    bar = noisy.collections[0].get_segments()[1]
     assert bar[:, 1] == pytest.approx([70 - 200**0.5, 70 + 200**0.5])
     assert paper[0].tolist() == [0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8, 1]
     # At 0.8 Table 5 has another figure than Table 1, which goes first.
     assert paper[1, 1] == 80.76 and paper[1, -2:].tolist() == [79.77, 72.72]
-    assert dense.tolist() == [[1], [86.98]]
-    assert 'FedAvg rand-k: the paper, 180 rounds' in _legend(figure)
-    assert _note(figure).startswith('rounds: 1 to 2; ')
+    (dense,) = [line for line in noisy_loss.lines if line.get_marker() == 'D']
+    assert dense.get_xydata().tolist() == [[1, pytest.approx(0.35)]]
+    (of_fedavg,) = [line for line in noiseless.lines if line.get_marker() == 'v']
+    assert of_fedavg.get_xydata().tolist() == [[1, 86.98]]
+    assert _legend(noisy) == [
+        'Fed-SMP top-k', 'the paper: Fed-SMP top-k', 'DP-FedAvg: p = 1',
+    ]
+    assert _legend(noiseless)[:2] == ['FedAvg rand-k', 'the paper: FedAvg']
+    ticks = [text.get_text() for text in noiseless.get_xticklabels()]
+    assert ticks == ['1', '0.4', '0.2', '0.1', '0.01', '0.005', '0.001']
+    assert 'a function of their data that no epsilon covers' in _note(figure)
+    assert 'rounds: 1 to 2; ' in _note(figure)
 
   def test_unscaled_randk_has_a_curve_beside_scaled_randk_and_one_of_the_paper(self, make):
     figure = make(*[
@@ -135,7 +186,7 @@ class TestComputation:
     ])['ratio']
     scaled, paper, unscaled = _curves(figure.axes[1])
     assert scaled[1] - unscaled[1] == pytest.approx([10, 10, 10]) and paper[1, 0] == 27.16
-    assert 'Fed-SMP rand-k, unscaled; at p = 1 DP-FedAvg' in _legend(figure)
+    assert _legend(figure.axes[1])[::2] == ['Fed-SMP rand-k', 'Fed-SMP rand-k, unscaled']
 
   def test_the_number_of_rounds_is_exact(self, make):
     figure = make(dict(accuracies=[0.1, *[None] * 1233, 0.2]))['rounds']

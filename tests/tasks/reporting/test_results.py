@@ -62,11 +62,22 @@ class TestExecution:
     assert rounds.tolist() == [0, 1] and accuracy == pytest.approx([10, 55])
     assert spread == pytest.approx([0, std])
 
-  def test_finds_runs_below_a_directory(self, tmp_path):
-    b, a = (runs_on_disk.write(tmp_path / 'x' / name, accuracies=[0.1]) for name in 'ba')
-    assert results.find([str(tmp_path), str(b)]) == [a, b]
-    with pytest.raises(errors.InputError, match='missing has no run'):
-      results.find([str(tmp_path / 'missing')])
+  def test_p_is_the_flag_if_it_has_this_k(self, tmp_path):
+    path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6], p=0.05)
+    config = json.loads((path / 'config.json').read_text())
+    for flag, dim, num_kept, p in (
+        (0.05, 7850, 392, 0.05), (None, 7850, 392, 392 / 7850), ('0.05', 7850, 392, 392 / 7850),
+        (0.05, 7850, 393, 393 / 7850), (1e-9, 7850, 1, 1e-9),
+    ):
+      flags = config['flags'] | {'p': flag}
+      content = json.dumps(config | {'flags': flags, 'dim': dim, 'num_kept': num_kept})
+      (path / 'config.json').write_text(content)
+      assert results.group([results.read(path)])[0].p == p
+
+  def test_the_first_evaluated_round_that_reaches_an_accuracy(self, tmp_path):
+    run = results.read(runs_on_disk.write(tmp_path / 'a', [0.1, None, 0.72, 0.71, 0.9], p=0.1))
+    assert run.first_to_reach(72) == (2, pytest.approx(0.01 * 0.1 * 2))
+    assert run.first_to_reach(72.01)[0] == 4 and run.first_to_reach(90.1) is None
 
   @pytest.mark.parametrize('file, content', [
       ('config.json', '{'), ('config.json', '{"rounds": 3}'), ('timings.csv', 'round\n0\n'),
