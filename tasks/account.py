@@ -45,7 +45,7 @@ class Options:
   clients_per_round: Optional[int] = _option(None, 'Number of clients per round, r.')
   population: Optional[int] = _option(None, 'Number of clients to sample from, n.')
   rounds: Optional[int] = _option(
-      None, 'Number of rounds, T.', at_least=1, at_most=calibration.MOST_ROUNDS
+      None, 'Number of rounds, T.', at_least=1, at_most=calibration.MAX_ROUNDS
   )
   delta: Optional[float] = options_lib.option(
       None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).', above=0, below=1
@@ -93,7 +93,7 @@ class Options:
     if self.epsilon is None:
       return spec.epsilon(accountant)
     if self.noise_multiplier is not None:
-      return spec.most_rounds(self.epsilon, accountant)
+      return spec.max_rounds(self.epsilon, accountant)
     try:
       return spec_lib.PrivacySpec.for_epsilon(self.epsilon, accountant, **numbers).noise_multiplier
     except ValueError:
@@ -239,7 +239,7 @@ def _account_for_runs(options: Options) -> None:
   with _computing():
     rounds = [record.charged for _, record in runs]
   try:
-    accountants.claim(rounds)
+    accountants.tightest_sound_accountant(rounds)
   except ValueError as error:
     raise errors.InputError(f'{error} Name runs with the same --sampling.') from None
   ledger_lib.check_independent(runs)
@@ -285,7 +285,7 @@ def _print_answers(
     print('Quote none: the noise of a seeded run can be removed.\n')
   else:
     # All sound answers hold at the same time: the tightest is the best to quote.
-    quoted = accountants.claim(rounds)
+    quoted = accountants.tightest_sound_accountant(rounds)
     text = 'none: no accountant has a bound'
     if answers[quoted] < math.inf:
       answer = options.answer_text(answers[quoted])
@@ -297,7 +297,7 @@ def _print_answers(
       status = 'no guarantee'
     elif any(accountant.sampling != params.sampling for params, _ in rounds):
       status = 'not for this sampling'
-    elif not all(accountant.covers(params) for params, _ in rounds):
+    elif not all(accountant.supports(params) for params, _ in rounds):
       status = 'not valid for --num_slots'
     elif accountant not in accountants.ACCOUNTANTS:
       status = 'not checked by us'

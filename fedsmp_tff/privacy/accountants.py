@@ -5,14 +5,16 @@ deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. With Po
 adjacent populations differ by one added or removed client, which moves the sum by up to C; with
 fixed-size sampling, by one replaced client, which moves it by up to 2 C.
 
-A custom accountant derives from `Accountant`; `claim` considers only `ACCOUNTANTS`.
+A custom accountant derives from `Accountant`; `tightest_sound_accountant` considers only
+`ACCOUNTANTS`.
 """
 
 import abc
 from collections.abc import Callable, Sequence
 import math
-from typing import NamedTuple, Optional, final
+from typing import NamedTuple, final
 
+import dp_accounting
 from dp_accounting import rdp
 import numpy as np
 
@@ -25,7 +27,6 @@ _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))  # The orders of Opacus 0.x, which the paper used.
 _MAX_USEFUL_STEPS_TO_DELTA = 100
 _MIN_NOISE, _MAX_NOISE = 1e-3, 1e6  # Less has no proof here; more is accounted as this much.
-_COARSENESS = 16  # Factor on the grid step at the start of a search for sigma.
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
 _REPLACE = 'replace-one adjacency, sensitivity 2C'
@@ -62,6 +63,39 @@ class Round(NamedTuple):
     # A client that is added where slots are limited may take the place of another: 2 C.
     is_added = self.sampling == sampling_lib.POISSON and self.num_slots == self.population
     return self.noise_multiplier / (1 if is_added else 2)
+
+  @property
+  def neighboring_relation(self) -> dp_accounting.NeighboringRelation:
+    """Which two populations the guarantee compares, in dp-accounting's words."""
+    relations = dp_accounting.NeighboringRelation
+    if self.sampling == sampling_lib.FIXED:
+      return relations.REPLACE_ONE
+    return relations.ADD_OR_REMOVE_ONE
+
+  @property
+  def dp_event(self) -> dp_accounting.DpEvent:
+    """The round as dp-accounting describes it, under `neighboring_relation`.
+
+    Raises:
+      ValueError: If the round has a `distance`, which no event has.
+    """
+    if self.distance:
+      raise ValueError(
+          'No `DpEvent` covers integer noise, whose distance from a Gaussian is charged to delta.'
+          ' Use `epsilon`, or Gaussian noise.'
+      )
+    if self.sampling == sampling_lib.FIXED:
+      # Replacing a client moves the sum by up to 2 C. See `pld` for the pair that dominates.
+      event = dp_accounting.GaussianDpEvent(self.noise_multiplier / 2)
+    elif self.num_slots < self.population:
+      return dp_accounting.TruncatedSubsampledGaussianDpEvent(
+          self.population, self.sampling_rate, self.num_slots, self.noise_multiplier
+      )
+    else:
+      event = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+    if self.clients_per_round == self.population:
+      return event
+    return dp_accounting.PoissonSampledDpEvent(self.sampling_rate, event)
 
   def with_bounded_noise(self) -> 'Round':
     """Returns the round with no more noise than is accounted for."""
@@ -100,7 +134,6 @@ class Accountant(abc.ABC):
     assumption: Adjacency and sensitivity.
     sampling: Assumed sampling: `sampling.POISSON` or `sampling.FIXED`.
     guarantees: Whether epsilon is an upper bound, not an estimate.
-    faster: Accountant for the start of a search for sigma; None if this accountant is fast.
   """
 
   name: str
@@ -108,14 +141,13 @@ class Accountant(abc.ABC):
   assumption: str
   sampling: str
   guarantees: bool = True
-  faster: Optional['Accountant'] = None
 
-  def covers(self, round_params: Round) -> bool:
+  def supports(self, round_params: Round) -> bool:
     """Returns whether the accountant covers everything that happens in such a round."""
     return round_params.sampling == self.sampling
 
   @abc.abstractmethod
-  def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+  def epsilon_fn(self, rounds: Rounds) -> Callable[[float], float]:
     """Returns the function from delta to epsilon of all rounds together, in any order.
 
     Args:
@@ -124,7 +156,7 @@ class Accountant(abc.ABC):
 
   def is_sound(self, round_params: Round) -> bool:
     """Returns whether epsilon is a guarantee for such a round."""
-    return self.guarantees and self.covers(round_params)
+    return self.guarantees and self.supports(round_params)
 
   @final
   def epsilon(self, rounds: Rounds, delta: float) -> float:
@@ -149,13 +181,13 @@ class Accountant(abc.ABC):
     (epsilon, delta) for Gaussian rounds gives (epsilon, delta + (1 + e^epsilon) distance) here.
     """
     distance = sum(params.distance * num for params, num in rounds)
-    of_delta = self.of_delta([(params._replace(distance=0.0), num) for params, num in rounds])
-    epsilon = of_delta(delta)
+    epsilon_fn = self.epsilon_fn([(params._replace(distance=0.0), num) for params, num in rounds])
+    epsilon = epsilon_fn(delta)
     for _ in range(_MAX_USEFUL_STEPS_TO_DELTA):
       if math.isinf(epsilon) or not distance:
         return epsilon
       left = delta - (1 + math.exp(min(epsilon, 700))) * distance
-      larger = of_delta(left) if left > 0 else math.inf
+      larger = epsilon_fn(left) if left > 0 else math.inf
       if larger <= epsilon:
         return epsilon
       epsilon = larger * (1 + 1e-9)
@@ -178,7 +210,7 @@ class _Rdp(Accountant):
     unsampled = order / 2 / round_params.unsampled_noise_multiplier**2
     return min(self._divergence(round_params, order), unsampled)
 
-  def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+  def epsilon_fn(self, rounds: Rounds) -> Callable[[float], float]:
     def epsilon(delta):
       orders, bounds = [], []
       for order in _ORDERS:
@@ -232,11 +264,6 @@ class _Pld(Accountant):
 
   rdp: type[_Rdp]
 
-  def __init__(self, coarseness: int = 1):
-    """Initializes; `coarseness` is a factor on the grid step that saves time."""
-    self._coarseness = coarseness
-    self.faster = type(self)(_COARSENESS) if coarseness == 1 else None
-
   @abc.abstractmethod
   def components(self, round_params: Round) -> list[tuple[float, float, float]]:
     """Returns the mixture that a round is.
@@ -249,15 +276,15 @@ class _Pld(Accountant):
   def loss(self, round_params: Round, step: float) -> pld.Loss:
     """Returns the privacy loss of one round on a grid of the step."""
 
-  def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+  def epsilon_fn(self, rounds: Rounds) -> Callable[[float], float]:
     components = [
         (sigma, rate, probability * num)
         for params, num in rounds for sigma, rate, probability in self.components(params)
     ]
-    step = pld.step_of(components, self._coarseness)  # Of the common grid of all rounds' losses.
+    step = pld.grid_step(components)  # Of the common grid of all rounds' losses.
     bounds = [pld.unsampled([(params.unsampled_noise_multiplier, num) for params, num in rounds])]
     if step < pld.MAX_USEFUL_STEP:
-      bounds.append(pld.epsilon_of([(self.loss(params, step), num) for params, num in rounds]))
+      bounds.append(pld.composed([(self.loss(params, step), num) for params, num in rounds]))
     return lambda delta: self.rdp(min(b(delta) for b in bounds)).epsilon(rounds, delta)
 
 
@@ -297,11 +324,11 @@ class _Paper(Accountant):
   title = f"the paper's accountant (RDP, {_POISSON}, classic conversion)"
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
 
-  def covers(self, round_params: Round) -> bool:
+  def supports(self, round_params: Round) -> bool:
     truncated = round_params.num_slots < round_params.population
-    return super().covers(round_params) and not truncated and not round_params.distance
+    return super().supports(round_params) and not truncated and not round_params.distance
 
-  def of_delta(self, rounds: Rounds) -> Callable[[float], float]:
+  def epsilon_fn(self, rounds: Rounds) -> Callable[[float], float]:
     def divergence(order, params):
       _, n, r, _, sigma, _ = params
       return divergences.poisson(order, n, r, n, sigma)
@@ -319,7 +346,7 @@ POISSON_PLD, FIXED_PLD, PAPER = _PoissonPld(), _FixedPld(), _Paper()
 ACCOUNTANTS = (POISSON_PLD, FIXED_PLD, POISSON_RDP, FIXED_RDP, PAPER)
 
 
-def claim(rounds: Rounds) -> Accountant:
+def tightest_sound_accountant(rounds: Rounds) -> Accountant:
   """Returns the accountant of smallest epsilon among `ACCOUNTANTS` that are sound for all rounds.
 
   Raises:

@@ -1,16 +1,17 @@
 """Epsilon by privacy loss distributions (PLD), composed numerically over the rounds.
 
 Tighter than Rényi DP: the distribution of the privacy loss of one round is put on a grid, rounded
-up and convolved with itself. Grid and composition are dp-accounting's (Koskela, Jälkö, Honkela
-2020; Doroshenko et al. 2022, "Connect the Dots"). This module chooses the pair of distributions
-that stands for a round.
+up and convolved with itself. All of this is dp-accounting's (Koskela, Jälkö, Honkela 2020;
+Doroshenko et al. 2022, "Connect the Dots"). This module names the pair of distributions that stands
+for a round, chooses the step of the grid, charges delta for rounding, and has the closed form for
+rounds without sampling.
 
 With noise C sigma on the sum, in units of C sigma:
 
 * Poisson sampling, one client added or removed: N(0, 1) against
   (1 - q) N(0, 1) + q N(1 / sigma, 1), in both directions, which dominates (Zhu, Dong, Wang 2022,
   Theorem 11). Where more clients may be sampled than there are slots, the mixture of that pair with
-  a replaced client (arXiv 2508.15089), as in dp-accounting.
+  a replaced client (arXiv 2508.15089).
 * Exactly r of n clients, one replaced. Couple the samples (Balle, Barthe, Gaboardi 2018): with
   probability 1 - q = 1 - r / n the sum is of clients that did not change; else the client in
   question, before or after the change, takes the place of one of them, which moves the sum by up to
@@ -25,32 +26,27 @@ from collections.abc import Callable, Sequence
 import functools
 import math
 
+import dp_accounting
 from dp_accounting import gaussian_mechanism
-from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
 import numpy as np
 
 from fedsmp_tff.privacy import divergences
-from fedsmp_tff.privacy import gaussian_loss
 
-_ADDED, _REMOVED, _REPLACED = (
-    gaussian_loss.Adjacency.ADD, gaussian_loss.Adjacency.REMOVE, gaussian_loss.Adjacency.REPLACE
-)
 # Connect the Dots keeps a loss's mean and adds at most the square of half a step to its variance:
-# a quarter of a percent with steps of a tenth of the standard deviation.
-_STEPS_PER_STDDEV = 10
-_MAX_STEP = 1e-4
+# less than a tenth of a percent with steps of a twentieth of the standard deviation.
+_STEPS_PER_STDDEV = 20
+_MAX_STEP = 1e-3  # A larger one adds up to 0.04 % to the epsilon of a few rounds with much noise.
 _MAX_STEPS = 200_000  # Bounds the grid with little noise, where losses are large.
 # Bounds the grid of the composed loss, and so memory and time. After a million rounds its width is
 # at most 100,000 standard deviations of one round's loss, since dp-accounting bounds it by few
-# orders. So the step is a tenth of one, as above; in ten million rounds it may be a whole one.
+# orders. So the step is a tenth of one; in ten million rounds it may be a whole one.
 _MAX_COMPOSED_STEPS = 1_000_000
 _LOG_TAIL = -math.log(1e-15 / 2)  # Each tail's mass that dp-accounting cuts off the composed loss.
 _MAX_ORDER = 20  # Of dp-accounting's Chernoff bounds of the composed loss, over the largest loss.
 MAX_USEFUL_STEP = 10.0  # Larger steps, with hardly any noise, say less than `unsampled`.
 _TOLERANCE = 1e-15  # Of the closed form's epsilon.
-_ROUNDS_KEPT = 16
-_NEVER = 1e-100  # A probability that the charge for rounding covers.
+_MAX_CACHED = 16
 # Charge to delta per round for rounding in FFTs. Compared with long doubles, rounding reduced delta
 # by at most 0.9 times the charge in 2,000 random settings (rates from 1e-4 to 1, up to 10^6
 # rounds), most with nearly all probability at one loss, so that no frequency vanishes.
@@ -60,9 +56,10 @@ _ROUNDING = np.finfo(float).eps
 _MIN_STEP = 100
 
 Loss = pld.PrivacyLossDistribution  # The privacy loss of a round, on a grid.
+_Relation = dp_accounting.NeighboringRelation
 
 
-def step_of(rounds: Sequence[tuple[float, float, float]], coarseness: int = 1) -> float:
+def grid_step(rounds: Sequence[tuple[float, float, float]]) -> float:
   """Returns the step of the common grid of the losses of all rounds.
 
   Any step gives an upper bound. This one is fine enough to be tight, as far as memory and rounding
@@ -71,7 +68,6 @@ def step_of(rounds: Sequence[tuple[float, float, float]], coarseness: int = 1) -
   Args:
     rounds: Tuples of a positive noise multiplier, relative to the sensitivity (sigma; sigma / 2
       for a replaced client), a sampling rate, and an (expected) number of rounds, positive.
-    coarseness: Factor on the maximum step, and on the step with little noise.
   """
   num_rounds = sum(num for *_, num in rounds)
   variance = sum(num * _loss_variance(sigma, rate) for sigma, rate, num in rounds)
@@ -82,9 +78,9 @@ def step_of(rounds: Sequence[tuple[float, float, float]], coarseness: int = 1) -
       num * rate * (1 - rate) * _loss_at(1, sigma, rate) ** 2 for sigma, rate, num in rounds
   )
   return max(
-      min(coarseness * _MAX_STEP, stddev / _STEPS_PER_STDDEV),
-      coarseness * largest / _MAX_STEPS,
-      coarseness * _composed_width(variance, largest) / _MAX_COMPOSED_STEPS,
+      min(_MAX_STEP, stddev / _STEPS_PER_STDDEV),
+      largest / _MAX_STEPS,
+      _composed_width(variance, largest) / _MAX_COMPOSED_STEPS,
       _MIN_STEP * _ROUNDING * num_rounds,
   )
 
@@ -113,7 +109,7 @@ def _log1mexp(x: float) -> float:
   return math.log(-math.expm1(-x))
 
 
-@functools.lru_cache(maxsize=_ROUNDS_KEPT)
+@functools.lru_cache(_MAX_CACHED)
 def poisson(
     noise_multiplier: float, population: int, clients_per_round: int, num_slots: int, step: float
 ) -> Loss:
@@ -124,63 +120,61 @@ def poisson(
     population: n.
     clients_per_round: r; clients are sampled with probability r / n.
     num_slots: Maximum number of clients that take part.
-    step: Step of the grid; see `step_of`.
+    step: Step of the grid; see `grid_step`.
   """
-  plain = _one_more(noise_multiplier, clients_per_round / population, step)
-  full, in_slots = truncation(population, clients_per_round, num_slots)
-  if not full:
-    return plain
-  replaced = Loss(gaussian_loss.distribution(noise_multiplier / 2, in_slots, _REPLACED, step))
-  return replaced.compute_mixture(plain, full)
+  return _to_dense(pld.from_truncated_subsampled_gaussian_mechanism(
+      population, clients_per_round / population, num_slots, noise_multiplier, step
+  ))
 
 
-@functools.lru_cache(maxsize=_ROUNDS_KEPT)
 def truncation(population: int, clients_per_round: int, num_slots: int) -> tuple[float, float]:
   """Returns the probability that the other clients fill the slots; then, that one takes part."""
   rate = clients_per_round / population
   full = divergences.probability_of_more(num_slots - 1, population - 1, rate)
-  if full < _NEVER:
+  if not full:
     return 0.0, 0.0
   overflow = divergences.probability_of_more(num_slots, population, rate)
   return full, overflow * num_slots / full / population
 
 
-@functools.lru_cache(maxsize=_ROUNDS_KEPT)
+@functools.lru_cache(_MAX_CACHED)
 def fixed(noise_multiplier: float, population: int, clients_per_round: int, step: float) -> Loss:
   """Returns an upper bound of the loss of a round of exactly r of n clients, one replaced."""
   # If all clients take part, only the client in question changes, which moves the sum by up to 2 C.
-  if clients_per_round == population:
-    return _one_more(noise_multiplier / 2, 1.0, step)
-  rate = clients_per_round / population
-  return Loss(gaussian_loss.distribution(noise_multiplier / 2, rate, _REPLACED, step))
+  is_sampled = clients_per_round < population
+  return _to_dense(pld.from_gaussian_mechanism(
+      noise_multiplier / 2,
+      value_discretization_interval=step,
+      sampling_prob=clients_per_round / population,
+      neighboring_relation=_Relation.REPLACE_ONE if is_sampled else _Relation.ADD_OR_REMOVE_ONE,
+  ))
 
 
-def _one_more(noise_multiplier: float, rate: float, step: float) -> Loss:
-  """Returns the loss of a round with a client added or removed."""
-  removed = gaussian_loss.distribution(noise_multiplier, rate, _REMOVED, step)
-  if rate == 1:
-    return Loss(removed)
-  return Loss(removed, gaussian_loss.distribution(noise_multiplier, rate, _ADDED, step))
+def _to_dense(loss: Loss) -> Loss:
+  """Returns a loss as arrays; as a dictionary, millions of rounds take minutes to compose."""
+  # pylint: disable=protected-access
+  pmfs = [loss._pmf_remove, *([] if loss._symmetric else [loss._pmf_add])]
+  return Loss(*(pmf.to_dense_pmf() for pmf in pmfs))
 
 
-def epsilon_of(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
+def composed(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
   """Returns the function from delta in (0, 1) to epsilon of composed rounds.
 
   Args:
-    rounds: Losses on one grid, of one adjacency, each with a number of rounds, at least one.
+    rounds: Losses on one grid, of one relation, each with a number of rounds, at least one.
 
   Returns:
     The function; epsilon is infinite for delta within the charge for rounding.
   """
-  composed = functools.reduce(
+  loss = functools.reduce(
       lambda a, b: a.compose(b), [loss.self_compose(num) for loss, num in rounds]
   )
   rounding = _ROUNDING * sum(num for _, num in rounds)
 
   def epsilon_at(delta):
-    if delta <= rounding:
-      return math.inf
-    return max(_epsilon(pmf, delta - rounding) for pmf in _pmfs(composed))
+    epsilon = loss.get_epsilon_for_delta(delta - rounding) if delta > rounding else math.inf
+    # Not a number if rounding added more mass to each of many rounds than a float can hold.
+    return math.inf if math.isnan(epsilon) else epsilon
 
   return epsilon_at
 
@@ -204,39 +198,3 @@ def unsampled(rounds: Sequence[tuple[float, int]]) -> Callable[[float], float]:
     return epsilon and epsilon + _TOLERANCE
 
   return epsilon_at
-
-
-def _pmfs(loss: Loss) -> list[pld_pmf.PLDPmf]:
-  """Returns the distributions of both directions, or of the one that stands for both."""
-  # pylint: disable=protected-access
-  return [loss._pmf_remove, *([] if loss._symmetric else [loss._pmf_add])]
-
-
-def _epsilon(pmf: pld_pmf.PLDPmf, delta: float) -> float:
-  """Returns the least epsilon whose delta is at most `delta`; infinite if there is none.
-
-  Equals `pmf.get_epsilon_for_delta`, which adds up to a million losses in a Python loop, with the
-  sums in the same order.
-  """
-  # pylint: disable=protected-access
-  pmf = pmf.to_dense_pmf()
-  if pmf._infinity_mass > delta:
-    return math.inf
-  probs = pmf._probs[::-1]
-  if not np.isfinite(probs).all():  # Rounding added mass to each of many rounds.
-    return math.inf
-  losses = (pmf._lower_loss + np.arange(len(probs) - 1, -1, -1)) * pmf._discretization
-  with np.errstate(all='ignore'):  # Beyond the result, values may be infinite or NaN.
-    # The mass above each loss, from the largest loss on, then the total mass.
-    upper = np.cumsum(np.concatenate([[pmf._infinity_mass], probs]))
-    lower = np.cumsum(np.concatenate([[0.0], probs * np.exp(-losses)]))
-    is_reached = (upper > delta) & (lower > 0)
-    is_reached[:-1] &= np.log((upper - delta) / lower)[:-1] >= losses
-    num = int(np.argmax(is_reached)) if is_reached.any() else len(probs)
-  # Losses at which exp(-loss) is zero in floating point.
-  huge = (upper[1 : num + 1] >= delta) & (lower[1 : num + 1] == 0)
-  if huge.any():
-    return max(0.0, float(losses[np.argmax(huge)]))
-  if upper[num] <= lower[num] + delta:
-    return 0.0
-  return math.log((upper[num] - delta) / lower[num])

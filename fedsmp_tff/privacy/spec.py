@@ -14,6 +14,8 @@ import functools
 import math
 from typing import Any, Optional
 
+import dp_accounting
+
 from fedsmp_tff import errors
 from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
@@ -160,9 +162,37 @@ class PrivacySpec:
     )
 
   @property
+  def neighboring_relation(self) -> dp_accounting.NeighboringRelation:
+    """Which two populations the guarantee compares, in dp-accounting's words."""
+    return self.round.neighboring_relation
+
+  def dp_event(self, rounds: Optional[int] = None) -> dp_accounting.DpEvent:
+    """Returns what the rounds release, for dp-accounting's own accountants.
+
+    >>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=1e-5)
+    >>> accountant = dp_accounting.pld.PLDAccountant(spec.neighboring_relation)
+    >>> round(accountant.compose(spec.dp_event()).get_epsilon(spec.delta), 2)
+    0.74
+    >>> round(spec.epsilon(), 2)
+    0.74
+
+    Where all clients take part in fixed-size rounds, the PLD accountant there takes twice the
+    sensitivity, and epsilon is larger than `epsilon`.
+
+    Args:
+      rounds: Number of rounds that were started; None: all.
+
+    Raises:
+      ValueError: With integer noise, which no event covers.
+    """
+    num = self.rounds if rounds is None else rounds
+    event = self.round.dp_event
+    return dp_accounting.SelfComposedDpEvent(event, num) if num else dp_accounting.NoOpDpEvent()
+
+  @property
   def accountant(self) -> accountants.Accountant:
     """Accountant of smallest epsilon that is sound for these rounds."""
-    return accountants.claim([(self.round, self.rounds)])
+    return accountants.tightest_sound_accountant([(self.round, self.rounds)])
 
   def epsilon(
       self, accountant: Optional[accountants.Accountant] = None, rounds: Optional[int] = None
@@ -210,39 +240,38 @@ class PrivacySpec:
     gaussian = noisiest.noise == mechanism_lib.GAUSSIAN
     tried = dataclasses.replace(noisiest, bits=None) if gaussian else noisiest
 
-    def epsilon_fn(sigma, accountant=accountant):
+    def epsilon_fn(sigma):
       try:
         spec = dataclasses.replace(tried, noise_multiplier=sigma)
       except ValueError:  # `bits` are too few for so little integer noise.
         return math.inf
       return spec.epsilon(accountant)
 
-    fast_fn = functools.partial(epsilon_fn, accountant=accountant.faster or accountant)
-    sigma = calibration.find_sigma(fast_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
-    if fast_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
+    sigma = calibration.find_sigma(epsilon_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
+    if epsilon_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
       more_bits = '' if gaussian or noisiest.bits is None else ', raise `bits`'
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
           f' or delta{more_bits}, or run fewer rounds.'
       )
     if sigma != _SIGMA_RANGE[0]:
-      if accountant.faster is not None:
-        sigma = calibration.refine_sigma(epsilon_fn, fast_fn, epsilon, sigma, *_SIGMA_RANGE)
       # Rounding up never gives less noise than the target needs.
       digits = 6 - math.ceil(math.log10(sigma))
       sigma = math.ceil(sigma * 10**digits) / 10**digits
+      # With a coarse grid, epsilon is not quite monotone in sigma.
+      excess = 1e-6
       while epsilon_fn(sigma) > epsilon:
-        sigma *= 1 + 1e-6
+        sigma, excess = sigma * (1 + excess), 2 * excess
     return dataclasses.replace(noisiest, noise_multiplier=sigma)
 
-  def most_rounds(self, epsilon: float, accountant: Optional[accountants.Accountant] = None) -> int:
+  def max_rounds(self, epsilon: float, accountant: Optional[accountants.Accountant] = None) -> int:
     """Returns the largest number of rounds, up to a million, within `epsilon`.
 
     Raises:
       ValueError: If `epsilon` is not positive and finite.
     """
     _check_target(epsilon)
-    return calibration.most_rounds(lambda rounds: self.epsilon(accountant, rounds), epsilon)
+    return calibration.max_rounds(lambda rounds: self.epsilon(accountant, rounds), epsilon)
 
 
 def _check_target(epsilon: float) -> None:

@@ -229,18 +229,14 @@ class Experiment:
         allow_large_delta=True,  # --delta is for the n of the data.
     )
 
-  def epsilons(self, rounds: int, fast: bool = False) -> dict[str, float]:
+  def epsilons(self, rounds: int) -> dict[str, float]:
     """Returns epsilon after `rounds` rounds, by column; empty without privacy.
 
-    `epsilon` is valid for the data's clients, and up to 0.2 % larger if it is to be computed
-    `fast`; `epsilon_paper` is the paper's figure.
+    `epsilon` is valid for the data's clients; `epsilon_paper` is the paper's figure.
     """
     if not self.private:
       return {}
-    accountant = self.spec.accountant
-    if fast:
-      accountant = accountant.faster or accountant
-    epsilons = {'epsilon': self.spec.epsilon(accountant, rounds)}
+    epsilons = {'epsilon': self.spec.epsilon(rounds=rounds)}
     if self.spec.noise == mechanism_lib.GAUSSIAN:
       epsilons['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
     return epsilons

@@ -87,9 +87,7 @@ class Metrics(loop.Reporter):
     if self._ledger is None:
       return {}
     measured = report.evaluation is not None
-    # Exact after the last round only: twenty exact values take 12 s in Shakespeare's default run.
-    fast = report.rounds_done < self._experiment.settings.rounds
-    epsilons = self._experiment.epsilons(report.rounds_charged if measured else 0, fast)
+    epsilons = self._experiment.epsilons(report.rounds_charged if measured else 0)
     return {
         'rounds_charged': report.rounds_charged,
         **{name: value if measured else None for name, value in epsilons.items()},

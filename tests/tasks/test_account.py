@@ -121,7 +121,7 @@ class TestExecution:
     class Own(type(accountants.PAPER)):
       name, title = 'own', 'too good'
 
-      def of_delta(self, rounds):
+      def epsilon_fn(self, rounds):
         return lambda delta: 0.5
 
     module = types.ModuleType('own_accountant')

@@ -74,12 +74,12 @@ class TestClaim:
     sound = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
     epsilons = [accountant.epsilon(rounds, 1e-5) for accountant in sound]
     # For rounds with a distance, epsilon is found to a billionth.
-    assert accountants.claim(rounds).epsilon(rounds, 1e-5) <= min(epsilons) * (1 + 1e-8)
+    assert accountants.tightest_sound_accountant(rounds).epsilon(rounds, 1e-5) <= min(epsilons) * (1 + 1e-8)
     assert len(sound) > 1
 
   def test_rounds_of_two_samplings_do_not_compose(self):
     with pytest.raises(ValueError, match='use different adjacency'):
-      accountants.claim([(_spec().round, 1), (_spec(sampling='fixed_size').round, 1)])
+      accountants.tightest_sound_accountant([(_spec().round, 1), (_spec(sampling='fixed_size').round, 1)])
 
   def test_an_accountant_of_one_s_own_is_charged_for_distances_and_claims_nothing(self):
     class Own(accountants.Accountant):
@@ -88,7 +88,7 @@ class TestClaim:
       name = title = assumption = 'own'
       sampling = 'poisson'
 
-      def of_delta(self, rounds):
+      def epsilon_fn(self, rounds):
         assert all(params.sampling == 'poisson' and not params.distance for params, _ in rounds)
         return lambda delta: 1e-3 / delta
 
@@ -99,9 +99,9 @@ class TestClaim:
     assert own.epsilon([(_spec(0.0).round, 1)], 1e-3) == math.inf
     charged = own.epsilon([(round_params._replace(distance=1e-6), 10)], 1e-3)
     assert charged == pytest.approx(1e-3 / (1e-3 - (1 + math.exp(charged)) * 1e-5), rel=1e-8)
-    assert own.is_sound(round_params) and accountants.claim([(round_params, 1)]) is not own
+    assert own.is_sound(round_params) and accountants.tightest_sound_accountant([(round_params, 1)]) is not own
     Own.guarantees = False
-    assert own.covers(round_params) and not own.is_sound(round_params)
+    assert own.supports(round_params) and not own.is_sound(round_params)
 
 
 class TestExecution:
@@ -159,8 +159,8 @@ class TestUpperBound:
     exact = gaussian_mechanism.epsilon(mu, delta)
     assert accountant.epsilon([(round_params, rounds)], delta) == pytest.approx(exact, rel=1e-9)
     # What the accountant takes the least of with this closed form, for other rates.
-    step = pld.step_of([(sigma / sensitivity, 1.0, rounds)])
-    by_loss = pld.epsilon_of([(accountant.loss(round_params, step), rounds)])(delta)
+    step = pld.grid_step([(sigma / sensitivity, 1.0, rounds)])
+    by_loss = pld.composed([(accountant.loss(round_params, step), rounds)])(delta)
     epsilon = min(by_loss, accountant.rdp().epsilon([(round_params, rounds)], delta))
     # Renyi DP, whose divergence is mu^2 / 2 times the order, at its best order is 3 to 6 % above
     # the closed form here. The orders that are tried are a factor x^2 = 1.5 apart at most. A term
@@ -233,7 +233,7 @@ class TestUpperBound:
         assert accountant.epsilon([(round_params, rounds)], delta) <= bound * (1 + 1e-9)
     both = [(round_params, rounds), (round_params._replace(noise_multiplier=2 * sigma), 4 * rounds)]
     joint = gaussian_mechanism.epsilon(math.sqrt(2) * mu, delta)
-    assert accountants.claim(both).epsilon(both, delta) <= joint * (1 + 1e-9)
+    assert accountants.tightest_sound_accountant(both).epsilon(both, delta) <= joint * (1 + 1e-9)
 
   def test_a_client_that_may_displace_another_moves_the_sum_by_twice_c(self):
     for sampling, num_slots, most in (

@@ -26,24 +26,6 @@ class TestFindSigma:
     assert calibration.find_sigma(lambda sigma: 1 / sigma, 1e9, 1.0, 0.5, 9.0) == pytest.approx(0.5)
 
 
-def test_a_fast_function_saves_evaluations_of_the_slow_one():
-  sigmas = []
-
-  def epsilon_fn(sigma):
-    sigmas.append(sigma)
-    return 2 / sigma**1.7
-
-  start = (1.98 / 0.5) ** (1 / 1.7)  # The fast function is 1 % below it.
-  sigma = calibration.refine_sigma(epsilon_fn, lambda s: 1.98 / s**1.7, 0.5, start, 0.01, 100)
-  assert sigma == pytest.approx((2 / 0.5) ** (1 / 1.7), rel=1e-7) and len(sigmas) <= 3
-
-
-@pytest.mark.parametrize('fast_epsilon_fn', [lambda sigma: 1.0, lambda sigma: 9 / sigma**0.01])
-def test_a_fast_function_of_no_use_does_no_harm(fast_epsilon_fn):
-  sigma = calibration.refine_sigma(lambda s: 2 / s**2, fast_epsilon_fn, 0.5, 1.0, 1e-2, 1e4)
-  assert sigma == pytest.approx(2.0, rel=1e-7)
-
-
 @pytest.mark.parametrize('each, most', [(2.0, 0), (0.1, 12), (1.25, 1), (0.0, 10**6)])
-def test_the_most_rounds_are_all_that_fit(each, most):
-  assert calibration.most_rounds(lambda rounds: each * rounds, 1.25) == most
+def test_the_max_rounds_are_all_that_fit(each, most):
+  assert calibration.max_rounds(lambda rounds: each * rounds, 1.25) == most

@@ -3,12 +3,12 @@
 import math
 
 from dp_accounting.pld import common
+from dp_accounting.pld import privacy_loss_mechanism
 import numpy as np
 import pytest
 from scipy import stats
 
 from fedsmp_tff.privacy import accountants
-from fedsmp_tff.privacy import gaussian_loss
 from fedsmp_tff.privacy import pld
 from tests.support import gaussian_mechanism
 from tests.support import sum_test
@@ -69,8 +69,8 @@ class TestExecution:
     low, high = (_epsilon(sigma, q, rounds, delta, _PAIR, up) for up in (False, True))
     # Rounding moves the sum of losses by at most a step a round, either way.
     assert 0 <= high - low <= 2.5 * rounds * _STEP
-    n, step = 100_000, pld.step_of([(sigma / 2, q, rounds)])
-    got = pld.epsilon_of([(pld.fixed(sigma, n, round(q * n), step), rounds)])(delta)
+    n, step = 100_000, pld.grid_step([(sigma / 2, q, rounds)])
+    got = pld.composed([(pld.fixed(sigma, n, round(q * n), step), rounds)])(delta)
     assert low <= got <= high + 2e-3
 
   def test_truncation_costs_what_the_mixture_of_pairs_says(self):
@@ -100,17 +100,17 @@ class TestExecution:
       )
       return (1 - overflow) * added + overflow * replaced
 
-    step = pld.step_of([(sigma, q, 1)])
+    step = pld.grid_step([(sigma, q, 1)])
     one = pld.poisson(sigma, n, r, num_slots, step)
-    epsilon = pld.epsilon_of([(one, 1)])(delta)
-    untruncated = pld.epsilon_of([(pld.poisson(sigma, n, r, n, step), 1)])(delta)
+    epsilon = pld.composed([(one, 1)])(delta)
+    untruncated = pld.composed([(pld.poisson(sigma, n, r, n, step), 1)])(delta)
     assert overflow > 0.1 and epsilon > 1.2 * untruncated
     assert total(epsilon) == pytest.approx(delta, rel=0.02)
 
   def test_rounding_is_charged_for_the_rounds_of_all_kinds(self):
     kinds = [(10.0, 0.01, 1000), (20.0, 0.02, 3000)]
-    n, step = 100_000, pld.step_of(kinds)
-    epsilon_of = pld.epsilon_of(
+    n, step = 100_000, pld.grid_step(kinds)
+    epsilon_of = pld.composed(
         [(pld.poisson(sigma, n, round(rate * n), n, step), num) for sigma, rate, num in kinds]
     )
     charge = 4000 * np.finfo(float).eps
@@ -123,9 +123,9 @@ class TestExecution:
 
     def epsilon(step):
       losses = [(pld.poisson(sigma, n, round(rate * n), n, step), num) for sigma, rate, num in both]
-      return pld.epsilon_of(losses)(delta)
+      return pld.composed(losses)(delta)
 
-    step = pld.step_of(both)
+    step = pld.grid_step(both)
     assert epsilon(step) <= 1.005 * epsilon(step / 4)
 
 
@@ -145,7 +145,7 @@ class TestMemory:
   def test_the_composed_grid_is_bounded(self, sampling, n, r, num_slots, sigma, rounds):
     accountant, step = _step(accountants.Round(sampling, n, r, num_slots, sigma), rounds)
     one = accountant.loss(accountants.Round(sampling, n, r, num_slots, sigma), step)
-    for pmf in pld._pmfs(one):
+    for pmf in [one._pmf_remove] + ([] if one._symmetric else [one._pmf_add]):
       probs = pmf.to_dense_pmf()._probs
       low, high = common.compute_self_convolve_bounds(probs, rounds, 1e-15)
       assert len(probs) < 10**6 and high - low < 4 * 10**6
@@ -155,24 +155,27 @@ class TestMemory:
   def test_a_rare_loss_is_on_the_grid_too(self, n, r, num_slots):
     _, step = _step(accountants.Round('poisson', n, r, num_slots, 0.87), 1)
     full, rate = pld.truncation(n, r, num_slots)
-    loss = gaussian_loss._GaussianLoss(0.87 / 2, rate, gaussian_loss.Adjacency.REPLACE)
-    assert 0 < full < 1e-10 and loss.connect_dots_bounds().epsilon_upper / step < 300_000
+    replaced = privacy_loss_mechanism.GaussianPrivacyLoss(
+        0.87 / 2, sampling_prob=rate,
+        adjacency_type=privacy_loss_mechanism.AdjacencyType.REPLACE,
+    )
+    assert 0 < full < 1e-10 and replaced.connect_dots_bounds().epsilon_upper / step < 300_000
 
   # Steps of a tenth of a round's standard deviation add a quarter of a percent to its variance.
   @pytest.mark.parametrize('mu, rounds', [(50.0, 10**6), (700.0, 10**6)])
   def test_a_bounded_grid_is_tight(self, mu, rounds):
     sigma = math.sqrt(rounds) / mu
-    step = pld.step_of([(sigma, 1.0, rounds)])
-    epsilon = pld.epsilon_of([(pld.poisson(sigma, 9, 9, 9, step), rounds)])(1e-5)
+    step = pld.grid_step([(sigma, 1.0, rounds)])
+    epsilon = pld.composed([(pld.poisson(sigma, 9, 9, 9, step), rounds)])(1e-5)
     exact = gaussian_mechanism.epsilon(mu, 1e-5)
     assert exact <= epsilon <= 1.0025 * exact
 
 
 def _step(round_params, rounds):
   """The accountant of the sampling, and the step that it takes."""
-  accountant = accountants.claim([(round_params, rounds)])
+  accountant = accountants.tightest_sound_accountant([(round_params, rounds)])
   described = [(s, rate, prob * rounds) for s, rate, prob in accountant.components(round_params)]
-  return accountant, pld.step_of(described)
+  return accountant, pld.grid_step(described)
 
 
 class TestTinyRates:
@@ -180,23 +183,12 @@ class TestTinyRates:
   def test_more_mass_than_a_float_can_hold_is_no_bound(self):
     # Rounding of deltas, over so small a step, adds mass to every round.
     one = pld.poisson(5130.0, 10**8, 1, 10**8, 2e-13)
-    assert pld.epsilon_of([(one, 56_236)])(1.3e-10) == math.inf
+    assert pld.composed([(one, 56_236)])(1.3e-10) == math.inf
 
   @pytest.mark.parametrize('sigma, n, rounds, delta', [
       (5130.0, 10**8, 56_236, 1.3e-10), (9540.0, 33_333_333, 69_269, 7.2e-11)
   ])
   def test_steps_are_larger_than_rounding(self, sigma, n, rounds, delta):
-    step = pld.step_of([(sigma, 1 / n, rounds)])
-    epsilon = pld.epsilon_of([(pld.poisson(sigma, n, 1, n, step), rounds)])(delta)
+    step = pld.grid_step([(sigma, 1 / n, rounds)])
+    epsilon = pld.composed([(pld.poisson(sigma, n, 1, n, step), rounds)])(delta)
     assert sum_test.epsilon(sigma, 1 / n, rounds, delta) <= epsilon < 1e-6
-
-
-@pytest.mark.parametrize('sigma', [0.05, 0.7, 30.0])
-def test_epsilon_is_that_of_dp_accounting(sigma):
-  # The same sums, in the same order; with so little noise that losses of 700 have mass, too.
-  for loss in (pld.poisson(sigma, 50, 20, 30, 2e-3), pld.fixed(sigma, 50, 20, 2e-3)):
-    composed = loss.self_compose(3)
-    for delta in (1e-12, 1e-2, 0.999):
-      actual = max(pld._epsilon(pmf, delta) for pmf in pld._pmfs(composed))
-      expected = composed.get_epsilon_for_delta(delta)
-      assert actual == pytest.approx(expected, rel=1e-9, abs=1e-12)

@@ -78,7 +78,7 @@ class TestCheckpoints:
     assert checkpoints_lib.Checkpoints(saved, b'run').rounds_done() == 4
     _assert_equal(_latest(saved), _state(4, value=4))
 
-  def test_the_last_is_of_the_most_rounds_not_of_the_last_name(self, tmp_path):
+  def test_the_last_is_of_the_max_rounds_not_of_the_last_name(self, tmp_path):
     c = checkpoints_lib.Checkpoints(tmp_path)
     for t in range(8, 12):
       c.save(_state(t))
