@@ -152,6 +152,7 @@ class Experiment:
     return fedsmp_tff.LocalTraining(
         tff.learning.optimizers.build_sgdm(s.learning_rate, s.momentum), s.batch_size,
         epochs=s.local_epochs,
+        max_examples=s.max_client_examples,
         learning_rate_fn=lambda round_num: s.learning_rate * _decay(s, round_num),
     )
 
