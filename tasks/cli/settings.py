@@ -183,10 +183,10 @@ class RunSettings:
   local_epochs: int = _task_option(
       'local_epochs', 'Epochs per client and round', **_TRAINING, at_least=1, at_most=_INT32_MAX
   )
-  max_client_examples: Optional[int] = _option(
-      None,
-      'Maximum number of examples that a client trains on in a round, drawn anew in each round;'
-      ' epsilon is unchanged (default: all).',
+  max_client_examples: Optional[int] = _task_option(
+      'max_client_examples',
+      'Maximum number of examples that a client trains on in a round, drawn anew in each round; not'
+      ' set: all. Epsilon is unchanged',
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   server_learning_rate: float = _task_option(
