@@ -50,16 +50,23 @@ class FedSmpRound:
       mechanism: mechanism_lib.Mechanism,
       shapes: flattening.Shapes,
       make_channel: channel_lib.MakeChannel = channel_lib.make_channel,
+      extrapolate: bool = False,
   ):
     """Initializes the round; `shapes` has the shapes of the model's tensors, in order.
 
     Raises:
-      ValueError: If `mechanism.num_values` is not the length of a client's vector.
+      ValueError: If `mechanism.num_values` is not the length of a client's vector, or `extrapolate`
+        is set without clipping.
     """
+    if extrapolate and not mechanism.private:
+      raise ValueError(
+          '`extrapolate`=True needs a `clipping_norm`, the norm of clipped updates. Found None.'
+      )
     self.dim = sum(flattening.sizes(shapes))
     self.num_kept = sparsifier.num_kept(self.dim)
     self.mechanism = mechanism
     self._sparsifier = sparsifier
+    self._extrapolate = extrapolate
     self._shapes = list(shapes)
     self._scale = sparsifier.scale(self.dim)
     num_values = self.num_kept + (mechanism.adaptive_clipping is not None)
@@ -79,6 +86,8 @@ class FedSmpRound:
       names.append('clipping_norm')
     if self.mechanism.noise_multiplier:
       names.append('signal_to_noise')
+    if self._extrapolate:
+      names.append('server_step')
     return names
 
   def initial_state(self, seed: Optional[int]) -> state_lib.FedSmpState:
@@ -192,10 +201,15 @@ class FedSmpRound:
         clipping_norm=self._next_clipping_norm(state, mean_vote, release.valid),
         memory=memory,
     )
+    measured = self._measured(total['participants'], release, state)
     update = release.values
+    if self._extrapolate:
+      r = self.mechanism.clients_per_round
+      measured['server_step'] = extrapolation_step(release, state.clipping_norm, r)
+      update *= measured['server_step']
     if not self._sparsifier.keeps_all:
-      update = tf.scatter_nd(state.coordinates[:, tf.newaxis], release.values, [self.dim])
-    return update, next_state, self._measured(total['participants'], release, state)
+      update = tf.scatter_nd(state.coordinates[:, tf.newaxis], update, [self.dim])
+    return update, next_state, measured
 
   def _check_coordinates(self, coordinates: tf.Tensor) -> tf.Tensor:
     """Returns ascending coordinates; their check fails if one repeats or is not in [0, d)."""
@@ -301,6 +315,42 @@ class FedSmpRound:
       return self._scheduled_clipping_norm(state.round_num + 1)
     log_factor = self.mechanism.adaptive_clipping.log_factor(mean_vote)
     return tf.where(valid, state.clipping_norm * tf.exp(log_factor), state.clipping_norm)
+
+
+def extrapolation_step(
+    release: state_lib.Release, clipping_norm: tf.Tensor, clients_per_round: int
+) -> tf.Tensor:
+  """Returns FedExP's step of a round, the factor on its release, float64 from 1 to max(1, r/2).
+
+  FedExP (Jhunjhunwala, Wang and Joshi, 2023, equation 9) multiplies the mean update by
+
+    max(1, mean ||update_i||^2 / (2 ||mean update||^2)),
+
+  which is large where clients' updates disagree, and the mean is short. Here C^2 stands for the
+  clients' mean energy, since clipped updates have norm C, and the energy of the noise, which is
+  known, is subtracted from the energy of the release. (The private FedExP of Takakura et al., 2025,
+  spends epsilon on the mean energy.) So the step is a function of the release and of public numbers:
+  it costs no epsilon (post-processing).
+
+  The difference of the energies is an estimate, and close to zero or negative where noise hides the
+  mean. Two bounds from below keep the step finite, and each is what the estimate cannot tell from
+  zero:
+
+  * sqrt(2 sum stddev^4), the standard deviation of the noise's energy;
+  * C^2 / r, the energy of the mean of r orthogonal updates of norm C: less means that updates
+    cancel, or are shorter than C, and the numerator is too large.
+
+  Args:
+    release: The release.
+    clipping_norm: float64, C of the round; at C = 0 the step is 1.
+    clients_per_round: r.
+  """
+  variance = release.stddev**2
+  energy = clipping_norm**2
+  signal = tf.reduce_sum(release.values**2) - tf.reduce_sum(variance)
+  deviation = tf.sqrt(2 * tf.reduce_sum(variance**2))
+  signal = tf.reduce_max([signal, deviation, energy / clients_per_round])
+  return tf.maximum(tf.math.divide_no_nan(energy, 2 * signal), 1.0)
 
 
 def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

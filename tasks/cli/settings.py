@@ -19,9 +19,10 @@ from tasks.cli import place as place_lib
 from tasks.models import initializers
 from tasks.systems import system as system_lib
 
-# Values of --warm_start, --trainable and --server_learning_rate_schedule.
+# Values of --warm_start, --trainable, --server_optimizer and --server_learning_rate_schedule.
 NONE, PUBLIC = 'none', 'public'
 ALL, HEAD = 'all', 'head'
+SGD, FEDEXP = 'sgd', 'fedexp'
 CONSTANT, LINEAR = 'constant', 'linear_decay'
 
 _EVALUATIONS = 20
@@ -44,6 +45,10 @@ _NEEDS_PUBLIC = _when_system(lambda system: system.needs_public)
 _WITH_PUBLIC = options.Condition(
     f'{_NEEDS_PUBLIC.text}, or --warm_start={PUBLIC}',
     lambda values: _NEEDS_PUBLIC.met(values) or values['warm_start'] == PUBLIC,
+)
+_WITH_RATE = options.Condition(
+    f'{_FEDERATED.text}, and --server_optimizer={SGD}',
+    lambda values: _FEDERATED.met(values) and values['server_optimizer'] == SGD,
 )
 # Facts that the options of a group share.
 _RUN = {'group': 'Run', 'common': True}
@@ -189,8 +194,15 @@ class RunSettings:
       ' set: all. Epsilon is unchanged',
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
-  server_learning_rate: float = _task_option(
-      'server_learning_rate', 'Server learning rate, for the mean update', **_TRAINING, above=0
+  server_optimizer: str = _option(
+      SGD,
+      'Step of the server. sgd: --server_learning_rate. fedexp: a step that follows from each'
+      ' release, so that there is no rate to tune; epsilon is unchanged.',
+      group=_TRAINING['group'], requires=_PRIVATE, values=[SGD, FEDEXP],
+  )
+  server_learning_rate: Optional[float] = _task_option(
+      'server_learning_rate', 'Server learning rate, for the mean update',
+      group=_TRAINING['group'], requires=_WITH_RATE, above=0,
   )
   server_learning_rate_schedule: str = _task_option(
       'server_learning_rate_schedule',
@@ -318,7 +330,7 @@ def parse(
     )
   if not system.federated:
     for name, opt in options.options_of(RunSettings).items():
-      if opt.requires is _FEDERATED:
+      if opt.requires in (_FEDERATED, _WITH_RATE):
         own[name] = getattr(task.defaults, name)
     own |= {'rounds': 0, 'clients_per_round': 1, 'warm_start': PUBLIC, 'trainable': ALL}
   others = (options.make(table, parsed, presets) for table in (*_TABLES[1:], *tables))
