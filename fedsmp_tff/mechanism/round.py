@@ -320,25 +320,28 @@ class FedSmpRound:
 def extrapolation_step(
     release: state_lib.Release, clipping_norm: tf.Tensor, clients_per_round: int
 ) -> tf.Tensor:
-  """Returns FedExP's step of a round, the factor on its release, float64 from 1 to max(1, r/2).
+  """Returns a step after FedExP, a factor on the release: float64 from 1 to max(1, r/2).
 
   FedExP (Jhunjhunwala, Wang and Joshi, 2023, equation 9) multiplies the mean update by
 
     max(1, mean ||update_i||^2 / (2 ||mean update||^2)),
 
-  which is large where clients' updates disagree, and the mean is short. Here C^2 stands for the
-  clients' mean energy, since clipped updates have norm C, and the energy of the noise, which is
-  known, is subtracted from the energy of the release. (The private FedExP of Takakura et al., 2025,
-  spends epsilon on the mean energy.) So the step is a function of the release and of public numbers:
-  it costs no epsilon (post-processing).
+  which is large where clients disagree, so that their mean is short: the weights move by
+  mean ||update_i||^2 / (2 ||mean update||). This step moves them as far, noise included, as FedExP
+  would without noise. C^2 stands for the clients' mean energy, since clipped updates have norm C,
+  and the energy of the mean update is that of the release less that of the noise, which is known:
 
-  The difference of the energies is an estimate, and close to zero or negative where noise hides the
-  mean. Two bounds from below keep the step finite, and each is what the estimate cannot tell from
-  zero:
+    max(1, C^2 / (2 ||mean update|| ||release||)).
+
+  (The private FedExP of Takakura et al., 2025, spends epsilon on the clients' mean energy.) The step
+  is a function of the release and of public numbers, so that it costs no epsilon (post-processing).
+
+  The difference of the energies is an estimate, close to zero or negative where noise hides the
+  mean. It counts as no less than what it cannot tell from zero, which keeps the step finite:
 
   * sqrt(2 sum stddev^4), the standard deviation of the noise's energy;
   * C^2 / r, the energy of the mean of r orthogonal updates of norm C: less means that updates
-    cancel, or are shorter than C, and the numerator is too large.
+    cancel, or are shorter than C, so that C^2 is too large for their energy.
 
   Args:
     release: The release.
@@ -346,11 +349,12 @@ def extrapolation_step(
     clients_per_round: r.
   """
   variance = release.stddev**2
-  energy = clipping_norm**2
-  signal = tf.reduce_sum(release.values**2) - tf.reduce_sum(variance)
+  energy, clipped_energy = tf.reduce_sum(release.values**2), clipping_norm**2
   deviation = tf.sqrt(2 * tf.reduce_sum(variance**2))
-  signal = tf.reduce_max([signal, deviation, energy / clients_per_round])
-  return tf.maximum(tf.math.divide_no_nan(energy, 2 * signal), 1.0)
+  signal = energy - tf.reduce_sum(variance)
+  signal = tf.reduce_max([signal, deviation, clipped_energy / clients_per_round])
+  length = tf.sqrt(signal * tf.maximum(energy, signal))
+  return tf.maximum(tf.math.divide_no_nan(clipped_energy, 2 * length), 1.0)
 
 
 def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -214,10 +214,11 @@ class TestExtrapolation:
     weight = mechanism_lib.Mechanism(num, 0.5, sigma, **options).value_weight
     stddev = sigma * clip / weight / num * np.sqrt(num / options.get('min_reports', num))
     noise = num_kept * stddev**2
-    signal = max(
-        np.sum(plain**2) - noise, noise * np.sqrt(2 / num_kept), clip**2 / num
-    )
-    expected = max(1.0, clip**2 / (2 * signal)) if clip else 1.0
+    energy = np.sum(plain**2)
+    signal = max(energy - noise, noise * np.sqrt(2 / num_kept), clip**2 / num)
+    # The distance of FedExP without noise, over the length of the release.
+    distance = clip**2 / (2 * np.sqrt(signal)) if clip else 0.0
+    expected = max(1.0, distance / max(np.sqrt(energy), np.sqrt(signal))) if clip else 1.0
     assert step == pytest.approx(expected, rel=1e-9) and 1 <= step <= num / 2
     np.testing.assert_allclose(update, step * plain, rtol=1e-9)
 

@@ -51,7 +51,8 @@ class TestParse:
     ).public_examples is None
     assert _settings('--noise_multiplier=1').epsilon is None
     assert _settings('--server_optimizer=fedexp').server_learning_rate is None
-    assert _settings('--algorithm=public_only').server_learning_rate == _settings().server_learning_rate
+    rate = _settings().server_learning_rate
+    assert _settings('--algorithm=public_only').server_learning_rate == rate
     assert _settings().system_options.public_clients == 0
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
 
