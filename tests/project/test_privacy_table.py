@@ -65,9 +65,9 @@ def runs_and_texts(tmp_path_factory):
     directory.chmod(0o755)  # As one that the user made.
   umask = os.umask(0o022)
   for out, *flags in (
-      (head, *_FLAGS, '--server_optimizer=fedexp'),
+      (head, *_FLAGS),
       (head, '--algorithm=fedsmp_topk', '--clip_quantile=0.5', '--rounds=2', '--trainable=head',
-       '--warm_start=public', '--seed=1', '--overwrite'),
+       '--warm_start=public', '--server_optimizer=fedexp', '--seed=1', '--overwrite'),
       (sampled, *_FLAGS, '--seed=1', '--eval_examples=5'),
   ):
     texts.append((io.StringIO(), io.StringIO()))
