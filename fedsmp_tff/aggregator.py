@@ -80,7 +80,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       seed: Seed of the public masks, not of the noise; None: a fresh seed at `initialize`.
       make_channel: Function of a mechanism, the length of a client's vector and the scale d/k or 1
         that returns a `Channel`.
-      extrapolate: Whether to multiply the mean by a step after FedExP (`round.extrapolation_step`),
+      extrapolate: Whether to multiply the mean by a step after FedExP (`mechanism.extrapolation`),
         which follows from the release and takes the place of a server learning rate; with clipping.
 
     Raises:

@@ -97,11 +97,13 @@ FAULTS = (
     Fault(_CHANNEL, 'return tf.where(too_long(integers), tf.zeros_like(integers), integers)',
           'return integers'),
     # The server's step.
-    Fault(_ROUND, 'signal = energy - tf.reduce_sum(variance)', 'signal = energy', f'{_LIB}/mechanism/test_round.py -k Extrapolation'),
-    Fault(_ROUND, 'extrapolation_step(release, state.clipping_norm, r)',
-          'extrapolation_step(release, tf.constant(self.mechanism.clipping_norm, tf.float64), r)',
+    Fault('fedsmp_tff/mechanism/extrapolation.py', 'signal = energy - tf.reduce_sum(variance)',
+          'signal = energy', f'{_LIB}/mechanism/test_round.py -k Extrapolation'),
+    Fault(_ROUND, 'extrapolation.step(release, state.clipping_norm, r)',
+          'extrapolation.step(release, tf.constant(self.mechanism.clipping_norm, tf.float64), r)',
           f'{_LIB}/mechanism/test_round.py -k Extrapolation'),
-    Fault(_ROUND, 'deviation, clipped_energy / clients_per_round]', 'deviation]',
+    Fault('fedsmp_tff/mechanism/extrapolation.py', 'deviation, clipped_energy / clients_per_round]',
+          'deviation]',
           f'{_LIB}/mechanism/test_round.py -k Extrapolation'),
     # The draw of the noise.
     Fault(_SHARES, 'deep = tf.reduce_any(tf.bitwise.bitwise_and(first, tf.int64.max) < _DEEP)',
