@@ -1,7 +1,6 @@
 """Defines every option of `tasks.run` once, and parses a command line into settings."""
 
 from collections.abc import Callable, Collection, Sequence
-import contextlib
 import dataclasses
 import json
 from typing import Any, Optional
@@ -16,6 +15,7 @@ from tasks import systems
 from tasks.cli import command
 from tasks.cli import options
 from tasks.cli import place as place_lib
+from tasks.cli import plugins
 from tasks.models import initializers
 from tasks.systems import system as system_lib
 
@@ -26,7 +26,7 @@ SGD, FEDEXP = 'sgd', 'fedexp'
 CONSTANT, LINEAR = 'constant', 'linear_decay'
 
 _EVALUATIONS = 20
-
+_REGISTRIES = {'task': datasets.TASKS, 'algorithm': systems.SYSTEMS}
 _option = options.option
 
 
@@ -190,14 +190,12 @@ class RunSettings:
   )
   max_client_examples: Optional[int] = _task_option(
       'max_client_examples',
-      'Maximum number of examples that a client trains on in a round, drawn anew in each round; not'
-      ' set: all. Epsilon is unchanged',
+      'Maximum number of examples of a client in a round, drawn anew in each; if not set, all',
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   server_optimizer: str = _option(
       SGD,
-      'Step of the server. sgd: --server_learning_rate. fedexp: a step that follows from each'
-      ' release, so that there is no rate to tune; epsilon is unchanged.',
+      'Step of the server. sgd: --server_learning_rate. fedexp: from each release, without a rate.',
       group=_TRAINING['group'], requires=_PRIVATE, values=[SGD, FEDEXP],
   )
   server_learning_rate: Optional[float] = _task_option(
@@ -262,7 +260,7 @@ def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
   Modules that are not `chosen` are left out: two may have options of one name.
   """
   names: dict[tuple[str, str, type], list[str]] = {}
-  for flag, registry in (('task', datasets.TASKS), ('algorithm', systems.SYSTEMS)):
+  for flag, registry in _REGISTRIES.items():
     for name, plugin in registry.items():
       if plugin.options is not None and name in (*registry.names, *chosen):
         prefix = _prefix(plugin) if flag == 'task' else ''
@@ -305,7 +303,8 @@ def parse(
   Raises:
     InputError: If a flag is unknown, missing, out of range or without effect.
   """
-  parsed = new_flags(*tables, chosen=_import_plugins(arguments))
+  chosen = plugins.load_chosen(arguments, options.new_flags(RunSettings), _REGISTRIES)
+  parsed = new_flags(*tables, chosen=chosen)
   command.refuse(command.read(parsed, arguments, program), program)
   explicit = {a.lstrip('-').partition('=')[0] for a in arguments if a.startswith('-')}
   presets = {name for name in parsed if explicit.isdisjoint([name, f'no{name}'])}
@@ -349,16 +348,3 @@ def identity(settings: RunSettings) -> dict[str, Any]:
   values |= {prefix + name: value for name, value in task_values.items()}
   values |= values.pop('system_options') or {}
   return json.loads(json.dumps(values))
-
-
-def _import_plugins(arguments: Sequence[str]) -> list[str]:
-  """Imports the modules that --task and --algorithm name; returns the two flags' values."""
-  flag_values, chosen = options.new_flags(RunSettings), []
-  # `parse` reports the errors.
-  with contextlib.suppress(flags.Error, ValueError):
-    flag_values(['', *arguments], known_only=True)
-    for registry, name in ((datasets.TASKS, 'task'), (systems.SYSTEMS, 'algorithm')):
-      if (value := flag_values[name].value) is not None:
-        registry.load(value)
-        chosen.append(value)
-  return chosen
