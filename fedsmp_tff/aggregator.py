@@ -58,7 +58,8 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
 
   The state is a `FedSmpState`. The measurements are `participants` and `released` (1 or 0), which
   are exact, and private only if dropout does not depend on data; with clipping `clipping_norm`, the
-  round's C; with noise `signal_to_noise`, an estimate from the release.
+  round's C; with noise `signal_to_noise`, an estimate from the release; with `extrapolate`
+  `server_step`, a function of the release.
   """
 
   def __init__(
@@ -68,6 +69,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       *,
       seed: Optional[int] = None,
       make_channel: channel_lib.MakeChannel = channel_lib.make_channel,
+      extrapolate: bool = False,
   ):
     """Initializes the factory.
 
@@ -78,6 +80,8 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       seed: Seed of the public masks, not of the noise; None: a fresh seed at `initialize`.
       make_channel: Function of a mechanism, the length of a client's vector and the scale d/k or 1
         that returns a `Channel`.
+      extrapolate: Whether to multiply the mean by a step after FedExP (`mechanism.extrapolation`),
+        which follows from the release and takes the place of a server learning rate; with clipping.
 
     Raises:
       TypeError: If `sparsifier` or `mechanism` has the wrong type.
@@ -92,11 +96,14 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     self.sparsifier = sparsifier
     self.mechanism = mechanism
     self.seed = seed
+    self.extrapolate = extrapolate
     self._make_channel = make_channel
 
   def round(self, shapes: flattening.Shapes) -> round_lib.FedSmpRound:
     """Returns the steps of a round for tensors of these shapes."""
-    return round_lib.FedSmpRound(self.sparsifier, self.mechanism, shapes, self._make_channel)
+    return round_lib.FedSmpRound(
+        self.sparsifier, self.mechanism, shapes, self._make_channel, self.extrapolate
+    )
 
   def create(
       self, value_type: tff.Type, weight_type: Optional[tff.Type] = None

@@ -240,11 +240,12 @@ class _Algorithm1:
       round_seed = randomness.of_round(state.seed, state.round_num)
       client_seed = randomness.of_client(round_seed, data['client_id'].get_single_element())
       examples = data['examples']
-    update = self._train(
-        weights,
+    examples = self._training.draw(
         local_training.examples_of(examples),
-        hparams,
-        randomness.derive(client_seed, randomness.Stream.ORDER),
+        randomness.derive(client_seed, randomness.Stream.DRAW),
+    )
+    update = self._train(
+        weights, examples, hparams, randomness.derive(client_seed, randomness.Stream.ORDER)
     )
     return self.round.report(
         self._flattener.flatten(update),

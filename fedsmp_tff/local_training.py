@@ -30,6 +30,8 @@ class LocalTraining:
     batch_size: Number of examples per step; the last minibatch of an epoch may be smaller.
     epochs: Number of epochs. Exactly one of `epochs` and `steps` is set.
     steps: Number of steps, the paper's tau, over as many epochs as they need.
+    max_examples: Number of its examples that a client trains on in a round, at most; see `draw`.
+      None: all. Training on public data always has all examples of its own.
     learning_rate_fn: Function from a round's number (int32 scalar tensor, from 0) to its learning
       rate; None: the optimizer's own.
 
@@ -42,6 +44,7 @@ class LocalTraining:
   batch_size: int
   epochs: Optional[int] = None
   steps: Optional[int] = None
+  max_examples: Optional[int] = None
   learning_rate_fn: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
 
   def __post_init__(self):
@@ -55,7 +58,7 @@ class LocalTraining:
           f'Exactly one of `epochs` and `steps` must be set. Found epochs={self.epochs},'
           f' steps={self.steps}.'
       )
-    for name in ('batch_size', 'epochs', 'steps'):
+    for name in ('batch_size', 'epochs', 'steps', 'max_examples'):
       value = getattr(self, name)
       if value is not None:
         errors.check_positive(name, value)
@@ -88,6 +91,26 @@ class LocalTraining:
     rate = tf.cast(self.learning_rate_fn(round_num), tf.float32)
     return type(hparams)(hparams, **{tff.learning.optimizers.LEARNING_RATE_KEY: rate})
 
+  def draw(self, examples: Any, seed: tf.Tensor) -> Any:
+    """Returns the examples that a client trains on in a round: at most `max_examples` of them.
+
+    They are drawn uniformly without replacement and keep their order, so that a client without more
+    than `max_examples` trains as if there were no limit. (TFF's baselines limit a client to
+    `max_elements_per_client`, in every round the same.)
+
+    Epsilon is unchanged. The draw depends on the client's own data and on a seed of its own, so that
+    it is a part of this client's local training, and whatever update comes of that is clipped.
+
+    Args:
+      examples: Tensors whose first dimension counts the examples, in any structure.
+      seed: int64[2], a seed of the client and the round.
+    """
+    if self.max_examples is None:
+      return examples
+    order = tf.random.experimental.stateless_shuffle(tf.range(_num_examples(examples)), seed)
+    rows = tf.sort(order[: self.max_examples])
+    return tf.nest.map_structure(lambda t: tf.gather(t, rows), examples)
+
   def train(
       self,
       model: tff.learning.models.FunctionalModel,
@@ -112,7 +135,7 @@ class LocalTraining:
       The update, in the structure of `weights.trainable`.
     """
     examples = x_and_y(examples)
-    num_examples = tf.shape(tf.nest.flatten(examples)[0])[0]
+    num_examples = _num_examples(examples)
     per_epoch = -(-num_examples // self.batch_size)
     if self.steps is None:
       num_steps = self.epochs * per_epoch
@@ -236,6 +259,10 @@ class PublicUpdate:
         (order[i * size : (i + 1) * size], randomness.fold_in(seed, i))
         for i in range(self.public.clients)
     ]
+
+
+def _num_examples(examples: Any) -> tf.Tensor:
+  return tf.shape(tf.nest.flatten(examples)[0])[0]
 
 
 def examples_of(dataset: tf.data.Dataset) -> Any:

@@ -15,6 +15,7 @@ All streams, each a `fold_in` of its parent in this tree:
         pseudo-client    its number                      public: the order of its examples
       client        the client's id (unseeded: fresh)    secret
         ORDER       0                                    order of the client's examples
+        DRAW        2                                    which of its examples it trains on
         NOISE       1                                    its noise share
           ROUNDING  1                                    coins of random rounding
           INTEGER_NOISE 2                                 integer noise
@@ -97,6 +98,7 @@ class Stream(enum.Enum):
   PHASES = ('rotation', 0)
   PUBLIC = ('round', -(2**62) + 1)
   ORDER = ('client', 0)
+  DRAW = ('client', 2)
   NOISE = ('client', 1)
   ROUNDING = ('noise', 1)
   INTEGER_NOISE = ('noise', 2)

@@ -45,6 +45,7 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
         ' seed: the examples here may be its clients\'. Set --seed to the seed of the run.'
     )
   size = options.client_examples or settings.batch_size
+  size = min(size, settings.max_client_examples or size)
   seed_flag = '' if settings.seed is None else f'--seed={settings.seed} '
   print(
       f'{settings.task}: {num_public:,} public examples, half of them in clients of {size} each;'

@@ -96,6 +96,15 @@ FAULTS = (
           'mean = values / tf.cast(participants, tf.float64)'),
     Fault(_CHANNEL, 'return tf.where(too_long(integers), tf.zeros_like(integers), integers)',
           'return integers'),
+    # The server's step.
+    Fault('fedsmp_tff/mechanism/extrapolation.py', 'signal = energy - tf.reduce_sum(variance)',
+          'signal = energy', f'{_LIB}/mechanism/test_round.py -k Extrapolation'),
+    Fault(_ROUND, 'extrapolation.step(release, state.clipping_norm, r)',
+          'extrapolation.step(release, tf.constant(self.mechanism.clipping_norm, tf.float64), r)',
+          f'{_LIB}/mechanism/test_round.py -k Extrapolation'),
+    Fault('fedsmp_tff/mechanism/extrapolation.py', 'deviation, clipped_energy / clients_per_round]',
+          'deviation]',
+          f'{_LIB}/mechanism/test_round.py -k Extrapolation'),
     # The draw of the noise.
     Fault(_SHARES, 'deep = tf.reduce_any(tf.bitwise.bitwise_and(first, tf.int64.max) < _DEEP)',
           'deep = tf.constant(False)'),
@@ -321,6 +330,14 @@ FAULTS = (
           'tf.logical_not(tf.reduce_any(tf.math.is_nan(update))),',
           f'{_LIB}/test_local_training.py -k not_finite'),
     # The examples.
+    Fault('fedsmp_tff/local_training.py', 'rows = tf.sort(order[: self.max_examples])', '''
+    order = tf.gather(order, tf.argsort(tf.gather(examples[1], order), stable=True))
+    rows = tf.sort(order[: self.max_examples])
+'''.strip(), f'{_LIB}/test_local_training.py -k whatever_the_labels'),
+    Fault('fedsmp_tff/local_training.py', 'tf.sort(order[: self.max_examples])', 'tf.sort(order)',
+          f'{_LIB}/test_local_training.py -k TestDraw'),
+    Fault(_PROCESS, 'randomness.derive(client_seed, randomness.Stream.DRAW)',
+          'tf.constant([0, 0], tf.int64)', f'{_LIB}/test_learning_process.py -k draws'),
     Fault('fedsmp_tff/local_training.py', "return examples['x'], examples['y']",
           'return tuple(examples.values())', f'{_LIB}/test_local_training.py -k mappings'),
     Fault('tasks/datasets/checks.py', 'not np.all(np.isfinite(array))', 'np.all(np.isnan(array))'),

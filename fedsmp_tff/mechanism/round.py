@@ -21,6 +21,7 @@ from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import channel as channel_lib
+from fedsmp_tff.mechanism import extrapolation
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import state as state_lib
 
@@ -50,16 +51,23 @@ class FedSmpRound:
       mechanism: mechanism_lib.Mechanism,
       shapes: flattening.Shapes,
       make_channel: channel_lib.MakeChannel = channel_lib.make_channel,
+      extrapolate: bool = False,
   ):
     """Initializes the round; `shapes` has the shapes of the model's tensors, in order.
 
     Raises:
-      ValueError: If `mechanism.num_values` is not the length of a client's vector.
+      ValueError: If `mechanism.num_values` is not the length of a client's vector, or `extrapolate`
+        is set without clipping.
     """
+    if extrapolate and not mechanism.private:
+      raise ValueError(
+          '`extrapolate`=True needs a `clipping_norm`, the norm of clipped updates. Found None.'
+      )
     self.dim = sum(flattening.sizes(shapes))
     self.num_kept = sparsifier.num_kept(self.dim)
     self.mechanism = mechanism
     self._sparsifier = sparsifier
+    self._extrapolate = extrapolate
     self._shapes = list(shapes)
     self._scale = sparsifier.scale(self.dim)
     num_values = self.num_kept + (mechanism.adaptive_clipping is not None)
@@ -79,6 +87,8 @@ class FedSmpRound:
       names.append('clipping_norm')
     if self.mechanism.noise_multiplier:
       names.append('signal_to_noise')
+    if self._extrapolate:
+      names.append('server_step')
     return names
 
   def initial_state(self, seed: Optional[int]) -> state_lib.FedSmpState:
@@ -192,10 +202,15 @@ class FedSmpRound:
         clipping_norm=self._next_clipping_norm(state, mean_vote, release.valid),
         memory=memory,
     )
+    measured = self._measured(total['participants'], release, state)
     update = release.values
+    if self._extrapolate:
+      r = self.mechanism.clients_per_round
+      measured['server_step'] = extrapolation.step(release, state.clipping_norm, r)
+      update *= measured['server_step']
     if not self._sparsifier.keeps_all:
-      update = tf.scatter_nd(state.coordinates[:, tf.newaxis], release.values, [self.dim])
-    return update, next_state, self._measured(total['participants'], release, state)
+      update = tf.scatter_nd(state.coordinates[:, tf.newaxis], update, [self.dim])
+    return update, next_state, measured
 
   def _check_coordinates(self, coordinates: tf.Tensor) -> tf.Tensor:
     """Returns ascending coordinates; their check fails if one repeats or is not in [0, d)."""

@@ -1,8 +1,11 @@
 """Plug-ins: a flag names a built-in value, or a module on the Python path that has one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+import contextlib
 import pkgutil
 from typing import Any, Optional, TypeVar
+
+from absl import flags
 
 from tasks import errors
 
@@ -86,3 +89,18 @@ def call(flag: str, name: str, kind: type[_T]) -> _T:
         ' Return one.'
     )
   return result
+
+
+def load_chosen(
+    arguments: Sequence[str], flag_values: flags.FlagValues, registries: Mapping[str, Registry]
+) -> list[str]:
+  """Imports the modules that flags name, each of its registry; returns the flags' values."""
+  chosen = []
+  # Who parses all flags reports the errors.
+  with contextlib.suppress(flags.Error, ValueError):
+    flag_values(['', *arguments], known_only=True)
+    for name, registry in registries.items():
+      if (value := flag_values[name].value) is not None:
+        registry.load(value)
+        chosen.append(value)
+  return chosen

@@ -1,7 +1,6 @@
 """Defines every option of `tasks.run` once, and parses a command line into settings."""
 
 from collections.abc import Callable, Collection, Sequence
-import contextlib
 import dataclasses
 import json
 from typing import Any, Optional
@@ -16,16 +15,18 @@ from tasks import systems
 from tasks.cli import command
 from tasks.cli import options
 from tasks.cli import place as place_lib
+from tasks.cli import plugins
 from tasks.models import initializers
 from tasks.systems import system as system_lib
 
-# Values of --warm_start, --trainable and --server_learning_rate_schedule.
+# Values of --warm_start, --trainable, --server_optimizer and --server_learning_rate_schedule.
 NONE, PUBLIC = 'none', 'public'
 ALL, HEAD = 'all', 'head'
+SGD, FEDEXP = 'sgd', 'fedexp'
 CONSTANT, LINEAR = 'constant', 'linear_decay'
 
 _EVALUATIONS = 20
-
+_REGISTRIES = {'task': datasets.TASKS, 'algorithm': systems.SYSTEMS}
 _option = options.option
 
 
@@ -44,6 +45,10 @@ _NEEDS_PUBLIC = _when_system(lambda system: system.needs_public)
 _WITH_PUBLIC = options.Condition(
     f'{_NEEDS_PUBLIC.text}, or --warm_start={PUBLIC}',
     lambda values: _NEEDS_PUBLIC.met(values) or values['warm_start'] == PUBLIC,
+)
+_WITH_RATE = options.Condition(
+    f'{_FEDERATED.text}, and --server_optimizer={SGD}',
+    lambda values: _FEDERATED.met(values) and values['server_optimizer'] == SGD,
 )
 # Facts that the options of a group share.
 _RUN = {'group': 'Run', 'common': True}
@@ -183,8 +188,19 @@ class RunSettings:
   local_epochs: int = _task_option(
       'local_epochs', 'Epochs per client and round', **_TRAINING, at_least=1, at_most=_INT32_MAX
   )
-  server_learning_rate: float = _task_option(
-      'server_learning_rate', 'Server learning rate, for the mean update', **_TRAINING, above=0
+  max_client_examples: Optional[int] = _task_option(
+      'max_client_examples',
+      'Maximum number of examples of a client in a round, drawn anew in each; if not set, all',
+      **_TRAINING, at_least=1, at_most=_INT32_MAX,
+  )
+  server_optimizer: str = _option(
+      SGD,
+      'Step of the server. sgd: --server_learning_rate. fedexp: from each release, without a rate.',
+      group=_TRAINING['group'], requires=_PRIVATE, values=[SGD, FEDEXP],
+  )
+  server_learning_rate: Optional[float] = _task_option(
+      'server_learning_rate', 'Server learning rate, for the mean update',
+      group=_TRAINING['group'], requires=_WITH_RATE, above=0,
   )
   server_learning_rate_schedule: str = _task_option(
       'server_learning_rate_schedule',
@@ -245,7 +261,7 @@ def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
   Modules that are not `chosen` are left out: two may have options of one name.
   """
   names: dict[tuple[str, str, type], list[str]] = {}
-  for flag, registry in (('task', datasets.TASKS), ('algorithm', systems.SYSTEMS)):
+  for flag, registry in _REGISTRIES.items():
     for name, plugin in registry.items():
       if plugin.options is not None and name in (*registry.names, *chosen):
         prefix = _prefix(plugin) if flag == 'task' else ''
@@ -288,7 +304,8 @@ def parse(
   Raises:
     InputError: If a flag is unknown, missing, out of range or without effect.
   """
-  parsed = new_flags(*tables, chosen=_import_plugins(arguments))
+  chosen = plugins.load_chosen(arguments, options.new_flags(RunSettings), _REGISTRIES)
+  parsed = new_flags(*tables, chosen=chosen)
   command.refuse(command.read(parsed, arguments, program), program)
   explicit = {a.lstrip('-').partition('=')[0] for a in arguments if a.startswith('-')}
   presets = {name for name in parsed if explicit.isdisjoint([name, f'no{name}'])}
@@ -313,7 +330,7 @@ def parse(
     )
   if not system.federated:
     for name, opt in options.options_of(RunSettings).items():
-      if opt.requires is _FEDERATED:
+      if opt.requires in (_FEDERATED, _WITH_RATE):
         own[name] = getattr(task.defaults, name)
     own |= {'rounds': 0, 'clients_per_round': 1, 'warm_start': PUBLIC, 'trainable': ALL}
   others = (options.make(table, parsed, presets) for table in (*_TABLES[1:], *tables))
@@ -332,16 +349,3 @@ def identity(settings: RunSettings) -> dict[str, Any]:
   values |= {prefix + name: value for name, value in task_values.items()}
   values |= values.pop('system_options') or {}
   return json.loads(json.dumps(values))
-
-
-def _import_plugins(arguments: Sequence[str]) -> list[str]:
-  """Imports the modules that --task and --algorithm name; returns the two flags' values."""
-  flag_values, chosen = options.new_flags(RunSettings), []
-  # `parse` reports the errors.
-  with contextlib.suppress(flags.Error, ValueError):
-    flag_values(['', *arguments], known_only=True)
-    for registry, name in ((datasets.TASKS, 'task'), (systems.SYSTEMS, 'algorithm')):
-      if (value := flag_values[name].value) is not None:
-        registry.load(value)
-        chosen.append(value)
-  return chosen

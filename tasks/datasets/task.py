@@ -142,6 +142,7 @@ class Defaults:
   momentum: float = 0.0
   batch_size: int = 10
   local_epochs: int = 1
+  max_client_examples: Optional[int] = None
   server_learning_rate: float = 1.0
   server_learning_rate_schedule: str = 'constant'
   warm_start: str = 'none'

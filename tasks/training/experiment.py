@@ -123,7 +123,10 @@ class Experiment:
     shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]
     num_kept = sparsifier.num_kept(sum(map(math.prod, shapes)))
     spec = _privacy_spec(settings, len(data.clients), num_kept, sigma)
-    aggregator = fedsmp_tff.FedSmpFactory(sparsifier, _mechanism(settings, spec))
+    aggregator = fedsmp_tff.FedSmpFactory(
+        sparsifier, _mechanism(settings, spec),
+        extrapolate=settings.server_optimizer == settings_lib.FEDEXP,
+    )
     with errors.naming_flags(options.options_of(settings_lib.RunSettings)):
       steps = aggregator.round(shapes)  # Raises if the encoding would round the noise to zero.
     return cls(settings, seeds, data, data, task_model, model, aggregator, steps, spec)
@@ -136,7 +139,9 @@ class Experiment:
     """Returns the run on the features of a frozen body."""
     examples = features.of_data(self.data, body, self.task_model.input_spec[0])
     sparsifier = self.settings.system.sparsifier(self.settings, examples)
-    aggregator = fedsmp_tff.FedSmpFactory(sparsifier, self.aggregator.mechanism)
+    aggregator = fedsmp_tff.FedSmpFactory(
+        sparsifier, self.aggregator.mechanism, extrapolate=self.aggregator.extrapolate
+    )
     return dataclasses.replace(self, examples=examples, aggregator=aggregator, body=body)
 
   def process(self) -> tff.learning.templates.LearningProcess:
@@ -152,6 +157,7 @@ class Experiment:
     return fedsmp_tff.LocalTraining(
         tff.learning.optimizers.build_sgdm(s.learning_rate, s.momentum), s.batch_size,
         epochs=s.local_epochs,
+        max_examples=s.max_client_examples,
         learning_rate_fn=lambda round_num: s.learning_rate * _decay(s, round_num),
     )
 
@@ -328,7 +334,7 @@ def _decay(settings: settings_lib.RunSettings, round_num: tf.Tensor) -> tf.Tenso
 
 def _server_optimizer(settings: settings_lib.RunSettings) -> tff.learning.optimizers.Optimizer:
   """Returns the optimizer that applies updates to the weights."""
-  rate = settings.server_learning_rate
+  rate = settings.server_learning_rate or 1.0  # FedExP's step is in the mean.
   optimizer = tff.learning.optimizers.build_sgdm(rate)
   if settings.server_learning_rate_schedule == settings_lib.CONSTANT:
     return optimizer

@@ -92,7 +92,13 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
   if defaults.learning_rate_decay != 1:
     every = _every(defaults.learning_rate_decay_rounds)
     training += f' (x {defaults.learning_rate_decay:g} {every})'
-  server = f'sum / {r}; learning rate {s.server_learning_rate:g}'
+  if s.max_client_examples is not None:
+    training += f'; at most {s.max_client_examples:,} examples per client, drawn anew in each round'
+  server = f'sum / {r}; '
+  if s.server_optimizer == settings_lib.FEDEXP:
+    server += 'step from each release (FedExP)'
+  else:
+    server += f'learning rate {s.server_learning_rate:g}'
   if s.server_learning_rate_schedule == settings_lib.LINEAR:
     server += ', linear decay to zero'
   traffic = (

@@ -67,6 +67,7 @@ class TestComputation:
       (dict(epochs=0), '`epochs` must be a positive integer'),
       (dict(steps=-1), '`steps` must be a positive integer'),
       (dict(epochs=1, batch_size=0), '`batch_size` must be a positive'),
+      (dict(epochs=1, max_examples=0), '`max_examples` must be a positive integer'),
   ])
   def test_refuses_numbers(self, options, match):
     with pytest.raises(ValueError, match=match):
@@ -161,6 +162,38 @@ class TestExecution:
       np.testing.assert_array_equal(got, want)
     empty = local_training.examples_of(dataset.take(0))
     assert [part.shape.as_list() for part in empty] == [[0, 4], [0, 2]]
+
+
+class TestDraw:
+
+  _NUM, _DRAWN = 8, 3
+
+  def _draw(self, num=_NUM):
+    training = local_training.LocalTraining(_SGDM, 2, epochs=1, max_examples=self._DRAWN)
+    # Labels that a draw could prefer; x is the number of the example.
+    examples = tf.range(num), tf.range(num) // (num // 2 or 1)
+    return tf.function(lambda seed: training.draw(examples, seed))
+
+  def test_every_set_of_examples_is_equally_likely_whatever_the_labels(self):
+    draw, num = self._draw(), 3000
+    drawn = np.zeros([num, self._NUM])
+    for i in range(num):
+      x, y = draw(tf.constant([i, 7], tf.int64))
+      np.testing.assert_array_equal(y, np.asarray(x) // 4)
+      assert len(x) == self._DRAWN and np.all(np.diff(x) > 0)
+      drawn[i, np.asarray(x)] = 1
+    # An example is drawn with probability 3/8, a pair with 3/8 * 2/7. The counts are binomial; that
+    # one of 36 is five standard deviations off has a probability of 2e-5. The seeds are fixed.
+    together = drawn.T @ drawn
+    one, two = 3 / 8, 3 / 8 * 2 / 7
+    for counts, expected in ((np.diag(together), one), (together[np.triu_indices(8, 1)], two)):
+      deviation = np.sqrt(num * expected * (1 - expected))
+      assert np.max(np.abs(counts - num * expected)) < 5 * deviation
+
+  @pytest.mark.parametrize('num', [0, 2, 3])
+  def test_a_client_without_more_examples_trains_as_without_a_limit(self, num):
+    x, _ = self._draw(num)(_SEED)
+    np.testing.assert_array_equal(x, np.arange(num))
 
 
 def _public_update(**options):

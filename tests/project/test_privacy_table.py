@@ -68,7 +68,7 @@ def runs_and_texts(tmp_path_factory):
   for out, *flags in (
       (head, *_FLAGS),
       (head, '--algorithm=fedsmp_topk', '--clip_quantile=0.5', '--rounds=2', '--trainable=head',
-       '--warm_start=public', '--seed=1', '--overwrite'),
+       '--warm_start=public', '--server_optimizer=fedexp', '--seed=1', '--overwrite'),
       (sampled, *_FLAGS, '--seed=1', '--eval_examples=5'),
   ):
     texts.append((io.StringIO(), io.StringIO()))

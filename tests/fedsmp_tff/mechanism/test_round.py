@@ -177,6 +177,72 @@ class TestPrivateSum:
     assert signal_to_noise == pytest.approx(energy - 1, abs=1e-5)
 
 
+class TestExtrapolation:
+
+  @staticmethod
+  def _rounds(sparsifier, updates, clip=None, **options):
+    """One round without and with the step, from equal seeds; returns updates and measurements."""
+    mechanism, outputs = mechanism_lib.Mechanism(clipping_norm=0.5, **options), []
+    for extrapolate in (False, True):
+      steps = round_lib.FedSmpRound(
+          sparsifier, mechanism, [(one_round.DIM,)], extrapolate=extrapolate
+      )
+      state = steps.choose(steps.initial_state(1))
+      if clip is not None:  # As after rounds of an adaptive C, or of a schedule.
+        state = state._replace(clipping_norm=tf.constant(clip, tf.float64))
+      update, _, measured = _one_round(steps, state, updates)
+      assert list(measured) == steps.measurements
+      outputs.append((update.numpy(), measured))
+    (plain, _), (update, measured) = outputs
+    return plain, update, float(measured['server_step'])
+
+  @pytest.mark.parametrize('sparsifier', [sparsifiers.Dense(), sparsifiers.RandK(num=9)])
+  @pytest.mark.parametrize('sigma, clip, options', [
+      (0.0, 0.5, {}), (0.2, 0.5, {}), (0.2, 0.3, {}), (0.2, 0.0, {}),
+      (0.2, 0.3, dict(adaptive_clipping=adaptive_clipping.AdaptiveClipping())),
+      (0.2, 0.5, dict(num_slots=9, min_reports=3)),
+      (90.0, 0.5, {}),  # The noise hides the mean.
+  ])
+  def test_the_step_is_numpy_s(self, sparsifier, sigma, clip, options):
+    num = 6
+    plain, update, step = self._rounds(
+        sparsifier, one_round.updates(num), clip,
+        clients_per_round=num, noise_multiplier=sigma, **options,
+    )
+    num_kept = np.count_nonzero(plain) if clip else 9
+    # Six shares of noise, each for a sum of `min_reports` of them; a vote on C weighs 1/4 or less.
+    weight = mechanism_lib.Mechanism(num, 0.5, sigma, **options).value_weight
+    stddev = sigma * clip / weight / num * np.sqrt(num / options.get('min_reports', num))
+    noise = num_kept * stddev**2
+    energy = np.sum(plain**2)
+    signal = max(energy - noise, noise * np.sqrt(2 / num_kept), clip**2 / num)
+    # The distance of FedExP without noise, over the length of the release.
+    distance = clip**2 / (2 * np.sqrt(signal)) if clip else 0.0
+    expected = max(1.0, distance / max(np.sqrt(energy), np.sqrt(signal))) if clip else 1.0
+    assert step == pytest.approx(expected, rel=1e-9) and 1 <= step <= num / 2
+    np.testing.assert_allclose(update, step * plain, rtol=1e-9)
+
+  def test_equal_releases_have_equal_steps_whatever_the_clients_sent(self):
+    zero, one, other = np.eye(one_round.DIM, dtype=np.float32)[:3] * [[0], [1], [1]]
+    steps = [
+        self._rounds(
+            sparsifiers.Dense(), updates + [zero] * 2, clients_per_round=8, noise_multiplier=0.0
+        )[2]
+        for updates in (
+            [one / 2, other / 2] * 3, [7 * one, 3 * other] * 3, [(one + other) / 4] * 6
+        )
+    ]
+    # The mean is 3/16 in both coordinates, C is 1/2. FedExP by the clients' own norms would have
+    # 4/3, 155 and 2/3. Encoding rounds the values by less than 1e-6 of C.
+    assert steps == pytest.approx([0.5**2 / (4 * (3 / 16) ** 2)] * 3, rel=1e-5)
+
+  def test_it_needs_clipping(self):
+    with pytest.raises(ValueError, match='`extrapolate`=True needs a `clipping_norm`'):
+      round_lib.FedSmpRound(
+          sparsifiers.Dense(), mechanism_lib.Mechanism(2), [(3,)], extrapolate=True
+      )
+
+
 class TestRounds:
 
   @pytest.mark.parametrize('noise, sparsifier', [

@@ -50,6 +50,9 @@ class TestParse:
         '--algorithm=fedavg', '--warm_start=none', '--trainable=all'
     ).public_examples is None
     assert _settings('--noise_multiplier=1').epsilon is None
+    assert _settings('--server_optimizer=fedexp').server_learning_rate is None
+    rate = _settings().server_learning_rate
+    assert _settings('--algorithm=public_only').server_learning_rate == rate
     assert _settings().system_options.public_clients == 0
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
 
