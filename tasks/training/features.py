@@ -46,8 +46,7 @@ def of_data(
 ) -> task_lib.TaskData:
   """Returns data with the features that `body` makes of x; clients' are computed at each access."""
   features_of = _features_fn(lambda x: body(x), spec)
-  # An array that shares the tensor's memory, unlike its `numpy()`.
-  test, public = ((np.asarray(x), y) for x, y in features_of([data.test, data.public]))
+  test, public = features_of([data.test, data.public])
   return dataclasses.replace(
       data, clients=Features(data.clients, features_of), test=test, public=public
   )
@@ -71,7 +70,7 @@ def split(
   *body_weights, kernel, bias = weights.trainable
   features_of = _features_fn(lambda x: model.body(body_weights, x), model.input_spec[0])
   [(features, labels)] = features_of([public])
-  features = np.asarray(features)
+  features = np.asarray(features)  # Shares the tensor's memory, unlike `numpy()`.
   scored = np.reshape(is_scored(tf.constant(labels)), features.shape[:-1])
   whitening = split_lib.whitening(features[scored])
   body = split_lib.FrozenBody(model.body, tuple(body_weights), *whitening)
