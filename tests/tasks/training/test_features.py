@@ -75,7 +75,8 @@ class TestExecution:
       together = on_features.features_of(clients[:num])
       for client, (x, y) in enumerate(together):
         own_x, own_y = on_features[client]
-        np.testing.assert_array_equal(x.view(np.uint16), own_x.view(np.uint16))
+        bits, own_bits = (np.asarray(array).view(np.uint16) for array in (x, own_x))
+        np.testing.assert_array_equal(bits, own_bits)
         assert len(x) == len(y) == sizes[client] and y is own_y is clients[client][1]
 
 
