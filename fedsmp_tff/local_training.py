@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
+import functools
 import itertools
+import os
 from typing import Any, Optional
 import warnings
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -204,12 +207,37 @@ class TracedTraining:
     return self._traces[kind](*tf.nest.flatten(arguments))
 
 
+class _MemoryFile:
+  """An array in a file in memory, which graphs that run on this machine read.
+
+  A process has several graphs with the public examples. As constants, each byte would be in memory
+  about forty times, in the copies that TFF and TensorFlow make of a graph. The file ends with this
+  object.
+  """
+
+  def __init__(self, array: Any):
+    proto = tf.make_tensor_proto(array)
+    self._spec = tf.TensorSpec(tf.TensorShape(proto.tensor_shape), proto.dtype)
+    descriptor = os.memfd_create('public_examples')
+    weakref.finalize(self, os.close, descriptor)
+    with open(descriptor, 'wb', closefd=False) as file:
+      file.write(proto.SerializeToString())
+    # With the process's number, since TFF's own contexts run graphs in another process.
+    self._path = f'/proc/{os.getpid()}/fd/{descriptor}'
+
+  def read(self) -> tf.Tensor:
+    """Returns the array, read anew whenever a graph runs."""
+    tensor = tf.io.parse_tensor(tf.io.read_file(self._path), self._spec.dtype)
+    return tf.ensure_shape(tensor, self._spec.shape)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublicUpdate:
   """The update on public data by which a sparsifier ranks coordinates (SelectTopk).
 
   It is the update of one training, or the mean over pseudo-clients, which run in parallel on the
-  server: TensorFlow runs independent operations at the same time.
+  server: TensorFlow runs independent operations at the same time. Its graphs read the examples from
+  memory of this object, which must therefore live as long as they do.
   """
 
   train: TracedTraining
@@ -229,7 +257,7 @@ class PublicUpdate:
 
     A training's update that is not finite fails a check.
     """
-    examples = tf.nest.map_structure(tf.convert_to_tensor, self.public.examples)
+    examples = tf.nest.map_structure(_MemoryFile.read, self._files)
     updates = []
     for rows, own_seed in self._parts(seed):
       own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
@@ -246,6 +274,10 @@ class PublicUpdate:
       factor = tf.where(norm > clipping_norm, clipping_norm / norm, 1.0)
       updates.append(update * tf.cast(factor, update.dtype))
     return tf.add_n(updates) / len(updates) if len(updates) > 1 else updates[0]
+
+  @functools.cached_property
+  def _files(self) -> Any:
+    return tf.nest.map_structure(_MemoryFile, self.public.examples)
 
   def _parts(self, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
     """Returns the rows of the examples and the seed of each training."""

@@ -100,11 +100,14 @@ def shards_of(
     examples: task_lib.Examples, size: Optional[int] = None, seed: int = 0
 ) -> list[tf.data.Dataset]:
   """Returns datasets of `size` random examples in all; of all if there are fewer, or if None."""
-  x, y = examples
-  if size is not None and size < len(x):
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(x))[:size])
-    x, y = x[chosen], y[chosen]
-  shards = task_lib.split_evenly(x, y, max(-(-len(x) // _BATCH), 1))
+  x, y = map(tf.convert_to_tensor, examples)
+  rows = np.arange(len(x))
+  if size is not None and size < len(rows):
+    rows = np.sort(np.random.default_rng(seed).permutation(len(rows))[:size])
+    x, y = tf.gather(x, rows), tf.gather(y, rows)
+  sizes = [len(part) for part in np.array_split(rows, max(-(-len(rows) // _BATCH), 1))]
+  # Parts of a tensor, and their datasets, share its memory.
+  shards = zip(tf.split(x, sizes), tf.split(y, sizes))
   return [tf.data.Dataset.from_tensor_slices(shard) for shard in shards]
 
 

@@ -14,8 +14,9 @@ import fedsmp_tff
 from tasks.datasets import task as task_lib
 from tasks.models import split as split_lib
 
-# A constant, so that the last bits of features depend on no other client's examples.
-_BATCH = 250
+# A constant, so that the last bits of features depend on no other client's examples. An LSTM of 80
+# steps takes 5 MB per example and thread while it runs; larger batches are no faster.
+_BATCH = 64
 # Memory for datasets of clients; beyond it, features are computed at each visit.
 KEPT_BYTES = 4 * 10**9
 # Batches of at most `_SMALL` examples are computed `_GROUP` per call: TensorFlow takes as long for
@@ -24,8 +25,8 @@ _GROUP, _SMALL = 16, 16
 # Clients whose features are made together, and clients per line of progress.
 _CLIENTS, _CLIENTS_PER_LINE = 128, 512
 
-# Maps the examples of several clients to their features.
-FeaturesFn = Callable[[Sequence[task_lib.Examples]], list[task_lib.Examples]]
+# Maps the examples of several clients to their features, as tensors, which datasets do not copy.
+FeaturesFn = Callable[[Sequence[task_lib.Examples]], list[tuple[tf.Tensor, np.ndarray]]]
 
 
 class Features(Sequence):
@@ -37,7 +38,7 @@ class Features(Sequence):
   def __len__(self) -> int:
     return len(self.examples)
 
-  def __getitem__(self, client: int) -> task_lib.Examples:
+  def __getitem__(self, client: int) -> tuple[tf.Tensor, np.ndarray]:
     return self.features_of([self.examples[client]])[0]
 
 
@@ -70,6 +71,7 @@ def split(
   *body_weights, kernel, bias = weights.trainable
   features_of = _features_fn(lambda x: model.body(body_weights, x), model.input_spec[0])
   [(features, labels)] = features_of([public])
+  features = np.asarray(features)  # Shares the tensor's memory, unlike `numpy()`.
   scored = np.reshape(is_scored(tf.constant(labels)), features.shape[:-1])
   whitening = split_lib.whitening(features[scored])
   body = split_lib.FrozenBody(model.body, tuple(body_weights), *whitening)
@@ -86,9 +88,9 @@ def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) ->
   def of_group(group):
     batches = [tf.constant(batch, spec.dtype) for batch in group]
     if len(batches) == 1:
-      return [traced(*batches).numpy()]
+      return [traced(*batches)]
     padding = [batches[0]] * (_GROUP - len(batches))  # Convolutions may refuse empty ones.
-    return [part.numpy() for part in traced_group(*batches, *padding)][: len(batches)]
+    return traced_group(*batches, *padding)[: len(batches)]
 
   def features_of(clients):
     # No batch has two clients' examples.
@@ -100,7 +102,8 @@ def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) ->
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
       parts = iter([part for group in pool.map(of_group, groups) for part in group])
     return [
-        (np.concatenate([next(parts) for _ in own]), y) for own, (_, y) in zip(batches_of, clients)
+        (tf.concat(own, 0) if len(own) > 1 else own[0], y)
+        for own, y in ([[next(parts) for _ in own], y] for own, (_, y) in zip(batches_of, clients))
     ]
 
   return features_of
@@ -155,7 +158,7 @@ class ClientData:
       # Dummies are below -n, and their tags below 0, so that a seed's noise does not depend on n.
       tag = client if client >= 0 else client + len(self._data.clients)
       dataset = fedsmp_tff.tag_client(tag, dataset)
-    self._free_bytes -= sum(array.nbytes for array in examples)
+    self._free_bytes -= sum(np.asarray(array).nbytes for array in examples)
     if self._free_bytes >= 0:
       self._datasets[client] = dataset
     return dataset

@@ -1,6 +1,7 @@
 """Tests of local training: of clients, and on public data."""
 
 import collections
+import gc
 import itertools
 import warnings
 
@@ -15,6 +16,7 @@ from fedsmp_tff import local_training
 from fedsmp_tff import runtime
 from fedsmp_tff import sparsifiers
 from tests.support import linear_runs
+from tests.support import numpy_reference
 from tests.support import tiny_models
 
 _SGDM = tff.learning.optimizers.build_sgdm(0.1, 0.9)
@@ -276,6 +278,28 @@ class TestPublicUpdate:
         runtime.CheckFailedError, match='^The update on public data is not finite, and would'
     ):
       process.initialize()
+
+  def test_graphs_read_public_examples_as_long_as_they_live(self):
+    x, y = tiny_models.regression_examples(4000, seed=5)
+    optimizer = tff.learning.optimizers.build_sgdm(linear_runs.RATE, linear_runs.MOMENTUM)
+    process = fedsmp_tff.build_fed_smp(
+        tiny_models.linear_regression(),
+        local_training.LocalTraining(optimizer, len(x), steps=linear_runs.STEPS),
+        fedsmp_tff.FedSmpFactory(
+            fedsmp_tff.TopK(num=4, public_examples=(x, y)),
+            fedsmp_tff.Mechanism(2, clipping_norm=1.0, noise_multiplier=1.0),
+        ),
+    )
+    initialize = process.initialize
+    for comp in (initialize, process.next, process.set_model_weights):
+      content = tff.framework.serialize_computation(comp).SerializeToString()
+      assert x[:2].tobytes() not in content and y[:2].tobytes() not in content
+    del process, comp
+    gc.collect()
+    weights = tff.learning.models.ModelWeights(*tiny_models.linear_regression().initial_weights)
+    update = linear_runs.numpy_update(weights, (x, y), linear_runs.RATE)
+    kept = initialize().aggregator.coordinates
+    np.testing.assert_array_equal(np.sort(kept), numpy_reference.top_coordinates(update, 4))
 
   def test_public_labels_may_have_another_dtype_than_clients(self):
     x, labels = linear_runs.PUBLIC[0], np.arange(_NUM) % 3
