@@ -156,10 +156,6 @@ def build_fed_smp(
       steps.finish_round, (state_type, client_report.type_signature.result)
   )
   get_hparams = tff.tensorflow.computation(steps.get_hparams, state_type)
-  set_weights = tff.tensorflow.computation(
-      steps.set_model_weights, (state_type, steps.weights_type)
-  )
-  initialize = tff.federated_computation(lambda: tff.federated_eval(initial_state, tff.SERVER))
 
   @tff.federated_computation(
       tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(steps.data_type, tff.CLIENTS)
@@ -172,13 +168,11 @@ def build_fed_smp(
         *tff.federated_map(finish_round, (state, total))
     )
 
-  for comp in (initialize, next_fn, set_weights):
-    comp.steps = steps  # Their graphs read its public examples.
   return FedSmpProcess(
-      initialize,
+      tff.federated_computation(lambda: tff.federated_eval(initial_state, tff.SERVER)),
       next_fn,
       tff.tensorflow.computation(lambda state: state.global_model_weights, state_type),
-      set_weights,
+      tff.tensorflow.computation(steps.set_model_weights, (state_type, steps.weights_type)),
       get_hparams_fn=get_hparams,
       set_hparams_fn=tff.tensorflow.computation(
           steps.set_hparams, (state_type, get_hparams.type_signature.result)

@@ -7,7 +7,6 @@ import itertools
 import os
 from typing import Any, Optional
 import warnings
-import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -211,15 +210,15 @@ class _MemoryFile:
   """An array in a file in memory, which graphs that run on this machine read.
 
   A process has several graphs with the public examples. As constants, each byte would be in memory
-  about forty times, in the copies that TFF and TensorFlow make of a graph. The file ends with this
-  object.
+  about forty times, in the copies that TFF and TensorFlow make of a graph. The file stays until the
+  process ends: a graph can outlive every object that names it here, and a descriptor that is closed
+  and used again would give it other examples, without an error.
   """
 
   def __init__(self, array: Any):
     proto = tf.make_tensor_proto(array)
     self._spec = tf.TensorSpec(tf.TensorShape(proto.tensor_shape), proto.dtype)
     descriptor = os.memfd_create('public_examples')
-    weakref.finalize(self, os.close, descriptor)
     with open(descriptor, 'wb', closefd=False) as file:
       file.write(proto.SerializeToString())
     # With the process's number, since TFF's own contexts run graphs in another process.
@@ -237,7 +236,7 @@ class PublicUpdate:
 
   It is the update of one training, or the mean over pseudo-clients, which run in parallel on the
   server: TensorFlow runs independent operations at the same time. Its graphs read the examples from
-  memory of this object, which must therefore live as long as they do.
+  memory of this process, and run on this machine alone.
   """
 
   train: TracedTraining
