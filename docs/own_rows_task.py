@@ -1,6 +1,6 @@
 """A template for a task of your own: rows of a CSV file, with a column that says whose each row is.
 
-  python -m tasks.run --task=own_rows_task --data_dir=DIRECTORY
+  python -m tasks.run --task=docs.own_rows_task --data_dir=DIRECTORY
 
 DIRECTORY has a file rows.csv with a header, in which `user` is a person, `label` the class, and each
 other column a number, such as:

@@ -47,7 +47,8 @@ def cohort(participants: Iterable[int], client_data: ClientDatasets) -> list[Any
         f' each client, or a function. Found {type(client_data).__name__}.'
     )
   for number in numbers:
-    # -1 would be the last client of a list: of a larger population than the sampler's.
+    # Dummies are below -n. A number in [-n, -1] was drawn for a smaller population, and would index
+    # the list from its end.
     if not (0 <= number < len(clients) or number < -len(clients)):
       raise ValueError(
           f'`client_data` has {len(clients)} clients, but participant {number} is of another'

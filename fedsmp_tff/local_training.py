@@ -33,7 +33,7 @@ class LocalTraining:
     epochs: Number of epochs. Exactly one of `epochs` and `steps` is set.
     steps: Number of steps, the paper's tau, over as many epochs as they need.
     max_examples: Number of its examples that a client trains on in a round, at most; see `draw`.
-      None: all. Training on public data always has all examples of its own.
+      None: all. A public update uses all public examples.
     learning_rate_fn: Function from a round's number (int32 scalar tensor, from 0) to its learning
       rate; None: the optimizer's own.
 

@@ -95,7 +95,9 @@ class Options:
     if self.noise_multiplier is not None:
       return spec.max_rounds(self.epsilon, accountant)
     try:
-      return spec_lib.PrivacySpec.for_epsilon(self.epsilon, accountant, **numbers).noise_multiplier
+      return spec_lib.PrivacySpec.for_epsilon(
+          self.epsilon, accountant=accountant, **numbers
+      ).noise_multiplier
     except ValueError:
       return math.inf
 
@@ -214,14 +216,14 @@ def _account_for_runs(options: Options) -> None:
     if not (found := run_directory.ledgers(run_dir)):
       if not _is_without_rounds(run_dir):
         raise errors.InputError(
-            f'--ledger={run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
+            f'{run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
             ' run, or a directory of such runs; separate several by spaces.'
         )
       print(library_errors.printable(f'{run_dir}: no federated round has begun'))
     runs += found
   if not runs:
     raise errors.InputError(
-        f'--ledger={options.ledger[0]} has no federated run that has begun. Name a directory of one.'
+        f'{options.ledger[0]} has no federated run that has begun. Name the --output_dir of one.'
     )
   for path, record in runs:
     spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'

@@ -63,7 +63,7 @@ def _main(options: Options, run_dirs: list[str]) -> None:
       for table in tables:
         writer.writerow(['table', *table.rows[0]])
         writer.writerows([table.title, *row.values()] for row in table.rows)
-  print(f'wrote {output / _MARKDOWN}, {output / _CSV}, the figures, and what they are made of')
+  print(f'wrote {output / _MARKDOWN}, {output / _CSV}, {kept.CURVES}, {kept.RUNS} and the figures')
 
 
 main = command.Command(

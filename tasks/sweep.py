@@ -329,7 +329,7 @@ main = command.Command(
         'continue. Exit status 1 if one has failed. The checkpoints of finished runs are removed.',
         'For example:',
         '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
-        '  python -m tasks.sweep --grid=main/fashion_mnist_head --private --jobs=2',
+        '  python -m tasks.sweep --grid=my.grid --private --sweep_dir=runs/private --jobs=2',
     ),
     _main,
     (Options,),

@@ -22,7 +22,7 @@ class Options:
   client_examples: Optional[int] = options_lib.option(
       None,
       'Examples per client, to cut the public examples into (default: --batch_size). Use a publicly'
-      ' known client size: this value is not protected.',
+      ' known client size, which is not protected; at most --max_client_examples.',
       at_least=1,
   )
   tune_rounds: int = options_lib.option(

@@ -77,7 +77,7 @@ class Round(NamedTuple):
     """The round as dp-accounting describes it, under `neighboring_relation`.
 
     Raises:
-      ValueError: If the round has a `distance`, which no event has.
+      ValueError: If the noise is integer noise, which no event describes.
     """
     if self.distance:
       raise ValueError(
@@ -143,7 +143,7 @@ class Accountant(abc.ABC):
   guarantees: bool = True
 
   def supports(self, round_params: Round) -> bool:
-    """Returns whether the accountant covers everything that happens in such a round."""
+    """Returns whether the accountant's assumptions hold in such a round."""
     return round_params.sampling == self.sampling
 
   @abc.abstractmethod
@@ -284,7 +284,7 @@ class _Pld(Accountant):
     step = pld.grid_step(components)  # Of the common grid of all rounds' losses.
     bounds = [pld.unsampled([(params.unsampled_noise_multiplier, num) for params, num in rounds])]
     if step < pld.MAX_USEFUL_STEP:
-      bounds.append(pld.composed([(self.loss(params, step), num) for params, num in rounds]))
+      bounds.append(pld.composed_epsilon_fn([(self.loss(params, step), num) for params, num in rounds]))
     return lambda delta: self.rdp(min(b(delta) for b in bounds)).epsilon(rounds, delta)
 
 

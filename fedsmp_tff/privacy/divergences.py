@@ -20,7 +20,10 @@ _ROUNDING = 1e-10
 
 # dp-accounting warns of an order whose series diverges. Its divergence is then infinite, which is
 # sound, and a search for sigma meets such orders on its way.
-logging.getLogger('absl').addFilter(lambda record: 'failed to converge' not in str(record.msg))
+logging.getLogger('absl').addFilter(
+    lambda record: 'dp_accounting' not in record.pathname
+    or 'failed to converge' not in str(record.msg)
+)
 
 
 def poisson(

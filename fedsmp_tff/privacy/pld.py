@@ -157,7 +157,7 @@ def _to_dense(loss: Loss) -> Loss:
   return Loss(*(pmf.to_dense_pmf() for pmf in pmfs))
 
 
-def composed(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
+def composed_epsilon_fn(rounds: Sequence[tuple[Loss, int]]) -> Callable[[float], float]:
   """Returns the function from delta in (0, 1) to epsilon of composed rounds.
 
   Args:

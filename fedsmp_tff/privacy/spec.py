@@ -176,8 +176,8 @@ class PrivacySpec:
     >>> round(spec.epsilon(), 2)
     0.74
 
-    Where all clients take part in fixed-size rounds, the PLD accountant there takes twice the
-    sensitivity, and epsilon is larger than `epsilon`.
+    If all clients take part in fixed-size rounds, dp-accounting's PLD accountant assumes twice the
+    sensitivity, so its epsilon is larger than `epsilon()`.
 
     Args:
       rounds: Number of rounds that were started; None: all.
@@ -212,7 +212,7 @@ class PrivacySpec:
 
   @classmethod
   def for_epsilon(
-      cls, epsilon: float, accountant: Optional[accountants.Accountant] = None, **fields: Any
+      cls, epsilon: float, *, accountant: Optional[accountants.Accountant] = None, **fields: Any
   ) -> 'PrivacySpec':
     """Returns the specification with the smallest sigma, to 6 digits, within `epsilon`.
 

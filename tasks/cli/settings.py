@@ -190,12 +190,14 @@ class RunSettings:
   )
   max_client_examples: Optional[int] = _task_option(
       'max_client_examples',
-      'Maximum number of examples of a client in a round, drawn anew in each; if not set, all',
+      'Maximum number of its examples that a client trains on in a round, drawn anew in each round;'
+      ' if not set, all',
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   server_optimizer: str = _option(
       SGD,
-      'Step of the server. sgd: --server_learning_rate. fedexp: from each release, without a rate.',
+      'How the server scales the mean update. sgd: by --server_learning_rate. fedexp: by a step size'
+      ' computed from each release, without a rate to tune; the schedule still applies.',
       group=_TRAINING['group'], requires=_PRIVATE, values=[SGD, FEDEXP],
   )
   server_learning_rate: Optional[float] = _task_option(

@@ -14,9 +14,8 @@ class Options:
 
   dirichlet: Optional[float] = options.option(
       None,
-      'Label skew: each client draws its label distribution from a Dirichlet distribution with this'
-      ' concentration. Of ten labels, ten examples have 2.6 on average with 0.1, 4.7 with 0.6, and 6.5 in'
-      ' an even cut, the default.',
+      'Label skew: concentration of the Dirichlet distribution from which each client draws its label'
+      ' distribution; smaller is more skewed (default: an even cut).',
       above=0,
   )
 

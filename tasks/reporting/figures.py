@@ -142,7 +142,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
       )
   # Without a warm start the first rounds are steep, and differ least between systems.
   lowest = min(group.mean('final') for group in drawn) - _PERCENT_BELOW
-  if target and any(group.costs_uplink_until(target.accuracy) for group in drawn):
+  if target and any(group.can_measure_uplink_to(target.accuracy) for group in drawn):
     lowest = min(lowest, target.accuracy - _PERCENT_BELOW)
     for axes in panels:
       axes.axhline(target.accuracy, color='0.4', linewidth=0.7, zorder=0)
@@ -307,7 +307,7 @@ def _finish(
     is_seeded = any(group.config['seed'] is not None for group in private)
     note += f'; epsilon ({"simulated" if is_seeded else "valid"}): {_range(epsilons)}'
   if any(group.config['sampled'] for group in groups):
-    note += '; between the first and the last round: the gain on random examples'
+    note += '; between the first and the last round, accuracy is the initial one plus the gain on a sample'
   if any(len(group.runs) > 1 for group in groups):
     note += f'; bands and bars: one {spread} over seeds'
   note = textwrap.fill(note, _CHARACTERS_PER_LINE)

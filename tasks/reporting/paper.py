@@ -90,8 +90,9 @@ def _both_readings(number: int, groups: Sequence[results.Group]) -> cells.Table:
       rows.append(paper | texts | differences)
   shared = errors[False].keys() & errors[True].keys()
   means = [
-      f'{_NAMES[unscaled]} {np.mean([abs(by_p[p]) for p in chosen]):.2f} over {whose.format(len(chosen))}'
-      for whose, only in (('the {} p that both have', shared), ('its {} p', None))
+      f'{_NAMES[unscaled]} {np.mean([abs(by_p[p]) for p in chosen]):.2f} points over'
+      f' {whose.format(len(chosen))}'
+      for whose, only in (('the {} values of p that both have', shared), ('its own {}', None))
       for unscaled, by_p in errors.items() if (chosen := by_p if only is None else only)
   ]
   note = f'Mean absolute difference from the paper: {"; ".join(means)}.'
@@ -115,7 +116,7 @@ def _uplink_to_target(groups: Sequence[results.Group]) -> cells.Table:
   for task, target in paper_tables.TARGETS.items():
     measured = [
         group for group in groups
-        if group.config['task'] == task and group.costs_uplink_until(target.accuracy)
+        if group.config['task'] == task and group.can_measure_uplink_to(target.accuracy)
     ]
     dense = [group for group in measured if group.config['algorithm'] == _DP_FEDAVG]
     order = [*systems.SYSTEMS.names, *(group.config['algorithm'] for group in measured)]
@@ -146,8 +147,8 @@ def _uplink_to_target(groups: Sequence[results.Group]) -> cells.Table:
       })
   note = (
       'First round: the first evaluated round whose test accuracy is at least the target, mean over'
-      ' the seeds that reach it; uplink: per client until then. The target may have been reached'
-      ' since the evaluation before, so that both are known to one interval between evaluations.'
+      ' the seeds that reach it; uplink: per client until then. Runs are evaluated at intervals,'
+      ' so that the target may have been reached up to one interval earlier.'
       ' Saving: against DP-FedAvg in this report, with the most similar flags; empty if there is'
       ' none that reaches the target. The paper names a saving for one p per mask. Runs whose'
       ' initial weights reach the target are left out. "with": flags that are not the paper\'s.'

@@ -32,7 +32,7 @@ UNSCALED = ', unscaled'
 _RANDK = [name for name in systems.SYSTEMS.names if systems.SYSTEMS[name].options is randk.Options]
 # Both readings are the paper's.
 NOT_COMPARED_WITH_PAPER = (*NOT_COMPARED, READING)
-_READINGS = {False: 'scaled, as Algorithm 1 prints it', True: 'unscaled, as Definition 6'}
+_READINGS = {False: 'scaled, as in Algorithm 1', True: 'unscaled, as in Definition 6'}
 # The parts of config.json that reports use.
 _REPORTED = (
     'task', 'algorithm', 'sampled', 'flags', 'rounds', 'num_kept', 'dim', 'seed', 'privacy',
@@ -196,11 +196,11 @@ class Group:
     """Returns `Run.first_to_reach` of the runs that reach an accuracy, in percent."""
     return [found for run in self.runs if (found := run.first_to_reach(accuracy))]
 
-  def costs_uplink_until(self, accuracy: float) -> bool:
-    """Returns whether the runs tell what an accuracy, in percent, costs, or that it is too high.
+  def can_measure_uplink_to(self, accuracy: float) -> bool:
+    """Returns whether the runs show the uplink until an accuracy, in percent, is reached.
 
     They do if they are complete, if evaluations have all examples of the test set, and if initial
-    weights do not reach it.
+    weights are below it.
     """
     reached = self.first_to_reach(accuracy)
     starts_there = len(reached) == len(self.runs) and not any(round_num for round_num, _ in reached)

@@ -202,7 +202,7 @@ class Experiment:
     if not num or not self.settings.rounds:  # Without rounds there is one evaluation, on all.
       return None
     # The size of a test set of the clients' own examples is an exact function of them.
-    is_all = (not self.data.test_outside_guarantee and num >= len(self.data.test[0]))
+    is_all = not self.data.test_outside_guarantee and num >= len(self.data.test[0])
     return None if is_all else num
 
   @property
@@ -298,9 +298,11 @@ def _privacy_spec(
   noise = mechanism_lib.GAUSSIAN if s.clip is None else s.noise
   num_values = num_kept + (s.clip_quantile is not None)  # The vote on C is one more value.
   with errors.naming_flags(options.options_of(settings_lib.RunSettings)):
-    make = functools.partial(spec_lib.PrivacySpec, noise_multiplier=s.noise_multiplier or sigma or 0.0)
     if s.epsilon is not None and not sigma:
       make = functools.partial(spec_lib.PrivacySpec.for_epsilon, s.epsilon)
+    else:
+      sigma = s.noise_multiplier or sigma or 0.0
+      make = functools.partial(spec_lib.PrivacySpec, noise_multiplier=sigma)
     return make(
         population=num_clients,
         clients_per_round=s.clients_per_round,

@@ -90,7 +90,7 @@ class TestExecution:
       runs(name, [0.1, best, 0.1], rounds='all', algorithm='fedsmp_randk', p=p, **flags)
     runs('f', [0.1, 0.5], rounds='all', p=0.1)
     cells, text = _report(tmp_path)
-    scaled, unscaled = 'scaled, as Algorithm 1 prints it', 'unscaled, as Definition 6'
+    scaled, unscaled = 'scaled, as in Algorithm 1', 'unscaled, as in Definition 6'
     assert [
         (row['p'], row['reading'], row['differs from the paper in']) for row in cells[_TABLE_1]
     ] == [
@@ -117,7 +117,7 @@ class TestExecution:
   def test_one_reading_alone_has_no_table_of_both(self, tmp_path, runs):
     runs('a', [0.1, 0.7], rounds='all', algorithm='fedsmp_randk')
     cells, _ = _report(tmp_path)
-    assert [row['reading'] for row in cells[_TABLE_1]] == ['scaled, as Algorithm 1 prints it']
+    assert [row['reading'] for row in cells[_TABLE_1]] == ['scaled, as in Algorithm 1']
     assert 'Table 1, rand-k in both readings' not in cells
 
   def test_the_uplink_until_the_papers_target_and_its_saving(self, tmp_path, runs):

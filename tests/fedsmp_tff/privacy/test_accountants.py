@@ -160,7 +160,7 @@ class TestUpperBound:
     assert accountant.epsilon([(round_params, rounds)], delta) == pytest.approx(exact, rel=1e-9)
     # What the accountant takes the least of with this closed form, for other rates.
     step = pld.grid_step([(sigma / sensitivity, 1.0, rounds)])
-    by_loss = pld.composed([(accountant.loss(round_params, step), rounds)])(delta)
+    by_loss = pld.composed_epsilon_fn([(accountant.loss(round_params, step), rounds)])(delta)
     epsilon = min(by_loss, accountant.rdp().epsilon([(round_params, rounds)], delta))
     # Renyi DP, whose divergence is mu^2 / 2 times the order, at its best order is 3 to 6 % above
     # the closed form here. The orders that are tried are a factor x^2 = 1.5 apart at most. A term

@@ -70,7 +70,7 @@ class TestExecution:
     # Rounding moves the sum of losses by at most a step a round, either way.
     assert 0 <= high - low <= 2.5 * rounds * _STEP
     n, step = 100_000, pld.grid_step([(sigma / 2, q, rounds)])
-    got = pld.composed([(pld.fixed(sigma, n, round(q * n), step), rounds)])(delta)
+    got = pld.composed_epsilon_fn([(pld.fixed(sigma, n, round(q * n), step), rounds)])(delta)
     assert low <= got <= high + 2e-3
 
   def test_truncation_costs_what_the_mixture_of_pairs_says(self):
@@ -102,15 +102,15 @@ class TestExecution:
 
     step = pld.grid_step([(sigma, q, 1)])
     one = pld.poisson(sigma, n, r, num_slots, step)
-    epsilon = pld.composed([(one, 1)])(delta)
-    untruncated = pld.composed([(pld.poisson(sigma, n, r, n, step), 1)])(delta)
+    epsilon = pld.composed_epsilon_fn([(one, 1)])(delta)
+    untruncated = pld.composed_epsilon_fn([(pld.poisson(sigma, n, r, n, step), 1)])(delta)
     assert overflow > 0.1 and epsilon > 1.2 * untruncated
     assert total(epsilon) == pytest.approx(delta, rel=0.02)
 
   def test_rounding_is_charged_for_the_rounds_of_all_kinds(self):
     kinds = [(10.0, 0.01, 1000), (20.0, 0.02, 3000)]
     n, step = 100_000, pld.grid_step(kinds)
-    epsilon_of = pld.composed(
+    epsilon_of = pld.composed_epsilon_fn(
         [(pld.poisson(sigma, n, round(rate * n), n, step), num) for sigma, rate, num in kinds]
     )
     charge = 4000 * np.finfo(float).eps
@@ -123,7 +123,7 @@ class TestExecution:
 
     def epsilon(step):
       losses = [(pld.poisson(sigma, n, round(rate * n), n, step), num) for sigma, rate, num in both]
-      return pld.composed(losses)(delta)
+      return pld.composed_epsilon_fn(losses)(delta)
 
     step = pld.grid_step(both)
     assert epsilon(step) <= 1.005 * epsilon(step / 4)
@@ -166,7 +166,7 @@ class TestMemory:
   def test_a_bounded_grid_is_tight(self, mu, rounds):
     sigma = math.sqrt(rounds) / mu
     step = pld.grid_step([(sigma, 1.0, rounds)])
-    epsilon = pld.composed([(pld.poisson(sigma, 9, 9, 9, step), rounds)])(1e-5)
+    epsilon = pld.composed_epsilon_fn([(pld.poisson(sigma, 9, 9, 9, step), rounds)])(1e-5)
     exact = gaussian_mechanism.epsilon(mu, 1e-5)
     assert exact <= epsilon <= 1.0025 * exact
 
@@ -183,12 +183,12 @@ class TestTinyRates:
   def test_more_mass_than_a_float_can_hold_is_no_bound(self):
     # Rounding of deltas, over so small a step, adds mass to every round.
     one = pld.poisson(5130.0, 10**8, 1, 10**8, 2e-13)
-    assert pld.composed([(one, 56_236)])(1.3e-10) == math.inf
+    assert pld.composed_epsilon_fn([(one, 56_236)])(1.3e-10) == math.inf
 
   @pytest.mark.parametrize('sigma, n, rounds, delta', [
       (5130.0, 10**8, 56_236, 1.3e-10), (9540.0, 33_333_333, 69_269, 7.2e-11)
   ])
   def test_steps_are_larger_than_rounding(self, sigma, n, rounds, delta):
     step = pld.grid_step([(sigma, 1 / n, rounds)])
-    epsilon = pld.composed([(pld.poisson(sigma, n, 1, n, step), rounds)])(delta)
+    epsilon = pld.composed_epsilon_fn([(pld.poisson(sigma, n, 1, n, step), rounds)])(delta)
     assert sum_test.epsilon(sigma, 1 / n, rounds, delta) <= epsilon < 1e-6

@@ -26,7 +26,7 @@ def _for_epsilon(epsilon, accountant=None, **fields):
   fields = dict(
       population=_N, clients_per_round=_R, rounds=_T, clipping_norm=1.0, delta=_DELTA, num_slots=_N
   ) | fields
-  return spec_lib.PrivacySpec.for_epsilon(epsilon, accountant, **fields)
+  return spec_lib.PrivacySpec.for_epsilon(epsilon, accountant=accountant, **fields)
 
 
 class TestComputation:
@@ -198,7 +198,7 @@ class TestCalibration:
         population=_N, clients_per_round=_R, rounds=_T, clipping_norm=0.5, delta=_DELTA,
         num_slots=200, min_reports=150, bits=20,
     )
-    found = spec_lib.PrivacySpec.for_epsilon(2.0, accountants.PAPER, **fields)
+    found = spec_lib.PrivacySpec.for_epsilon(2.0, accountant=accountants.PAPER, **fields)
     same = spec_lib.PrivacySpec(noise_multiplier=found.noise_multiplier, **fields)
     assert found == same and hash(found) == hash(same)
     assert found.mechanism() == same.mechanism() and found.epsilon(accountants.PAPER) <= 2
