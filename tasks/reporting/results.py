@@ -18,6 +18,7 @@ from tasks.cli import options
 from tasks.cli import paper_tables
 from tasks.cli import settings
 from tasks.systems import randk
+from tasks.training import finished
 from tasks.training import run_directory
 from tasks.training import tables
 
@@ -179,7 +180,7 @@ class Group:
     flags = self.config['flags']
     return [
         f'{name} = {_text(flags.get(name))}' for name, value in identity.items()
-        if name not in ignored and flags.get(name) != value
+        if name not in ignored and finished.recorded_flag(flags, name) != value
     ]
 
   def mean_and_std(self, name: str) -> tuple[float, Optional[float]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import contextlib
 import errno
+import functools
 import os
 import pathlib
 import shutil
@@ -14,6 +16,7 @@ from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import datasets
 from tasks import errors
+from tasks import systems
 from tasks.cli import command
 from tasks.cli import options
 from tasks.cli import place as place_lib
@@ -37,8 +40,32 @@ _PRIVATE_KINDS = {
 
 
 def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
-  """Returns the names of flags in which two identities (`settings.identity`) differ."""
-  return sorted(name for name in {*recorded, *flags} if recorded.get(name) != flags.get(name))
+  """Returns the names of flags in which a recorded identity and another differ.
+
+  Args:
+    recorded: `settings.identity` of the run in a directory, perhaps of an earlier version.
+    flags: `settings.identity` of this version.
+  """
+  return sorted(
+      name for name in {*recorded, *flags} if recorded_flag(recorded, name) != flags.get(name)
+  )
+
+
+def recorded_flag(recorded: Mapping[str, Any], name: str) -> Any:
+  """Returns a recorded flag, or the default of a flag that the recording version did not have.
+
+  A new flag's default is what earlier versions did.
+  """
+  return recorded[name] if name in recorded else _defaults().get(name)
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+  methods = (systems.SYSTEMS[name].options for name in systems.SYSTEMS.names)
+  tables = [settings_lib.RunSettings, *filter(None, methods)]
+  return {
+      name: option.default for table in tables for name, option in options.options_of(table).items()
+  }
 
 
 def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str, Any]:

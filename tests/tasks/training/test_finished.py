@@ -67,3 +67,11 @@ def test_unfinished_runs_have_no_model(run, tmp_path):
   (tmp_path / 'config.json').write_bytes((run / 'config.json').read_bytes())
   with pytest.raises(errors.InputError, match='has no finished run'):
     finished.load_model(tmp_path)
+
+
+def test_flags_that_an_earlier_version_lacked_count_as_their_defaults():
+  recorded, flags = {'p': 0.1}, {'p': 0.1, 'server_optimizer': 'sgd', 'unbiased': True}
+  assert not finished.differing(recorded, flags)
+  other = flags | {'server_optimizer': 'fedexp', 'unbiased': False}
+  assert finished.differing(recorded, other) == ['server_optimizer', 'unbiased']
+  assert finished.differing(flags, recorded) == ['server_optimizer', 'unbiased']
