@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import itertools
-import os
 from typing import Any, Optional
 import warnings
 
@@ -14,6 +13,7 @@ import tensorflow_federated as tff
 
 from fedsmp_tff import errors
 from fedsmp_tff import flattening
+from fedsmp_tff import memory_file
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
 
@@ -206,30 +206,6 @@ class TracedTraining:
     return self._traces[kind](*tf.nest.flatten(arguments))
 
 
-class _MemoryFile:
-  """An array in a file in memory, which graphs that run on this machine read.
-
-  A process has several graphs with the public examples. As constants, each byte would be in memory
-  about forty times, in the copies that TFF and TensorFlow make of a graph. The file stays until the
-  process ends: a graph can outlive every object that names it here, and a descriptor that is closed
-  and used again would give it other examples, without an error.
-  """
-
-  def __init__(self, array: Any):
-    proto = tf.make_tensor_proto(array)
-    self._spec = tf.TensorSpec(tf.TensorShape(proto.tensor_shape), proto.dtype)
-    descriptor = os.memfd_create('public_examples')
-    with open(descriptor, 'wb', closefd=False) as file:
-      file.write(proto.SerializeToString())
-    # With the process's number, since TFF's own contexts run graphs in another process.
-    self._path = f'/proc/{os.getpid()}/fd/{descriptor}'
-
-  def read(self) -> tf.Tensor:
-    """Returns the array, read anew whenever a graph runs."""
-    tensor = tf.io.parse_tensor(tf.io.read_file(self._path), self._spec.dtype)
-    return tf.ensure_shape(tensor, self._spec.shape)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublicUpdate:
   """The update on public data by which a sparsifier ranks coordinates (SelectTopk).
@@ -256,7 +232,7 @@ class PublicUpdate:
 
     A training's update that is not finite fails a check.
     """
-    examples = tf.nest.map_structure(_MemoryFile.read, self._files)
+    examples = tf.nest.map_structure(memory_file.MemoryFile.read, self._files)
     updates = []
     for rows, own_seed in self._parts(seed):
       own = tf.nest.map_structure(lambda array, rows=rows: tf.gather(array, rows), examples)
@@ -276,7 +252,7 @@ class PublicUpdate:
 
   @functools.cached_property
   def _files(self) -> Any:
-    return tf.nest.map_structure(_MemoryFile, self.public.examples)
+    return tf.nest.map_structure(memory_file.MemoryFile, self.public.examples)
 
   def _parts(self, seed: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
     """Returns the rows of the examples and the seed of each training."""

@@ -45,6 +45,7 @@ _SAMPLING = 'fedsmp_tff/privacy/sampling.py'
 _ACCOUNTANTS = 'fedsmp_tff/privacy/accountants.py'
 _DIVERGENCES = 'fedsmp_tff/privacy/divergences.py'
 _PLD = 'fedsmp_tff/privacy/pld.py'
+_SPEC = 'fedsmp_tff/privacy/spec.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _FIELDS = 'fedsmp_tff/privacy/ledger_fields.py'
@@ -160,14 +161,13 @@ FAULTS = (
     Fault(_PLD, 'pmfs = [loss._pmf_remove, *([] if loss._symmetric else [loss._pmf_add])]',
           'pmfs = [loss._pmf_remove if loss._symmetric else loss._pmf_add]',
           'tests/system/test_independent_epsilon.py'),
-    Fault(_ACCOUNTANTS, 'dp_accounting.GaussianDpEvent(self.noise_multiplier / 2)',
-          'dp_accounting.GaussianDpEvent(self.noise_multiplier)',
+    Fault(_SPEC, 'sensitivity = 2 if', 'sensitivity = 1 if',
           f'{_LIB}/privacy/test_spec.py -k dp_event'),
-    Fault(_ACCOUNTANTS, 'elif self.num_slots < self.population:', 'elif False:',
+    Fault(_SPEC, 'POISSON and self.num_slots < self.population:', 'POISSON and False:',
           f'{_LIB}/privacy/test_spec.py -k dp_event'),
-    Fault(_ACCOUNTANTS, 'return relations.REPLACE_ONE', 'return relations.ADD_OR_REMOVE_ONE',
+    Fault(_SPEC, 'relations.REPLACE_ONE if is_fixed', 'relations.ADD_OR_REMOVE_ONE if is_fixed',
           f'{_LIB}/privacy/test_spec.py -k dp_event'),
-    Fault(_ACCOUNTANTS, '    if self.distance:\n      raise', '    if False:\n      raise',
+    Fault(_SPEC, 'if one.distance:', 'if False:',
           f'{_LIB}/privacy/test_spec.py -k dp_event'),
     Fault(_DIVERGENCES, 'event = dp_accounting.GaussianDpEvent(noise_multiplier / 2)\n  if',
           'event = dp_accounting.GaussianDpEvent(noise_multiplier)\n  if',

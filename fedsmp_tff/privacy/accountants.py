@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 import math
 from typing import NamedTuple, final
 
-import dp_accounting
 from dp_accounting import rdp
 import numpy as np
 
@@ -63,39 +62,6 @@ class Round(NamedTuple):
     # A client that is added where slots are limited may take the place of another: 2 C.
     is_added = self.sampling == sampling_lib.POISSON and self.num_slots == self.population
     return self.noise_multiplier / (1 if is_added else 2)
-
-  @property
-  def neighboring_relation(self) -> dp_accounting.NeighboringRelation:
-    """Which two populations the guarantee compares, in dp-accounting's words."""
-    relations = dp_accounting.NeighboringRelation
-    if self.sampling == sampling_lib.FIXED:
-      return relations.REPLACE_ONE
-    return relations.ADD_OR_REMOVE_ONE
-
-  @property
-  def dp_event(self) -> dp_accounting.DpEvent:
-    """The round as dp-accounting describes it, under `neighboring_relation`.
-
-    Raises:
-      ValueError: If the noise is integer noise, which no event describes.
-    """
-    if self.distance:
-      raise ValueError(
-          'No `DpEvent` covers integer noise, whose distance from a Gaussian is charged to delta.'
-          ' Use `epsilon`, or Gaussian noise.'
-      )
-    if self.sampling == sampling_lib.FIXED:
-      # Replacing a client moves the sum by up to 2 C. See `pld` for the pair that dominates.
-      event = dp_accounting.GaussianDpEvent(self.noise_multiplier / 2)
-    elif self.num_slots < self.population:
-      return dp_accounting.TruncatedSubsampledGaussianDpEvent(
-          self.population, self.sampling_rate, self.num_slots, self.noise_multiplier
-      )
-    else:
-      event = dp_accounting.GaussianDpEvent(self.noise_multiplier)
-    if self.clients_per_round == self.population:
-      return event
-    return dp_accounting.PoissonSampledDpEvent(self.sampling_rate, event)
 
   def with_bounded_noise(self) -> 'Round':
     """Returns the round with no more noise than is accounted for."""

@@ -164,7 +164,9 @@ class PrivacySpec:
   @property
   def neighboring_relation(self) -> dp_accounting.NeighboringRelation:
     """Which two populations the guarantee compares, in dp-accounting's words."""
-    return self.round.neighboring_relation
+    relations = dp_accounting.NeighboringRelation
+    is_fixed = self.sampling == sampling_lib.FIXED
+    return relations.REPLACE_ONE if is_fixed else relations.ADD_OR_REMOVE_ONE
 
   def dp_event(self, rounds: Optional[int] = None) -> dp_accounting.DpEvent:
     """Returns what the rounds release, for dp-accounting's own accountants.
@@ -172,9 +174,9 @@ class PrivacySpec:
     >>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=1e-5)
     >>> accountant = dp_accounting.pld.PLDAccountant(spec.neighboring_relation)
     >>> round(accountant.compose(spec.dp_event()).get_epsilon(spec.delta), 2)
-    0.74
+    0.75
     >>> round(spec.epsilon(), 2)
-    0.74
+    0.75
 
     If all clients take part in fixed-size rounds, dp-accounting's PLD accountant assumes twice the
     sensitivity, so its epsilon is larger than `epsilon()`.
@@ -185,8 +187,21 @@ class PrivacySpec:
     Raises:
       ValueError: With integer noise, which no event covers.
     """
-    num = self.rounds if rounds is None else rounds
-    event = self.round.dp_event
+    one, num = self.round, self.rounds if rounds is None else rounds
+    if one.distance:
+      raise ValueError(
+          'No `DpEvent` covers integer noise, whose distance from a Gaussian is charged to delta.'
+          ' Use `epsilon`, or Gaussian noise.'
+      )
+    # Replacing a client moves the sum by up to 2 C. See `pld` for the pair that dominates.
+    sensitivity = 2 if self.sampling == sampling_lib.FIXED else 1
+    event = dp_accounting.GaussianDpEvent(one.noise_multiplier / sensitivity)
+    if self.sampling == sampling_lib.POISSON and self.num_slots < self.population:
+      event = dp_accounting.TruncatedSubsampledGaussianDpEvent(
+          self.population, one.sampling_rate, self.num_slots, one.noise_multiplier
+      )
+    elif self.clients_per_round < self.population:
+      event = dp_accounting.PoissonSampledDpEvent(one.sampling_rate, event)
     return dp_accounting.SelfComposedDpEvent(event, num) if num else dp_accounting.NoOpDpEvent()
 
   @property

@@ -190,14 +190,12 @@ class RunSettings:
   )
   max_client_examples: Optional[int] = _task_option(
       'max_client_examples',
-      'Maximum number of its examples that a client trains on in a round, drawn anew in each round;'
-      ' if not set, all',
+      'Maximum number of its examples that a client trains on in a round, drawn anew; unset: all',
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   server_optimizer: str = _option(
       SGD,
-      'How the server scales the mean update. sgd: by --server_learning_rate. fedexp: by a step size'
-      ' computed from each release, without a rate to tune; the schedule still applies.',
+      'Scale of the mean update. sgd: --server_learning_rate. fedexp: computed from each release.',
       group=_TRAINING['group'], requires=_PRIVATE, values=[SGD, FEDEXP],
   )
   server_learning_rate: Optional[float] = _task_option(
@@ -230,9 +228,8 @@ class RunSettings:
   )
   eval_examples: int = _option(
       2000,
-      'Number of random test examples per evaluation, the same in each; the first and the last'
-      ' evaluation use all as well. 0: all in each, and the summary has the best accuracy of the'
-      ' evaluated rounds.',
+      'Number of random test examples per evaluation, the same in each; the first and the last use'
+      ' all as well. 0: all in each, and the summary has the best accuracy of these rounds.',
       group=_EVALUATION, at_least=0, in_comparisons=False,
   )
   validation_examples: Optional[int] = _option(

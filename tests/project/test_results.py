@@ -63,8 +63,8 @@ def _is_of_settings(header):
   return any('final' in name or name == 'validation set' for name in header)
 
 
-def _is_by_p(header):
-  return header[:1] == ['p =']
+def _is_table_1(header):
+  return header[:1] and header[0].startswith('Table 1')
 
 
 def _is_of(cell, label):
@@ -100,18 +100,42 @@ def test_each_figure_is_one_of_a_cell_of_its_method(header, rows, cells):
     ), row
 
 
-def test_each_accuracy_by_p_is_of_that_cell_here_and_in_the_paper():
-  ((header, rows, cells),) = (table.values for table in _tables(_is_by_p))
-  assert [row[0] for row in rows] == ['`fedsmp_topk`', '`fedsmp_randk`']
-  cells = [cell for cell in cells if cell['table'].startswith('Table 1:')]  # One sigma.
-  for method, *texts in rows:
-    of_method = [cell for cell in cells if cell['algorithm'] == method.strip('`')]
-    assert set(header[1:]) == {cell['p'] for cell in of_method}
-    for p, text in zip(header[1:], texts, strict=True):
-      of_p = [cell for cell in of_method if cell['p'] == p]
-      here, paper = re.fullmatch(r'([^(]*?) ?\(([^)]*)\)', text).groups()
-      assert {paper} == {cell['paper (best, %)'] for cell in of_p}, (method, p)
-      assert {here} == ({cell['best (%)'] for cell in of_p} - {'not run'} or {''}), (method, p)
+def test_table_1_has_the_paper_s_accuracies_and_ours_in_both_readings_of_randk():
+  ((header, rows, cells),) = (table.values for table in _tables(_is_table_1))
+  assert [title.split(':')[0] for title in header[1:]] == [
+      'paper', 'scaled', 'difference', 'seeds', 'unscaled', 'difference'
+  ]
+  cells = [cell for cell in cells if cell['table'].startswith('Table 1:') and cell['best (%)']]
+  assert {(cell['algorithm'], cell['p']) for cell in cells} == {_method_and_p(row) for row in rows}
+  for row in rows:
+    paper, *texts = row[1:]
+    of_row = [cell for cell in cells if (cell['algorithm'], cell['p']) == _method_and_p(row)]
+    assert {cell['paper (best, %)'] for cell in of_row} == {paper}, row
+    scaled, unscaled = (
+        {
+            (cell['best (%)'], cell['seeds']) for cell in of_row
+            if cell.get('reading', '').startswith('unscaled') == is_unscaled
+        }
+        for is_unscaled in (False, True)
+    )
+    best, difference, seeds, unscaled_best, unscaled_difference = texts
+    assert (best, seeds) in scaled, row
+    assert difference == _difference(best, paper), row
+    if unscaled:
+      assert {text for text, _ in unscaled} == {unscaled_best}, row
+      assert unscaled_difference == _difference(unscaled_best, paper), row
+    else:
+      is_randk = row[0].startswith('`fedsmp_randk`')
+      assert [unscaled_best, unscaled_difference] == ['not run' if is_randk else '', ''], row
+
+
+def _method_and_p(row):
+  method, p = re.fullmatch(r'`(\w+)`(?:, p = ([\d.]+))?', row[0]).groups()
+  return method, p or '1'
+
+
+def _difference(best, paper):
+  return f'{float(best.split()[0]) - float(paper.split()[0]):+.2f}'
 
 
 _KEPT = sorted(path.parent for path in (_ROOT / 'docs' / 'results').rglob('runs.json'))

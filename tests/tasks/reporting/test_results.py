@@ -36,7 +36,7 @@ class TestExecution:
     runs_on_disk.write_csv(path / 'metrics.csv', rows)
     run = results.read(path)
     assert run.columns['round'].tolist() == [0, 1, 3]
-    assert run.columns['test_accuracy'] == pytest.approx([50, 55, 70])
+    assert run.columns['test_accuracy'] == pytest.approx([0.5, 0.55, 0.7])
     assert run.columns['test_loss'] == pytest.approx([0.5, 0.45, 0.3])
     assert run.values['final'] == pytest.approx(70) and math.isnan(run.values['gain'])
     for rounds, gain in ((3, 20), (2, math.nan)):  # The gain of the summary of these rounds.
