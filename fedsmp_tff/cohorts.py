@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 import functools
+import operator
 from typing import Any, Union
 
 import tensorflow as tf
@@ -31,10 +32,16 @@ def cohort(participants: Iterable[int], client_data: ClientDatasets) -> list[Any
 
   Raises:
     TypeError: If `client_data` is something else.
-    ValueError: If `participants` are of a population of another size, or two clients of a
-      `ClientData` have one id: they would be one person, whom epsilon counts once.
+    ValueError: If a client participates twice, if `participants` are of a population of another
+      size, or if two clients of a `ClientData` have one id: epsilon counts a client once.
   """
-  numbers = [int(participant) for participant in participants]
+  numbers = [operator.index(participant) for participant in participants]
+  sampled = [number for number in numbers if number >= 0]
+  if len(set(sampled)) < len(sampled):
+    raise ValueError(
+        f'`participants` has {len(sampled)} clients, but {len(set(sampled))} different ones, and'
+        ' epsilon counts a client once in a round. Sample without replacement.'
+    )
   if isinstance(client_data, tff.simulation.datasets.ClientData):
     clients = _kept_clients(client_data)
   elif isinstance(client_data, Sequence):

@@ -1,6 +1,6 @@
 """`python -m tasks.account`: epsilon by every accountant, or the sigma or the rounds for it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -8,7 +8,6 @@ import glob
 import itertools
 import math
 import os
-import pathlib
 import sys
 from typing import Any, Optional
 
@@ -24,7 +23,7 @@ from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.cli import plugins
 from tasks.training import run_directory
-from tasks.training import tables
+from tasks.training import run_search
 
 _NAME = 'tasks.account'
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
@@ -182,39 +181,14 @@ def _expand(pattern: str) -> list[str]:
   return paths
 
 
-def _run_dirs(patterns: Iterable[str]) -> list[str]:
-  """Returns the directories of all runs in and below those that match, each once.
-
-  One with any file of a run is of a run: what has lost its ledger is to be refused, not left out.
-  """
-  run_dirs = {}
-  for path in itertools.chain.from_iterable(map(_expand, patterns)):
-    files = (
-        file for name in run_directory.SIGNS
-        for file in glob.iglob(f'{glob.escape(path)}/**/{name}', recursive=True, include_hidden=True)
-    )
-    for run_dir in sorted({os.path.dirname(file) for file in files}) or [path]:
-      run_dirs.setdefault(os.path.realpath(run_dir), run_dir)
-  return [*run_dirs.values()]
-
-
-def _is_without_rounds(run_dir: str) -> bool:
-  """Returns whether a run needs no ledger: no round has begun, or the run has no rounds."""
-  path = pathlib.Path(run_dir)
-  try:
-    config = run_directory.read_config(path)
-  except (OSError, ValueError):
-    return False
-  names = tables.METRICS, run_directory.SUMMARY
-  return not config['rounds'] or not any((path / name).exists() for name in names)
-
-
 def _account_for_runs(options: Options) -> None:
   """Prints what the runs in these directories have spent together; refuses a missing ledger."""
   runs = []
-  for run_dir in _run_dirs(options.ledger):
-    if not (found := run_directory.ledgers(run_dir)):
-      if not _is_without_rounds(run_dir):
+  paths = [*itertools.chain.from_iterable(map(_expand, options.ledger))]
+  for run_dir in run_search.run_dirs(paths):
+    found = run_directory.ledgers(run_dir)
+    if not os.path.exists(os.path.join(run_dir, run_directory.LEDGER)):
+      if not run_search.is_without_rounds(run_dir):
         raise errors.InputError(
             f'{run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
             ' run, or a directory of such runs; separate several by spaces.'
@@ -225,6 +199,8 @@ def _account_for_runs(options: Options) -> None:
     raise errors.InputError(
         f'{options.ledger[0]} has no federated run that has begun. Name the --output_dir of one.'
     )
+  for path in itertools.chain.from_iterable(map(run_search.gone, paths)):
+    print(library_errors.printable(f'{path}: begun, and gone; epsilon does NOT count its rounds'))
   for path, record in runs:
     spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'
     print(library_errors.printable(

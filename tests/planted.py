@@ -45,6 +45,7 @@ _SAMPLING = 'fedsmp_tff/privacy/sampling.py'
 _ACCOUNTANTS = 'fedsmp_tff/privacy/accountants.py'
 _DIVERGENCES = 'fedsmp_tff/privacy/divergences.py'
 _PLD = 'fedsmp_tff/privacy/pld.py'
+_RUN_SEARCH = 'tasks/training/run_search.py'
 _SPEC = 'fedsmp_tff/privacy/spec.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
@@ -239,6 +240,7 @@ FAULTS = (
     Fault('fedsmp_tff/cohorts.py', 'if number >= 0 else _empty(clients[0])',
           'if number >= 0 else clients[0]'),
     Fault('fedsmp_tff/cohorts.py', 'if len(set(self._ids)) < len(self._ids):', 'if False:'),
+    Fault('fedsmp_tff/cohorts.py', 'if len(set(sampled)) < len(sampled):', 'if False:'),
     Fault(_LOOP, "parts = {'process': process, 'sampler'", "parts = {'sampler'",
           f'{_LIB}/program/test_loop.py -k seeded_noise'),
     Fault(_LOOP, "if 'client_work' in dir(metrics) else ()", 'if False else ()',
@@ -274,16 +276,24 @@ FAULTS = (
     Fault('tasks/account.py', 'return paths', 'return paths[:1]',
           'tests/tasks/test_account.py -k composed'),
     # A directory is all the runs in it, each once, and one that lost its ledger is not left out.
-    Fault('tasks/account.py', 'for file in files}) or [path]', 'for file in files})[:1] or [path]',
+    Fault(_RUN_SEARCH, 'in below or [path]', 'in below[:1] or [path]',
           'tests/tasks/test_account.py -k a_sweep'),
-    Fault('tasks/account.py', 'setdefault(os.path.realpath(run_dir), run_dir)',
+    Fault(_RUN_SEARCH, 'setdefault(os.path.realpath(run_dir), run_dir)',
           'setdefault((path, run_dir), run_dir)', 'tests/tasks/test_account.py -k a_sweep'),
-    Fault('tasks/account.py', 'recursive=True, include_hidden=True', 'recursive=True',
+    Fault(_RUN_SEARCH, 'followlinks=True', 'followlinks=False',
           'tests/tasks/test_account.py -k a_sweep'),
-    Fault(_RUN_DIRECTORY, 'SIGNS = (CONFIG, SUMMARY, WEIGHTS, tables.METRICS, tables.TIMINGS, ',
-          'SIGNS = (', 'tests/tasks/test_account.py -k a_sweep'),
-    Fault('tasks/account.py', "return not config['rounds'] or not any(", 'return True or not any(',
+    Fault(_RUN_SEARCH, 'if os.path.islink(name) and not os.path.exists(name):', 'if False:',
+          'tests/tasks/test_account.py -k cannot_be_read'),
+    Fault(_RUN_SEARCH, 'os.walk(path, onerror=refuse,', 'os.walk(path, onerror=None,',
+          'tests/tasks/test_account.py -k cannot_be_read'),
+    Fault(_RUN_SEARCH, '_SIGNS = (run_directory.CONFIG, *_LEFT_BY_ROUNDS, ', '_SIGNS = (',
+          'tests/tasks/test_account.py -k a_sweep'),
+    Fault(_RUN_SEARCH, "return not config['rounds'] or not begun", 'return True',
           'tests/tasks/test_account.py -k lost_its_ledger'),
+    Fault(_RUN_SEARCH, 'run_directory.SUMMARY, run_directory.WEIGHTS, tables', 'tables',
+          'tests/tasks/test_account.py -k lost_its_ledger'),
+    Fault('tasks/account.py', 'if not os.path.exists(os.path.join(run_dir, run_directory.LEDGER)):',
+          'if not found:', 'tests/tasks/test_account.py -k lost_its_ledger'),
     # A private sweep has no seed, by no way.
     Fault('tasks/sweep.py', 'if options.private and seed is not None:', 'if False:',
           'tests/tasks/test_sweep.py -k private'),

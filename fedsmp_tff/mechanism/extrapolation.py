@@ -42,4 +42,7 @@ def step(
   signal = energy - tf.reduce_sum(variance)
   signal = tf.reduce_max([signal, deviation, clipped_energy / clients_per_round])
   length = tf.sqrt(signal * tf.maximum(energy, signal))
-  return tf.maximum(tf.math.divide_no_nan(clipped_energy, 2 * length), 1.0)
+  factor = tf.math.divide_no_nan(clipped_energy, 2 * length)
+  # Squares of a huge C are infinite.
+  factor = tf.where(tf.math.is_finite(factor), factor, 1.0)
+  return tf.clip_by_value(factor, 1.0, max(1.0, clients_per_round / 2))

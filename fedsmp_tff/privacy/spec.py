@@ -178,7 +178,9 @@ class PrivacySpec:
     >>> round(spec.epsilon(), 2)
     0.75
 
-    If all clients take part in fixed-size rounds, dp-accounting's PLD accountant assumes twice the
+    Always pass `neighboring_relation`: with dp-accounting's default, epsilon of fixed-size rounds is
+    too small. Its RDP accountant supports neither these rounds nor rounds with fewer slots than
+    clients. If all clients take part in fixed-size rounds, dp-accounting's PLD accountant assumes twice the
     sensitivity, so its epsilon is larger than `epsilon()`.
 
     Args:

@@ -295,7 +295,9 @@ def make_run(
   # Written so that NaN, which compares false, is refused.
   if not all(0 <= accuracy <= 1 for accuracy in curve['test_accuracy']):
     raise ValueError('an accuracy is not from 0 to 1')
-  rounds = curve['round']
+  rounds, uplink = curve['round'], curve['uplink_megabytes']
+  if not all(np.isfinite(uplink)) or any(uplink < 0) or any(rounds % 1):
+    raise ValueError('a round is not a whole number, or an uplink is not a finite one from 0')
   if not (len(rounds) and all(np.diff(rounds) > 0) and 0 <= rounds[0] and rounds[-1] <= rounds_done):
     raise ValueError(f'the evaluated rounds do not increase from 0 to {rounds_done}')
   reported = {name: config[name] for name in _REPORTED}

@@ -105,6 +105,8 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
 def accuracy_text(found: dict[str, Any], settings: settings_lib.RunSettings) -> str:
   """Returns the accuracy in a summary, and the gain if it is known, with what it is a gain over."""
   accuracy = f'{100 * found["final_test_accuracy"]:.2f} %'
+  if found.get('test_outside_guarantee'):
+    accuracy += ' (OUTSIDE the guarantee)'
   if 'gain' not in found:
     return accuracy
   baseline = 'random weights'

@@ -24,8 +24,6 @@ from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
-# Patterns of files, any of which shows that a directory is of a run.
-SIGNS = (CONFIG, SUMMARY, WEIGHTS, tables.METRICS, tables.TIMINGS, 'privacy_ledger*.jsonl')
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 _OPTIONAL_INT = (int, type(None))

@@ -80,6 +80,14 @@ class TestCohort:
     with pytest.raises(ValueError, match='participant -1 is'):
       fedsmp_tff.cohort([-1], data)
 
+  def test_a_client_that_participates_twice_is_refused(self):
+    data = [tf.data.Dataset.range(i) for i in range(10)]
+    for client_data in (data, lambda number: number):
+      with pytest.raises(ValueError, match='has 3 clients, but 2 different ones'):
+        fedsmp_tff.cohort([3, 7, -11, 3, -11], client_data)
+    with pytest.raises(TypeError, match='float'):
+      fedsmp_tff.cohort([3.2, 3.9], data)
+
   def test_two_clients_of_one_id_are_refused(self):
     # Epsilon is of one client: a person who is two would have twice the influence.
     data = tff.simulation.datasets.ClientData.from_clients_and_tf_fn(

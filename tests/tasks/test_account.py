@@ -1,7 +1,10 @@
 """Tests of the command `python -m tasks.account`."""
 
+import os
+import pathlib
 import re
 import sys
+import tempfile
 import types
 
 import pytest
@@ -10,6 +13,8 @@ from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
+from tasks import errors
+from tasks.training import run_search
 from tests.support import commands
 from tests.support import malformed_ledgers
 from tests.support import runs_on_disk
@@ -204,7 +209,7 @@ class TestLedger:
     assert status == 0, err
     assert re.search(rf'^Quote epsilon = {epsilon:.4g}, by poisson_pld', out, re.MULTILINE), out
     assert out.count(' sampling, r = 100') == 5
-    found = account._run_dirs([str(root)])
+    found = run_search.run_dirs([str(root)])
     assert {*found} == {*map(str, paths)} and len(found) == 5
 
   def test_a_run_of_a_sweep_that_lost_its_ledger_is_refused(self, tmp_path, capsys):
@@ -218,9 +223,49 @@ class TestLedger:
       (other / name).unlink()
       other.rmdir()
     # It has rounds, of which none says that it counts.
-    runs_on_disk.write(tmp_path / 'lost', [0.5, 0.6])
+    lost = runs_on_disk.write(tmp_path / 'lost', [0.5, 0.6])
+    for name, lost_too in (
+        ('weights.npz', ()), ('weights.npz', ('metrics.csv', 'timings.csv')),
+        ('checkpoints/round_12.npz', ('weights.npz',)), ('privacy_ledger.1.jsonl', ()),
+    ):
+      (lost / name).parent.mkdir(exist_ok=True)
+      (lost / name).write_bytes(
+          (tmp_path / '0' / 'privacy_ledger.jsonl').read_bytes() if 'ledger' in name else b''
+      )
+      for other in lost_too:
+        (lost / other).unlink()
+      status, out, err = self._account(capsys, tmp_path)
+      assert status == 2 and 'lost has no privacy_ledger.jsonl' in err and 'VALID' not in out
+
+  def test_a_sweep_with_a_run_that_cannot_be_read_is_refused(self, tmp_path, capsys):
+    self._runs(tmp_path, (5, {}), (5, {}))
+    (tmp_path / 'elsewhere').symlink_to(tmp_path / 'gone')
     status, out, err = self._account(capsys, tmp_path)
-    assert status == 2 and 'lost has no privacy_ledger.jsonl' in err and 'VALID' not in out
+    assert status == 2 and 'elsewhere can\'t be read (No such file' in err and 'VALID' not in out
+    (tmp_path / 'elsewhere').unlink()
+
+  def test_a_sweep_with_a_directory_that_cannot_be_read_is_refused(self):
+    with tempfile.TemporaryDirectory() as root:
+      hidden = pathlib.Path(root) / 'hidden'
+      hidden.mkdir(mode=0)
+      os.chmod(root, 0o755)
+      user = os.geteuid()
+      try:
+        if not user:  # Root may read what modes forbid.
+          os.seteuid(65534)
+        with pytest.raises(errors.InputError, match=r'hidden can.t be read \(Permission denied\)'):
+          run_search.run_dirs([root])
+      finally:
+        os.seteuid(user)
+
+  def test_a_run_of_a_sweep_that_is_gone_is_told(self, tmp_path, capsys):
+    self._runs(tmp_path, (5, {}))
+    (tmp_path / '.locks').mkdir()
+    for name in ('0', 'removed'):
+      (tmp_path / '.locks' / name).touch()
+    status, out, _ = self._account(capsys, tmp_path)
+    assert status == 0 and out.count('begun, and gone; epsilon does NOT count its rounds') == 1
+    assert f'{tmp_path}/removed: begun, and gone' in out
 
   def test_a_run_of_a_sweep_before_its_first_round_is_told(self, tmp_path, capsys):
     self._runs(tmp_path, (5, {}))

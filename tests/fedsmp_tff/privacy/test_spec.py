@@ -149,6 +149,12 @@ class TestDpEvent:
     with pytest.raises(dp_accounting.UnsupportedEventError):
       epsilon(_spec(sampling='fixed_size'))
 
+  def test_dp_event_of_fixed_size_rounds_needs_the_neighboring_relation(self):
+    # dp-accounting's default is another relation, with too small an epsilon, as the docstring says.
+    spec = _spec(sampling='fixed_size')
+    wrong = dp_accounting.pld.PLDAccountant().compose(spec.dp_event(7)).get_epsilon(_DELTA)
+    assert wrong < 0.99 * spec.epsilon(rounds=7)
+
   def test_dp_event_of_no_rounds_costs_nothing(self):
     accountant = dp_accounting.pld.PLDAccountant(_spec().neighboring_relation)
     assert accountant.compose(_spec().dp_event(0)).get_epsilon(_DELTA) == 0

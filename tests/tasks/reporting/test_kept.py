@@ -141,6 +141,7 @@ class TestExecution:
       ('runs.json', '[', '{'), ('runs.json', '[', '[' * 100_000), ('runs.json', '[', '[3,'),
       ('curves.csv', 'a,1,0.2', 'a,1,1.2'), ('curves.csv', 'a,1,0.2', 'a,1,nan'),
       ('curves.csv', 'a,1,0.2', 'a,0,0.2'), ('curves.csv', 'a,1,0.2', 'a,2,0.2'),
+      ('curves.csv', 'a,1,0.2', 'a,0.5,0.2'), ('curves.csv', '5e-05', 'inf'),
       ('curves.csv', 'a,0,0.1', 'a,-1,0.1'), ('curves.csv', 'a,1,0.2', 'b,1,0.2'),
       ('curves.csv', 'a,1,0.2', 'a,1,\0'), ('curves.csv', 'a,1,0.2', 'a,1,0.2,3'),
       ('curves.csv', 'accuracy', 'other'), ('curves.csv', 'run,', 'other,'),

@@ -1,0 +1,76 @@
+"""Finds the directories of runs, and runs whose ledgers are missing."""
+
+from collections.abc import Iterable, Iterator
+import errno
+import fnmatch
+import glob
+import os
+import pathlib
+
+from tasks import errors
+from tasks.training import run_directory
+from tasks.training import tables
+
+# What a run leaves behind once its rounds have begun, besides its ledger.
+_LEFT_BY_ROUNDS = (
+    run_directory.SUMMARY, run_directory.WEIGHTS, tables.METRICS, tables.TIMINGS,
+)
+_ROUND_CHECKPOINTS = f'{run_directory.CHECKPOINTS}/round_[1-9]*'
+# Patterns of files, any of which shows that a directory is of a run.
+_SIGNS = (run_directory.CONFIG, *_LEFT_BY_ROUNDS, 'privacy_ledger*.jsonl')
+
+
+def run_dirs(paths: Iterable[str]) -> list[str]:
+  """Returns the directories of all runs in and below directories, each once.
+
+  A directory with any file of a run is of a run, so that a run that lost its ledger is not left out.
+
+  Raises:
+    InputError: If a directory can't be read, or a link leads nowhere.
+  """
+  found = {}
+  for path in paths:
+    below = sorted(_run_dirs_below(path)) if os.path.isdir(path) else []
+    for run_dir in below or [path]:
+      found.setdefault(os.path.realpath(run_dir), run_dir)
+  return [*found.values()]
+
+
+def _run_dirs_below(path: str) -> Iterator[str]:
+  """Yields the directories of runs in and below a directory; refuses what it cannot look into."""
+  def refuse(error):
+    raise errors.InputError(
+        f'{error.filename} can\'t be read ({error.strerror}), and a run in it would not be counted.'
+        ' Make it readable, or name the directory of each run.'
+    )
+
+  seen = set()
+  for directory, subdirectories, files in os.walk(path, onerror=refuse, followlinks=True):
+    if (real := os.path.realpath(directory)) in seen:
+      subdirectories.clear()
+      continue
+    seen.add(real)
+    for file in files:
+      name = os.path.join(directory, file)
+      if os.path.islink(name) and not os.path.exists(name):
+        refuse(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name))
+    if any(fnmatch.filter(files, sign) for sign in _SIGNS):
+      yield directory
+
+
+def gone(path: str) -> list[str]:
+  """Returns the directories of a sweep's runs that had begun, by their locks, and are not there."""
+  names = (os.path.basename(lock) for lock in glob.glob(f'{glob.escape(path)}/.locks/*'))
+  return [run_dir for name in sorted(names) if not os.path.exists(run_dir := f'{path}/{name}')]
+
+
+def is_without_rounds(run_dir: str) -> bool:
+  """Returns whether a run needs no ledger: no round has begun, or the run has no rounds."""
+  path = pathlib.Path(run_dir)
+  try:
+    config = run_directory.read_config(path)
+  except (OSError, ValueError):
+    return False
+  left = (path / name for name in _LEFT_BY_ROUNDS)
+  begun = any(file.exists() for file in left) or any(path.glob(_ROUND_CHECKPOINTS))
+  return not config['rounds'] or not begun
