@@ -223,8 +223,8 @@ FAULTS = (
           'return len(set(self.rounds))'),
     Fault(_LEDGER, 'if record.id in by_id:', 'if False:'),
     Fault(_LEDGER, "salt=b'fedsmp_tff: seed of a ledger'", 'salt=secrets.token_bytes(16)'),
-    Fault('tasks/training/reporters.py', 'report.rounds_charged if measured else 0, fast',
-          'report.rounds_done if measured else 0, fast',
+    Fault('tasks/training/reporters.py', 'report.rounds_charged if measured else 0)',
+          'report.rounds_done if measured else 0)',
           'tests/tasks/training/test_reporters.py -k lost'),
     Fault(_LEDGER, '(before + json.dumps(content)).encode()', 'json.dumps(content).encode()'),
     Fault(_LOOP, '''      draw = round_num if ledger is None else ledger.begin(round_num)
@@ -363,8 +363,8 @@ FAULTS = (
     # The outputs of clients, and the owners of data.
     Fault(_EXPERIMENT, '_check_public(settings, data)\n    sparsifier', 'sparsifier'),
     Fault(_EXPERIMENT,
-          '(not self.data.test_outside_guarantee and num >= len(self.data.test[0]))',
-          'num >= len(self.data.test[0])',
+          'is_all = not self.data.test_outside_guarantee and num >= len(self.data.test[0])',
+          'is_all = num >= len(self.data.test[0])',
           'tests/tasks/training/test_experiment.py -k shows_only'),
     Fault(_EXPERIMENT, 'if show is None or self.data.test_outside_guarantee:', 'if show is None:'),
     Fault('fedsmp_tff/runtime/ray_worker.py', 'if self._round != round_key:',
