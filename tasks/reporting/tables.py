@@ -87,7 +87,8 @@ def _own_settings(group: results.Group) -> list[str]:
 
 def markdown(tables: Sequence[cells.Table], figures: Mapping[str, mpl_figure.Figure]) -> str:
   """Returns tables, and figures by the names of their files without suffix, as Markdown."""
-  parts = ['# Results compared with the paper', _ABOUT]
+  has_paper_rows = any(table.title.startswith('Table ') for table in tables)
+  parts = [f'# Results{" compared with the paper" * has_paper_rows}', _ABOUT]
   parts += [f'![{figure.get_suptitle()}]({name}.png)' for name, figure in figures.items()]
   for table in tables:
     lines = [list(table.rows[0]), ['---'] * len(table.rows[0])]
