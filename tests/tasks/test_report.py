@@ -110,8 +110,9 @@ class TestExecution:
         },
     ]
     assert (
-        'from the paper: scaled 20.00 over the 1 p that both have; unscaled 6.04 over the 1 p that'
-        ' both have; scaled 12.00 over its 2 p; unscaled 6.04 over its 1 p.'
+        'from the paper: scaled 20.00 points over the 1 values of p that both have; unscaled 6.04'
+        ' points over the 1 values of p that both have; scaled 12.00 points over its own 2; unscaled'
+        ' 6.04 points over its own 1.'
     ) in text
 
   def test_one_reading_alone_has_no_table_of_both(self, tmp_path, runs):
@@ -154,7 +155,7 @@ class TestExecution:
         ('DP-FedAvg', '1', '1', '1 of 1', '0.01', '', '', ''),
         ('FedAvg', '1', '1', '1 of 1', '0.01', '75.0', '', ''),
     ]
-    assert 'both are known to one interval between evaluations' in text
+    assert 'may have been reached up to one interval earlier' in text
 
   def test_without_dp_fedavg_no_saving(self, tmp_path, runs):
     runs('a', [0.1, 0.8, 0.8], rounds='all')
