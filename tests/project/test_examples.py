@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from docs.examples import local_only
+from docs.examples import plain_dp_fedavg
 from docs.examples import scattering
 from tasks import datasets
 from tasks.datasets import shakespeare
@@ -48,6 +49,26 @@ def test_the_private_run_learns_within_its_epsilon_and_the_audit_agrees(tmp_path
   (ledger,) = tmp_path.rglob('privacy_ledger.jsonl')
   rounds = re.search(r'ROUNDS = \d+, (\d+)', (_EXAMPLES / 'one_file.py').read_text())[1]
   assert len(ledger.read_text().splitlines()) == 1 + int(rounds)
+
+
+@pytest.mark.parametrize('skip', [False, True])
+def test_an_update_that_overflows_ends_the_plain_run_or_is_left_out(
+    tmp_path, monkeypatch, capsys, skip
+):
+  small_data.write_fashion_mnist(tmp_path / 'data')
+  arguments = [f'--data_dir={tmp_path / "data"}', '--rounds=2', '--rounds_per_evaluation=1']
+  evaluated = []
+  monkeypatch.setattr(plain_dp_fedavg, '_RATE', 1e30)
+  load = plain_dp_fedavg._Trainer.load
+  monkeypatch.setattr(
+      plain_dp_fedavg._Trainer, 'load',
+      lambda self, flat, *args: (evaluated.append(flat.copy()), load(self, flat, *args)),
+  )
+  monkeypatch.setattr(sys, 'argv', ['plain', *arguments, *['--skip'] * skip])
+  plain_dp_fedavg.main()
+  out = capsys.readouterr().out
+  assert out.count(': accuracy ') == 3 and 'round 0: updates of ' in out
+  assert np.isfinite(evaluated[-1]).all() == skip
 
 
 def test_the_features_of_scattering_train_a_last_layer(tmp_path):
