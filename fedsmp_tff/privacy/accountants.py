@@ -250,7 +250,8 @@ class _Pld(Accountant):
     step = pld.grid_step(components)  # Of the common grid of all rounds' losses.
     bounds = [pld.unsampled([(params.unsampled_noise_multiplier, num) for params, num in rounds])]
     if step < pld.MAX_USEFUL_STEP:
-      bounds.append(pld.composed_epsilon_fn([(self.loss(params, step), num) for params, num in rounds]))
+      losses = [(self.loss(params, step), num) for params, num in rounds]
+      bounds.append(pld.composed_epsilon_fn(losses))
     return lambda delta: self.rdp(min(b(delta) for b in bounds)).epsilon(rounds, delta)
 
 

@@ -265,7 +265,7 @@ class PrivacySpec:
       return spec.epsilon(accountant)
 
     sigma = calibration.find_sigma(epsilon_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
-    if epsilon_fn(sigma) > epsilon and sigma == _SIGMA_RANGE[1]:
+    if sigma == _SIGMA_RANGE[1] and epsilon_fn(sigma) > epsilon:
       more_bits = '' if gaussian or noisiest.bits is None else ', raise `bits`'
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'

@@ -102,16 +102,6 @@ def rows() -> tuple[Row, ...]:
   )
 
 
-def flags_of(row: Row) -> tuple[str, ...]:
-  """Returns the flags with which `tasks.run` reproduces a row."""
-  flags = _flags(row.task, row.algorithm)
-  if row.p < 1:
-    flags.append(f'--p={row.p:g}')
-  if row.noise_multiplier is not None:
-    flags.append(f'--noise_multiplier={row.noise_multiplier:g}')
-  return tuple(flags)
-
-
 @functools.cache
 def settings_of(task: str) -> settings_lib.RunSettings:
   """Returns the settings of DP-FedAvg in a task's file of flags."""

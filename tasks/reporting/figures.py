@@ -307,7 +307,8 @@ def _finish(
     is_seeded = any(group.config['seed'] is not None for group in private)
     note += f'; epsilon ({"simulated" if is_seeded else "valid"}): {_range(epsilons)}'
   if any(group.config['sampled'] for group in groups):
-    note += '; between the first and the last round, accuracy is the initial one plus the gain on a sample'
+    note += '; between the first and the last round, accuracy is the initial one plus the gain on a'
+    note += ' sample'
   if any(len(group.runs) > 1 for group in groups):
     note += f'; bands and bars: one {spread} over seeds'
   note = textwrap.fill(note, _CHARACTERS_PER_LINE)
