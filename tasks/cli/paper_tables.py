@@ -102,6 +102,11 @@ def rows() -> tuple[Row, ...]:
   )
 
 
+def summaries() -> list[Row]:
+  """Returns the rows of Tables 1 to 3, which have the paper's main setting of each task."""
+  return [row for row in rows() if row.table in SUMMARIES]
+
+
 @functools.cache
 def settings_of(task: str) -> settings_lib.RunSettings:
   """Returns the settings of DP-FedAvg in a task's file of flags."""

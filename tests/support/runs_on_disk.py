@@ -46,6 +46,8 @@ def write(
           else None
       ),
   )
+  # Less noise than the paper's costs more.
+  sigma = config['privacy'] and (config['privacy']['noise_multiplier'] or 1.4)
   path.mkdir(parents=True)
   (path / 'config.json').write_text(json.dumps(config))
   write_csv(path / 'metrics.csv', [
@@ -53,7 +55,7 @@ def write(
           'round': i,
           'test_loss': '' if accuracy is None else 1 - accuracy,
           'test_accuracy': '' if accuracy is None else accuracy,
-          **({'epsilon': 0.1 * i, 'epsilon_paper': 0.2 * i} if config['privacy'] else {}),
+          **({'epsilon': 0.14 / sigma * i, 'epsilon_paper': 0.28 / sigma * i} if sigma else {}),
           'uplink_megabytes': 0.01 * p * i,
       }
       for i, accuracy in enumerate(accuracies)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.cli import grids
+from tasks.reporting import canvas
 from tasks.reporting import figures
 from tasks.reporting import results
 from tests.support import runs_on_disk
@@ -138,8 +139,22 @@ class TestComputation:
         )
     ])['rounds'].axes[0]
     heights = sorted(text.xyann[1] for text in axes.texts if ' %' in text.get_text())[-5:]
-    assert min(np.diff(heights)) == pytest.approx(figures._LABEL_HEIGHT)
+    assert min(np.diff(heights)) == pytest.approx(canvas.LABEL_HEIGHT)
     assert 0 <= heights[0] and heights[-1] <= 1
+
+  def test_over_epsilon_a_line_joins_runs_that_differ_in_epsilon_alone(self, make):
+    drawn = make(
+        dict(accuracies=[0.1, 0.7], noise_multiplier=0.7, seed=1),
+        dict(accuracies=[0.1, 0.5], noise_multiplier=0.7, seed=2),
+        dict(accuracies=[0.1, 0.4], noise_multiplier=1.4),
+        # Alone at its epsilon, since its clip differs; without noise; of zero rounds.
+        dict(accuracies=[0.1, 0.9], noise_multiplier=2.8, clip=0.5),
+        dict(accuracies=[0.1, 0.9], algorithm='fedavg'),
+        dict(accuracies=[0.4], algorithm='public_only'),
+    )
+    (axes,) = drawn['epsilon'].axes
+    assert _curves(axes) == [pytest.approx(np.array([[0.1, 0.2], [40, 60]]))]
+    assert _labels(axes) == ['Fed-SMP top-k, p = 0.005: 60.0 %']
 
   def test_over_p_with_and_without_noise(self, make):
     figure = make(
