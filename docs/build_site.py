@@ -53,7 +53,7 @@ def _command(name: str) -> str:
 def _stage() -> None:
   """Writes the Markdown of all pages; imports no TensorFlow."""
   shutil.rmtree(_STAGED, ignore_errors=True)
-  shutil.copytree(_DOCS, _STAGED, ignore=shutil.ignore_patterns('build_site.py', '__pycache__'))
+  shutil.copytree(_DOCS, _STAGED, ignore=shutil.ignore_patterns('build_site.py', 'draw.py', '__pycache__'))
   pages = {f'tutorials/{path.stem}': _notebook(path) for path in _DOCS.glob('tutorials/*.ipynb')}
   pages['index'] = pathlib.Path('README.md').read_text(encoding='utf-8').replace('](docs/', '](')
   files = sorted(pathlib.Path('tasks').glob('*.py'))

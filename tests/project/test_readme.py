@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from docs.figures import draw
 from tasks.cli import settings
 from tests.support import leaks
 
@@ -74,5 +75,7 @@ def test_its_pictures_and_files_exist():
       assert (path.parent / target).exists(), (path, target)
 
 
-def test_the_readme_fits_on_three_screens():
-  assert len(_README.encode()) < 10_000
+@pytest.mark.parametrize('name, draw', [('headline', draw.headline), ('round', draw.one_round)])
+def test_the_kept_figures_are_what_the_script_draws(name, draw):
+  kept = _ROOT / 'docs/figures' / f'{name}.svg'
+  assert kept.read_text(encoding='utf-8') == draw()

@@ -1,0 +1,168 @@
+"""Draws the two figures of the README from kept results: `python docs/figures/draw.py`.
+
+Both are SVG files without a font or a script of their own. Colors follow the reader's choice of a
+light or a dark page.
+"""
+
+import csv
+import math
+import pathlib
+
+_HERE = pathlib.Path(__file__).parent
+_CELLS = _HERE.parent / 'results/main/fashion_mnist_head/cells.csv'
+
+# The colors of the same methods in the figures of `tasks.report`, lighter on a dark page.
+_STYLE = """
+  text { font: 13px system-ui, sans-serif; fill: #1f2328; }
+  .small { font-size: 11.5px; fill: #59636e; }
+  .strong { font-weight: 600; }
+  .line { stroke: #59636e; fill: none; }
+  .grid { stroke: #d1d9e0; }
+  .box { fill: #f6f8fa; stroke: #8c959f; }
+  .fedsmp_topk { fill: #0072b2; stroke: #0072b2; }
+  .fedsmp_randk { fill: #d55e00; stroke: #d55e00; }
+  .dp_fedavg { fill: #1f2328; stroke: #1f2328; }
+  .fedavg { fill: #7f7f7f; stroke: #7f7f7f; }
+  .on { fill: #0072b2; }
+  .off { fill: #d1d9e0; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3; }
+    .small { fill: #9198a1; }
+    .line { stroke: #9198a1; }
+    .grid { stroke: #3d444d; }
+    .box { fill: #151b23; stroke: #656c76; }
+    .fedsmp_topk { fill: #56b4e9; stroke: #56b4e9; }
+    .fedsmp_randk { fill: #f0883e; stroke: #f0883e; }
+    .dp_fedavg { fill: #e6edf3; stroke: #e6edf3; }
+    .fedavg { fill: #9198a1; stroke: #9198a1; }
+    .on { fill: #56b4e9; }
+    .off { fill: #3d444d; }
+  }
+"""
+_TITLES = {
+    'fedsmp_topk': 'Fed-SMP top-k', 'fedsmp_randk': 'Fed-SMP rand-k', 'dp_fedavg': 'DP-FedAvg',
+    'fedavg': 'FedAvg, no privacy',
+}
+_MARKS = {  # Around (0, 0).
+    'fedsmp_topk': '<circle r="5"/>', 'fedsmp_randk': '<rect x="-4.5" y="-4.5" width="9" height="9"/>',
+    'dp_fedavg': '<path d="M0-6.5 6.5 0 0 6.5-6.5 0z"/>', 'fedavg': '<path d="M-6-5 6-5 0 6z"/>',
+}
+
+
+def _svg(width: int, height: int, title: str, parts: list[str]) -> str:
+  return '\n'.join([
+      f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
+      f'<title>{title}</title>', f'<style>{_STYLE}</style>', *parts, '</svg>', '',
+  ])
+
+
+def _text(x: float, y: float, text: str, anchor: str = 'start', kind: str = '') -> str:
+  return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{text}</text>'
+
+
+def _line(x0: float, y0: float, x1: float, y1: float, kind: str, more: str = '') -> str:
+  return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" class="{kind}" {more}/>'
+
+
+def headline() -> str:
+  """Returns accuracy over the uplink on the last layer of Fashion-MNIST, over five seeds."""
+  with open(_CELLS, encoding='utf-8', newline='') as file:
+    rows = [row for row in csv.DictReader(file) if row['algorithm'] in (*_TITLES, 'public_only')]
+  left, top, width, height, low, high = 56, 16, 560, 270, 82.5, 88.0
+  megabytes = (0.0015, 0.06)
+
+  def x_of(value: float) -> float:
+    first, last = map(math.log, megabytes)
+    return left + width * (math.log(value) - first) / (last - first)
+
+  def y_of(value: float) -> float:
+    return top + height * (high - value) / (high - low)
+
+  parts = []
+  for percent in range(83, 89):
+    parts += [
+        _line(left, y_of(percent), left + width, y_of(percent), 'grid'),
+        _text(left - 8, y_of(percent) + 4, str(percent), 'end', 'small'),
+    ]
+  for value in (0.002, 0.005, 0.01, 0.02, 0.05):
+    parts += [
+        _line(x_of(value), top + height, x_of(value), top + height + 5, 'line'),
+        _text(x_of(value), top + height + 20, f'{value:g}', 'middle', 'small'),
+    ]
+  parts += [
+      _line(left, top + height, left + width, top + height, 'line'),
+      _text(left + width / 2, top + height + 40, 'uplink per client over the run (MB)', 'middle'),
+      f'<g transform="translate(14 {top + height / 2}) rotate(-90)">'
+      f'{_text(0, 0, "test accuracy (%)", "middle")}</g>',
+  ]
+  for row in rows:
+    mean, spread = map(float, row['final (%)'].split(' ± '))
+    if row['algorithm'] == 'public_only':
+      parts += [
+          _line(left, y_of(mean), left + width, y_of(mean), 'line', 'stroke-dasharray="6 4"'),
+          _text(left + 8, y_of(mean) - 7, f'public images alone: {mean:.1f} %', kind='small'),
+      ]
+      continue
+    x, p = x_of(float(row['uplink (MB)'])), float(row['p'])
+    label = _TITLES[row['algorithm']] + (f', p = {p:.1g}' if p < 1 else '')
+    kind = row['algorithm']
+    parts += [
+        f'<g class="{kind}">',
+        _line(x, y_of(mean - spread), x, y_of(mean + spread), kind, 'stroke-width="1.5"'),
+        f'<g transform="translate({x:.1f} {y_of(mean):.1f})">{_MARKS[kind]}</g></g>',
+        _text(x + 12, y_of(mean) + 4, label),
+    ]
+  title = 'Test accuracy over the uplink at epsilon = 1.01 on Fashion-MNIST, by method'
+  return _svg(760, 335, title, parts)
+
+
+def one_round() -> str:
+  """Returns a drawing of one round: three clients and a dummy, one mask, one secure sum."""
+  parts = [
+      '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
+      ' orient="auto"><path d="M0 0 8 4 0 8z" class="line" style="fill: #8c959f"/></marker></defs>'
+  ]
+
+  def box(x: float, y: float, width: float, height: float) -> str:
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" class="box"/>'
+
+  def arrow(x0: float, y0: float, x1: float, y1: float) -> str:
+    return _line(x0, y0, x1, y1, 'line', 'marker-end="url(#tip)"')
+
+  def cells(x: float, y: float, selected: tuple[int, ...], count: int = 12) -> list[str]:
+    return [
+        f'<rect x="{x + 9 * i}" y="{y}" width="8" height="8"'
+        f' class="{"on" if i in selected else "off"}"/>'
+        for i in range(count)
+    ]
+
+  mask = (1, 4, 5, 9)
+  parts += [
+      box(10, 96, 150, 120), _text(85, 120, 'Server', 'middle', 'strong'),
+      _text(85, 142, 'weights: d coordinates', 'middle', 'small'), *cells(31, 152, ()),
+      _text(85, 182, 'mask: k of them', 'middle', 'small'), *cells(31, 192, mask),
+  ]
+  for row, name in enumerate(('Client', 'Client', 'Client', 'Dummy')):
+    y = 20 + 74 * row
+    text = 'has no data, sends its share of the noise'
+    if row < 3:
+      text = 'trains, selects k, clips to C, adds noise'
+    parts += [
+        arrow(162, 156, 226, y + 30), box(230, y, 250, 60),
+        _text(242, y + 22, name, kind='strong'), *cells(360, y + 13, mask if row < 3 else ()),
+        _text(242, y + 46, text, kind='small'), arrow(482, y + 30, 554, 156),
+    ]
+  parts += [
+      box(558, 96, 190, 120), _text(653, 120, 'Secure sum', 'middle', 'strong'),
+      _text(653, 144, 'k integers, all that the', 'middle', 'small'),
+      _text(653, 160, 'server sees of the clients', 'middle', 'small'),
+      _text(653, 186, 'noise in the sum: sigma C', 'middle', 'small'),
+      '<path d="M653 218 V330 H85 V220" class="line" marker-end="url(#tip)"/>',
+      _text(370, 348, 'The server decodes the sum, divides by r, and updates the k coordinates.', 'middle'),
+  ]
+  return _svg(760, 360, 'One round of Fed-SMP', parts)
+
+
+if __name__ == '__main__':
+  for name, draw in {'headline': headline, 'round': one_round}.items():
+    (_HERE / f'{name}.svg').write_text(draw(), encoding='utf-8')
