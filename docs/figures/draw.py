@@ -1,6 +1,6 @@
-"""Draws the two figures of the README from kept results: `python docs/figures/draw.py`.
+"""Draws the figures of the README and of the results from kept cells: `python docs/figures/draw.py`.
 
-Both are SVG files without a font or a script of their own. Colors follow the reader's choice of a
+They are SVG files without a font or a script of their own. Colors follow the reader's choice of a
 light or a dark page.
 """
 
@@ -9,7 +9,7 @@ import math
 import pathlib
 
 _HERE = pathlib.Path(__file__).parent
-_CELLS = _HERE.parent / 'results/main/fashion_mnist_head/cells.csv'
+_RESULTS = _HERE.parent / 'results'
 
 # The colors of the same methods in the figures of `tasks.report`, lighter on a dark page.
 _STYLE = """
@@ -64,10 +64,25 @@ def _line(x0: float, y0: float, x1: float, y1: float, kind: str, more: str = '')
   return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" class="{kind}" {more}/>'
 
 
+def _cells(name: str) -> list[dict[str, str]]:
+  """Returns the rows of a kept cells.csv, which has several tables, with plain column names."""
+  rows = []
+  with open(_RESULTS / name / 'cells.csv', encoding='utf-8', newline='') as file:
+    for row in csv.reader(file):
+      if row[0] == 'table':
+        header = row
+      else:
+        rows.append(dict(zip(header, row)))
+  return [row for row in rows if 'algorithm' in row]
+
+
+def _mark(kind: str, x: float, y: float, more: str = '') -> str:
+  return f'<g class="{kind}" transform="translate({x:.1f} {y:.1f})" {more}>{_MARKS[kind]}</g>'
+
+
 def headline() -> str:
   """Returns accuracy over the uplink on the last layer of Fashion-MNIST, over five seeds."""
-  with open(_CELLS, encoding='utf-8', newline='') as file:
-    rows = [row for row in csv.DictReader(file) if row['algorithm'] in (*_TITLES, 'public_only')]
+  rows = _cells('main/fashion_mnist_head')
   left, top, width, height, low, high = 56, 16, 560, 270, 82.5, 88.0
   megabytes = (0.0015, 0.06)
 
@@ -107,13 +122,116 @@ def headline() -> str:
     label = _TITLES[row['algorithm']] + (f', p = {p:.1g}' if p < 1 else '')
     kind = row['algorithm']
     parts += [
-        f'<g class="{kind}">',
         _line(x, y_of(mean - spread), x, y_of(mean + spread), kind, 'stroke-width="1.5"'),
-        f'<g transform="translate({x:.1f} {y_of(mean):.1f})">{_MARKS[kind]}</g></g>',
-        _text(x + 12, y_of(mean) + 4, label),
+        _mark(kind, x, y_of(mean)), _text(x + 12, y_of(mean) + 4, label),
     ]
   title = 'Test accuracy over the uplink at epsilon = 1.01 on Fashion-MNIST, by method'
   return _svg(760, 335, title, parts)
+
+
+# The settings of `gains`: a label, and the grids with its rows.
+_SETTINGS = (
+    ('Fashion-MNIST, last layer', 'epsilon = 1.01', ('main/fashion_mnist_head',)),
+    ('Fashion-MNIST, scattering', 'epsilon = 1.01', ('main/scattering_components',)),
+    ('Fashion-MNIST, all layers', 'epsilon = 1.01', ('main/fashion_mnist',)),
+    ('Shakespeare, last layer', 'epsilon = 8', ('main/shakespeare_head', 'main/shakespeare_randk')),
+    ('Shakespeare, all layers', 'epsilon = 8', ('main/shakespeare_all_layers',)),
+)
+
+
+def gains() -> str:
+  """Returns what five seeds gain over pre-training, by setting and method; masks have p >= 0.05."""
+  left, top, width, row_height, high = 190, 44, 520, 44, 6.0
+  height = row_height * len(_SETTINGS)
+
+  def x_of(points: float) -> float:
+    return left + width * points / high
+
+  parts = []
+  for points in range(7):
+    parts += [
+        _line(x_of(points), top, x_of(points), top + height, 'line' if points == 0 else 'grid'),
+        _text(x_of(points), top + height + 20, str(points), 'middle', 'small'),
+    ]
+  label = 'points of test accuracy over pre-training on public data alone'
+  parts.append(_text(left + width / 2, top + height + 42, label, 'middle'))
+  for i, kind in enumerate(('fedsmp_topk', 'fedsmp_randk', 'dp_fedavg', 'fedavg')):
+    x = left + (0, 140, 290, 410)[i]
+    parts += [_mark(kind, x, 18), _text(x + 12, 22, _TITLES[kind])]
+  for i, (name, epsilon, grids) in enumerate(_SETTINGS):
+    y = top + row_height * (i + 0.5)
+    rows = [row for grid in grids for row in _cells(grid) if row['seeds'] == '5']
+    finals = [(row['algorithm'], float(row['final (%)'].split()[0]), row['p']) for row in rows]
+    (start,) = (final for kind, final, _ in finals if kind == 'public_only')
+    parts += [
+        _text(left - 14, y - 1, name, 'end'), _text(left - 14, y + 14, epsilon, 'end', 'small'),
+    ]
+    best = {}  # The best p of a mask.
+    for kind, final, _ in finals:
+      if kind in _MARKS:
+        best[kind] = max(final - start, best.get(kind, 0.0))
+    # One above the other, since some have the same gain.
+    for offset, kind in zip((-12, -4, 4, 12), ('fedavg', 'dp_fedavg', 'fedsmp_randk', 'fedsmp_topk')):
+      if kind in best:
+        parts.append(_mark(kind, x_of(best[kind]), y + offset))
+  title = 'Gain over pre-training alone, by setting and method, means over five seeds'
+  return _svg(760, top + height + 56, title, parts)
+
+
+def table_1() -> str:
+  """Returns Table 1 of the paper beside ours: best accuracy over p, rand-k in both readings."""
+  left, top, width, height, low, high = 56, 16, 500, 330, 10.0, 90.0
+
+  def x_of(p: float) -> float:
+    return left + width * (math.log(p) - math.log(0.001)) / -math.log(0.001)
+
+  def y_of(value: float) -> float:
+    return top + height * (high - value) / (high - low)
+
+  parts = []
+  for percent in range(10, 91, 10):
+    parts += [
+        _line(left, y_of(percent), left + width, y_of(percent), 'grid'),
+        _text(left - 8, y_of(percent) + 4, str(percent), 'end', 'small'),
+    ]
+  for p in (0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8):
+    parts.append(_text(x_of(p), top + height + 20, f'{p:g}', 'middle', 'small'))
+  parts += [
+      _text(left + width / 2, top + height + 42, 'compression ratio p', 'middle'),
+      f'<g transform="translate(14 {top + height / 2}) rotate(-90)">'
+      f'{_text(0, 0, "best accuracy (%)", "middle")}</g>',
+  ]
+  rows = [row for row in _cells('paper/table1') if row['table'].startswith('Table 1:')]
+  unscaled = [
+      row for row in _cells('paper/unscaled')
+      if row['table'].startswith('Table 1:') and row['best (%)']
+  ]
+  paper, ours = 'paper (best, %)', 'best (%)'
+  for name, kind, dash, chosen, column, label_y in (
+      ('top-k', 'fedsmp_topk', '', rows, ours, 80.5),
+      ('top-k, the paper', 'fedsmp_topk', '2 4', rows, paper, 75.5),
+      ('rand-k, scaled', 'fedsmp_randk', '', rows, ours, 85.5),
+      ('rand-k, the paper', 'fedsmp_randk', '2 4', rows, paper, 70.5),
+      ('rand-k, unscaled', 'fedsmp_randk', '9 4', unscaled, ours, 65.5),
+  ):
+    points = sorted(
+        (float(row['p']), float(row[column].split()[0])) for row in chosen
+        if row['algorithm'] == kind
+    )
+    path = ' '.join(f'{x_of(p):.1f},{y_of(value):.1f}' for p, value in points)
+    parts.append(
+        f'<polyline points="{path}" class="{kind}" style="fill: none" stroke-width="2"'
+        f' stroke-dasharray="{dash}"/>'
+    )
+    hollow = 'fill-opacity="0"' if 'paper' in name else ''
+    parts += [_mark(kind, x_of(p), y_of(value), hollow) for p, value in points]
+    key = left + width + 18
+    parts += [
+        _line(key, y_of(label_y), key + 34, y_of(label_y), kind,
+              f'stroke-width="2" stroke-dasharray="{dash}"'),
+        _text(key + 42, y_of(label_y) + 4, name),
+    ]
+  return _svg(760, top + height + 56, 'Best accuracy over p, ours and the paper\'s', parts)
 
 
 def one_round() -> str:
@@ -163,6 +281,8 @@ def one_round() -> str:
   return _svg(760, 360, 'One round of Fed-SMP', parts)
 
 
+FIGURES = {'headline': headline, 'round': one_round, 'gains': gains, 'table_1': table_1}
+
 if __name__ == '__main__':
-  for name, draw in {'headline': headline, 'round': one_round}.items():
+  for name, draw in FIGURES.items():
     (_HERE / f'{name}.svg').write_text(draw(), encoding='utf-8')

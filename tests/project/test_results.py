@@ -36,8 +36,8 @@ def _cells(path):
 
 def _tables(is_one):
   """Yields each table whose header `is_one`: header, rows and the rows of the cells.csv it names."""
-  for name in ('README.md', 'docs/results.md', 'docs/method.md'):
-    document = _ROOT / name
+  pages = sorted((_ROOT / 'docs/results').glob('*.md'))
+  for document in (_ROOT / 'README.md', _ROOT / 'docs/results.md', _ROOT / 'docs/method.md', *pages):
     linked = []
     for part in document.read_text(encoding='utf-8').split('\n\n'):
       linked = re.findall(r'\(([^()]*cells\.csv)\)', part) or linked
