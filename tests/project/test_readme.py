@@ -79,3 +79,16 @@ def test_its_pictures_and_files_exist():
 def test_the_kept_figures_are_what_the_script_draws(name):
   kept = _ROOT / 'docs/figures' / f'{name}.svg'
   assert kept.read_text(encoding='utf-8') == draw.FIGURES[name]()
+
+
+def test_the_messages_of_the_troubleshooting_page_exist():
+  sources = [_ROOT / 'Makefile', *(_ROOT / 'fedsmp_tff').rglob('*.py'), *(_ROOT / 'tasks').rglob('*.py')]
+  code = '\n'.join(path.read_text(encoding='utf-8') for path in sources)
+  # Literals that stand in several lines become one.
+  code = re.sub(r'''['"]\s*\n\s*f?['"]''', '', code)
+  page = (_ROOT / 'docs/troubleshooting.md').read_text(encoding='utf-8')
+  titles = re.findall(r'^\*\*`.*', page, re.MULTILINE)
+  messages = re.findall(r'\*\*`([^`]+)`\*\*', '\n'.join(titles))
+  assert len(messages) >= 9
+  for message in messages:
+    assert all(part in code for part in message.split('. ')), message
