@@ -167,17 +167,16 @@ class Mechanism:
   adaptive_clipping: Optional[adaptive_clipping_lib.AdaptiveClipping] = None
 
   def __post_init__(self):
-    # Each check is of the form `not (good)`: NaN compares false.
-    r = self.clients_per_round
-    errors.check_positive('clients_per_round', r)
-    for name, default in (('num_slots', r), ('min_reports', self.num_slots or r)):
-      if getattr(self, name) is None:
-        object.__setattr__(self, name, default)
-    num_slots = self.num_slots
     check = errors.check_value
+    r, norm, sigma = self.clients_per_round, self.clipping_norm, self.noise_multiplier
+    errors.check_positive('clients_per_round', r)
+    if self.num_slots is None:
+      object.__setattr__(self, 'num_slots', r)
+    if self.min_reports is None:
+      object.__setattr__(self, 'min_reports', self.num_slots)
+    num_slots, reports = self.num_slots, self.min_reports
     is_number = isinstance(num_slots, numbers.Integral) and num_slots >= r
     check(is_number, 'num_slots', f'an integer at least `clients_per_round`={r}', num_slots)
-    reports, norm, sigma = self.min_reports, self.clipping_norm, self.noise_multiplier
     check(1 <= reports <= num_slots, 'min_reports', f'from 1 to `num_slots`={num_slots}', reports)
     is_norm = norm is None or 0 < norm < math.inf
     check(is_norm, 'clipping_norm', 'positive and finite, or None (no clipping)', norm)

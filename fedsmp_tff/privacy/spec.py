@@ -109,8 +109,9 @@ class PrivacySpec:
   def mechanism(self) -> mechanism_lib.Mechanism:
     """Returns the mechanism for which epsilon is valid."""
     return mechanism_lib.Mechanism(
-        self.clients_per_round, self.clipping_norm, self.noise_multiplier, self.num_slots,
-        self.min_reports, self.noise,
+        clients_per_round=self.clients_per_round, clipping_norm=self.clipping_norm,
+        noise_multiplier=self.noise_multiplier, num_slots=self.num_slots,
+        min_reports=self.min_reports, noise=self.noise,
     )
 
   def record(self) -> dict[str, Any]:
