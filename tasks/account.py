@@ -206,7 +206,7 @@ def _account_for_runs(options: Options) -> None:
     print(library_errors.printable(
         f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
         f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
-        f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
+        f' {spec.noise_multiplier:g}, {spec.noise.name} noise, delta = {spec.delta:.4g};'
         f' {noise if spec.noise_multiplier else "no noise"}; initial weights:'
         f' {record.initial_weights or "not recorded"}'
     ))

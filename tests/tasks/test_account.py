@@ -183,6 +183,7 @@ class TestLedger:
     assert status == 0 and 'at delta = 0.001:' in out
     # The guarantee of integers depends on their number.
     status, out, _ = self._account(capsys, f'--ledger={third}')
+    assert 'sigma = 1.4, discrete_gaussian noise, delta' in out
     assert status == 0 and 'their number, p, sigma, r, n' in out
 
   def test_a_sweep_s_directory_is_all_of_its_runs_each_once(self, tmp_path, capsys):
