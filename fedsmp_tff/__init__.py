@@ -42,7 +42,8 @@ _NAMES = {
     'local_training': ('LocalTraining', 'examples_of'),
     'mechanism.adaptive_clipping': ('AdaptiveClipping',),
     'mechanism.channel': ('Channel', 'GaussianChannel', 'LatticeChannel'),
-    'mechanism.mechanism': ('Mechanism',),
+    'mechanism.integer_noise': ('DiscreteGaussian',),
+    'mechanism.mechanism': ('Gaussian', 'Mechanism'),
     'mechanism.state': ('FedSmpState', 'Release'),
     'metrics': ('no_client_metrics',),
     'privacy.spec': ('PrivacySpec',),
@@ -54,7 +55,8 @@ _NAMES = {
 }
 _PACKAGES = ('privacy', 'program', 'runtime', 'theory')
 _WITHOUT_TFF = (
-    'mechanism.adaptive_clipping', 'mechanism.mechanism', 'privacy', 'privacy.spec', 'theory',
+    'mechanism.adaptive_clipping', 'mechanism.integer_noise', 'mechanism.mechanism', 'privacy',
+    'privacy.spec', 'theory',
 )
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -78,8 +78,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
         `HybridTopK` need the model: use them in `fedsmp_tff.build_fed_smp`.
       mechanism: Options of the private sum, usually from `PrivacySpec.mechanism()`.
       seed: Seed of the public masks, not of the noise; None: a fresh seed at `initialize`.
-      make_channel: Function of a mechanism, the length of a client's vector and the scale d/k or 1
-        that returns a `Channel`.
+      make_channel: A `Channel`'s class, or a function of the same arguments that makes a channel.
       extrapolate: Whether to multiply the mean by a step after FedExP (`mechanism.extrapolation`),
         which follows from the release and takes the place of a server learning rate; with clipping.
 
@@ -119,7 +118,7 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
       TypeError: If `value_type` is not a structure of float32 and float64 tensors of known shapes,
         or `weight_type` is set.
       ValueError: If the sparsifier needs the model's weights (`TopK`), k exceeds d, or
-        `mechanism.num_values` is not the length of a client's vector.
+        `mechanism.noise.num_values` is not the length of a client's vector.
     """
     if weight_type is not None:
       raise TypeError(

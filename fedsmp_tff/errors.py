@@ -9,10 +9,28 @@ _MAX_CHARACTERS = 60
 _MAX_MAGNITUDE = 2**63
 
 
+def check_value(is_right: bool, name: str, rule: str, value: Any) -> None:
+  """Raises ValueError if an argument breaks a rule; NaN does, if `is_right` is of comparisons."""
+  if not is_right:
+    raise ValueError(f'`{name}` must be {rule}. Found {value}.')
+
+
 def check_positive(name: str, value: Any) -> None:
   """Raises ValueError if an argument is not a positive integer, of Python or NumPy."""
-  if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
-    raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
+  is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  check_value(is_integer and value >= 1, name, 'a positive integer', value)
+
+
+def convert_integers(options: Any, *names: str) -> None:
+  """Makes fields of a frozen dataclass Python's integers, since JSON does not take NumPy's.
+
+  Raises:
+    ValueError: If a field is neither None nor a positive integer.
+  """
+  for name in names:
+    if (value := getattr(options, name)) is not None:
+      check_positive(name, value)
+      object.__setattr__(options, name, int(value))
 
 
 def check_fields(record: Any, kinds: Mapping[str, Collection[type]]) -> None:

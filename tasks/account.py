@@ -206,7 +206,7 @@ def _account_for_runs(options: Options) -> None:
     print(library_errors.printable(
         f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
         f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
-        f' {spec.noise_multiplier:g}, {spec.noise} noise, delta = {spec.delta:.4g};'
+        f' {spec.noise_multiplier:g}, {spec.noise.name} noise, delta = {spec.delta:.4g};'
         f' {noise if spec.noise_multiplier else "no noise"}; initial weights:'
         f' {record.initial_weights or "not recorded"}'
     ))
@@ -228,7 +228,7 @@ def _account_for_runs(options: Options) -> None:
   if len({record.data for _, record in runs}) > 1:
     print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
   # The guarantee of integer noise depends on the number of values.
-  p = ' p,' if any(record.spec.lattice for _, record in runs) else ''
+  p = ' p,' if any(record.spec.noise.num_values for _, record in runs) else ''
   print(
       '\nall runs together, if they are on the same people, each a single client in each run, and'
       f' if\ntheir number,{p} sigma, r, n and T were fixed without results of these runs, at'

@@ -38,7 +38,9 @@ class Options:
   delta: float = _option(
       spec_lib.default_delta(_POPULATION), f'delta (default: n^-1.1 for n = {_POPULATION}).'
   )
-  noise: str = _option(mechanism_lib.GAUSSIAN, 'Kind of noise.', values=list(mechanism_lib.KINDS))
+  noise: str = _option(
+      mechanism_lib.Gaussian.name, 'Kind of noise.', values=list(mechanism_lib.NOISES)
+  )
   sparsifier: str = _option(
       'randk', 'Choice of coordinates. randk: random; released: by past releases.',
       values=['randk', 'released'],
@@ -60,9 +62,9 @@ def _main(options: Options) -> int:
     spec = spec_lib.PrivacySpec(
         population=_PARTICIPANTS, clients_per_round=_PARTICIPANTS, rounds=1,
         noise_multiplier=options.noise_multiplier, clipping_norm=1.0, delta=options.delta,
-        noise=options.noise, num_values=_VALUES,
+        noise=mechanism_lib.make_noise(options.noise, _VALUES),
     )
-    spec.mechanism().encoding(_VALUES)  # Raises if it would round the noise to zero.
+    spec.mechanism().encoding()  # Raises if it would round the noise to zero.
   # It imports TensorFlow, which --help and wrong flags need not wait for.
   from fedsmp_tff import runtime
 
@@ -75,7 +77,7 @@ def _main(options: Options) -> int:
   print(
       'one release without sampling, one client added or removed\n'
       f'  reported  epsilon = {claim:.4g} at delta = {spec.delta:.3g}, sigma ='
-      f' {spec.noise_multiplier:g}, {spec.noise} noise; {options.sparsifier} coordinates\n'
+      f' {spec.noise_multiplier:g}, {spec.noise.name} noise; {options.sparsifier} coordinates\n'
       f'  audited   epsilon > {audit.epsilon:.4g}{percentage}, confidence'
       f' {options.confidence:g}: canary {where}; {audit.method}\n'
       f'  {"REPORTED EPSILON REFUTED" if refuted else "not refuted"}',
@@ -105,9 +107,8 @@ def _scores(spec: spec_lib.PrivacySpec, options: Options) -> tuple[str, np.ndarr
   coordinates = state.coordinates.numpy()
   noise_seed = randomness.fresh_seed() if seed is None else tf.constant([seed, 0], tf.int64)
 
-  # XLA takes 0.01 ms per release, TensorFlow 0.5 ms. XLA lacks an inverse Fourier transform of
-  # complex128, which integer noise has.
-  compiled = tf.function(jit_compile=spec.noise == mechanism_lib.GAUSSIAN)
+  # XLA takes 0.01 ms per release, TensorFlow 0.5 ms.
+  compiled = tf.function(jit_compile=audited.channel.allows_xla)
 
   def released(updates, seed):
     """Returns the server's update, and the next round's coordinates."""

@@ -9,7 +9,7 @@ from typing import Any
 # What a user of a command calls the arguments of the library that are not flags by their own name.
 _WORDS = {
     'adaptive_clipping': '--clip_quantile', 'clipping_norm': '--clip',
-    'clipping_schedule': '--clip_schedule', 'compression_ratio': '--p',
+    'compression_ratio': '--p',
     'num_slots': 'the number of slots', 'population': 'the number of clients',
 }
 

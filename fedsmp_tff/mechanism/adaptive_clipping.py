@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
+from fedsmp_tff import errors
+
 _VOTES_STDDEV = 1 / 20  # Noise stddev of the sum of votes, divided by r (Andrew et al. 2021).
 _MOST_WEIGHT = 0.5
 
@@ -29,8 +31,7 @@ class AdaptiveClipping:
   def __post_init__(self):
     for name, most in (('quantile', 1.0), ('learning_rate', math.inf)):
       value = getattr(self, name)
-      if not 0 < value < most:
-        raise ValueError(f'`{name}` must be in (0, {most:g}). Found {value}.')
+      errors.check_value(0 < value < most, name, f'in (0, {most:g})', value)
 
   def vote_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
     """Returns the vote weight: noise stddev of the vote sum r / 20, or 2 sigma if that is more."""

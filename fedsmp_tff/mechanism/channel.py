@@ -1,13 +1,12 @@
 """Channels: turn a client's vector into noisy integers, and the sum of these into a vector.
 
-Bits, ranges and steps come from `mechanism.FixedPoint` and `integer_noise.Lattice`, which work
-without TensorFlow.
+Bits, ranges and steps are in the channel's encoding, `mechanism.FixedPoint` or
+`integer_noise.Lattice`, which works without TensorFlow.
 """
 
 import abc
 import collections
 from collections.abc import Callable, Sequence
-import dataclasses
 import math
 
 import numpy as np
@@ -27,23 +26,29 @@ class Channel(abc.ABC):
   """Adds a client's noise share, encodes, sums securely, and decodes.
 
   `FedSmpRound` passes the vector that the guarantee is about: of norm at most 1, in units of C
-  (unscaled without clipping). To use a custom channel, pass a function that makes it to
-  `FedSmpFactory` as `make_channel`. `PrivacySpec` accounts only for `GaussianChannel` and
-  `LatticeChannel`: you must prove the guarantee of any other channel.
+  (unscaled without clipping). To use a custom channel, pass its class to `FedSmpFactory` as
+  `make_channel`. `PrivacySpec` accounts only for `GaussianChannel` and `LatticeChannel`: you must
+  prove the guarantee of any other channel.
 
   Attributes:
+    mechanism: Options of the private sum.
+    encoding: `mechanism.encoding()`; its `wire_bits` are the bits per integer on the wire, its
+      `step` is the distance between adjacent representable values.
     num_values: Length of a client's vector.
     num_integers: Number of integers in a report.
-    wire_bits: Bits per integer on the wire.
-    step: Distance between adjacent representable values.
     dtype: Type of the integers.
+    allows_xla: Whether XLA may compile the TensorFlow functions.
   """
 
-  num_values: int
   num_integers: int
-  wire_bits: int
-  step: float
   dtype: tf.DType
+  allows_xla = True
+
+  def __init__(self, mechanism: mechanism_lib.Mechanism, num_values: int, scale: float = 1.0):
+    """Initializes the channel; `scale`: see `Mechanism.encoding`."""
+    self.mechanism = mechanism
+    self.encoding = mechanism.encoding(scale)
+    self.num_values = num_values
 
   @abc.abstractmethod
   def encode(self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor) -> tf.Tensor:
@@ -86,17 +91,8 @@ class Channel(abc.ABC):
     """Describes the encoding in one line; `unit` is appended to values."""
 
 
-@dataclasses.dataclass(frozen=True)
-class GaussianChannel(mechanism_lib.FixedPoint, Channel):
-  """Gaussian noise in real arithmetic, then fixed point, for an ordinary secure sum.
-
-  Attributes:
-    num_values: Length of a client's vector.
-    share_stddev: Standard deviation of one noise share, in units of C; 0: no noise.
-  """
-
-  num_values: int = 0
-  share_stddev: float = 0.0
+class GaussianChannel(Channel):
+  """Gaussian noise in real arithmetic, then fixed point, for an ordinary secure sum."""
 
   @property
   def num_integers(self) -> int:
@@ -104,83 +100,85 @@ class GaussianChannel(mechanism_lib.FixedPoint, Channel):
 
   @property
   def dtype(self) -> tf.DType:
-    return tf.int32 if self.wire_bits == 32 else tf.int64
+    return tf.int32 if self.encoding.wire_bits == 32 else tf.int64
 
   def encode(self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor) -> tf.Tensor:
     del public_seed
-    if self.share_stddev:
-      values += noise_shares.gaussian_share(self.num_values, self.share_stddev, seed)
-    inside = tf.clip_by_value(values, -self.value_bound, self.value_bound)
-    steps = tf.round(inside * (self.levels / self.value_bound))
-    return tf.cast(steps, self.dtype) + tf.constant(self.levels, self.dtype)
+    if stddev := self.mechanism.share_stddev:
+      values += noise_shares.gaussian_share(self.num_values, stddev, seed)
+    bound, levels = self.encoding.value_bound, self.encoding.levels
+    steps = tf.round(tf.clip_by_value(values, -bound, bound) * (levels / bound))
+    return tf.cast(steps, self.dtype) + tf.constant(levels, self.dtype)
 
   def decode_sum(
       self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
   ) -> tf.Tensor:
     del public_seed
-    offset = tf.cast(num_clients, self.dtype) * tf.constant(self.levels, self.dtype)
-    return tf.cast(total - offset, tf.float64) * self.step
+    offset = tf.cast(num_clients, self.dtype) * tf.constant(self.encoding.levels, self.dtype)
+    return tf.cast(total - offset, tf.float64) * self.encoding.step
 
   def secure_sum(self, reports: tff.Value) -> tff.Value:
-    most = collections.OrderedDict(values=self.max_input, participants=1)
+    most = collections.OrderedDict(values=self.encoding.max_input, participants=1)
     return tff.federated_secure_sum(reports, most)
 
   def sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n(list(values))
 
   def describe(self, unit: str) -> str:
+    bits, bound, step = self.encoding.bits, self.encoding.value_bound, self.encoding.step
     return (
-        f'{self.bits} bits per value in [{-self.value_bound:.4g}, {self.value_bound:.4g}]{unit},'
-        f' step {self.step:.2g}{unit}; sums in {self.dtype.name}'
+        f'{bits} bits per value in [{-bound:.4g}, {bound:.4g}]{unit}, step {step:.2g}{unit}; sums in'
+        f' {self.dtype.name}'
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class LatticeChannel(integer_noise.Lattice, Channel):
-  """Rounds vectors of norm at most 1 to integers, adds integer noise, sums modulo 2^bits.
-
-  XLA must not compile `encode`: it draws other phases, and the server would rotate back by others.
-  """
+class LatticeChannel(Channel):
+  """Rounds vectors of norm at most 1 to integers, adds integer noise, sums modulo 2^bits."""
 
   dtype = tf.int32
+  # Its phases would differ from the server's, and the rotation would not be undone. Also, XLA lacks
+  # an inverse Fourier transform of complex128.
+  allows_xla = False
 
   @property
-  def wire_bits(self) -> int:
-    return self.bits
+  def num_integers(self) -> int:
+    return self.encoding.num_integers
 
   def encode(self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor) -> tf.Tensor:
     integers = self._rounded(
-        self._rotated(values, public_seed) * self.scale,
+        self._rotated(values, public_seed) * self.encoding.scale,
         randomness.derive(seed, randomness.Stream.ROUNDING),
     )
-    if self.noise_multiplier:
+    if self.mechanism.noise_multiplier:
       integers += noise_shares.integer_share(
-          self.num_integers, self.share_variance,
+          self.num_integers, self.encoding.share_variance,
           randomness.derive(seed, randomness.Stream.INTEGER_NOISE),
       )
-    return tf.cast(tf.math.floormod(integers, self.modulus), self.dtype)
+    return tf.cast(tf.math.floormod(integers, self.encoding.modulus), self.dtype)
 
   def decode_sum(
       self, total: tf.Tensor, num_clients: tf.Tensor, public_seed: tf.Tensor
   ) -> tf.Tensor:
     del num_clients  # There is no offset to remove.
-    half = self.modulus // 2
-    centered = tf.math.floormod(tf.cast(total, tf.int64) + half, self.modulus) - half
-    return self._rotated_back(tf.cast(centered, tf.float64) * self.step, public_seed)
+    modulus = self.encoding.modulus
+    centered = tf.math.floormod(tf.cast(total, tf.int64) + modulus // 2, modulus) - modulus // 2
+    return self._rotated_back(tf.cast(centered, tf.float64) * self.encoding.step, public_seed)
 
   def secure_sum(self, reports: tff.Value) -> tff.Value:
+    modular_sum = tff.backends.mapreduce.federated_secure_modular_sum
     return tff.federated_zip(collections.OrderedDict(
-        values=tff.backends.mapreduce.federated_secure_modular_sum(reports['values'], self.modulus),
+        values=modular_sum(reports['values'], self.encoding.modulus),
         participants=tff.federated_secure_sum(reports['participants'], 1),
     ))
 
   def sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.math.floormod(tf.add_n(list(values)), self.modulus)
+    return tf.math.floormod(tf.add_n(list(values)), self.encoding.modulus)
 
   def describe(self, unit: str) -> str:
+    bits, bound, step = self.encoding.bits, self.encoding.value_bound, self.encoding.step
     return (
-        f'{self.num_integers:,} integers modulo 2^{self.bits}, after a random rotation; sums within'
-        f' {self.value_bound:.4g}{unit} don\'t wrap around, step {self.step:.2g}{unit}'
+        f'{self.num_integers:,} integers modulo 2^{bits}, after a random rotation; sums within'
+        f' {bound:.4g}{unit} don\'t wrap around, step {step:.2g}{unit}'
     )
 
   def _rounded(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -193,7 +191,7 @@ class LatticeChannel(integer_noise.Lattice, Channel):
       return tf.cast(low + tf.cast(coins < values - low, tf.float64), tf.int64)
 
     def too_long(integers):
-      return tf.reduce_sum(integers**2) > self.squared_norm_bound
+      return tf.reduce_sum(integers**2) > self.encoding.squared_norm_bound
 
     _, integers = tf.while_loop(
         lambda tries, integers: too_long(integers) & (tries < _MOST_TRIES),
@@ -224,15 +222,13 @@ class LatticeChannel(integer_noise.Lattice, Channel):
     return tf.complex(tf.cos(angles), tf.sin(angles))
 
 
+_CHANNELS = {
+    mechanism_lib.Gaussian: GaussianChannel, integer_noise.DiscreteGaussian: LatticeChannel
+}
 # Maps a mechanism, the length of a client's vector and the scale of its values to a channel.
 MakeChannel = Callable[[mechanism_lib.Mechanism, int, float], Channel]
 
 
 def make_channel(mechanism: mechanism_lib.Mechanism, num_values: int, scale: float) -> Channel:
-  """Makes the channel for `Mechanism.noise`; for the arguments see `Mechanism.encoding`."""
-  encoding = mechanism.encoding(num_values, scale)
-  if isinstance(encoding, integer_noise.Lattice):
-    return LatticeChannel(**dataclasses.asdict(encoding))
-  return GaussianChannel(
-      **dataclasses.asdict(encoding), num_values=num_values, share_stddev=mechanism.share_stddev
-  )
+  """Makes the channel for `Mechanism.noise`."""
+  return _CHANNELS[type(mechanism.noise)](mechanism, num_values, scale)

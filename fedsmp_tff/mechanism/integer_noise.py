@@ -8,13 +8,20 @@ Source: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for 
 with Secure Aggregation" (2021).
 """
 
+import contextlib
 import dataclasses
 import decimal
 import functools
 import math
-from typing import NamedTuple
+import typing
+from typing import NamedTuple, Optional
 
 import numpy as np
+
+from fedsmp_tff import errors
+
+if typing.TYPE_CHECKING:
+  from fedsmp_tff.mechanism import mechanism as mechanism_lib
 
 # Half the range of a sum, in standard deviations of its values. A value leaves the range with
 # probability 2e-9, and is then wrong by the whole range.
@@ -29,21 +36,6 @@ _TAIL = decimal.Decimal(2) ** -80  # Maximum probability beyond each end of a ta
 _MOST_ENTRIES = 2**18
 
 
-def default_bits(
-    num_values: int, noise_multiplier: float, clients_per_round: int, num_slots: int,
-    min_reports: int,
-) -> int:
-  """Returns 16, or the smallest larger number of bits that `Lattice` accepts."""
-  bits = _DEFAULT_BITS
-  while bits < _MAX_BITS and noise_multiplier:
-    try:
-      Lattice(bits, num_values, noise_multiplier, clients_per_round, num_slots, min_reports)
-      break
-    except ValueError:
-      bits += 1
-  return bits
-
-
 @dataclasses.dataclass(frozen=True)
 class Lattice:
   """Describes the encoding of vectors of norm at most 1 as integers modulo 2^bits.
@@ -54,32 +46,22 @@ class Lattice:
   it and rotates it back. A sum out of range wraps around, which costs accuracy, never privacy.
 
   Attributes:
+    mechanism: A `Mechanism` with `DiscreteGaussian` noise. The range of a sum fits
+      `clients_per_round` vectors of norm 1 and the noise shares of all slots.
     bits: Bits of each integer, in a report and in the sum.
-    num_values: Length of a client's vector.
-    noise_multiplier: Minimum standard deviation of the noise in a released sum.
-    clients_per_round: r; the range fits r vectors of norm 1.
-    num_slots: Maximum number of noise shares in a sum.
-    min_reports: Minimum number of noise shares in a released sum.
 
   Raises:
     ValueError: If `bits` is out of range, or so small that a noise share has a variance under
       8 squared steps: no Gaussian would dominate it.
   """
 
+  mechanism: 'mechanism_lib.Mechanism'
   bits: int
-  num_values: int
-  noise_multiplier: float
-  clients_per_round: int
-  num_slots: int
-  min_reports: int
 
   def __post_init__(self):
-    if not isinstance(self.bits, int) or not _MIN_BITS <= self.bits <= _MAX_BITS:
-      raise ValueError(
-          f'`bits` must be an integer from {_MIN_BITS} to {_MAX_BITS} with integer noise. Found'
-          f' {self.bits}.'
-      )
-    if self.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
+    rule = f'an integer from {_MIN_BITS} to {_MAX_BITS} with integer noise'
+    errors.check_value(_MIN_BITS <= self.bits <= _MAX_BITS, 'bits', rule, self.bits)
+    if self.mechanism.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
       more_bits = f', or `bits` (at most {_MAX_BITS})' if self.bits < _MAX_BITS else ''
       raise ValueError(
           f'A noise share must have a variance of at least {LEAST_SHARE_VARIANCE:g} squared steps, as'
@@ -90,7 +72,13 @@ class Lattice:
   @property
   def num_integers(self) -> int:
     """Number of integers in a report: even, for the rotation."""
-    return self.num_values + self.num_values % 2
+    num_values = self.mechanism.noise.num_values
+    return num_values + num_values % 2
+
+  @property
+  def wire_bits(self) -> int:
+    """Bits of an integer in a report."""
+    return self.bits
 
   @property
   def modulus(self) -> int:
@@ -99,8 +87,9 @@ class Lattice:
   @property
   def value_bound(self) -> float:
     """Largest value of a sum that does not wrap around."""
-    noise_stddev = self.noise_multiplier * math.sqrt(self.num_slots / self.min_reports)
-    return _RANGE * math.hypot(self.clients_per_round / math.sqrt(self.num_integers), noise_stddev)
+    m = self.mechanism
+    noise_stddev = m.noise_multiplier * math.sqrt(m.num_slots / m.min_reports)
+    return _RANGE * math.hypot(m.clients_per_round / math.sqrt(self.num_integers), noise_stddev)
 
   @property
   def scale(self) -> float:
@@ -125,14 +114,51 @@ class Lattice:
   @property
   def share_variance(self) -> float:
     """Variance of one noise share, in squared steps."""
-    return (self.noise_multiplier * self.scale) ** 2 / self.min_reports
+    return (self.mechanism.share_stddev * self.scale) ** 2
 
   @property
   def statistical_distance(self) -> float:
     """Bound on the total variation distance of a release from one with exact noise."""
-    if not self.noise_multiplier:
+    if not self.mechanism.noise_multiplier:
       return 0.0
-    return self.num_slots * self.num_integers * integer_table(self.share_variance).distance
+    return self.mechanism.num_slots * self.num_integers * integer_table(self.share_variance).distance
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscreteGaussian:
+  """Discrete Gaussian noise, added to vectors that are rounded to integers before.
+
+  Attributes:
+    num_values: Length of the vectors for which epsilon holds: k, plus one for the vote of
+      `adaptive_clipping`. A round with another length is refused.
+    bits: Bits of each integer in a report. None: 16, or the smallest larger number that `Lattice`
+      accepts.
+  """
+
+  num_values: int
+  bits: Optional[int] = None
+
+  name = 'discrete_gaussian'
+  assumption = 'truly random bits'
+
+  def __post_init__(self):
+    errors.check_positive('num_values', self.num_values)  # Not None.
+    errors.convert_integers(self, 'num_values', 'bits')
+
+  def encoding(self, mechanism: 'mechanism_lib.Mechanism', scale: float) -> Lattice:
+    """See `Mechanism.encoding`."""
+    del scale  # Clipped vectors have norm 1.
+    if not mechanism.private:
+      raise ValueError(
+          f'`noise`={self.name} needs a `clipping_norm`, which bounds what a client sends. Found'
+          ' None.'
+      )
+    if self.bits is not None:
+      return Lattice(mechanism, self.bits)
+    for bits in range(_DEFAULT_BITS, _MAX_BITS):
+      with contextlib.suppress(ValueError):
+        return Lattice(mechanism, bits)
+    return Lattice(mechanism, _MAX_BITS)
 
 
 class IntegerTable(NamedTuple):

@@ -56,7 +56,7 @@ class FedSmpRound:
     """Initializes the round; `shapes` has the shapes of the model's tensors, in order.
 
     Raises:
-      ValueError: If `mechanism.num_values` is not the length of a client's vector, or `extrapolate`
+      ValueError: If `mechanism.noise.num_values` is not the length of a client's vector, or `extrapolate`
         is set without clipping.
     """
     if extrapolate and not mechanism.private:
@@ -71,11 +71,11 @@ class FedSmpRound:
     self._shapes = list(shapes)
     self._scale = sparsifier.scale(self.dim)
     num_values = self.num_kept + (mechanism.adaptive_clipping is not None)
-    if mechanism.num_values not in (None, num_values):
+    if mechanism.noise.num_values not in (None, num_values):
       raise ValueError(
-          f'`num_values`={mechanism.num_values} must be the number of values that clients send,'
+          f'`num_values`={mechanism.noise.num_values} must be the number of values that clients send,'
           f' {num_values} (k, plus one for the vote of `adaptive_clipping`): epsilon of integer'
-          f' noise depends on it. Set `num_values`={num_values} in `PrivacySpec`.'
+          f' noise depends on it. Set `noise=DiscreteGaussian({num_values})` in `PrivacySpec`.'
       )
     self.channel = make_channel(mechanism, num_values, self._scale)
 
@@ -99,10 +99,11 @@ class FedSmpRound:
     """
     state_seed = randomness.fresh_seed() if seed is None else randomness.of_run(seed)
     num_listed = 0 if self._sparsifier.keeps_all else self.num_kept
+    norm = self.mechanism.clipping_norm
     return state_lib.FedSmpState(
         round_num=tf.constant(0),
         seed=tf.ensure_shape(state_seed, [2]),
-        clipping_norm=self._scheduled_clipping_norm(tf.constant(0)),
+        clipping_norm=tf.constant(math.inf if norm is None else norm, tf.float64),
         coordinates=tf.zeros([num_listed], tf.int32),
         memory=self._sparsifier.initial_memory(self.dim),
     )
@@ -252,26 +253,22 @@ class FedSmpRound:
 
   def _enough(self, participants) -> tuple[tf.Tensor, Optional[tf.Operation]]:
     """Returns whether enough reported for a release, and a check that not too many did."""
-    num_slots, least = self.mechanism.num_slots, self.mechanism.min_reports
-    slots = (
-        f'{num_slots} participants, one for each of `num_slots`, which `PrivacySpec.sampler` fills'
+    num_slots, min_reports = self.mechanism.num_slots, self.mechanism.min_reports
+    is_exact = min_reports == num_slots
+    check = tf.debugging.assert_equal if is_exact else tf.debugging.assert_less_equal
+    message = (
+        f'The round must have {"exactly" if is_exact else "at most"} {num_slots} participants, one'
+        ' for each of `num_slots`, which `PrivacySpec.sampler` fills: the noise shares and the'
+        ' encoding are sized for that number. Pass that number, or set `min_reports` below it.'
     )
-    if least is None:
-      message = (
-          f'The round must have exactly {slots}: the noise shares and the encoding are sized for'
-          ' that number. Pass that number, or set `min_reports`.'
-      )
-      return tf.constant(True), tf.debugging.assert_equal(participants, num_slots, message)
-    message = f'The round must have at most {slots}: the encoding is sized for that number.'
-    check = tf.debugging.assert_less_equal(participants, num_slots, message)
-    return participants >= least, check
+    return participants >= min_reports, check(participants, num_slots, message)
 
   def _noise_stddev(self, participants, clipping_norm) -> tf.Tensor:
     """Returns the standard deviation of the noise in each value of the mean."""
     mechanism = self.mechanism
     if not mechanism.noise_multiplier:
       return tf.constant(0.0, tf.float64)
-    shares = tf.cast(participants, tf.float64) / mechanism.noise_shares
+    shares = tf.cast(participants, tf.float64) / mechanism.min_reports
     stddev = clipping_norm * mechanism.values_noise_multiplier / mechanism.clients_per_round
     return stddev * tf.sqrt(shares)
 
@@ -286,14 +283,6 @@ class FedSmpRound:
       energy = self.num_kept * release.stddev[0] ** 2
       measured['signal_to_noise'] = tf.maximum(tf.reduce_sum(release.values**2) / energy - 1, 0.0)
     return measured
-
-  def _scheduled_clipping_norm(self, round_num) -> tf.Tensor:
-    """Returns the constant or scheduled C of a round; infinite without clipping."""
-    mechanism = self.mechanism
-    norm = tf.constant(mechanism.clipping_norm if mechanism.private else math.inf, tf.float64)
-    if mechanism.clipping_schedule is not None:
-      norm *= tf.cast(mechanism.clipping_schedule(round_num), tf.float64)
-    return norm
 
   def _with_vote(self, kept, clipped, empty) -> tf.Tensor:
     """Appends a client's vote on C to its values."""
@@ -313,7 +302,7 @@ class FedSmpRound:
 
   def _next_clipping_norm(self, state, mean_vote, valid) -> tf.Tensor:
     if mean_vote is None:
-      return self._scheduled_clipping_norm(state.round_num + 1)
+      return state.clipping_norm
     log_factor = self.mechanism.adaptive_clipping.log_factor(mean_vote)
     return tf.where(valid, state.clipping_norm * tf.exp(log_factor), state.clipping_norm)
 
@@ -325,7 +314,7 @@ def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   direction = tf.math.divide_no_nan(kept, largest)
   length = tf.norm(direction)
   clipped = largest * length > clipping_norm
-  # A schedule may reach C = 0, where 0 / 0 would be NaN and remove the noise.
+  # An adaptive C may underflow to 0, where 0 / 0 would be NaN and remove the noise.
   kept = tf.where(clipped, direction / length, tf.math.divide_no_nan(kept, clipping_norm))
   return kept, clipped, tf.logical_not(largest > 0)
 

@@ -23,7 +23,7 @@ eta is 4e-26. Shares beyond the minimum are post-processing too.
 import math
 from typing import NamedTuple
 
-from fedsmp_tff.mechanism import integer_noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 
 _ROUNDING_VARIANCE = 3.0  # t^2.
 _EXACT_SUMS = 1000  # A term each.
@@ -41,12 +41,16 @@ class DominatingGaussian(NamedTuple):
   distance: float
 
 
-def dominating_gaussian(lattice: integer_noise.Lattice) -> DominatingGaussian:
+def dominating_gaussian(mechanism: mechanism_lib.Mechanism) -> DominatingGaussian:
   """Returns the dominating Gaussian mechanism for one client added or removed.
 
-  The noise is the sum of the minimum number of shares in a release.
+  Gaussian noise dominates itself. Integer noise is the sum of the minimum number of shares in a
+  release.
   """
-  share, num = lattice.share_variance, lattice.min_reports
+  if isinstance(mechanism.noise, mechanism_lib.Gaussian) or not mechanism.noise_multiplier:
+    return DominatingGaussian(mechanism.noise_multiplier, 0.0)
+  lattice, num = mechanism.encoding(), mechanism.min_reports
+  share = lattice.share_variance
   variance = share * num - _ROUNDING_VARIANCE
   rounding = 2 * _ratio(_ROUNDING_VARIANCE)
   sums = sum(_ratio(share * i / (i + 1)) for i in range(1, min(num, _EXACT_SUMS)))

@@ -4,11 +4,10 @@ A hash chain shows that a ledger was not changed since it was written. It does n
 wrote it: whoever makes up a ledger can compute the chain too.
 """
 
-import dataclasses
-import math
 from typing import Any
 
 from fedsmp_tff import errors
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 # Fields of the first line, and of `ledger.Record`, that a resumed run must match.
@@ -22,11 +21,11 @@ _SPEC_KINDS = {
     **dict.fromkeys(
         ('population', 'clients_per_round', 'rounds', 'num_slots', 'min_reports'), (int,)
     ),
-    **dict.fromkeys(('noise_multiplier', 'clipping_norm', 'delta'), (int, float)),
+    **dict.fromkeys(('noise_multiplier', 'delta'), (int, float)),
+    'clipping_norm': (int, float, type(None)),
     **dict.fromkeys(('sampling', 'noise'), (str,)),
     **dict.fromkeys(('num_values', 'bits'), (int, type(None))), 'allow_large_delta': (bool,),
 }
-_NORM, _INFINITE = 'clipping_norm', 'inf'  # JSON has no infinity: C of a run that does not clip.
 # More than a sum in 32 bits can hold. The time for integer noise grows with the number of slots.
 _MAX_SLOTS = 2**23
 _MAX_ROUND = 2**31 - 1
@@ -41,10 +40,7 @@ def first_line(fields: dict[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: If `parse_first_line` would refuse it.
   """
-  spec = dataclasses.asdict(fields['spec'])
-  if spec[_NORM] == math.inf:
-    spec[_NORM] = _INFINITE
-  content = {'ledger': _VERSION, **fields, 'spec': spec}
+  content = {'ledger': _VERSION, **fields, 'spec': fields['spec'].record()}
   parse_first_line(content)
   return content
 
@@ -60,18 +56,18 @@ def parse_first_line(content: Any) -> dict[str, Any]:
   errors.check_fields(content, _KINDS)
   # Earlier versions had no limit on delta.
   spec = {'allow_large_delta': True, **content['spec']}
-  clips = spec.get(_NORM) != _INFINITE
-  errors.check_fields(spec if clips else {**spec, _NORM: 0}, _SPEC_KINDS)
+  if spec.get('clipping_norm') == 'inf':  # What earlier versions wrote without clipping.
+    spec['clipping_norm'] = None
+  errors.check_fields(spec, _SPEC_KINDS)
   if content['ledger'] != _VERSION:
     raise ValueError(f'`ledger` must be {_VERSION}. Found {content["ledger"]}')
   if content['seeded'] != bool(content['seed_digest']):
     raise ValueError('`seeded` must be true with a `seed_digest`, and false without one')
   if spec['num_slots'] > _MAX_SLOTS:
     raise ValueError(f'`num_slots` must be at most {_MAX_SLOTS}. Found {spec["num_slots"]}')
-  if not clips:
-    spec[_NORM] = math.inf
+  noise = [spec.pop(name) for name in ('noise', 'num_values', 'bits')]
   fields = {name: content[name] for name in ('id', *HEAD)}
-  return fields | {'spec': spec_lib.PrivacySpec(**spec)}
+  return fields | {'spec': spec_lib.PrivacySpec(**spec, noise=mechanism_lib.make_noise(*noise))}
 
 
 def parse_round(entry: dict[str, Any]) -> int:

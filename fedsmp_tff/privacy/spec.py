@@ -17,7 +17,6 @@ from typing import Any, Optional
 import dp_accounting
 
 from fedsmp_tff import errors
-from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import calibration
@@ -26,9 +25,7 @@ from fedsmp_tff.privacy import sampling as sampling_lib
 
 _SIGMA_RANGE = (1e-2, 1e4)
 _FIRST_SIGMA = 1.0
-_INTEGERS = (
-    'population', 'clients_per_round', 'rounds', 'num_slots', 'min_reports', 'num_values', 'bits'
-)
+_INTEGERS = ('population', 'clients_per_round', 'rounds', 'num_slots', 'min_reports')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,18 +49,14 @@ class PrivacySpec:
     clients_per_round: r, number of sampled clients (`POISSON`: expected), and the divisor of sums.
     rounds: T, the number of rounds.
     noise_multiplier: sigma; a released sum has noise stddev C sigma or more. 0: infinite epsilon.
-    clipping_norm: C, the L2 norm to which a client's vector is clipped; infinite (no clipping) only
+    clipping_norm: C, the L2 norm to which a client's vector is clipped; None (no clipping) only
       without noise.
     delta: delta of the run, in (0, 1), at most 1/n; see `check_delta`.
     sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
     num_slots: Number of participants of a round, each with a noise share. None: with `POISSON` five
       standard deviations above r (150 for r = 100), with empty slots for dummy participants; with
       `FIXED` r.
-    min_reports: Minimum number of participants whose sum is released, for which noise shares are
-      sized; None: all slots.
-    noise, bits: See `Mechanism`.
-    num_values: With integer noise: length of a client's vector, k, plus one for the vote of
-      adaptive clipping. A round of `mechanism()` with another length is refused.
+    min_reports, noise: See `Mechanism`.
     allow_large_delta: Whether `delta` may be above 1/n, where a guarantee means little.
 
   Raises:
@@ -74,53 +67,36 @@ class PrivacySpec:
   clients_per_round: int
   rounds: int
   noise_multiplier: float
-  clipping_norm: float
+  clipping_norm: Optional[float]
   delta: float
   sampling: str = sampling_lib.POISSON
   num_slots: Optional[int] = None
   min_reports: Optional[int] = None
-  noise: str = mechanism_lib.GAUSSIAN
-  num_values: Optional[int] = None
-  bits: Optional[int] = None
+  noise: mechanism_lib.Noise = mechanism_lib.Gaussian()
   # It is no part of the guarantee, so that specifications with and without it are equal.
   allow_large_delta: bool = dataclasses.field(default=False, compare=False)
 
   def __post_init__(self):
-    kinds = (sampling_lib.POISSON, sampling_lib.FIXED)
-    if self.sampling not in kinds:
-      raise ValueError(f'`sampling` must be one of {kinds}. Found {self.sampling!r}.')
-    # A ledger has these as JSON, which takes Python's numbers and not NumPy's.
-    for name in _INTEGERS:
-      if (value := getattr(self, name)) is not None:
-        errors.check_positive(name, value)
-        object.__setattr__(self, name, int(value))
+    check, kinds = errors.check_value, (sampling_lib.POISSON, sampling_lib.FIXED)
+    check(self.sampling in kinds, 'sampling', f'one of {kinds}', repr(self.sampling))
+    errors.convert_integers(self, *_INTEGERS)
     for name in ('noise_multiplier', 'clipping_norm', 'delta'):
       value = getattr(self, name)
+      if name == 'clipping_norm' and value is None:
+        continue
       try:
         object.__setattr__(self, name, float(value))
       except (TypeError, ValueError):
-        also = ' (`math.inf`: no clipping)' if name == 'clipping_norm' else ''
-        raise ValueError(f'`{name}` must be a number{also}. Found {value}.') from None
+        raise ValueError(f'`{name}` must be a number. Found {value}.') from None
     num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
-    if self.num_slots not in (None, num_slots):
-      raise ValueError(
-          f'`num_slots` must be `clients_per_round`={num_slots} with fixed-size sampling.'
-          f' Found {self.num_slots}.'
-      )
+    rule = f'`clients_per_round`={num_slots} with fixed-size sampling'
+    check(self.num_slots in (None, num_slots), 'num_slots', rule, self.num_slots)
     object.__setattr__(self, 'num_slots', num_slots)
-    if self.min_reports is None:
-      object.__setattr__(self, 'min_reports', num_slots)
-    self.mechanism()  # Checks its own options.
-    if not 0 < self.delta < 1:  # NaN compares false.
-      raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
+    # Checks the mechanism's options.
+    object.__setattr__(self, 'min_reports', self.mechanism().min_reports)
+    check(0 < self.delta < 1, 'delta', 'in (0, 1)', self.delta)
     if not self.allow_large_delta:
       check_delta(self.delta, self.population)
-    if self.noise != mechanism_lib.GAUSSIAN and self.num_values is None:
-      raise ValueError(
-          f'`num_values` must be set with `noise`={self.noise!r}. Found None. Set k, plus one for'
-          ' the vote of `adaptive_clipping`.'
-      )
-    _ = self.lattice  # Checks `bits`.
 
   def sampler(self, seed: Optional[int] = None) -> sampling_lib.Sampler:
     """Returns the sampler for which epsilon is valid; `seed`: see `sampling.Sampler`."""
@@ -133,32 +109,22 @@ class PrivacySpec:
   def mechanism(self) -> mechanism_lib.Mechanism:
     """Returns the mechanism for which epsilon is valid."""
     return mechanism_lib.Mechanism(
-        clients_per_round=self.clients_per_round,
-        clipping_norm=None if self.clipping_norm == math.inf else self.clipping_norm,
-        noise_multiplier=self.noise_multiplier,
-        num_slots=self.num_slots,
-        # Without a minimum, another number of participants is an error.
-        min_reports=None if self.min_reports == self.num_slots else self.min_reports,
-        noise=self.noise,
-        bits=self.bits,
-        num_values=None if self.noise == mechanism_lib.GAUSSIAN else self.num_values,
+        clients_per_round=self.clients_per_round, clipping_norm=self.clipping_norm,
+        noise_multiplier=self.noise_multiplier, num_slots=self.num_slots,
+        min_reports=self.min_reports, noise=self.noise,
     )
 
-  @property
-  def lattice(self) -> Optional[integer_noise.Lattice]:
-    """Encoding of a client's integers; None with Gaussian noise."""
-    if self.noise == mechanism_lib.GAUSSIAN:
-      return None
-    return self.mechanism().encoding(self.num_values)
+  def record(self) -> dict[str, Any]:
+    """Returns the attributes as they are in JSON files; see `ledger_fields`."""
+    noise = {'noise': self.noise.name, 'num_values': self.noise.num_values, 'bits': self.noise.bits}
+    return dataclasses.asdict(self) | noise
 
   @property
   def round(self) -> accountants.Round:
     """Parameters of a round's guarantee."""
-    sigma, distance = self.noise_multiplier, 0.0
-    if self.noise != mechanism_lib.GAUSSIAN and self.noise_multiplier:
-      sigma, distance = discrete_gaussian.dominating_gaussian(self.lattice)
     return accountants.Round(
-        self.sampling, self.population, self.clients_per_round, self.num_slots, sigma, distance
+        self.sampling, self.population, self.clients_per_round, self.num_slots,
+        *discrete_gaussian.dominating_gaussian(self.mechanism()),
     )
 
   @property
@@ -254,8 +220,8 @@ class PrivacySpec:
     accountant = accountant or noisiest.accountant
 
     # The search tries values of sigma for which `bits` may be too few; the result is checked.
-    gaussian = noisiest.noise == mechanism_lib.GAUSSIAN
-    tried = dataclasses.replace(noisiest, bits=None) if gaussian else noisiest
+    gaussian = isinstance(noisiest.noise, mechanism_lib.Gaussian)
+    tried = dataclasses.replace(noisiest, noise=mechanism_lib.Gaussian()) if gaussian else noisiest
 
     def epsilon_fn(sigma):
       try:
@@ -266,7 +232,7 @@ class PrivacySpec:
 
     sigma = calibration.find_sigma(epsilon_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
     if sigma == _SIGMA_RANGE[1] and epsilon_fn(sigma) > epsilon:
-      more_bits = '' if gaussian or noisiest.bits is None else ', raise `bits`'
+      more_bits = '' if gaussian or noisiest.noise.bits is None else ', raise `bits`'
       raise ValueError(
           f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
           f' or delta{more_bits}, or run fewer rounds.'
@@ -292,8 +258,7 @@ class PrivacySpec:
 
 
 def _check_target(epsilon: float) -> None:
-  if not 0 < epsilon < math.inf:
-    raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
+  errors.check_value(0 < epsilon < math.inf, 'epsilon', 'positive and finite', epsilon)
 
 
 @functools.lru_cache

@@ -231,9 +231,8 @@ def _check_is_of_ledger(
   compared = [('sampler', sampler, spec.sampler(), names, 'Pass `spec.sampler()`')]
   mechanism = getattr(process, 'mechanism', None)
   if mechanism is not None:
-    # Noise is in units of C, so that these fields do not change epsilon.
-    free = ('clipping_schedule', 'adaptive_clipping')
-    names = [f.name for f in dataclasses.fields(mechanism) if f.name not in free]
+    # Noise is in units of C, so that a C that adapts does not change epsilon.
+    names = [f.name for f in dataclasses.fields(mechanism) if f.name != 'adaptive_clipping']
     remedy = 'Build its `FedSmpFactory` with `spec.mechanism()`'
     compared.append(('process.mechanism', mechanism, spec.mechanism(), names, remedy))
   for title, actual, expected, names, remedy in compared:

@@ -147,11 +147,11 @@ class RunSettings:
       default_fn=lambda v: sampling_lib.POISSON if _PRIVATE.met(v) else sampling_lib.FIXED,
   )
   noise: str = _option(
-      mechanism_lib.GAUSSIAN,
+      mechanism_lib.Gaussian.name,
       'Distribution of the noise. gaussian: continuous, rounded to 32-bit integers.'
       ' discrete_gaussian: integers modulo 2^16 or more; its guarantee does not assume real'
       ' arithmetic.',
-      **_PRIVACY, values=list(mechanism_lib.KINDS),
+      **_PRIVACY, values=list(mechanism_lib.NOISES),
   )
   epsilon_budget: Optional[float] = _option(
       None,
@@ -168,12 +168,6 @@ class RunSettings:
       'Target quantile in (0, 1) of adaptive clipping: C starts at --clip and follows this quantile'
       ' of the update norms, at a cost that epsilon includes (default: off).',
       **_PRIVACY, above=0, below=1,
-  )
-  clip_schedule: Optional[str] = _option(
-      None,
-      "Schedule of C. learning_rate: C, and the noise with it, decays in proportion to the clients'"
-      ' learning rate; epsilon is unchanged (default: off).',
-      **_PRIVACY, values=['learning_rate'], excludes=('clip_quantile',),
   )
   learning_rate: float = _task_option(
       'learning_rate', 'Learning rate of the clients in round 0', **_TRAINING, above=0

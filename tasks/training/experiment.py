@@ -209,7 +209,7 @@ class Experiment:
   def uplink_bytes(self) -> int:
     """Bytes of a report: its integers, without the number 1 that counts reports (4 bytes)."""
     channel = self.round.channel
-    return -(-channel.num_integers * channel.wire_bits // 8)
+    return -(-channel.num_integers * channel.encoding.wire_bits // 8)
 
   @property
   def downlink_bytes(self) -> int:
@@ -243,7 +243,7 @@ class Experiment:
     if not self.private:
       return {}
     epsilons = {'epsilon': self.spec.epsilon(rounds=rounds)}
-    if self.spec.noise == mechanism_lib.GAUSSIAN:
+    if isinstance(self.spec.noise, mechanism_lib.Gaussian):
       epsilons['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
     return epsilons
 
@@ -295,7 +295,6 @@ def _privacy_spec(
     InputError: If a flag is out of range, or no noise reaches --epsilon.
   """
   s = settings
-  noise = mechanism_lib.GAUSSIAN if s.clip is None else s.noise
   num_values = num_kept + (s.clip_quantile is not None)  # The vote on C is one more value.
   with errors.naming_flags(options.options_of(settings_lib.RunSettings)):
     if s.epsilon is not None and not sigma:
@@ -307,11 +306,10 @@ def _privacy_spec(
         population=num_clients,
         clients_per_round=s.clients_per_round,
         rounds=max(s.rounds, 1),  # The public-only baseline has none.
-        clipping_norm=math.inf if s.clip is None else s.clip,
+        clipping_norm=s.clip,
         delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
         sampling=s.sampling,
-        noise=noise,
-        num_values=None if noise == mechanism_lib.GAUSSIAN else num_values,
+        noise=mechanism_lib.make_noise(s.noise, num_values),
     )
 
 
@@ -319,16 +317,13 @@ def _mechanism(
     settings: settings_lib.RunSettings, spec: spec_lib.PrivacySpec
 ) -> fedsmp_tff.Mechanism:
   """Returns the clip and the noise of a run."""
-  quantile, schedule = settings.clip_quantile, functools.partial(_decay, settings)
-  return dataclasses.replace(
-      spec.mechanism(),
-      adaptive_clipping=None if quantile is None else fedsmp_tff.AdaptiveClipping(quantile),
-      clipping_schedule=None if settings.clip_schedule is None else schedule,
-  )
+  quantile = settings.clip_quantile
+  adaptive = None if quantile is None else fedsmp_tff.AdaptiveClipping(quantile)
+  return dataclasses.replace(spec.mechanism(), adaptive_clipping=adaptive)
 
 
 def _decay(settings: settings_lib.RunSettings, round_num: tf.Tensor) -> tf.Tensor:
-  """Returns the factor on the clients' learning rate in a round, and by --clip_schedule on C."""
+  """Returns the factor on the clients' learning rate in a round."""
   defaults = datasets.TASKS[settings.task].defaults
   decays = tf.cast(round_num // defaults.learning_rate_decay_rounds, tf.float32)
   return defaults.learning_rate_decay**decays

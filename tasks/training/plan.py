@@ -2,7 +2,6 @@
 
 import textwrap
 
-from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
 from tasks.cli import settings as settings_lib
@@ -132,9 +131,9 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   if not experiment.private:
     return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
   sigma = mechanism.values_noise_multiplier
-  share = mechanism_lib.share_stddev(sigma, spec.min_reports)
+  share = mechanism.share_stddev / mechanism.value_weight
   line = (
-      f'clip to C = {s.clip:g}; {spec.noise} noise, sigma = {sigma:.4g}; standard deviation'
+      f'clip to C = {s.clip:g}; {spec.noise.name} noise, sigma = {sigma:.4g}; standard deviation'
       f' {share:.3g} C per share, {sigma / s.clients_per_round:.3g} C in the mean'
   )
   if s.clip_quantile is not None:
@@ -142,7 +141,7 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
         f'; C follows the {s.clip_quantile:g} quantile of the norms, whose votes raise sigma from'
         f' {spec.noise_multiplier:g} to {sigma:.4g} at equal epsilon'
     )
-  return line + ('; C decays with the learning rate of clients' if s.clip_schedule else '')
+  return line
 
 
 def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
@@ -154,7 +153,6 @@ def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
     accountant += (
         f'. Not for quoting: the paper\'s RDP accountant, {population:,} clients: {paper:.4g}'
     )
-  arithmetic = 'exact arithmetic' if spec.lattice is None else 'truly random bits'
   reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
   excludes = 'tuning; other runs on these clients; the exact number of reports: do not publish it'
   if experiment.data.test_outside_guarantee:
@@ -163,7 +161,7 @@ def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
       ('privacy', spent_text(experiment, rounds)),
       *([('  lost', lost_text(experiment, lost))] if lost else []),
       ('  accountant', accountant),
-      ('  assumes', f'{reports}; secret cohorts; {arithmetic}'),
+      ('  assumes', f'{reports}; secret cohorts; {spec.noise.assumption}'),
       ('  excludes', f'{excludes}; docs/privacy.md lists all limits'),
   ]
 

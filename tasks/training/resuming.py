@@ -243,7 +243,7 @@ def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
       'num_clients': experiment.spec.population,
       **experiment.data.as_dict(),
       'sampled': experiment.eval_examples is not None,
-      'privacy': dataclasses.asdict(experiment.spec) if private else None,
+      'privacy': experiment.spec.record() if private else None,
       'guarantee_status': experiment.guarantee_status if private else None,
       **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
       'flags': settings_lib.identity(experiment.settings),

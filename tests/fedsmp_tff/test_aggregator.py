@@ -7,6 +7,7 @@ import pytest
 import tensorflow_federated as tff
 
 from fedsmp_tff import sparsifiers
+from fedsmp_tff.mechanism import integer_noise
 from tests.support import leaks
 from tests.support import one_round
 from tests.support import processes
@@ -45,7 +46,7 @@ class TestComputation:
   def test_integers_modulo_2_to_the_b_are_all_that_leaves(self):
     factory = processes.factory(
         sparsifiers.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0,
-        noise='discrete_gaussian', bits=12,
+        noise=integer_noise.DiscreteGaussian(5, bits=12),
     )
     process = factory.create(one_round.VECTOR)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)

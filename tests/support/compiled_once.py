@@ -82,6 +82,6 @@ def _key_of(experiment):
   arrays = (experiment.model.initial_weights, experiment.examples.public or ())
   return (
       repr(sorted(settings.items())), experiment.seeds.process,
-      dataclasses.replace(experiment.aggregator.mechanism, clipping_schedule=None),
+      experiment.aggregator.mechanism,
       *(array.numpy().tobytes() for array in tf.nest.flatten(_tensors(arrays))),
   )

@@ -32,11 +32,11 @@ CASES = {
     **_specs('clients_per_round', '100', 1e2, 0, -5, 10**30, [100]),
     **_specs('rounds', 'all', -1, 10**400, float('inf')),
     **_specs('noise_multiplier', '1.4', True, None, -1.4, float('nan'), float('inf'), 1e300, 10**400),
-    **_specs('clipping_norm', '1.0', 'nan', 0, -1.0, float('nan'), float('inf'), False, {}),
+    **_specs('clipping_norm', None, 'inf', '1.0', 'nan', 0, -1.0, float('nan'), float('inf'), False, {}),
     **_specs('delta', '1e-5', 0, 1, -1e-5, float('nan'), 10**30, True),
     **_specs('sampling', 'all', 3, None), **_specs('noise', '\x1b[31m', 0),
     **_specs('num_slots', 1, 149.5, '150', 10**10, None, False),
-    **_specs('min_reports', 0, -3, 151, 1.5, None), **_specs('num_values', -1, 'k', 1.0),
+    **_specs('min_reports', 0, -3, 151, 1.5, None), **_specs('num_values', 'k', 1.0),
     **_specs('bits', 1000, -1, 16.0), **_specs('payload', 3),
     **_heads('spec', [], None, 'spec', 3), **_heads('seeded', 'no', 0, None, True),
     **_heads('ledger', 2, True, '1'), **_heads('seed_digest', 'ab', None, 7),
@@ -47,6 +47,8 @@ CASES = {
     ),
     'a slot per client of the planet': (dict(spec=dict(population=2**40, num_slots=2**33)), [0]),
     'integers of infinite length': (dict(spec={**_INTEGERS, 'num_values': 10**400}), [0]),
+    'integers of no length': (dict(spec={**_INTEGERS, 'num_values': None}), [0]),
+    'integers of negative length': (dict(spec={**_INTEGERS, 'num_values': -1}), [0]),
     'integers without room': (dict(spec={**_INTEGERS, 'bits': 8}), [0]),
     **{f'round {i}': ({}, [0, entry]) for i, entry in enumerate(
         (-1, True, 1.0, '1', None, 2**31, 10**400, float('nan'), {}, [1])

@@ -1,6 +1,5 @@
 """Tests that the plug-ins of docs/extending.md, and parts of one's own, run outside the project."""
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -167,7 +166,6 @@ class _SmallestK(fedsmp_tff.SizedSparsifier):
     return tf.argsort(tf.abs(context.public_update()))[: self.num_kept(context.dim)]
 
 
-@dataclasses.dataclass(frozen=True)
 class _Coarse(channel.GaussianChannel):
   """Rounds to a coarse grid before the noise."""
 
@@ -175,16 +173,11 @@ class _Coarse(channel.GaussianChannel):
     return super().encode(tf.round(values * 4) / 4, seed, public_seed)
 
 
-def _coarse(mechanism, num_values, scale):
-  numbers = dataclasses.asdict(mechanism.encoding(num_values, scale))
-  return _Coarse(**numbers, num_values=num_values, share_stddev=mechanism.share_stddev)
-
-
 def test_a_mask_of_public_data_and_a_channel():
   clip = 0.01
   factory = fedsmp_tff.FedSmpFactory(
       _SmallestK(num=3), fedsmp_tff.Mechanism(3, clipping_norm=clip, noise_multiplier=1e-3),
-      make_channel=_coarse,
+      make_channel=_Coarse,
   )
   model = tiny_models.linear_regression()
   process = fedsmp_tff.build_fed_smp(model, linear_runs.training(), factory)

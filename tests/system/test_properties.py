@@ -22,9 +22,7 @@ class TestEncoding:
   def test_no_sum_of_what_clients_can_send_leaves_its_type(self, clients, data):
     most = min((2**63 - 1) // clients, 2**50).bit_length() - 1
     bits = data.draw(st.one_of(st.just(None), st.integers(8, most)))
-    if bits is None:
-      bits = mechanism.default_bits(clients)
-    fixed_point = mechanism.FixedPoint(bits, 1.0, clients)
+    fixed_point = mechanism.Mechanism(clients, noise=mechanism.Gaussian(bits)).encoding()
     assert clients * fixed_point.max_input < 2 ** (fixed_point.wire_bits - 1)
 
 

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from fedsmp_tff import randomness
 from fedsmp_tff.mechanism import noise_shares
+from fedsmp_tff.privacy import discrete_gaussian
 from tests.support import linear_runs
 from tests.support import processes
 from tests.support import tiny_models
@@ -97,7 +98,7 @@ class TestUnseeded:
     monkeypatch.setattr(noise_shares, 'integer_share', share)
     factory = processes.factory(
         fedsmp_tff.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0,
-        noise='discrete_gaussian',
+        noise=fedsmp_tff.DiscreteGaussian(6),
     )
     round_ = factory.round([(6,)])
     state = round_.choose(round_.initial_state(seed=1))
@@ -121,14 +122,17 @@ def test_the_seed_of_a_client_s_noise_is_of_run_round_and_client(seeds_as_noise)
 
 def test_the_vote_of_adaptive_clipping_is_a_value_of_the_accountant_s():
   spec = fedsmp_tff.PrivacySpec(
-      100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=5
+      100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise=fedsmp_tff.DiscreteGaussian(5)
   )
   plain = spec.mechanism()
   votes = dataclasses.replace(plain, adaptive_clipping=fedsmp_tff.AdaptiveClipping())
   for num, mechanism in ((5, plain), (4, votes)):
     factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
     channel = factory.round([(12,)]).channel
-    assert dataclasses.asdict(channel) == dataclasses.asdict(spec.lattice)
+    assert channel.num_values == 5 and channel.mechanism == mechanism
+    assert discrete_gaussian.dominating_gaussian(mechanism) == (
+        spec.round.noise_multiplier, spec.round.distance
+    )
   for num, mechanism in ((4, plain), (6, plain), (5, votes)):
     factory = fedsmp_tff.FedSmpFactory(fedsmp_tff.RandK(num=num), mechanism)
     with pytest.raises(ValueError, match='`num_values`=5 must be the number of values that'):

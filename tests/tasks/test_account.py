@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
@@ -160,7 +161,7 @@ class TestLedger:
     return commands.of_module(capsys, account, *map(str, arguments))
 
   def test_runs_are_composed(self, tmp_path, capsys):
-    integers = dict(noise='discrete_gaussian', num_values=9)
+    integers = dict(noise=integer_noise.DiscreteGaussian(9))
     one, other, third = self._runs(tmp_path, (100, {}), (80, dict(delta=1e-5)), (1, integers))
     # A pattern that the shell has left is one too.
     assert (
@@ -182,6 +183,7 @@ class TestLedger:
     assert status == 0 and 'at delta = 0.001:' in out
     # The guarantee of integers depends on their number.
     status, out, _ = self._account(capsys, f'--ledger={third}')
+    assert 'sigma = 1.4, discrete_gaussian noise, delta' in out
     assert status == 0 and 'their number, p, sigma, r, n' in out
 
   def test_a_sweep_s_directory_is_all_of_its_runs_each_once(self, tmp_path, capsys):

@@ -52,7 +52,8 @@ class TestExecution:
   @pytest.mark.parametrize('bug', ['share', 'clip'])
   def test_a_planted_bug_is_refuted(self, bug, capsys, monkeypatch):
     if bug == 'share':  # C sigma / r instead of C sigma / sqrt(r).
-      monkeypatch.setattr(mechanism, 'share_stddev', lambda stddev, num: stddev / num)
+      share_stddev = property(lambda m: m.noise_multiplier / m.min_reports)
+      monkeypatch.setattr(mechanism.Mechanism, 'share_stddev', share_stddev)
     else:
       monkeypatch.setattr(tf, 'norm', lambda _: tf.constant(1e-3, tf.float64))
     status, out, *_ = _run(capsys, '--releases=2000')

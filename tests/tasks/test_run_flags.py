@@ -28,7 +28,6 @@ class TestComputation:
           for alpha in ('0.0', '-1.0', 'nan', 'inf')
       ),
       ('--sampling=shuffle', 'sampling.*shuffle'),
-      ('--clip_schedule=learning_rate --clip_quantile=0.5', 'exclude each other'),
       (
           '--server_optimizer=fedexp --server_learning_rate=3',
           r'--server_learning_rate has no effect unless .* and --server_optimizer=sgd\. Set that, or',

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from fedsmp_tff.mechanism import channel
+from fedsmp_tff.mechanism import integer_noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 
 
 class _Unrotated(channel.LatticeChannel):
@@ -19,9 +21,13 @@ class _Unrotated(channel.LatticeChannel):
     return values[: self.num_values]
 
 
-def _lattice(num_values=64, bits=16, sigma=0.0, r=4, kind=channel.LatticeChannel, **options):
-  options = dict(dict(num_slots=r, min_reports=r), **options)
-  return kind(bits, num_values, sigma, r, **options)
+def _lattice(num_values=64, bits=16, r=4, kind=channel.LatticeChannel, num_slots=None):
+  """Without noise."""
+  mechanism = mechanism_lib.Mechanism(
+      r, clipping_norm=1.0, num_slots=num_slots,
+      noise=integer_noise.DiscreteGaussian(num_values, bits),
+  )
+  return kind(mechanism, num_values)
 
 
 def _seed(*numbers):
@@ -33,8 +39,8 @@ def _encoder(lattice):
 
 
 def _centered(integers, lattice):
-  half = lattice.modulus // 2
-  return (np.asarray(integers, np.int64) + half) % lattice.modulus - half
+  half = lattice.encoding.modulus // 2
+  return (np.asarray(integers, np.int64) + half) % lattice.encoding.modulus - half
 
 
 def _unit(num, seed=0):
@@ -52,12 +58,12 @@ class TestLattice:
     reports = [encode(tf.constant(v), _seed(1, i)) for i, v in enumerate(values)]
     for report in reports:
       assert report.dtype == tf.int32 and report.shape == [lattice.num_integers]
-      assert np.min(report) >= 0 and np.max(report) < lattice.modulus
-    total = sum(r.numpy().astype(np.int64) for r in reports) % lattice.modulus
+      assert np.min(report) >= 0 and np.max(report) < lattice.encoding.modulus
+    total = sum(r.numpy().astype(np.int64) for r in reports) % lattice.encoding.modulus
     decoded = lattice.decode_sum(tf.constant(total, tf.int32), 4, _seed(9, 9))
     # Each of four values is rounded by less than a step; the rotation keeps lengths.
     error = np.linalg.norm(decoded - sum(values))
-    assert error <= 4 * lattice.step * math.sqrt(lattice.num_integers)
+    assert error <= 4 * lattice.encoding.step * math.sqrt(lattice.num_integers)
     assert error > 0
 
   def test_what_is_too_large_wraps_around_and_nothing_else_does(self):
@@ -65,20 +71,20 @@ class TestLattice:
     encode = _encoder(lattice)
     report = encode(tf.constant([0.999, 0.0, 0.01], tf.float64), _seed(1)).numpy()
     inside = lattice.decode_sum(tf.constant(report), 1, _seed(9, 9)).numpy()
-    np.testing.assert_allclose(inside, [0.999, 0, 0.01], atol=2 * lattice.step)
-    four = (4 * report.astype(np.int64)) % lattice.modulus
+    np.testing.assert_allclose(inside, [0.999, 0, 0.01], atol=2 * lattice.encoding.step)
+    four = (4 * report.astype(np.int64)) % lattice.encoding.modulus
     wrapped = lattice.decode_sum(tf.constant(four, tf.int32), 4, _seed(9, 9)).numpy()
     # The range is 2 value_bound wide: six standard deviations of 1/2 of four integers either way.
-    np.testing.assert_allclose(wrapped, [3.996 - 6, 0, 0.04], atol=6 * lattice.step)
+    np.testing.assert_allclose(wrapped, [3.996 - 6, 0, 0.04], atol=6 * lattice.encoding.step)
 
   def test_no_client_is_longer_than_the_bound(self):
     # As long as a vector may be, and its values between two integers: one rounding in eleven is too
     # long, and is done again.
     lattice = _lattice(num_values=400, kind=_Unrotated, bits=8, r=4)
-    low, share = int(0.05 * lattice.scale), 0.05 * lattice.scale % 1
+    low, share = int(0.05 * lattice.encoding.scale), 0.05 * lattice.encoding.scale % 1
     length = 400 * np.array([low**2, (low + 1) ** 2]) @ [1 - share, share]
     stddev = (2 * low + 1) * math.sqrt(400 * share * (1 - share))
-    assert 0 < lattice.squared_norm_bound - length < 2 * stddev
+    assert 0 < lattice.encoding.squared_norm_bound - length < 2 * stddev
     encode = _encoder(lattice)
     norms = []
     for i in range(300):
@@ -86,7 +92,7 @@ class TestLattice:
       assert set(integers) <= {low, low + 1}
       norms.append(np.sum(integers**2))
     # Without the condition some 27 of 300 would be longer.
-    assert max(norms) <= lattice.squared_norm_bound
+    assert max(norms) <= lattice.encoding.squared_norm_bound
     # The condition takes the upper tail away: a fifth of a standard deviation.
     assert length - 0.5 * stddev < np.mean(norms) < length
 
@@ -100,7 +106,7 @@ class TestLattice:
     vector = np.zeros(1024)
     vector[3] = 1.0
     integers = _centered(_encoder(lattice)(tf.constant(vector), _seed(1)), lattice)
-    assert np.abs(integers).max() < 0.1 * lattice.scale
+    assert np.abs(integers).max() < 0.1 * lattice.encoding.scale
     other = lattice.encode(tf.constant(vector), _seed(1), _seed(8, 8))
     assert np.any(_centered(other, lattice) != integers)
 
@@ -108,8 +114,8 @@ class TestLattice:
   def test_a_sum_is_the_nearest_multiple_of_the_step_around_zero(self, bits):
     # Exactly: one step off would be within every bound on rounding.
     lattice = _lattice(num_values=6, kind=_Unrotated, bits=bits)
-    half = lattice.modulus // 2
-    total = tf.constant([0, 1, lattice.modulus - 1, half - 1, half, half + 1], tf.int32)
+    half = lattice.encoding.modulus // 2
+    total = tf.constant([0, 1, lattice.encoding.modulus - 1, half - 1, half, half + 1], tf.int32)
     decoded = lattice.decode_sum(total, 4, _seed(9, 9)).numpy()
     steps = np.array([0, 1, -1, half - 1, -half, 1 - half])
-    np.testing.assert_array_equal(decoded, steps * lattice.step)
+    np.testing.assert_array_equal(decoded, steps * lattice.encoding.step)

@@ -7,19 +7,24 @@ import numpy as np
 import pytest
 
 from fedsmp_tff.mechanism import integer_noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from tests.support import numpy_reference
 
 
 def _lattice(num_values=64, bits=16, sigma=0.0, r=4, **options):
-  options = dict(dict(num_slots=r, min_reports=r), **options)
-  return integer_noise.Lattice(bits, num_values, sigma, r, **options)
+  noise = integer_noise.DiscreteGaussian(num_values, bits)
+  return mechanism_lib.Mechanism(
+      r, clipping_norm=1.0, noise_multiplier=sigma, noise=noise, **options
+  ).encoding()
 
 
 class TestComputation:
 
-  @pytest.mark.parametrize('bits', [7, 31, 16.0])
-  def test_refuses_bits(self, bits):
-    with pytest.raises(ValueError, match='`bits` must be an integer from 8 to 30'):
+  @pytest.mark.parametrize('bits, match', [
+      (7, 'an integer from 8 to 30'), (31, 'an integer from 8 to 30'), (16.0, 'a positive integer'),
+  ])
+  def test_refuses_bits(self, bits, match):
+    with pytest.raises(ValueError, match=f'`bits` must be {match}'):
       _lattice(bits=bits)
 
   def test_refuses_steps_so_coarse_that_no_gaussian_dominates(self):
@@ -33,8 +38,7 @@ class TestComputation:
       [(1_000_000, 1.4, 100), (8317, 0.05, 100), (10, 0.3, 1000), (10, 1e-3, 1000)],
   )
   def test_default_bits_are_16_or_the_least_that_will_do(self, num_values, sigma, r):
-    bits = integer_noise.default_bits(num_values, sigma, r, r, r)
-    _lattice(num_values, bits, sigma, r)
+    bits = _lattice(num_values, None, sigma, r).bits
     assert bits >= 16
     if bits > 16:
       with pytest.raises(ValueError, match='or `bits`'):

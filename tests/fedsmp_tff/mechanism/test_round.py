@@ -11,6 +11,7 @@ from fedsmp_tff import released as released_lib
 from fedsmp_tff import runtime
 from fedsmp_tff import sparsifiers
 from fedsmp_tff.mechanism import adaptive_clipping
+from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise_shares
 from fedsmp_tff.mechanism import round as round_lib
@@ -49,7 +50,7 @@ class TestPrivateSum:
     expected = numpy_reference.mean_without_noise(
         updates, coordinates, one_round.DIM / len(coordinates), clip
     )
-    step = factory.round([(one_round.DIM,)]).channel.step * (clip or 1.0)
+    step = factory.round([(one_round.DIM,)]).channel.encoding.step * (clip or 1.0)
     # Half a step, and float32's own rounding of the result.
     tolerance = step / 2 + 1e-6 * np.max(np.abs(expected))
     np.testing.assert_allclose(output.result, expected, atol=tolerance, rtol=0)
@@ -57,14 +58,15 @@ class TestPrivateSum:
     assert not np.any(output.result[off])
 
   @pytest.mark.parametrize('noise, clip', [
-      ('gaussian', 0.5), ('discrete_gaussian', 0.5), ('gaussian', 0.0),  # A schedule reaches zero.
+      ('gaussian', 0.5), ('discrete_gaussian', 0.5), ('gaussian', 0.0),  # An adaptive C may underflow.
   ])
   def test_every_value_that_leaves_a_client_carries_its_share(self, noise, clip):
     # One client of nine: what it sends alone. Noise on some values, or a choice among
     # noisy ones, would show here and not in a sum.
     dim, num_slots, sigma = 4000, 9, 1.4
     factory = processes.factory(
-        sparsifiers.Dense(), num_slots, clipping_norm=0.5, noise_multiplier=sigma, noise=noise
+        sparsifiers.Dense(), num_slots, clipping_norm=0.5, noise_multiplier=sigma,
+        noise=mechanism_lib.make_noise(noise, dim),
     )
     mechanism = factory.round([(dim,)])
     state = mechanism.initial_state(seed=2)
@@ -80,15 +82,17 @@ class TestPrivateSum:
     # A share has its fourth moment too: nothing is cut off or left out.
     assert stats.kurtosis(alone) == pytest.approx(0, abs=0.35)
     # Exactly the draws, whose distribution test_noise_shares has: a scale 1 % off shows here alone.
-    channel = mechanism.channel
+    channel, encoding = mechanism.channel, mechanism.channel.encoding
     if noise == 'gaussian':
       share = noise_shares.gaussian_share(dim, sigma / 3, seed)
-      np.testing.assert_allclose(alone, share, rtol=0, atol=0.501 * channel.step)
+      np.testing.assert_allclose(alone, share, rtol=0, atol=0.501 * encoding.step)
     else:
-      assert channel.share_variance * channel.step**2 >= sigma**2 / 9
+      # The accountant takes this variance: it may round by an ulp or two, as every float may.
+      variance = encoding.share_variance * encoding.step**2
+      assert variance == pytest.approx(sigma**2 / 9, rel=1e-12)
       seed = randomness.derive(seed, randomness.Stream.INTEGER_NOISE)
-      share = noise_shares.integer_share(channel.num_integers, channel.share_variance, seed)
-      np.testing.assert_array_equal(sent, share % channel.modulus)
+      share = noise_shares.integer_share(channel.num_integers, encoding.share_variance, seed)
+      np.testing.assert_array_equal(sent, share % encoding.modulus)
 
   @pytest.mark.parametrize('clip', [1.0, None])
   def test_a_broken_client_is_bounded_or_counts_as_zero(self, clip):
@@ -121,7 +125,7 @@ class TestPrivateSum:
     clip, sigma, dim = 0.5, 1.4, 9000
     factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=clip, noise_multiplier=sigma, num_slots=6,
-        min_reports=5, noise=noise,
+        min_reports=5, noise=mechanism_lib.make_noise(noise, dim),
     )
     process = factory.create(tff.TensorType(np.float32, [dim]))
     state = process.initialize()
@@ -146,14 +150,15 @@ class TestPrivateSum:
   def test_discrete_means_are_numpy_s_up_to_the_stated_rounding(self):
     updates = one_round.updates(6)
     factory = processes.factory(
-        sparsifiers.RandK(num=7), 6, clipping_norm=1.5, noise='discrete_gaussian', bits=20
+        sparsifiers.RandK(num=7), 6, clipping_norm=1.5,
+        noise=integer_noise.DiscreteGaussian(7, bits=20),
     )
     state, output = one_round.run(factory, updates)
     expected = numpy_reference.mean_without_noise(
         updates, state.coordinates, one_round.DIM / 7, 1.5
     )
     error = np.linalg.norm(output.result - expected)
-    assert error <= 1.5 * factory.round([(one_round.DIM,)]).channel.step * np.sqrt(8)
+    assert error <= 1.5 * factory.round([(one_round.DIM,)]).channel.encoding.step * np.sqrt(8)
 
   # The vote on C raises the noise of the values, here by sqrt(1 - 0.25^2).
   @pytest.mark.parametrize('adaptive, weight', [
@@ -188,7 +193,7 @@ class TestExtrapolation:
           sparsifier, mechanism, [(one_round.DIM,)], extrapolate=extrapolate
       )
       state = steps.choose(steps.initial_state(1))
-      if clip is not None:  # As after rounds of an adaptive C, or of a schedule.
+      if clip is not None:  # As after rounds of an adaptive C.
         state = state._replace(clipping_norm=tf.constant(clip, tf.float64))
       update, _, measured = _one_round(steps, state, updates)
       assert list(measured) == steps.measurements
@@ -250,7 +255,7 @@ class TestRounds:
       ('discrete_gaussian', sparsifiers.RandK(num=5)),
   ])
   def test_the_steps_make_the_aggregator_s_rounds(self, noise, sparsifier):
-    options = dict(clipping_norm=1.0, noise=noise)
+    options = dict(clipping_norm=1.0, noise=mechanism_lib.make_noise(noise, 5))
     updates = one_round.updates(_CLIENTS)
     steps = round_lib.FedSmpRound(
         sparsifier, mechanism_lib.Mechanism(_CLIENTS, **options), [(one_round.DIM,)]
@@ -258,7 +263,7 @@ class TestRounds:
     process = processes.factory(sparsifier, _CLIENTS, seed=3, **options).create(one_round.VECTOR)
     state, process_state = steps.choose(steps.initial_state(seed=3)), process.initialize()
     # Integers are rounded at random, by less than a step each.
-    atol = 1e-6 if noise == 'gaussian' else 2 * steps.channel.step * np.sqrt(6)
+    atol = 1e-6 if noise == 'gaussian' else 2 * steps.channel.encoding.step * np.sqrt(6)
     for _ in range(2):
       np.testing.assert_array_equal(state.coordinates, process_state.coordinates)
       update, state, measurements = _one_round(steps, state, updates)

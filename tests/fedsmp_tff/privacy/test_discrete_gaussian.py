@@ -7,6 +7,7 @@ import pytest
 from scipy import signal
 
 from fedsmp_tff.mechanism import integer_noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import discrete_gaussian
 from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import gaussian_mechanism
@@ -14,12 +15,12 @@ from tests.support import gaussian_mechanism
 _SHIFTS = [(1,), (2,), (3,), (7,), (1, 1), (2, 1), (3, 4), (1, 1, 1), (2, 2, 1)]
 
 
-def _lattice(**options):
+def _mechanism(noise_multiplier=0.3, clients_per_round=2, num_values=4, bits=8, **options):
   """Shares of small variance: the finest structure that sums can have."""
-  arguments = dict(
-      bits=8, num_values=4, noise_multiplier=0.3, clients_per_round=2, num_slots=2, min_reports=2,
+  return mechanism_lib.Mechanism(
+      clients_per_round, 1.0, noise_multiplier,
+      noise=integer_noise.DiscreteGaussian(num_values, bits), **options,
   )
-  return integer_noise.Lattice(**dict(arguments, **options))
 
 
 def _sum_of_shares(lattice):
@@ -28,7 +29,7 @@ def _sum_of_shares(lattice):
   one = np.exp(-(x**2) / (2 * lattice.share_variance))
   one /= one.sum()
   total = one
-  for _ in range(lattice.min_reports - 1):
+  for _ in range(lattice.mechanism.min_reports - 1):
     total = signal.convolve(total, one, method='direct')
   return total[total > 1e-40]
 
@@ -53,10 +54,8 @@ class TestExecution:
 
   @pytest.mark.parametrize('shares, sigma', [(1, 0.085), (2, 0.23), (3, 0.4)])
   def test_no_shift_in_any_direction_tells_more(self, shares, sigma):
-    lattice = _lattice(
-        noise_multiplier=sigma, clients_per_round=shares, num_slots=shares, min_reports=shares
-    )
-    dominating = discrete_gaussian.dominating_gaussian(lattice)
+    mechanism = _mechanism(sigma, shares)
+    lattice, dominating = mechanism.encoding(), discrete_gaussian.dominating_gaussian(mechanism)
     # The standard deviation of the sum in integers.
     stddev = dominating.noise_multiplier * math.sqrt(lattice.squared_norm_bound)
     noise = _sum_of_shares(lattice)
@@ -80,40 +79,39 @@ class TestExecution:
   @pytest.mark.parametrize('num_slots', [5, 20])
   def test_the_noise_is_of_the_shares_that_a_release_has_at_least(self, num_slots):
     # Each share is a fifth of the variance; slots beyond the fifth may stay empty.
-    lattice = _lattice(
-        noise_multiplier=1.0, bits=12, clients_per_round=4, num_slots=num_slots, min_reports=5
-    )
-    dominating = discrete_gaussian.dominating_gaussian(lattice)
+    mechanism = _mechanism(1.0, 4, bits=12, num_slots=num_slots, min_reports=5)
+    lattice, dominating = mechanism.encoding(), discrete_gaussian.dominating_gaussian(mechanism)
     # In integer steps; rounding takes a variance of 3 away.
     variance = dominating.noise_multiplier**2 * lattice.squared_norm_bound
     assert variance == pytest.approx((1.0 * lattice.scale) ** 2 - 3, rel=1e-9)
     spec = spec_lib.PrivacySpec(
-        100, 4, 1, 1.0, 1.0, 1e-3, num_slots=num_slots, min_reports=5, noise='discrete_gaussian',
-        num_values=4, bits=12,
+        100, 4, 1, 1.0, 1.0, 1e-3, num_slots=num_slots, min_reports=5, noise=mechanism.noise
     )
-    assert spec.lattice == lattice
+    assert spec.mechanism() == mechanism
     assert (spec.round.noise_multiplier, spec.round.distance) == dominating
 
   def test_what_the_distance_holds(self, monkeypatch):
-    lattice = _lattice(num_values=1000, noise_multiplier=1.0, bits=16)
-    found = discrete_gaussian.dominating_gaussian(lattice)
+    mechanism = _mechanism(1.0, num_values=1000, bits=16)
+    lattice, found = mechanism.encoding(), discrete_gaussian.dominating_gaussian(mechanism)
     assert found.distance == pytest.approx(lattice.statistical_distance, rel=1e-6)
     assert found.distance >= lattice.statistical_distance
     # Shares so small that their sum is no discrete Gaussian: by its own sum of probabilities.
     monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
-    small = integer_noise.Lattice(8, 4, 0.36, 8, 8, 8)
+    mechanism = _mechanism(0.36, 8)
+    small = mechanism.encoding()
     noise = _sum_of_shares(small)
     x = np.arange(len(noise)) - len(noise) // 2
     alone = np.exp(-(x**2) / (2 * small.share_variance * 8))
     apart = np.abs(noise - alone / alone.sum()).sum() / 2
-    assert 1e-9 < apart < discrete_gaussian.dominating_gaussian(small).distance / 4
+    assert 1e-9 < apart < discrete_gaussian.dominating_gaussian(mechanism).distance / 4
 
   # At 3 the sums of shares are all that shows, at 0.25 the random rounding.
   @pytest.mark.parametrize('rounding_variance', [3.0, 0.25])
   def test_the_distance_is_of_the_rounding_and_each_sum(self, monkeypatch, rounding_variance):
     monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
     monkeypatch.setattr(discrete_gaussian, '_ROUNDING_VARIANCE', rounding_variance)
-    lattice = integer_noise.Lattice(8, 4, 0.36, 8, 8, 8)
+    mechanism = _mechanism(0.36, 8)
+    lattice = mechanism.encoding()
 
     def deviation(variance):
       """Of probabilities from D's, at most: eta, which is largest at c = 0, by its definition."""
@@ -124,16 +122,18 @@ class TestExecution:
     # The rounding's deviation counts whole, and that of sums half, as a total variation distance.
     parts = [deviation(rounding_variance)]
     parts += [deviation(lattice.share_variance * i / (i + 1)) / 2 for i in range(1, 8)]
-    found = discrete_gaussian.dominating_gaussian(lattice).distance - lattice.statistical_distance
+    found = discrete_gaussian.dominating_gaussian(mechanism).distance
+    found -= lattice.statistical_distance
     assert found == pytest.approx(lattice.num_integers * sum(parts), rel=1e-6)
 
   @pytest.mark.parametrize('min_reports', [10, 1000, 1001, 5000])
   def test_the_distance_of_many_shares_is_at_least_its_exact_sum(self, min_reports, monkeypatch):
-    lattice = _lattice(num_slots=min_reports, min_reports=min_reports, bits=20, noise_multiplier=2.0)
     # Small shares, whose ratios can be seen; the guarantee needs larger ones.
+    monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
     monkeypatch.setattr(integer_noise.Lattice, 'share_variance', 0.4)
     monkeypatch.setattr(integer_noise.Lattice, 'statistical_distance', 0.0)
-    distance = discrete_gaussian.dominating_gaussian(lattice).distance / lattice.num_integers
+    mechanism = _mechanism(2.0, num_slots=min_reports, bits=20)
+    distance = discrete_gaussian.dominating_gaussian(mechanism).distance / 4
     ratios = [
         discrete_gaussian._ratio(0.4 * i / (i + 1)) for i in range(1, min_reports)
     ]

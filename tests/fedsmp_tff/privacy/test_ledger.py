@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import resource
 import shutil
@@ -10,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
+from fedsmp_tff.mechanism import integer_noise
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
@@ -39,11 +39,11 @@ class TestComputation:
 
   @pytest.mark.parametrize('options', [
       dict(sampling='fixed_size'), dict(num_slots=20, min_reports=12),
-      dict(noise='discrete_gaussian', num_values=9, bits=12),
-      dict(noise_multiplier=0.0, clipping_norm=math.inf),
+      dict(noise=integer_noise.DiscreteGaussian(9, bits=12)),
+      dict(noise_multiplier=0.0, clipping_norm=None),
       dict(rounds=np.int64(9), clients_per_round=np.int32(10)),
       dict(
-          noise='discrete_gaussian', num_values=np.int64(9), bits=np.int32(12),
+          noise=integer_noise.DiscreteGaussian(np.int64(9), np.int32(12)),
           noise_multiplier=np.float32(1.4),
       ),
   ])
@@ -57,11 +57,15 @@ class TestComputation:
     for line in (tmp_path / 'a').read_text().splitlines():
       json.loads(line, parse_constant=refuse)
 
-  def test_an_earlier_version_s_with_a_large_delta_is_read(self, tmp_path):
-    # The specification had no `allow_large_delta`, and delta no limit.
-    spec = dataclasses.replace(_SPEC, delta=0.5, allow_large_delta=True)
+  def test_an_earlier_version_s_with_a_large_delta_or_without_clip_is_read(self, tmp_path):
+    # The specification had no `allow_large_delta`, delta no limit, and 'inf' meant no clipping.
+    spec = dataclasses.replace(
+        _SPEC, delta=0.5, allow_large_delta=True, noise_multiplier=0.0, clipping_norm=None
+    )
     _ledger(tmp_path / 'a', spec=spec).close()
     head = json.loads((tmp_path / 'a').read_text())
+    assert head['spec']['clipping_norm'] is None
+    head['spec']['clipping_norm'] = 'inf'
     del head['sum'], head['spec']['allow_large_delta']
     line = json.dumps({**head, 'sum': ledger_lib._sum('', head)})
     (tmp_path / 'a').write_text(f'{line}\n')

@@ -7,9 +7,12 @@ import dp_accounting
 import pytest
 from scipy import stats
 
+from fedsmp_tff.mechanism import integer_noise
+from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 
+_gaussian, _integers = mechanism_lib.Gaussian, integer_noise.DiscreteGaussian
 _N, _R, _T = 6000, 100, 180
 _DELTA = _N**-1.1
 
@@ -34,7 +37,9 @@ class TestComputation:
   @pytest.mark.parametrize('arguments, match', [
       *((dict(clip=clip), 'clipping_norm') for clip in (0.0, math.nan, math.inf)),
       (dict(clip=-math.inf, sigma=0.0), 'clipping_norm'),
-      (dict(clip=None, sigma=0.0), '`clipping_norm` must be a number .*Found None'),
+      (dict(clip='x', sigma=0.0), '`clipping_norm` must be a number. Found x'),
+      (dict(clip=None), 'needs a `clipping_norm`'),
+      (dict(clip=math.inf, sigma=0.0), 'or None .no clipping.. Found inf'),
       (dict(delta='x'), '`delta` must be a number. Found x'),
       (dict(sigma=-1.0), 'noise_multiplier'),
       *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
@@ -47,9 +52,8 @@ class TestComputation:
       (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100 with fixed'),
       *((dict(min_reports=least), '`min_reports` must be a positive integer') for least in (0, 9.5)),
       (dict(min_reports=_N + 1), '`min_reports` must be from 1 to `num_slots`=6000'),
-      (dict(noise='laplace'), '`noise` must be one of'),
-      (dict(noise='discrete_gaussian'), '`num_values` must be set'),
-      (dict(noise='discrete_gaussian', num_values=9, bits=8, sigma=0.1), 'or `bits`'),
+      (dict(noise='gaussian'), '`noise` must be Gaussian or DiscreteGaussian. Found gaussian'),
+      (dict(noise=_integers(9, bits=8), sigma=0.1), 'or `bits`'),
       (dict(n=6000.5), 'population'),
       (dict(rounds=True), 'rounds'),
   ])
@@ -68,7 +72,7 @@ class TestPrivacySpec:
 
     assert of() == (150, 150, 'poisson_pld')
     assert of(sampling='fixed_size') == (100, 100, 'fixed_pld')
-    assert of(noise='discrete_gaussian', num_values=9) == (150, 150, 'poisson_pld')
+    assert of(noise=_integers(9)) == (150, 150, 'poisson_pld')
     assert of(min_reports=120)[:2] == (150, 120)
     assert spec_lib.PrivacySpec(120, _R, _T, 1.4, 1.0, _DELTA).num_slots == 120
 
@@ -81,7 +85,7 @@ class TestPrivacySpec:
     assert holding() == ['poisson_pld', 'poisson_rdp']
     assert holding(num_slots=_N) == ['poisson_pld', 'poisson_rdp', 'paper']
     assert holding(sampling='fixed_size') == ['fixed_pld', 'fixed_rdp']
-    assert holding(noise='discrete_gaussian', num_values=9, num_slots=_N) == [
+    assert holding(noise=_integers(9), num_slots=_N) == [
         'poisson_pld', 'poisson_rdp'
     ]
 
@@ -114,12 +118,12 @@ class TestPrivacySpec:
   @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS[:4], ids=lambda a: a.name)
   def test_integer_noise_costs_what_gaussian_noise_does_and_a_little_more(self, accountant):
     gaussian = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, accountant.sampling)
-    spec = dataclasses.replace(gaussian, noise='discrete_gaussian', num_values=8317)
+    spec = dataclasses.replace(gaussian, noise=_integers(8317))
     assert spec.accountant is gaussian.accountant and accountant.is_sound(spec.round)
     epsilon = gaussian.epsilon(accountant)
     assert epsilon < spec.epsilon(accountant) < 1.002 * epsilon
     # Steps as coarse as the values: rounding makes clients longer.
-    assert dataclasses.replace(spec, bits=11).epsilon(accountant) > 1.05 * epsilon
+    assert dataclasses.replace(spec, noise=_integers(8317, bits=11)).epsilon(accountant) > 1.05 * epsilon
 
 
 class TestDpEvent:
@@ -164,7 +168,7 @@ class TestDpEvent:
     assert accountant.compose(_spec(0.0).dp_event()).get_epsilon(_DELTA) == math.inf
 
   def test_dp_event_of_integer_noise_is_refused(self):
-    spec = _spec(noise='discrete_gaussian', num_values=8317)
+    spec = _spec(noise=_integers(8317))
     with pytest.raises(ValueError, match='charged to delta'):
       spec.dp_event()
 
@@ -202,13 +206,13 @@ class TestCalibration:
     # Ledgers compare and checkpoints hash specifications.
     fields = dict(
         population=_N, clients_per_round=_R, rounds=_T, clipping_norm=0.5, delta=_DELTA,
-        num_slots=200, min_reports=150, bits=20,
+        num_slots=200, min_reports=150, noise=_gaussian(bits=20),
     )
     found = spec_lib.PrivacySpec.for_epsilon(2.0, accountant=accountants.PAPER, **fields)
     same = spec_lib.PrivacySpec(noise_multiplier=found.noise_multiplier, **fields)
     assert found == same and hash(found) == hash(same)
     assert found.mechanism() == same.mechanism() and found.epsilon(accountants.PAPER) <= 2
-    for missing in fields.keys() - {'num_slots', 'min_reports', 'bits'}:
+    for missing in fields.keys() - {'num_slots', 'min_reports', 'noise'}:
       rest = {name: value for name, value in fields.items() if name != missing}
       with pytest.raises(TypeError, match=missing):
         spec_lib.PrivacySpec.for_epsilon(2.0, **rest)
@@ -217,18 +221,18 @@ class TestCalibration:
     # At 0.95 a share has 1.08 steps; the search also tries 0.78, with 0.91.
     fields = dict(
         population=10_000, clients_per_round=10_000, rounds=1, clipping_norm=1.0, delta=1e-5,
-        sampling='fixed_size', num_slots=None, bits=8,
+        sampling='fixed_size', num_slots=None, noise=_gaussian(bits=8),
     )
     spec = spec_lib.PrivacySpec(noise_multiplier=0.95, **fields)
     found = _for_epsilon(spec.epsilon(), **fields)
-    assert found.noise_multiplier == pytest.approx(0.95, rel=1e-4) and found.bits == 8
+    assert found.noise_multiplier == pytest.approx(0.95, rel=1e-4) and found.noise.bits == 8
     with pytest.raises(ValueError, match='or `bits` to 9 or more'):
       _for_epsilon(2 * spec.epsilon(), **fields)
 
   def test_integer_noise_is_calibrated(self):
     fields = dict(
         population=50, clients_per_round=50, rounds=10, delta=1e-3, sampling='fixed_size',
-        num_slots=None, noise='discrete_gaussian', num_values=100,
+        num_slots=None, noise=_integers(100),
     )
     found = _for_epsilon(2.0, **fields)
     assert found.accountant.name == 'fixed_pld' and 1.999 < found.epsilon() <= 2
@@ -237,10 +241,10 @@ class TestCalibration:
         < _for_epsilon(2.0, accountants.FIXED_RDP, **fields).noise_multiplier
     )
     # The search begins at sigma = 1, at which ten bits are too few.
-    fields['bits'] = 10
+    fields['noise'] = _integers(100, bits=10)
     with_bits = _for_epsilon(2.0, **fields)
-    assert with_bits.bits == 10 and 1.99 < with_bits.epsilon() <= 2
-    fields['num_values'] = 10**5
+    assert with_bits.noise.bits == 10 and 1.99 < with_bits.epsilon() <= 2
+    fields['noise'] = _integers(10**5, bits=10)
     with pytest.raises(ValueError, match='No noise multiplier .* raise `bits`, or'):
       _for_epsilon(0.1, **fields)
 
@@ -252,6 +256,6 @@ class TestCalibration:
   def test_calibration_says_when_nothing_will_do(self):
     # `bits` are of integer noise.
     with pytest.raises(ValueError, match='No noise multiplier .* or delta, or run fewer'):
-      _for_epsilon(1e-9, accountants.PAPER, bits=20)
+      _for_epsilon(1e-9, accountants.PAPER, noise=_gaussian(bits=20))
     with pytest.raises(ValueError, match='clipping_norm'):
       _for_epsilon(1.0, clipping_norm=math.inf)

@@ -154,8 +154,8 @@ class TestLedger:
       (dict(noise_multiplier=0.9), '`noise_multiplier`=1.0. Found 0.9'),
       (dict(noise_multiplier=1.0, clients_per_round=3), '`clients_per_round`=2. Found 3'),
       # A share for each of two, of which one suffices: each is as large as the sum needs.
-      (dict(noise_multiplier=1.0, min_reports=1), '`min_reports`=None. Found 1'),
-      (dict(noise_multiplier=1.0, noise='discrete_gaussian'), '`noise`=gaussian. Found discrete'),
+      (dict(noise_multiplier=1.0, min_reports=1), '`min_reports`=2. Found 1'),
+      (dict(noise_multiplier=1.0, noise=fedsmp_tff.DiscreteGaussian(10)), '`noise`=Gaussian.*Disc'),
   ])
   def test_another_mechanism_is_refused(self, tmp_path, options, what):
     spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)

@@ -21,7 +21,6 @@ from tests.support import tiny_task
 
 # Flags that change the weights and not epsilon, and their words in the plan.
 _FREE = {
-    '--clip_schedule=learning_rate': '; C decays with the learning rate of clients',
     '--server_learning_rate_schedule=linear_decay': ', linear decay to zero',
     '--max_client_examples=2': '; at most 2 examples per client, drawn anew in each round',
 }
@@ -147,7 +146,7 @@ class TestComputation:
     # Noise in reals is as good for any k; with integers the vote on C is one more value.
     made = built('--epsilon=3', '--delta=1e-3', *flags)
     assert made.epsilons(made.settings.rounds)['epsilon'] == pytest.approx(3, abs=1e-3)
-    assert made.spec.num_values == (made.round.num_kept + 1 if flags else None)
+    assert made.spec.noise.num_values == (made.round.num_kept + 1 if flags else None)
 
   def test_only_tests_on_others_are_shown(self, built):
     for owners, shown in ((_owners('cid'), 'a sample'), (_owners('bob', 'cid'), None), (None, None)):
@@ -156,15 +155,11 @@ class TestComputation:
       assert made.show(weights) == shown
 
   @pytest.mark.parametrize('task, rounds', [('fashion_mnist', 1), ('shakespeare', 50)])
-  def test_c_decays_with_the_learning_rate(self, task, rounds):
-    def schedule(*flags):
-      s = _settings('--noise_multiplier=1', *flags, task=task)
-      return experiment._mechanism(s, experiment._privacy_spec(s, 1000, 9)).clipping_schedule
-
-    assert schedule() is None
-    factor = schedule('--clip_schedule=learning_rate')
+  def test_learning_rate_decays_with_the_rounds(self, task, rounds):
+    settings = _settings(task=task)
     for round_num, decays in ((0, 0), (rounds - 1, 0), (rounds, 1), (4 * rounds - 1, 3)):
-      assert float(factor(tf.constant(round_num))) == pytest.approx(0.99**decays, rel=1e-6)
+      factor = experiment._decay(settings, tf.constant(round_num))
+      assert float(factor) == pytest.approx(0.99**decays, rel=1e-6)
 
   @pytest.mark.parametrize('schedule, expected', [
       ('linear_decay', [8, 6, 4, 2]), ('constant', [8, 8, 8, 8]),
@@ -196,8 +191,7 @@ class TestExecution:
       stories.add(commands.story(out)[1])
       rows = commands.rows(out / 'metrics.csv')
       epsilons.add(tuple((row['epsilon'], row['epsilon_paper']) for row in rows))
-      expected = [1, 0.99, 0.99**2] if 'clip_schedule' in flag else [1, 1, 1]
-      assert [float(r['clipping_norm']) for r in rows[1:]] == pytest.approx(expected, rel=1e-6)
+      assert [float(row['clipping_norm']) for row in rows[1:]] == [1, 1, 1]
     assert len(epsilons) == 1 and len(stories) == 1 + len(_FREE)
 
   def test_a_public_update_that_is_not_finite_ends_the_run_with_a_sentence(
