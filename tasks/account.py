@@ -193,8 +193,10 @@ def _account_for_runs(options: Options) -> None:
             f'{run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
             ' run, or a directory of such runs; separate several by spaces.'
         )
+    begun = [(path, record) for path, record in found if record.rounds]
+    if not begun:
       print(library_errors.printable(f'{run_dir}: no federated round has begun'))
-    runs += found
+    runs += begun
   if not runs:
     raise errors.InputError(
         f'{options.ledger[0]} has no federated run that has begun. Name the --output_dir of one.'

@@ -196,8 +196,9 @@ def _own_options(task: task_lib.Task, flags: dict[str, Any]) -> Any:
   flag_values, prefix = options.new_flags(), f'{task.name}_'
   options.define(flag_values, task.options, prefix)
   arguments = [
-      options.flag_of(name, flags[name]) for name in flag_values if flags.get(name) is not None
+      # Flags that have no effect are recorded too, at their defaults.
+      options.flag_of(name, flags[name]) for name in flag_values
+      if flags.get(name) not in (None, flag_values[name].default)
   ]
   command.read(flag_values, arguments, 'python -m tasks.run')
-  # Flags that have no effect are recorded too, at their defaults: as in a file of flags.
-  return options.make(task.options, flag_values, presets=[*flag_values], prefix=prefix)
+  return options.make(task.options, flag_values, prefix)

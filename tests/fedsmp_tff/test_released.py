@@ -71,46 +71,6 @@ class TestReleasedTopK:
         np.testing.assert_allclose(part, part.mean(), atol=110)
 
 
-class TestHybridTopK:
-
-  def _option(self, **options):
-    public = (np.zeros((1, 1)), np.zeros(1))
-    return released.HybridTopK(num=2, public_examples=public, **options)
-
-  def test_what_is_refused(self):
-    with pytest.raises(ValueError, match='`released_weight` must be'):
-      self._option(released_weight=1.1)
-
-  @pytest.mark.parametrize('weight, kept', [(0.0, [0, 1]), (0.5, [0, 8]), (1.0, [8, 9])])
-  def test_weighs_shares_of_energy(self, weight, kept, monkeypatch):
-    monkeypatch.setattr(released, '_SMOOTHING', 0.0)
-    option = self._option(released_weight=weight)
-    public = np.array([5, -3, 0.1, 0, 0, 0, 0, 0, 0, np.nan])
-    values = np.array([0, 0, 0.1, 0.2, 0, 0, 0, 0, 80, 50.0])
-    release = releases_lib.release(_ALL, values, np.zeros(10))
-    memory = releases_lib.remembered(option, [release])
-    found = option.choose(_context(memory, public_update=public)).numpy()
-    assert sorted(found) == kept
-
-  def test_public_energies_are_smoothed_by_rows_and_columns(self):
-    smoothing = 0.75
-    # A 3 by 4 layer and a bias of 2; energies sum up to 1.
-    rng = np.random.default_rng(3)
-    update = rng.normal(size=14)
-    energy = update**2 / np.sum(update**2)
-    layer = energy[:12].reshape(3, 4)
-    product = np.outer(layer.sum(1), layer.sum(0)) / layer.sum()
-    expected = np.concatenate([
-        ((1 - smoothing) * layer + smoothing * product).ravel(), energy[12:]
-    ])
-    public = (np.zeros((1, 1)), np.zeros(1))
-    shapes = [(3, 4), (2,)]
-    for num in range(1, 14):
-      option = released.HybridTopK(num=num, public_examples=public, released_weight=0.0)
-      context = _context(option.initial_memory(14), shapes, public_update=update)
-      assert set(option.choose(context).numpy()) == set(np.argsort(-expected)[:num])
-
-
 class TestEnergies:
 
   @pytest.mark.parametrize('num', [0, 1, 5])

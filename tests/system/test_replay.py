@@ -169,9 +169,6 @@ def _halved(t):
 
 _CHOICES = {
     'released top-k': (fedsmp_tff.ReleasedTopK(num=4), {}),
-    'hybrid top-k': (
-        fedsmp_tff.HybridTopK(num=4, public_examples=linear_runs.PUBLIC, released_weight=0.5), {}
-    ),
     'a mask for two rounds': (fedsmp_tff.ReleasedTopK(num=4, mask_rounds=2), {}),
     'clipping schedule': (fedsmp_tff.RandK(num=4), {'clipping_schedule': _halved}),
     'server schedule': (fedsmp_tff.RandK(num=4), {
