@@ -93,6 +93,8 @@ class Options:
       return spec.epsilon(accountant)
     if self.noise_multiplier is not None:
       return spec.max_rounds(self.epsilon, accountant)
+    if accountant == spec.accountant:
+      return spec.noise_multiplier  # It was found by this accountant.
     try:
       return spec_lib.PrivacySpec.for_epsilon(
           self.epsilon, accountant=accountant, **numbers

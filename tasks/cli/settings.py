@@ -24,8 +24,7 @@ NONE, PUBLIC = 'none', 'public'
 ALL, HEAD = 'all', 'head'
 SGD, FEDEXP = 'sgd', 'fedexp'
 CONSTANT, LINEAR = 'constant', 'linear_decay'
-# The group of options that have an effect in rounds alone.
-TRAINING = 'Training'
+TRAINING = 'Training'  # The group of options that have an effect in rounds alone.
 
 _EVALUATIONS = 20
 _REGISTRIES = {'task': datasets.TASKS, 'algorithm': systems.SYSTEMS}
@@ -306,9 +305,16 @@ def parse(
   if parsed['task'].value is None:
     names = ', '.join(datasets.TASKS.names)
     raise errors.InputError(f'--task is not set. Set it to one of {names}, or to a module.')
-  _fix(parsed)
+  task, system = (registry[parsed[flag].value] for flag, registry in _REGISTRIES.items())
+  for name, value in system.fixed.items():
+    if parsed[name].present and parsed[name].value != value:
+      raise errors.InputError(
+          f'{options.flag_of(name, parsed[name].value)} has no effect, because'
+          f' --algorithm={parsed["algorithm"].value} means {options.flag_of(name, value)}. Remove one'
+          ' of the two flags.'
+      )
+    parsed.set_default(name, value)
   settings, own = options.make(RunSettings, parsed), {}
-  task, system = datasets.TASKS[settings.task], settings.system
   for condition, prefix, table in _plugin_tables((settings.task, settings.algorithm)):
     if (prefix, table) == (_prefix(task), task.options):
       own['task_options'] = options.make(table, parsed, prefix)
@@ -325,18 +331,6 @@ def parse(
     )
   others = (options.make(table, parsed) for table in (*_TABLES[1:], *tables))
   return dataclasses.replace(settings, **own), *others
-
-
-def _fix(parsed: flags.FlagValues) -> None:
-  """Sets the flags that the system fixes; raises `InputError` if one was typed with another value."""
-  algorithm = parsed['algorithm'].value
-  for name, value in systems.SYSTEMS[algorithm].fixed.items():
-    if parsed[name].present and parsed[name].value != value:
-      raise errors.InputError(
-          f'{options.flag_of(name, parsed[name].value)} has no effect, because'
-          f' --algorithm={algorithm} means {options.flag_of(name, value)}. Remove one of the two flags.'
-      )
-    parsed.set_default(name, value)
 
 
 def identity(settings: RunSettings) -> dict[str, Any]:
