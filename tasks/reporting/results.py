@@ -27,11 +27,6 @@ NOT_COMPARED = tuple(
     name for name, option in options.options_of(settings.RunSettings).items()
     if not option.in_comparisons
 )
-# Flags without an effect in a run without rounds.
-_OF_ROUNDS = tuple(
-    name for name, option in options.options_of(settings.RunSettings).items()
-    if option.group == settings.TRAINING
-)
 # The option of rand-k that chooses between the two readings of the paper.
 READING = 'unbiased'
 UNSCALED = ', unscaled'
@@ -184,7 +179,7 @@ class Group:
     """Returns 'FLAG = VALUE' for each flag in which the runs differ from a run's identity."""
     flags = self.config['flags']
     if not self.config['rounds']:
-      ignored = (*ignored, *_OF_ROUNDS)
+      ignored = (*ignored, *finished.OF_ROUNDS)
     return [
         f'{name} = {_text(flags.get(name))}' for name, value in identity.items()
         if name not in ignored and finished.recorded_flag(flags, name) != value

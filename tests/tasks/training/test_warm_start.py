@@ -47,8 +47,8 @@ def test_public_only_has_no_rounds_and_no_clients(public, data_dir, tmp_path, ca
   assert summary['uplink_megabytes'] == 0
   (row,) = commands.rows(public / 'metrics.csv')
   assert float(row['test_accuracy']) == summary['final_test_accuracy']
-  # Again: nothing to do.
-  assert _public_only(data_dir, public, '--public_examples=20') == 0
+  # Again: nothing to do. Flags of rounds have no effect.
+  assert _public_only(data_dir, public, '--public_examples=20', '--learning_rate=7') == 0
   assert 'already finished' in capsys.readouterr().out
   assert _public_only(data_dir, tmp_path / 'other', '--public_examples=20') == 0
   assert capsys.readouterr().out.count('epsilon = 0: no round uses data of clients') == 2
