@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedsmp_tff import flattening
 from fedsmp_tff import released
 from fedsmp_tff import sparsifiers
 from tests.support import numpy_reference
@@ -13,10 +12,10 @@ from tests.support import releases as releases_lib
 _ALL = np.arange(releases_lib.DIM)
 
 
-def _context(memory, shapes=releases_lib.SHAPES, seed=(7, 1), public_update=None):
+def _context(memory, seed=(7, 1)):
   return sparsifiers.PublicContext(
-      shapes, sum(flattening.sizes(shapes)), tf.convert_to_tensor(seed, tf.int64), tf.constant(0),
-      memory, lambda: public_update,
+      releases_lib.SHAPES, releases_lib.DIM, tf.convert_to_tensor(seed, tf.int64), tf.constant(0),
+      memory, lambda: None,
   )
 
 

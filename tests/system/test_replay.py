@@ -169,6 +169,7 @@ def _halved(t):
 
 _CHOICES = {
     'released top-k': (fedsmp_tff.ReleasedTopK(num=4), {}),
+    'top-k': (fedsmp_tff.TopK(num=4, public_examples=linear_runs.PUBLIC), {}),
     'a mask for two rounds': (fedsmp_tff.ReleasedTopK(num=4, mask_rounds=2), {}),
     'clipping schedule': (fedsmp_tff.RandK(num=4), {'clipping_schedule': _halved}),
     'server schedule': (fedsmp_tff.RandK(num=4), {
