@@ -70,20 +70,17 @@ def _build_model(own: None, initializer: initializers.Initializer):
   del own
   import tensorflow as tf  # Here, so that --help need not wait for it.
 
+  from tasks.models import cnn
   from tasks.models import split
 
   def body(weights, x):
     kernel, bias = weights
     return tf.nn.relu(tf.matmul(x, kernel) + bias)
 
-  def loss(logits, labels, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-
   return split.SplitModel(
       body,
       weights=[*initializer.dense((len(_FEATURES), 16)), *initializer.dense((16, len(_CLASSES)))],
-      loss_fn=loss,
+      loss_fn=cnn.cross_entropy,
       input_spec=(
           tf.TensorSpec([None, len(_FEATURES)], tf.float32), tf.TensorSpec([None], tf.int32)
       ),

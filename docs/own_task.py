@@ -59,20 +59,17 @@ def _build_model(own: Options, initializer: initializers.Initializer):
   del own
   import tensorflow as tf  # Here, so that --help need not wait for it.
 
+  from tasks.models import cnn
   from tasks.models import split
 
   def body(weights, x):
     kernel, bias = weights
     return tf.nn.relu(tf.matmul(x, kernel) + bias)
 
-  def loss(logits, labels, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-
   return split.SplitModel(
       body,
       weights=[*initializer.dense((2, 16)), *initializer.dense((16, 2))],
-      loss_fn=loss,
+      loss_fn=cnn.cross_entropy,
       input_spec=(tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None], tf.int32)),
   )
 

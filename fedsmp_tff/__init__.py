@@ -16,7 +16,7 @@ Perturbation" (d weights, k selected coordinates, r clients per round):
   10. epsilon does not depend on k (integer noise: almost not); the release of fewer coordinates has
       less total noise.
 
-Masks from past releases (`ReleasedTopK`, `HybridTopK`, or your own `Sparsifier`) cost no epsilon.
+Masks from past releases (`ReleasedTopK`, or your own `Sparsifier`) cost no epsilon.
 
 Start at `build_fed_smp` for a learning process, or at `FedSmpFactory` for an aggregator in another
 process (with `no_client_metrics`: TFF's default releases exact client metrics).
@@ -47,7 +47,7 @@ _NAMES = {
     'mechanism.state': ('FedSmpState', 'Release'),
     'metrics': ('no_client_metrics',),
     'privacy.spec': ('PrivacySpec',),
-    'released': ('HybridTopK', 'ReleasedTopK'),
+    'released': ('ReleasedTopK',),
     'sparsifiers': (
         'Dense', 'PublicContext', 'PublicTraining', 'RandK', 'SizedSparsifier', 'Sparsifier',
         'TopK',

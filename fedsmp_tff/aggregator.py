@@ -74,8 +74,8 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      sparsifier: Choice of the coordinates: `RandK`, `ReleasedTopK` or `Dense`. `TopK` and
-        `HybridTopK` need the model: use them in `fedsmp_tff.build_fed_smp`.
+      sparsifier: Choice of the coordinates: `RandK`, `ReleasedTopK` or `Dense`. `TopK`
+        needs the model: use it in `fedsmp_tff.build_fed_smp`.
       mechanism: Options of the private sum, usually from `PrivacySpec.mechanism()`.
       seed: Seed of the public masks, not of the noise; None: a fresh seed at `initialize`.
       make_channel: A `Channel`'s class, or a function of the same arguments that makes a channel.

@@ -104,9 +104,9 @@ def build_fed_smp(
       non-trainable weights stay constant, with a warning if they look like batch normalization's.
       `tff.learning.models.functional_model_from_keras` converts a Keras model.
     training: Local training of a client.
-    aggregator: The masked private sum; here its sparsifier may also train on public data (`TopK`,
-      `HybridTopK`). `next` takes exactly `aggregator.mechanism.num_slots` clients, else it
-      fails as `FedSmpFactory` says; a client without examples sends only its noise share.
+    aggregator: The masked private sum; here its sparsifier may also train on public data (`TopK`).
+      `next` takes exactly `aggregator.mechanism.num_slots` clients, else it fails as
+      `FedSmpFactory` says; a client without examples sends only its noise share.
     server_optimizer: Optimizer that applies the mean update, as a gradient, to the weights; None:
       SGD at learning rate 1, as in the paper.
     seed: Seed, for simulation only, that makes masks, the order of examples and the NOISE

@@ -1,6 +1,6 @@
-"""Top-k masks from past releases, without public data (ReleasedTopK) or with it (HybridTopK).
+"""Top-k masks from past releases, without public data.
 
-Both estimate each coordinate's energy, the mean square of its values, at no cost in epsilon.
+They estimate each coordinate's energy, the mean square of its values, at no cost in epsilon.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,6 @@ _FITS = 3
 _LEAST = 1 / 50  # Minimum factor of a group of coordinates, whose low estimate may be noise.
 _EQUAL_FRACTION = 0.5  # Fraction of the exploration that all tensors share equally.
 _DECAY = 0.95  # Factor per round on the weight of past releases.
-_SMOOTHING = 0.75  # Weight of the product of rows and columns in the energies of a public update.
 _JITTER = 0.01  # Orders coordinates with equal estimates, such as never-selected ones, at random.
 
 
@@ -68,35 +67,6 @@ class ReleasedTopK(sparsifiers.SizedSparsifier):
     )
     explored = tf.math.top_k(keys, num_exploring).indices
     return tf.concat([exploited, explored], 0)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class HybridTopK(sparsifiers.TopK):
-  """Selects the top k by an update on public data and past releases; values are not scaled.
-
-  A coordinate's score is the weighted mean of two fractions of energy: of the public update, and
-  of the estimate from releases. The public update ranks coordinates that were never selected;
-  releases reflect the clients' data, which may differ from public data. The public update is a
-  noisy sample, so its energies are smoothed by the product of their rows and columns, as estimates
-  from releases are (`Energies.estimate`).
-
-  Attributes:
-    released_weight: Weight of the releases in the score, in [0, 1].
-  """
-
-  released_weight: float = 0.5
-
-  def __post_init__(self):
-    super().__post_init__()
-    _check_fraction('released_weight', self.released_weight)
-
-  initial_memory, remember = ReleasedTopK.initial_memory, ReleasedTopK.remember
-
-  def choose(self, context: sparsifiers.PublicContext) -> tf.Tensor:
-    public = _fractions(tf.cast(context.public_update(), tf.float32) ** 2)
-    public += _SMOOTHING * (_rank_one(public, context.shapes) - public)
-    released = _fractions(context.memory.estimate(context.shapes))
-    return self.select(public + self.released_weight * (released - public))
 
 
 class Energies(NamedTuple):
@@ -209,19 +179,6 @@ class _Fit:
     noise = self._variance * (self._variance + 2 * prior)
     weight = tf.math.divide_no_nan(signal, signal + noise)
     return prior + weight * (tf.math.divide_no_nan(total, visits) - prior)
-
-
-def _rank_one(energies: tf.Tensor, shapes: flattening.Shapes) -> tf.Tensor:
-  """Returns each tensor's energies as products of row and column sums, [d]; vectors unchanged."""
-  parts = []
-  for part, shape in zip(tf.split(energies, flattening.sizes(shapes)), shapes):
-    if len(shape) >= 2:
-      part = tf.reshape(part, [-1, shape[-1]])
-      rows, columns = tf.reduce_sum(part, 1), tf.reduce_sum(part, 0)
-      rows = tf.math.divide_no_nan(rows, tf.reduce_sum(rows))
-      part = tf.reshape(rows[:, tf.newaxis] * columns, [-1])
-    parts.append(part)
-  return tf.concat(parts, 0)
 
 
 def _fractions(energies: tf.Tensor) -> tf.Tensor:

@@ -93,6 +93,8 @@ class Options:
       return spec.epsilon(accountant)
     if self.noise_multiplier is not None:
       return spec.max_rounds(self.epsilon, accountant)
+    if accountant == spec.accountant:
+      return spec.noise_multiplier  # It was found by this accountant.
     try:
       return spec_lib.PrivacySpec.for_epsilon(
           self.epsilon, accountant=accountant, **numbers
@@ -193,8 +195,10 @@ def _account_for_runs(options: Options) -> None:
             f'{run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
             ' run, or a directory of such runs; separate several by spaces.'
         )
+    begun = [(path, record) for path, record in found if record.rounds]
+    if not begun:
       print(library_errors.printable(f'{run_dir}: no federated round has begun'))
-    runs += found
+    runs += begun
   if not runs:
     raise errors.InputError(
         f'{options.ledger[0]} has no federated run that has begun. Name the --output_dir of one.'

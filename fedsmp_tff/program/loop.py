@@ -88,7 +88,7 @@ def run(
     sampler: Sampler of the participants of each round.
     rounds: T.
     evaluate: Function from the number of finished rounds and the model's weights, before the first
-      round and after each, to a result for the reporters, or None if none is due (`every`).
+      round and after each, to a result for the reporters, or None if none is due (`is_due`).
     reporters: Reporters, called in turn after each round, and once before the first.
     checkpoints: Store of the state after the last reported round, however the run ends; None: no
       checkpoints.
@@ -262,23 +262,6 @@ def _next(process: tff.learning.templates.LearningProcess, state: Any, cohort: l
         "TFF's default context has no secure sums. Call `fedsmp_tff.runtime.set_local_context()`,"
         ' or another of `fedsmp_tff.runtime`, before anything runs.'
     ) from error
-
-
-def every(
-    rounds_per_evaluation: int, rounds: int, measure: Callable[[Any], Any]
-) -> Callable[[int, Any], Optional[Any]]:
-  """Returns an `evaluate` for `run` that measures the weights after rounds that are due (`is_due`).
-
-  Args:
-    rounds_per_evaluation: Number of rounds per evaluation, from the initial weights on.
-    rounds: T.
-    measure: Function from weights to a result for the reporters.
-  """
-
-  def evaluate(rounds_done, weights):
-    return measure(weights) if is_due(rounds_done, rounds_per_evaluation, rounds) else None
-
-  return evaluate
 
 
 def is_due(rounds_done: int, every: int, rounds: int) -> bool:

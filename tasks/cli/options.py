@@ -10,7 +10,7 @@ Each option is written once, as a field whose annotation is the flag's type:
 fills in defaults and checks it, and `help_text` explains the flags by group.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import copy
 import dataclasses
 import functools
@@ -152,17 +152,28 @@ def _types_of(table: type) -> Mapping[str, Any]:
 
 
 class _Flags(flags.FlagValues):
-  """Flags whose --flagfile may name a built-in file, on the command line and in other files."""
+  """Flags whose files set defaults, so that a flag is `present` only if it was typed.
+
+  --flagfile may name a built-in file, on the command line and in other files.
+  """
 
   def _get_flag_file_lines(self, filename, parsed_file_stack=None):
     path = str(experiment_files.locate(filename, experiment_files.FLAGS))
     try:
-      return super()._get_flag_file_lines(path, parsed_file_stack)
+      lines = super()._get_flag_file_lines(path, parsed_file_stack)
     except (flags.CantOpenFlagFileError, UnicodeDecodeError) as error:
       reason = getattr(error.__context__, 'strerror', None) or error
       raise experiment_files.unreadable(
           'flagfile', filename, experiment_files.FLAGS, reason
       ) from None
+    if parsed_file_stack is not None:  # The file of another file.
+      return lines
+    found = copy.deepcopy(self)
+    unknown = found(['', *lines], known_only=True)[1:]
+    for name in found:
+      if found[name].present:
+        self.set_default(name, found[name].value)
+    return unknown
 
 
 def new_flags(*tables: type) -> flags.FlagValues:
@@ -209,33 +220,30 @@ def help_text(flag_values: flags.FlagValues, full: bool) -> str:
   return '\n'.join(map(flag_values.module_help, flag_values.flags_by_module_dict()))
 
 
-def make(
-    table: type[_Table], parsed: flags.FlagValues, presets: Collection[str] = (), prefix: str = ''
-) -> _Table:
+def make(table: type[_Table], parsed: flags.FlagValues, prefix: str = '') -> _Table:
   """Returns an instance of a dataclass of options.
+
+  Flags of a --flagfile that have no effect, or that a typed flag excludes, are left at their
+  defaults.
 
   Args:
     table: The dataclass.
     parsed: Flags that `new_flags` made, parsed.
-    presets: The names of flags that only a --flagfile sets. Those that have no effect, or that
-      another flag excludes, are left at their defaults.
     prefix: The beginning of the flags' names.
 
   Raises:
     InputError: If an option is out of range, has no effect, or excludes another that is set.
   """
   opts = options_of(table)
-  given = {name for name in opts if parsed[prefix + name].present}
-  explicit = {name for name in given if prefix + name not in presets}
-  values = {
-      name: opt.expand(parsed[prefix + name].value if name in given else opt.default)
-      for name, opt in opts.items()
-  }
+  typed = {name for name in opts if parsed[prefix + name].present}
+  values = {name: parsed[prefix + name].value for name in opts}
+  given = typed | {name for name, opt in opts.items() if values[name] != opt.default}
+  values = {name: opt.expand(values[name]) for name, opt in opts.items()}
   for name, opt in opts.items():
-    is_excluded = not explicit.isdisjoint(opt.excludes) or any(
-        name in opts[other].excludes for other in explicit
+    is_excluded = not typed.isdisjoint(opt.excludes) or any(
+        name in opts[other].excludes for other in typed
     )
-    if name in given - explicit and (is_excluded or not opt.has_effect(values)):
+    if name in given - typed and (is_excluded or not opt.has_effect(values)):
       given.remove(name)
       values[name] = opt.default
     if name not in given and opt.default_fn is not None and opt.has_effect(values):

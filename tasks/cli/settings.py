@@ -24,6 +24,7 @@ NONE, PUBLIC = 'none', 'public'
 ALL, HEAD = 'all', 'head'
 SGD, FEDEXP = 'sgd', 'fedexp'
 CONSTANT, LINEAR = 'constant', 'linear_decay'
+TRAINING = 'Training'  # The group of options that have an effect in rounds alone.
 
 _EVALUATIONS = 20
 _REGISTRIES = {'task': datasets.TASKS, 'algorithm': systems.SYSTEMS}
@@ -40,21 +41,16 @@ def _when_system(predicate: Callable[[system_lib.System], bool]) -> options.Cond
 
 _MASKED = _when_system(lambda system: system.masked)
 _PRIVATE = _when_system(lambda system: system.private)
-_FEDERATED = _when_system(lambda system: system.federated)
 _NEEDS_PUBLIC = _when_system(lambda system: system.needs_public)
 _WITH_PUBLIC = options.Condition(
     f'{_NEEDS_PUBLIC.text}, or --warm_start={PUBLIC}',
     lambda values: _NEEDS_PUBLIC.met(values) or values['warm_start'] == PUBLIC,
 )
-_WITH_RATE = options.Condition(
-    f'{_FEDERATED.text}, and --server_optimizer={SGD}',
-    lambda values: _FEDERATED.met(values) and values['server_optimizer'] == SGD,
-)
 # Facts that the options of a group share.
 _RUN = {'group': 'Run', 'common': True}
 _INT32_MAX = 2**31 - 1
 _PRIVACY = {'group': 'Privacy', 'requires': _PRIVATE}
-_TRAINING = {'group': 'Training', 'requires': _FEDERATED}
+_TRAINING = {'group': TRAINING}
 _PUBLIC_DATA, _EVALUATION = 'Public data', 'Evaluation'
 
 
@@ -91,7 +87,7 @@ class RunSettings:
       f'<{" | ".join(systems.SYSTEMS.names)} | MODULE>: Training method. fedsmp_*: k selected'
       ' coordinates, with clipping and noise. dp_fedavg: all coordinates, with clipping and noise.'
       ' fedavg*: no privacy. Not in the paper: fedsmp_released selects the top k of past releases,'
-      ' without public data; public_only is the pre-trained model, without clients. MODULE: a'
+      ' without public data; public_only is the pre-trained model, with --rounds=0. MODULE: a'
       ' Python module with a SYSTEM (docs/extending.md).',
       **_RUN,
   )
@@ -111,12 +107,12 @@ class RunSettings:
       group=_RUN['group'], at_least=1, at_most=_INT32_MAX, requires=_MASKED,
   )
   rounds: int = _task_option(
-      'rounds', 'Number of rounds, T',
-      **_RUN, at_least=1, at_most=_INT32_MAX, requires=_FEDERATED, in_comparisons=False,
+      'rounds', 'Number of rounds, T; 0 evaluates the initial weights alone, at epsilon = 0',
+      **_RUN, at_least=0, at_most=_INT32_MAX, in_comparisons=False,
   )
   clients_per_round: int = _task_option(
       'clients_per_round', 'Number of clients per round, r; the mean if --sampling=poisson',
-      **_RUN, at_least=1, requires=_FEDERATED,
+      **_TRAINING, common=True, at_least=1,
   )
   seed: Optional[int] = _option(
       None,
@@ -190,11 +186,11 @@ class RunSettings:
   server_optimizer: str = _option(
       SGD,
       'Scale of the mean update. sgd: --server_learning_rate. fedexp: computed from each release.',
-      group=_TRAINING['group'], requires=_PRIVATE, values=[SGD, FEDEXP],
+      **_TRAINING, requires=_PRIVATE, values=[SGD, FEDEXP],
   )
   server_learning_rate: Optional[float] = _task_option(
       'server_learning_rate', 'Server learning rate, for the mean update',
-      group=_TRAINING['group'], requires=_WITH_RATE, above=0,
+      **_TRAINING, requires=options.when('server_optimizer', SGD), above=0,
   )
   server_learning_rate_schedule: str = _task_option(
       'server_learning_rate_schedule',
@@ -204,12 +200,12 @@ class RunSettings:
   )
   initializer: str = _option(
       'keras', "Library whose default initial weights are used; torch, as in the paper's code.",
-      group=_TRAINING['group'], values=list(initializers.INITIALIZERS),
+      group=_RUN['group'], values=list(initializers.INITIALIZERS),
   )
   warm_start: str = _task_option(
       'warm_start',
       f'Initial weights. {NONE}: random. {PUBLIC}: pre-trained on the public examples',
-      group=_PUBLIC_DATA, values=[NONE, PUBLIC], requires=_FEDERATED,
+      group=_PUBLIC_DATA, values=[NONE, PUBLIC],
   )
   public_examples: Optional[int] = _task_option(
       'public_examples', 'Number of public examples, from non-clients or a pool without owners',
@@ -300,33 +296,34 @@ def parse(
   chosen = plugins.load_chosen(arguments, options.new_flags(RunSettings), _REGISTRIES)
   parsed = new_flags(*tables, chosen=chosen)
   command.refuse(command.read(parsed, arguments, program), program)
-  explicit = {a.lstrip('-').partition('=')[0] for a in arguments if a.startswith('-')}
-  presets = {name for name in parsed if explicit.isdisjoint([name, f'no{name}'])}
   if parsed['task'].value is None:
     names = ', '.join(datasets.TASKS.names)
     raise errors.InputError(f'--task is not set. Set it to one of {names}, or to a module.')
-  settings, own = options.make(RunSettings, parsed, presets), {}
-  task, system = datasets.TASKS[settings.task], settings.system
+  task, system = (registry[parsed[flag].value] for flag, registry in _REGISTRIES.items())
+  for name, value in system.fixed.items():
+    if parsed[name].present and parsed[name].value != value:
+      raise errors.InputError(
+          f'{options.flag_of(name, parsed[name].value)} has no effect, because'
+          f' --algorithm={parsed["algorithm"].value} means {options.flag_of(name, value)}. Remove one'
+          ' of the two flags.'
+      )
+    parsed.set_default(name, value)
+  settings, own = options.make(RunSettings, parsed), {}
   for condition, prefix, table in _plugin_tables((settings.task, settings.algorithm)):
     if (prefix, table) == (_prefix(task), task.options):
-      own['task_options'] = options.make(table, parsed, presets, prefix)
+      own['task_options'] = options.make(table, parsed, prefix)
     elif (prefix, table) == ('', system.options):
-      own['system_options'] = options.make(table, parsed, presets)
+      own['system_options'] = options.make(table, parsed)
     else:
       for name in (prefix + name for name in options.options_of(table)):
-        if parsed[name].present and name not in presets:
+        if parsed[name].present:
           raise options.no_effect(name, condition)
   if settings.trainable == HEAD and settings.warm_start == NONE:
     raise errors.InputError(
         f'--trainable={HEAD} requires pre-trained layers. Set --warm_start={PUBLIC}, or'
         f' --trainable={ALL}.'
     )
-  if not system.federated:
-    for name, opt in options.options_of(RunSettings).items():
-      if opt.requires in (_FEDERATED, _WITH_RATE):
-        own[name] = getattr(task.defaults, name)
-    own |= {'rounds': 0, 'clients_per_round': 1, 'warm_start': PUBLIC, 'trainable': ALL}
-  others = (options.make(table, parsed, presets) for table in (*_TABLES[1:], *tables))
+  others = (options.make(table, parsed) for table in (*_TABLES[1:], *tables))
   return dataclasses.replace(settings, **own), *others
 
 

@@ -12,6 +12,7 @@ from fedsmp_tff import errors as library_errors
 from tasks import errors
 from tasks.reporting import results
 from tasks.training import run_directory
+from tasks.training import run_search
 from tasks.training import tables
 
 CURVES, RUNS = 'curves.csv', 'runs.json'
@@ -48,11 +49,9 @@ def find(paths: Iterable[str]) -> list[pathlib.Path]:
     InputError: If a directory has neither.
   """
   directories = []
-  for path in map(pathlib.Path, paths):
-    below = [path] if _is_run(path) else sorted({
-        file.parent for name in (run_directory.CONFIG, RUNS) for file in path.rglob(name)
-        if name != RUNS or _is_kept(file.parent)
-    })
+  for path in paths:
+    found = map(pathlib.Path, run_search.run_dirs([path], (run_directory.CONFIG, RUNS)))
+    below = [directory for directory in found if _is_run(directory) or _is_kept(directory)]
     if not below:
       raise errors.InputError(
           f'{path} has no run. Name the --output_dir of a run, a directory of runs, or a report'

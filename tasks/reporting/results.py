@@ -178,6 +178,8 @@ class Group:
   ) -> list[str]:
     """Returns 'FLAG = VALUE' for each flag in which the runs differ from a run's identity."""
     flags = self.config['flags']
+    if not self.config['rounds']:
+      ignored = (*ignored, *finished.OF_ROUNDS)
     return [
         f'{name} = {_text(flags.get(name))}' for name, value in identity.items()
         if name not in ignored and finished.recorded_flag(flags, name) != value

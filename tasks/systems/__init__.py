@@ -32,7 +32,7 @@ SYSTEMS = plugins.Registry(
         ),
         system.System(
             'public_only', 'public-only baseline', private=False, needs_public=True,
-            federated=False, **_DENSE,
+            fixed={'rounds': 0, 'warm_start': 'public', 'trainable': 'all'}, **_DENSE,
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any, Optional
 
@@ -22,7 +22,7 @@ class System:
     private: Whether clients clip and add noise, so that flags of privacy have an effect.
     masked: Whether --p and --mask_rounds have an effect.
     needs_public: Whether it needs public examples.
-    federated: Whether there are rounds and clients.
+    fixed: The flags that it fixes, by name.
     options: A dataclass of its own flags (`tasks.cli.options`); None: it has none.
   """
 
@@ -33,5 +33,5 @@ class System:
   private: bool = True
   masked: bool = True
   needs_public: bool = False
-  federated: bool = True
+  fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   options: Optional[type] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any
 
 import fedsmp_tff
 from tasks import errors
@@ -22,13 +22,6 @@ class Options:
       ' the paper.',
       at_least=0,
   )
-  released_weight: Optional[float] = options.option(
-      None,
-      'Weight in [0, 1] of past releases in the ranking of coordinates; the rest is the public'
-      ' update, smoothed over the rows and columns of each layer (default: off, the public update'
-      ' alone, unsmoothed, as in the paper).',
-      at_least=0, at_most=1,
-  )
 
 
 def sparsifier(settings: Any, data: task_lib.TaskData) -> fedsmp_tff.Sparsifier:
@@ -39,10 +32,7 @@ def sparsifier(settings: Any, data: task_lib.TaskData) -> fedsmp_tff.Sparsifier:
         f'--public_clients={own.public_clients} exceeds the {num_examples} public examples. Use'
         f' --public_clients={num_examples} or less, or more --public_examples.'
     )
-  public = dict(
-      public_examples=data.public, public_clients=own.public_clients or None,
+  return fedsmp_tff.TopK(
+      settings.p, public_examples=data.public, public_clients=own.public_clients or None,
       mask_rounds=settings.mask_rounds,
   )
-  if own.released_weight is None:
-    return fedsmp_tff.TopK(settings.p, **public)
-  return fedsmp_tff.HybridTopK(settings.p, released_weight=own.released_weight, **public)

@@ -305,7 +305,7 @@ def _privacy_spec(
     return make(
         population=num_clients,
         clients_per_round=s.clients_per_round,
-        rounds=max(s.rounds, 1),  # The public-only baseline has none.
+        rounds=max(s.rounds, 1),  # Without rounds, any sigma gives epsilon = 0.
         clipping_norm=s.clip,
         delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
         sampling=s.sampling,

@@ -30,6 +30,11 @@ if typing.TYPE_CHECKING:
   import tensorflow_federated as tff
 
 
+# Flags without an effect in a run without rounds.
+OF_ROUNDS = tuple(
+    name for name, option in options.options_of(settings_lib.RunSettings).items()
+    if option.group == settings_lib.TRAINING
+)
 _SUMMARY_KINDS = {'finished': (bool,), 'final_test_accuracy': (float, int)}
 # Of runs with an evaluation of the initial weights, on the same examples.
 _GAIN_KINDS = dict.fromkeys(('initial_test_accuracy', 'gain'), (float, int))
@@ -46,9 +51,8 @@ def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
     recorded: `settings.identity` of the run in a directory, perhaps of an earlier version.
     flags: `settings.identity` of this version.
   """
-  return sorted(
-      name for name in {*recorded, *flags} if recorded_flag(recorded, name) != flags.get(name)
-  )
+  names = {*recorded, *flags}.difference(() if flags['rounds'] else OF_ROUNDS)
+  return sorted(name for name in names if recorded_flag(recorded, name) != flags.get(name))
 
 
 def recorded_flag(recorded: Mapping[str, Any], name: str) -> Any:
@@ -196,8 +200,9 @@ def _own_options(task: task_lib.Task, flags: dict[str, Any]) -> Any:
   flag_values, prefix = options.new_flags(), f'{task.name}_'
   options.define(flag_values, task.options, prefix)
   arguments = [
-      options.flag_of(name, flags[name]) for name in flag_values if flags.get(name) is not None
+      # Flags that have no effect are recorded too, at their defaults.
+      options.flag_of(name, flags[name]) for name in flag_values
+      if flags.get(name) not in (None, flag_values[name].default)
   ]
   command.read(flag_values, arguments, 'python -m tasks.run')
-  # Flags that have no effect are recorded too, at their defaults: as in a file of flags.
-  return options.make(task.options, flag_values, presets=[*flag_values], prefix=prefix)
+  return options.make(task.options, flag_values, prefix)

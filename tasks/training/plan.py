@@ -10,6 +10,8 @@ from tasks.training import experiment as experiment_lib
 _COLUMNS, _NAME_COLUMNS = 100, 14
 # Above this epsilon, an attacker's odds about a client may grow by a factor above 22,000.
 _MEANINGFUL_EPSILON = 10
+# The privacy of a run without rounds.
+NO_ROUNDS = 'epsilon = 0: no round uses data of clients'
 
 _Rows = list[tuple[str, str]]
 
@@ -18,11 +20,10 @@ def text(experiment: experiment_lib.Experiment, lost: int) -> str:
   """Returns the plan; `lost`: the number of lost rounds that count for privacy."""
   s = experiment.settings
   rows = [*experiment.data.rows(), *_model_rows(experiment)]
-  if s.system.federated:
-    rows += _round_rows(experiment)
+  rows += _round_rows(experiment) if s.rounds else [('privacy', NO_ROUNDS)]
   lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
   lines += [_row(f'  {name}', row) for name, row in rows]
-  if experiment.private:
+  if experiment.private and s.rounds:
     lines += ['', *(_row(name, row) for name, row in _privacy_rows(experiment, lost))]
   return '\n'.join(lines)
 

@@ -34,9 +34,9 @@ class Metrics(loop.Reporter):
 
   def __init__(
       self, experiment: experiment_lib.Experiment, out: run_directory.RunDirectory,
-      ledger: Optional[ledger_lib.Ledger], lost: int,
+      ledger: ledger_lib.Ledger, lost: int,
   ):
-    """Initializes; `ledger` is None without federated rounds, `lost` as in `plan.text`."""
+    """Initializes; `lost` is as in `plan.text`."""
     self._experiment = experiment
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
@@ -256,17 +256,17 @@ def summary_text(
     best = 100 * summary['best_test_accuracy']
     accuracy += f'; best {best:.2f} % (round {summary["best_round"]})'
   lines = [
-      f'\n{rounds} of {total} rounds done' if total else '\nno rounds: the pre-trained model',
+      f'\n{rounds} of {total} rounds done' if total else '\nno rounds: the initial weights',
       f'  accuracy   {accuracy}',
       f'  uplink     {summary["uplink_megabytes"]:.4g} MB per client on average',
       f'  time       {datetime.timedelta(seconds=round(seconds))} (h:mm:ss) for rounds and'
       ' evaluations',
   ]
-  if experiment.private:
+  if not total:
+    lines.append(f'  privacy    {plan_lib.NO_ROUNDS}')
+  elif experiment.private:
     spent = plan_lib.spent_text(experiment, summary['rounds_charged'])
     lines.append(f'  privacy    {spent}')
-  elif not experiment.settings.system.federated:
-    lines.append('  privacy    epsilon = 0: training used public examples alone')
   return '\n'.join(lines)
 
 

@@ -109,7 +109,7 @@ def budget(
   former = [
       record for path, record in ledgers
       # The ledger of a run that resumes counts its own rounds.
-      if out.config is None or path.name != run_directory.LEDGER
+      if record.rounds and (out.config is None or path.name != run_directory.LEDGER)
   ]
   if others := sorted({record.data for record in former} - {name}):
     raise errors.InputError(
@@ -122,7 +122,7 @@ def budget(
         f'--epsilon_budget={epsilon:g} is spent: {out.path} has had a run without noise, whose'
         ' epsilon is infinite. Name another directory.'
     )
-  if experiment.settings.seed is None and any(record.seeded and record.rounds for record in former):
+  if experiment.settings.seed is None and any(record.seeded for record in former):
     raise errors.InputError(
         f'--epsilon_budget={epsilon:g} can\'t include the seeded run that {out.path} has had:'
         ' anyone who knows its seed can remove its noise. Name another directory.'
@@ -190,8 +190,8 @@ def begin(
 def ledger(
     out: run_directory.RunDirectory, experiment: experiment_lib.Experiment,
     budget: Optional[budget_lib.EpsilonBudget], has_begun: bool,
-) -> Iterator[Optional[ledger_lib.Ledger]]:
-  """Yields the open privacy ledger of a run; None without federated rounds.
+) -> Iterator[ledger_lib.Ledger]:
+  """Yields the open privacy ledger of a run.
 
   A run without noise has one too: after `--overwrite`, epsilon of its directory is infinite.
 
@@ -206,9 +206,6 @@ def ledger(
       within the budget shares its noise or its rounds.
   """
   path = out.path / run_directory.LEDGER
-  if not experiment.settings.system.federated:
-    yield None
-    return
   if has_begun and not path.exists():
     raise ledger_lib.LedgerError(f'{path} is missing, but the run has begun. {ledger_lib.REMEDY}.')
   initial_weights = 'random'

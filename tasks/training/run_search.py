@@ -1,6 +1,6 @@
 """Finds the directories of runs, and runs whose ledgers are missing."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 import errno
 import fnmatch
 import glob
@@ -16,27 +16,29 @@ _LEFT_BY_ROUNDS = (
     run_directory.SUMMARY, run_directory.WEIGHTS, tables.METRICS, tables.TIMINGS,
 )
 _ROUND_CHECKPOINTS = f'{run_directory.CHECKPOINTS}/round_[1-9]*'
-# Patterns of files, any of which shows that a directory is of a run.
 _SIGNS = (run_directory.CONFIG, *_LEFT_BY_ROUNDS, 'privacy_ledger*.jsonl')
 
 
-def run_dirs(paths: Iterable[str]) -> list[str]:
+def run_dirs(paths: Iterable[str], signs: Sequence[str] = _SIGNS) -> list[str]:
   """Returns the directories of all runs in and below directories, each once.
 
-  A directory with any file of a run is of a run, so that a run that lost its ledger is not left out.
+  Args:
+    paths: The directories; one without a run counts as the directory of a run.
+    signs: Patterns of files, any of which shows that a directory is of a run; by default all files
+      of a run, so that a run that lost its ledger is not left out.
 
   Raises:
     InputError: If a directory can't be read, or a link leads nowhere.
   """
   found = {}
   for path in paths:
-    below = sorted(_run_dirs_below(path)) if os.path.isdir(path) else []
+    below = sorted(_run_dirs_below(path, signs)) if os.path.isdir(path) else []
     for run_dir in below or [path]:
       found.setdefault(os.path.realpath(run_dir), run_dir)
   return [*found.values()]
 
 
-def _run_dirs_below(path: str) -> Iterator[str]:
+def _run_dirs_below(path: str, signs: Sequence[str]) -> Iterator[str]:
   """Yields the directories of runs in and below a directory; refuses what it cannot look into."""
   def refuse(error):
     raise errors.InputError(
@@ -54,7 +56,7 @@ def _run_dirs_below(path: str) -> Iterator[str]:
       name = os.path.join(directory, file)
       if os.path.islink(name) and not os.path.exists(name):
         refuse(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name))
-    if any(fnmatch.filter(files, sign) for sign in _SIGNS):
+    if any(fnmatch.filter(files, sign) for sign in signs):
       yield directory
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedsmp_tff import flattening
 from fedsmp_tff import released
 from fedsmp_tff import sparsifiers
 from tests.support import numpy_reference
@@ -13,10 +12,10 @@ from tests.support import releases as releases_lib
 _ALL = np.arange(releases_lib.DIM)
 
 
-def _context(memory, shapes=releases_lib.SHAPES, seed=(7, 1), public_update=None):
+def _context(memory, seed=(7, 1)):
   return sparsifiers.PublicContext(
-      shapes, sum(flattening.sizes(shapes)), tf.convert_to_tensor(seed, tf.int64), tf.constant(0),
-      memory, lambda: public_update,
+      releases_lib.SHAPES, releases_lib.DIM, tf.convert_to_tensor(seed, tf.int64), tf.constant(0),
+      memory, lambda: None,
   )
 
 
@@ -69,46 +68,6 @@ class TestReleasedTopK:
       # Alike within a tensor; stddev of one coordinate's count is at most sqrt(500) = 22.
       for part in (counts[:4], counts[4:]):
         np.testing.assert_allclose(part, part.mean(), atol=110)
-
-
-class TestHybridTopK:
-
-  def _option(self, **options):
-    public = (np.zeros((1, 1)), np.zeros(1))
-    return released.HybridTopK(num=2, public_examples=public, **options)
-
-  def test_what_is_refused(self):
-    with pytest.raises(ValueError, match='`released_weight` must be'):
-      self._option(released_weight=1.1)
-
-  @pytest.mark.parametrize('weight, kept', [(0.0, [0, 1]), (0.5, [0, 8]), (1.0, [8, 9])])
-  def test_weighs_shares_of_energy(self, weight, kept, monkeypatch):
-    monkeypatch.setattr(released, '_SMOOTHING', 0.0)
-    option = self._option(released_weight=weight)
-    public = np.array([5, -3, 0.1, 0, 0, 0, 0, 0, 0, np.nan])
-    values = np.array([0, 0, 0.1, 0.2, 0, 0, 0, 0, 80, 50.0])
-    release = releases_lib.release(_ALL, values, np.zeros(10))
-    memory = releases_lib.remembered(option, [release])
-    found = option.choose(_context(memory, public_update=public)).numpy()
-    assert sorted(found) == kept
-
-  def test_public_energies_are_smoothed_by_rows_and_columns(self):
-    smoothing = 0.75
-    # A 3 by 4 layer and a bias of 2; energies sum up to 1.
-    rng = np.random.default_rng(3)
-    update = rng.normal(size=14)
-    energy = update**2 / np.sum(update**2)
-    layer = energy[:12].reshape(3, 4)
-    product = np.outer(layer.sum(1), layer.sum(0)) / layer.sum()
-    expected = np.concatenate([
-        ((1 - smoothing) * layer + smoothing * product).ravel(), energy[12:]
-    ])
-    public = (np.zeros((1, 1)), np.zeros(1))
-    shapes = [(3, 4), (2,)]
-    for num in range(1, 14):
-      option = released.HybridTopK(num=num, public_examples=public, released_weight=0.0)
-      context = _context(option.initial_memory(14), shapes, public_update=update)
-      assert set(option.choose(context).numpy()) == set(np.argsort(-expected)[:num])
 
 
 class TestEnergies:

@@ -22,7 +22,7 @@ _REFUSED_RUNS = [
 
 
 @pytest.mark.parametrize('name, computed, refused', [
-    *((name, [], []) for name in ('audit', 'benchmark', 'report', 'sweep', 'tune')),
+    *((name, [], []) for name in ('audit', 'benchmark', 'report', 'sweep')),
     ('account', [_COMPUTED], []), ('run', [], _REFUSED_RUNS),
 ])
 def test_help_refusals_and_accounting(name, computed, refused):

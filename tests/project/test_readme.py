@@ -45,11 +45,11 @@ def _help_flags(capsys, command):
 def test_its_flags_exist(capsys):
   of_run = _help_flags(capsys, 'run')
   # The flag of docs/own_task.py, and flags of every run.
-  more = {'run': {'two_moons_people'}, 'sweep': of_run, 'tune': of_run}
+  more = {'run': {'two_moons_people'}, 'sweep': of_run}
   text = '\n'.join(path.read_text(encoding='utf-8') for path in _DOCUMENTS)
   lines = re.findall(r'tasks\.([a-z]+) ([^`\n]*--[^`\n]*)', text)
   commands = {command for command, _ in lines}
-  assert {'run', 'sweep', 'report', 'tune', 'account', 'benchmark'} <= commands
+  assert {'run', 'sweep', 'report', 'account', 'benchmark'} <= commands
   flags = {name: _help_flags(capsys, name) | more.get(name, set()) for name in commands}
   for command, line in lines:
     assert set(re.findall(r'--([a-z_]+)', line)) <= flags[command], line

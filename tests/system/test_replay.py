@@ -170,9 +170,7 @@ def _halved(t):
 
 _CHOICES = {
     'released top-k': (fedsmp_tff.ReleasedTopK(num=4), {}),
-    'hybrid top-k': (
-        fedsmp_tff.HybridTopK(num=4, public_examples=linear_runs.PUBLIC, released_weight=0.5), {}
-    ),
+    'top-k': (fedsmp_tff.TopK(num=4, public_examples=linear_runs.PUBLIC), {}),
     'a mask for two rounds': (fedsmp_tff.ReleasedTopK(num=4, mask_rounds=2), {}),
     'server schedule': (fedsmp_tff.RandK(num=4), {
         'server_optimizer': tff.learning.optimizers.schedule_learning_rate(

@@ -280,6 +280,17 @@ class TestLedger:
     status, out, err = self._account(capsys, tmp_path / 'begun')
     assert status == 2 and 'has no federated run that has begun' in err and 'VALID' not in out
 
+  def test_runs_without_rounds_are_told_and_not_composed(self, tmp_path, capsys):
+    # Without rounds, even another sampling or seeded noise is of no matter.
+    other = dict(sampling='fixed_size', num_slots=None)
+    self._runs(tmp_path, (1, {}), (5, {}), (0, other), (0, {}), seeds=(None, None, 1, 1))
+    epsilon = spec_lib.PrivacySpec(6000, 100, 6, 1.4, 1.0, 6000**-1.1).epsilon()
+    status, out, err = self._account(capsys, tmp_path)
+    assert status == 0, err
+    assert re.search(rf'^Quote epsilon = {epsilon:.4g}, by poisson_pld', out, re.MULTILINE), out
+    for name in ('2', '3'):
+      assert f'{tmp_path / name}: no federated round has begun\n' in out
+
   def test_clients_of_one_run_alone_are_not_covered(self, tmp_path, capsys):
     one, same, other = self._runs(tmp_path, *[(3, {})] * 3, data=('a', 'a', 'b'))
     for second, is_told in ((same, False), (other, True)):

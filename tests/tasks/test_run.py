@@ -39,9 +39,9 @@ def test_a_seed_refuses_draws_without_one():
 
 class TestExecution:
 
-  # Without rounds there is another: tests/tasks/training/test_warm_start.py.
+  # Without rounds: tests/tasks/training/test_warm_start.py.
   @pytest.mark.parametrize(
-      'algorithm', [name for name in systems.SYSTEMS.names if systems.SYSTEMS[name].federated]
+      'algorithm', [name for name in systems.SYSTEMS.names if not systems.SYSTEMS[name].fixed]
   )
   def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
@@ -218,6 +218,15 @@ class TestExecution:
     capsys.readouterr()
     status, printed, _ = commands.of_module(capsys, account, f'--ledger={out}')
     assert status == 0 and 'Quote none' in printed and 'epsilon is infinite' in printed
+
+  def test_a_run_without_rounds_spends_no_budget(self, data_dir, tmp_path, capsys, monkeypatch):
+    # Its sampling is not the next run's, and its seed is known: a round of it would be refused.
+    monkeypatch.setattr(task_lib, 'digest_of_split', lambda *parts: 'one division')
+    out = tmp_path / 'a'
+    without = ('--rounds=0', '--seed=0', '--sampling=fixed_size')
+    assert commands.main(commands.tiny(data_dir, out, *without)) == 0
+    given = commands.tiny(data_dir, out, '--overwrite', '--epsilon_budget=1000', '--dry_run')
+    assert commands.main(given) == 0
 
   def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
     arguments = [

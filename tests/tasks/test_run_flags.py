@@ -30,7 +30,7 @@ class TestComputation:
       ('--sampling=shuffle', 'sampling.*shuffle'),
       (
           '--server_optimizer=fedexp --server_learning_rate=3',
-          r'--server_learning_rate has no effect unless .* and --server_optimizer=sgd\. Set that, or',
+          r'--server_learning_rate has no effect unless --server_optimizer=sgd\. Set that, or',
       ),
       ('--algorithm=fedavg --server_optimizer=fedexp', '--server_optimizer has no effect unless --al'),
       ('--max_client_examples=0', '--max_client_examples must be an integer >= 1 and .*; got 0'),

@@ -61,15 +61,16 @@ def _examples(client):
 
 
 def _run(
-    reporters, rounds=5, evaluate=None, sampler_seed=0, process=None, sampler=None,
+    reporters, rounds=5, measure=None, sampler_seed=0, process=None, sampler=None,
     client_data=_examples, **options
 ):
+  measure = measure or (lambda weights: float(np.sum(weights.trainable[0])))
   return loop.run(
       process or _process(),
       client_data,
       sampler or sampling.FixedSampler(_POPULATION, 2, seed=sampler_seed),
       rounds,
-      loop.every(2, rounds, evaluate or (lambda weights: float(np.sum(weights.trainable[0])))),
+      lambda done, weights: measure(weights) if loop.is_due(done, 2, rounds) else None,
       reporters,
       **options,
   )
@@ -103,7 +104,7 @@ class TestRun:
       if where == 'evaluation' and len(evaluations) == 3:  # After rounds 0, 2 and 4.
         raise kind
 
-    weights, stopped_by = _run([_Tell(report)], evaluate=evaluate)
+    weights, stopped_by = _run([_Tell(report)], measure=evaluate)
     assert isinstance(stopped_by, kind) and seen == [0, 1, 2, 3]
     # The order of examples is fresh, so float sums differ in their last bits.
     np.testing.assert_allclose(
@@ -115,7 +116,7 @@ class TestRun:
       raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-      _run([], evaluate=interrupt)
+      _run([], measure=interrupt)
 
 
 class TestLedger:

@@ -51,10 +51,17 @@ class TestParse:
     ).public_examples is None
     assert _settings('--noise_multiplier=1').epsilon is None
     assert _settings('--server_optimizer=fedexp').server_learning_rate is None
-    rate = _settings().server_learning_rate
-    assert _settings('--algorithm=public_only').server_learning_rate == rate
     assert _settings().system_options.public_clients == 0
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
+
+  def test_a_system_fixes_flags_also_of_files(self, tmp_path):
+    fixed = systems.SYSTEMS['public_only'].fixed
+    (tmp_path / 'file').write_text('--rounds=5\n--warm_start=none\n--trainable=head\n')
+    found = _settings(f'--flagfile={tmp_path}/file', '--algorithm=public_only', '--rounds=0')
+    assert {name: getattr(found, name) for name in fixed} == fixed
+    assert found.public_examples == datasets.TASKS['fashion_mnist'].defaults.public_examples
+    with pytest.raises(errors.InputError, match='--rounds=5 has no effect, because --algorithm=pu'):
+      _settings('--algorithm=public_only', '--rounds=5')
 
   def test_further_options(self):
     @dataclasses.dataclass(frozen=True)
@@ -81,15 +88,18 @@ class TestParse:
 
 class TestFlagfile:
 
-  def test_files_in_files_and_what_comes_later_wins(self, tmp_path):
+  def test_files_in_files_and_what_is_typed_wins(self, tmp_path):
     (tmp_path / 'inner').write_text('--rounds=7\n--shakespeare_lstm=keras\n')
     (tmp_path / 'outer').write_text(f'# Some.\n\n--task=shakespeare\n--flagfile={tmp_path}/inner\n')
     file = f'--flagfile={tmp_path}/outer'
     found = settings.parse([file, '--seed=3'])[0]
     assert (found.task, found.rounds, found.seed) == ('shakespeare', 7, 3)
     assert found.task_options.lstm == 'keras'
-    assert settings.parse([file, '--rounds=8'])[0].rounds == 8
-    assert settings.parse(['--rounds=8', '--flagfile', f'{tmp_path}/outer'])[0].rounds == 7
+    (tmp_path / 'later').write_text('--rounds=9\n--noise_multiplier=2\n')
+    assert settings.parse([file, f'--flagfile={tmp_path}/later'])[0].rounds == 9
+    for flags in (['--rounds=8'], ['--rounds', '8']):
+      assert settings.parse([file, *flags])[0].rounds == 8
+      assert settings.parse([*flags, '--flagfile', f'{tmp_path}/outer'])[0].rounds == 8
 
   def test_what_has_no_effect_with_the_system_is_ignored_in_it_alone(self, tmp_path):
     (tmp_path / 'file').write_text(
@@ -122,6 +132,5 @@ class TestIdentity:
     known = set(options.options_of(settings.RunSettings)) - {'epsilon_budget'}
     assert set(values) - known == {
         'shakespeare_data', 'shakespeare_protocol', 'shakespeare_lstm', 'public_clients',
-        'released_weight',
     }
     assert (values['p'], values['seed'], values['public_clients']) == (0.5, 1, 3)

@@ -83,7 +83,6 @@ class TestComputation:
     # One training on all public examples, as in the paper, or pseudo-clients.
     assert sparsifier().public_clients is None
     assert sparsifier('--public_clients=3').public_clients == 3
-    assert isinstance(sparsifier('--released_weight=0.5'), fedsmp_tff.HybridTopK)
 
   def test_public_examples_of_a_client_are_refused(self, built):
     with pytest.raises(errors.InputError, match='1 clients also have public examples'):
@@ -204,10 +203,7 @@ class TestExecution:
   @pytest.mark.slow
   @pytest.mark.parametrize('flags', [
       ('--algorithm=fedsmp_released', *_FREE),
-      (
-          '--algorithm=fedsmp_topk', '--released_weight=0.5', '--clip_quantile=0.5',
-          '--mask_rounds=2',
-      ),
+      ('--algorithm=fedsmp_topk', '--clip_quantile=0.5', '--mask_rounds=2'),
   ])
   def test_an_interrupted_run_remembers(
       self, flags, data_dir, tmp_path, capsys, checkpoint_each_round

@@ -70,8 +70,11 @@ def test_unfinished_runs_have_no_model(run, tmp_path):
 
 
 def test_flags_that_an_earlier_version_lacked_count_as_their_defaults():
-  recorded, flags = {'p': 0.1}, {'p': 0.1, 'server_optimizer': 'sgd', 'unbiased': True}
+  recorded = {'p': 0.1, 'rounds': 9}
+  flags = {**recorded, 'server_optimizer': 'sgd', 'unbiased': True}
   assert not finished.differing(recorded, flags)
   other = flags | {'server_optimizer': 'fedexp', 'unbiased': False}
   assert finished.differing(recorded, other) == ['server_optimizer', 'unbiased']
   assert finished.differing(flags, recorded) == ['server_optimizer', 'unbiased']
+  # Without rounds, a flag of rounds defines nothing.
+  assert finished.differing(recorded | {'rounds': 0}, other | {'rounds': 0}) == ['unbiased']

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import account
 from tasks.datasets import fashion_mnist
 from tasks.training import features
@@ -46,11 +47,36 @@ def test_public_only_has_no_rounds_and_no_clients(public, data_dir, tmp_path, ca
   assert summary['uplink_megabytes'] == 0
   (row,) = commands.rows(public / 'metrics.csv')
   assert float(row['test_accuracy']) == summary['final_test_accuracy']
-  # Again: nothing to do.
-  assert _public_only(data_dir, public, '--public_examples=20') == 0
+  # Again: nothing to do. Flags of rounds have no effect.
+  assert _public_only(data_dir, public, '--public_examples=20', '--learning_rate=7') == 0
   assert 'already finished' in capsys.readouterr().out
   assert _public_only(data_dir, tmp_path / 'other', '--public_examples=20') == 0
-  assert 'epsilon = 0: training used public examples alone' in capsys.readouterr().out
+  assert capsys.readouterr().out.count('epsilon = 0: no round uses data of clients') == 2
+
+
+@pytest.mark.parametrize('flags', [
+    ('--algorithm=fedavg',), ('--algorithm=fedsmp_topk', '--public_examples=20'),
+    ('--algorithm=dp_fedavg', *_HEAD),
+])
+def test_no_rounds_of_any_method_measure_the_first_row_of_its_run(
+    flags, data_dir, tmp_path, capsys
+):
+  none, some = tmp_path / 'none', tmp_path / 'some'
+  assert _run(data_dir, none, *flags, '--rounds=0') == 0
+  printed = ' '.join(capsys.readouterr().out.split())
+  assert printed.count('epsilon = 0: no round uses data of clients') == 2
+  assert 'NO PRIVACY' not in printed and 'honest reports' not in printed
+  assert _run(data_dir, some, *flags, '--rounds=1') == 0
+  (row,) = commands.rows(none / 'metrics.csv')
+  assert row == commands.rows(some / 'metrics.csv')[0]
+  names = [{path.name.split('.')[0] for path in out.iterdir()} for out in (none, some)]
+  assert names[0] == names[1]
+  assert ledger_lib.read(none / 'privacy_ledger.jsonl').rounds == []
+  summary = _json(none / 'summary.json')
+  assert summary['final_test_accuracy'] == float(row['test_accuracy'])
+  assert {summary.get(name, 0) for name in ('rounds', 'epsilon', 'rounds_charged')} == {0}
+  _, told, _ = commands.of_module(capsys, account, str(none), str(some))
+  assert f'{none}: no federated round has begun\n' in told
 
 
 def test_rounds_start_from_the_weights_of_public_only(public, data_dir, tmp_path, capsys):
