@@ -1,4 +1,4 @@
-"""Turns exceptions into one-line messages for users, and checks numbers and the fields of files."""
+"""The errors that end a command with a sentence, and checks of numbers and of the fields of files."""
 
 from collections.abc import Collection, Mapping
 import numbers
@@ -9,10 +9,36 @@ _MAX_CHARACTERS = 60
 _MAX_MAGNITUDE = 2**63
 
 
+class Error(Exception):
+  """What a user can correct: the text says what is wrong, and what to do.
+
+  Attributes:
+    exit_status: The exit status of a command that it ends.
+    argument: Name of the argument that is wrong, which a command says as its flag; None if none is.
+  """
+
+  exit_status: int = 1
+  argument: Optional[str] = None
+
+
+class ArgumentError(Error, ValueError):
+  """An argument is out of range, or does not fit another one."""
+
+  exit_status = 2
+
+  def __init__(self, argument: str, rule: str):
+    """Initializes; `rule` continues a sentence that begins with the argument's name."""
+    super().__init__(argument, rule)
+    self.argument, self.rule = argument, rule
+
+  def __str__(self) -> str:
+    return f'`{self.argument}` {self.rule}'
+
+
 def check_positive(name: str, value: Any) -> None:
-  """Raises ValueError if an argument is not a positive integer, of Python or NumPy."""
+  """Raises `ArgumentError` if an argument is not a positive integer, of Python or NumPy."""
   if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
-    raise ValueError(f'`{name}` must be a positive integer. Found {value}.')
+    raise ArgumentError(name, f'must be a positive integer. Found {value}.')
 
 
 def check_fields(record: Any, kinds: Mapping[str, Collection[type]]) -> None:

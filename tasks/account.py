@@ -136,20 +136,19 @@ def _account_for_numbers(options: Options) -> None:
       raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
   shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS.load(name) for name in options.accountant)]
-  with errors.naming_flags(options_lib.options_of(Options)):
-    numbers = dict(
-        population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
-        clipping_norm=1.0,
-        delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
-        sampling=options.sampling,
-        num_slots=n if poisson and options.num_slots is None else options.num_slots,
-        allow_large_delta=options.allow_large_delta,
-    )
-    if options.noise_multiplier is None:
-      spec = spec_lib.PrivacySpec.for_epsilon(options.epsilon, **numbers)
-    else:
-      spec = spec_lib.PrivacySpec(noise_multiplier=options.noise_multiplier, **numbers)
-    answers = {a: options.answer(a, spec, numbers) for a in shown}
+  numbers = dict(
+      population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
+      clipping_norm=1.0,
+      delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
+      sampling=options.sampling,
+      num_slots=n if poisson and options.num_slots is None else options.num_slots,
+      allow_large_delta=options.allow_large_delta,
+  )
+  if options.noise_multiplier is None:
+    spec = spec_lib.PrivacySpec.for_epsilon(options.epsilon, **numbers)
+  else:
+    spec = spec_lib.PrivacySpec(noise_multiplier=options.noise_multiplier, **numbers)
+  answers = {a: options.answer(a, spec, numbers) for a in shown}
   print(f'delta = {spec.delta:.4g}')
   _print_answers(answers, [(spec.round, spec.rounds)], options)
   if options.epsilon is None:
@@ -223,8 +222,7 @@ def _account_for_runs(options: Options) -> None:
   ledger_lib.check_independent(runs)
   delta = options.delta or min(record.spec.delta for _, record in runs)
   if not options.allow_large_delta:
-    with errors.naming_flags(['delta']):
-      spec_lib.check_delta(delta, max(record.spec.population for _, record in runs))
+    spec_lib.check_delta(delta, max(record.spec.population for _, record in runs))
   if len({record.data for _, record in runs}) > 1:
     print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
   # The guarantee of integer noise depends on the number of values.
@@ -304,7 +302,6 @@ main = command.Command(
     _main,
     (Options,),
     parse=_parse,
-    failures=lambda: (ledger_lib.LedgerError,),
 ).main
 
 

@@ -55,11 +55,10 @@ def _tune(settings: settings_lib.RunSettings, data_dir: Optional[str], options: 
       f'  which is public_digest = {data.public_digest()} in their config.json',
       flush=True,
   )
-  with errors.naming_flags(['client_examples']):
-    estimate = estimation.estimate(
-        experiment.model, data.public, experiment.local_training(), size, options.tune_rounds,
-        seeds.partition, lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
-    )
+  estimate = estimation.estimate(
+      experiment.model, data.public, experiment.local_training(), size, options.tune_rounds,
+      seeds.partition, lambda rounds: tqdm.tqdm(rounds, unit='round', disable=None),
+  )
   training = theorem_2.Training(
       dim=estimate.dim,
       # Momentum lengthens a step by this factor; the theorem has no momentum.

@@ -91,8 +91,8 @@ class Mechanism:
     if self.private and not 0 < self.clipping_norm < math.inf:
       raise ValueError(f'`clipping_norm` must be positive and finite. Found {self.clipping_norm}.')
     if not 0 <= self.noise_multiplier < math.inf:
-      raise ValueError(
-          f'`noise_multiplier` must be non-negative and finite. Found {self.noise_multiplier}.'
+      raise errors.ArgumentError(
+          'noise_multiplier', f'must be non-negative and finite. Found {self.noise_multiplier}.'
       )
     if self.noise not in KINDS:
       raise ValueError(f'`noise` must be one of {KINDS}. Found {self.noise!r}.')
@@ -178,10 +178,11 @@ class Mechanism:
     # Shares far below a step would be rounded to zero, and the sum would lack their noise.
     if 0 < self.share_stddev < encoding.step:
       least = math.ceil(math.log2(bound / self.share_stddev + 1)) + 1
-      raise ValueError(
-          f'{bits} `bits` per value have a step of {encoding.step:.2g} C, above the standard'
-          f' deviation of a noise share, {self.share_stddev:.2g} C. Set a larger `noise_multiplier`'
-          f' (smaller epsilon){f", or `bits` to {least} or more" if self.bits else ""}.'
+      raise errors.ArgumentError(
+          'noise_multiplier',
+          f'is too small: {bits} bits per value have a step of {encoding.step:.2g} C, above the'
+          f' standard deviation of a noise share, {self.share_stddev:.2g} C. Set a larger one'
+          f' (smaller epsilon){f", or `bits` to {least} or more" if self.bits else ""}.',
       )
     return encoding
 

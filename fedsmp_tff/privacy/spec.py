@@ -103,16 +103,17 @@ class PrivacySpec:
         raise ValueError(f'`{name}` must be a number{also}. Found {value}.') from None
     num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
     if self.num_slots not in (None, num_slots):
-      raise ValueError(
-          f'`num_slots` must be `clients_per_round`={num_slots} with fixed-size sampling.'
-          f' Found {self.num_slots}.'
+      raise errors.ArgumentError(
+          'num_slots',
+          f'must be the clients per round, {num_slots}, with fixed-size sampling. Found'
+          f' {self.num_slots}.',
       )
     object.__setattr__(self, 'num_slots', num_slots)
     if self.min_reports is None:
       object.__setattr__(self, 'min_reports', num_slots)
     self.mechanism()  # Checks its own options.
     if not 0 < self.delta < 1:  # NaN compares false.
-      raise ValueError(f'`delta` must be in (0, 1). Found {self.delta}.')
+      raise errors.ArgumentError('delta', f'must be in (0, 1). Found {self.delta}.')
     if not self.allow_large_delta:
       check_delta(self.delta, self.population)
     if self.noise != mechanism_lib.GAUSSIAN and self.num_values is None:
@@ -267,9 +268,10 @@ class PrivacySpec:
     sigma = calibration.find_sigma(epsilon_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
     if sigma == _SIGMA_RANGE[1] and epsilon_fn(sigma) > epsilon:
       more_bits = '' if gaussian or noisiest.bits is None else ', raise `bits`'
-      raise ValueError(
-          f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
-          f' or delta{more_bits}, or run fewer rounds.'
+      raise errors.ArgumentError(
+          'epsilon',
+          f'is out of reach: no noise multiplier up to {_SIGMA_RANGE[1]:g} reaches {epsilon}. Raise'
+          f' epsilon or delta{more_bits}, or run fewer rounds.',
       )
     if sigma != _SIGMA_RANGE[0]:
       # Rounding up never gives less noise than the target needs.
@@ -293,7 +295,7 @@ class PrivacySpec:
 
 def _check_target(epsilon: float) -> None:
   if not 0 < epsilon < math.inf:
-    raise ValueError(f'`epsilon` must be positive and finite. Found {epsilon}.')
+    raise errors.ArgumentError('epsilon', f'must be positive and finite. Found {epsilon}.')
 
 
 @functools.lru_cache
@@ -309,10 +311,11 @@ def check_delta(delta: float, population: int) -> None:
   Publishing the data of one client, drawn at random, is (0, 1/n)-DP.
   """
   if delta > 1 / population:
-    raise ValueError(
-        f'`delta`={delta:g} is above 1/n = {1 / population:.3g} for n = {population:,} clients, so'
-        " that publishing one random client's data whole would pass with epsilon = 0. Set a smaller"
-        f' one, such as n^-1.1 = {default_delta(population):.2g}.'
+    raise errors.ArgumentError(
+        'delta',
+        f'must be at most 1/n = {1 / population:.3g} for n = {population:,} clients. Found'
+        f" {delta:g}, with which publishing one random client's data whole would pass with epsilon"
+        f' = 0. Set a smaller one, such as n^-1.1 = {default_delta(population):.2g}.',
     )
 
 

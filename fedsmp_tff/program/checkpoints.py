@@ -37,7 +37,7 @@ class ProgramState(NamedTuple):
   reporters: Any
 
 
-class CheckpointError(Exception):
+class CheckpointError(errors.Error):
   """A checkpoint can't be written or read; the message names it and the remedy."""
 
 

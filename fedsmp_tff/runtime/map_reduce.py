@@ -31,8 +31,11 @@ class NoMapReduceFormError(TypeError):
   """The computation can't run in this context."""
 
 
-class CheckFailedError(tf.errors.InvalidArgumentError):
+class CheckFailedError(errors.Error, tf.errors.InvalidArgumentError):
   """A check on the server failed; the text is its sentence, without the graph's traceback."""
+
+  def __init__(self, sentence: str):
+    tf.errors.InvalidArgumentError.__init__(self, None, None, sentence)
 
 
 class MapReduceContext(tff.program.FederatedContext):
@@ -79,7 +82,7 @@ def _sentence_of_failed_check() -> Iterator[None]:
     sentence = errors.failed_check(error)
     if sentence is None:
       raise
-    raise CheckFailedError(None, None, sentence) from error
+    raise CheckFailedError(sentence) from error
 
 
 def _compile(

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import errors
 from fedsmp_tff import flattening
 from fedsmp_tff import local_training
 from fedsmp_tff import randomness
@@ -82,9 +83,10 @@ def estimate(
   half = len(y) // 2
   num_clients = (len(y) - half) // client_examples
   if num_clients < 2:
-    raise ValueError(
-        f'`client_examples`={client_examples} makes {num_clients} clients of half of the {len(y)}'
-        f' public examples, but 2 are required. Lower it, or use more public examples.'
+    raise errors.ArgumentError(
+        'client_examples',
+        f'must be lower: with {client_examples}, half of the {len(y)} public examples are'
+        f' {num_clients} clients, but 2 are required. Lower it, or use more public examples.',
     )
   server = x[order[:half]], y[order[:half]]
   clients = [

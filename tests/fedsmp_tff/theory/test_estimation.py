@@ -81,7 +81,7 @@ class TestExecution:
     assert found.update_norm == pytest.approx(np.median(norms), rel=0.05)
 
   @pytest.mark.parametrize('num, value, sentence', [
-      (10, 0.0, '`client_examples`=4 makes 1 clients of half of the 10'), (20, np.nan, 'Found nan'),
+      (10, 0.0, '`client_examples` must be lower: with 4, half of the 10 public'), (20, np.nan, 'Found nan'),
   ])
   def test_too_few_clients_and_divergence_are_said(self, num, value, sentence):
     with pytest.raises(ValueError, match=sentence):
