@@ -1,4 +1,4 @@
-"""The errors that end a command with a sentence, and checks of numbers and of the fields of files."""
+"""Errors that users can correct, and checks of numbers and of the fields of files."""
 
 from collections.abc import Collection, Mapping
 import numbers

@@ -11,6 +11,7 @@ import contextlib
 from typing import Any
 import weakref
 
+import grpc
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -71,6 +72,20 @@ class MapReduceContext(tff.program.FederatedContext):
       self._compiled[id(comp)] = compiled
       weakref.finalize(comp, self._compiled.pop, id(comp), None)
     return compiled(self._workers, arg)
+
+
+@contextlib.contextmanager
+def explain_default_context() -> Iterator[None]:
+  """Raises RuntimeError with the remedy if the block runs a round in TFF's default context."""
+  try:
+    yield
+  except grpc.RpcError as error:
+    if 'Cannot embed a federated value' not in str(error):
+      raise
+    raise RuntimeError(
+        "TFF's default context has no secure sums. Call `fedsmp_tff.runtime.set_local_context()`,"
+        ' or another of `fedsmp_tff.runtime`, before anything runs.'
+    ) from error
 
 
 @contextlib.contextmanager

@@ -63,8 +63,8 @@ class Signals:
       else:
         _say(errors.Interrupted(number, self.next_step))
         command.remove_generated_files()
-        # Some of Ray's processes would notice only in a minute. Last, as Ray ends this process, with
-        # another status, soon after them.
+        # Some of Ray's processes would notice only in a minute. Last, since Ray ends this process,
+        # with another status, soon after them.
         for child in psutil.Process().children(recursive=True):
           with contextlib.suppress(psutil.Error):
             child.kill()

@@ -103,8 +103,8 @@ class Experiment:
     A run that resumes keeps its `sigma`: with other versions a search may end at another digit.
 
     Raises:
-      ArgumentError, InputError: If a setting does not fit the model or the data, the data do not fit
-        the model, or data are missing.
+      ArgumentError, InputError: If a setting does not fit the model or the data, the data do not
+        fit the model, or data are missing.
     """
     task = datasets.TASKS[settings.task]
     initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)

@@ -26,6 +26,7 @@ CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
+_CHARGED = 'rounds_charged'  # Of every run with noise.
 _OPTIONAL_INT = (int, type(None))
 # Types of the fields of config.json that commands read.
 _CONFIG_KINDS = {
@@ -300,47 +301,44 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
       of these is damaged.
   """
   own = pathlib.Path(run_dir) / LEDGER
-  column = 'rounds_charged'  # Of every run with noise.
-
-  def damaged(name, what):
-    consequence = '; tasks.run then needs --overwrite' if name == tables.METRICS else ''
-    return ledger_lib.LedgerError(
-        f'{own.with_name(name)} is damaged ({what}), and cannot show whether {LEDGER} is complete.'
-        f' Restore {name} from a backup. If you know that the ledger is complete, or that the run had'
-        f' none, remove {name}{consequence}.'
-    )
-
-  def rows_of_summary(path):
-    if not path.exists():
-      return []
-    if not (content := read_json(path)):
-      raise ValueError('it can\'t be read, or is empty')
-    return [content]
-
+  metrics, summary = tables.Table(own.with_name(tables.METRICS)), own.with_name(SUMMARY)
   # Before the ledger, which a run writes first. A round that an interrupt ended has no row of
   # metrics: only the summary counts it.
-  rows = {}
-  for name, read in (
-      (tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, rows_of_summary)
-  ):
-    try:
-      rows[name] = read(own.with_name(name))
-    except (OSError, ValueError) as error:
-      raise damaged(name, error) from None
+  with _counting(metrics.path):
+    rows = metrics.rows()
+  with _counting(summary):
+    results = [parse(summary)] if summary.exists() else []
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
   record = dict(found).get(own)
-  default = None if record and record.spec.noise_multiplier else 0
-  for name in rows:
-    counts = [json.dumps(row.get(column, default)) for row in rows[name]]
-    form = '"[0-9]{1,18}"|0' if name == tables.METRICS else '[0-9]{1,18}'
-    if wrong := [count for count in counts if not re.fullmatch(form, count)]:
-      raise damaged(name, f'{column} is missing' if 'null' in wrong else f'{column}: {wrong[0]}')
-    counts = [count.strip('"') for count in counts]
-    most = max(map(int, counts), default=0)
+  default = {} if record and record.spec.noise_multiplier else {_CHARGED: 0}
+  for path, kind, contents in ((metrics.path, str, rows), (summary, int, results)):
+    with _counting(path):
+      most = max((_count(default | content, kind) for content in contents), default=0)
     if most > (record.rounds_charged if record else 0):
       raise ledger_lib.LedgerError(
-          f'{own} is truncated or missing: {own.with_name(name)} has {most} rounds.'
-          f' {ledger_lib.REMEDY}.'
+          f'{own} is truncated or missing: {path} has {most} rounds. {ledger_lib.REMEDY}.'
       )
   return found
+
+
+def _count(content: dict[str, Any], kind: type) -> int:
+  """Returns how many rounds a row or a summary counts; raises ValueError if no run writes that."""
+  library_errors.check_fields(content, {_CHARGED: (int, kind)})
+  if not re.fullmatch('[0-9]{1,18}', text := str(content[_CHARGED])):
+    raise ValueError(f'{_CHARGED} is {library_errors.printable(text, 20)}')
+  return int(text)
+
+
+@contextlib.contextmanager
+def _counting(path: pathlib.Path) -> Iterator[None]:
+  """Raises `LedgerError` if a file that counts the rounds can't be read in the block."""
+  try:
+    yield
+  except (OSError, TypeError, ValueError) as error:
+    consequence = '; tasks.run then needs --overwrite' if path.name == tables.METRICS else ''
+    raise ledger_lib.LedgerError(
+        f'{path} is damaged ({error}), and cannot show whether {LEDGER} is complete. Restore'
+        f' {path.name} from a backup. If you know that the ledger is complete, or that the run had'
+        f' none, remove {path.name}{consequence}.'
+    ) from None

@@ -74,4 +74,4 @@ class TestExecution:
 
   def test_too_few_public_examples(self, capsys, arguments):
     err = commands.refused(capsys, tune, *arguments, '--client_examples=20')
-    assert '--client_examples=20 makes 0 clients of half of the 24' in err
+    assert '--client_examples must be lower: with 20, half of the 24' in err
