@@ -24,6 +24,8 @@ from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
+# Environment variable with the descriptor of a lock file that the parent process has locked.
+LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 _CHARGED = 'rounds_charged'  # Of every run with noise.
@@ -40,18 +42,26 @@ _RESUMED_KINDS = {
 _SEEDS = ('partition', 'weights', 'evaluation')
 
 
-def try_lock(file: IO, place: str, noun: str) -> bool:
-  """Returns whether this process could lock a file; without locks, warns and returns True."""
+def open_locked(directory: pathlib.Path) -> Optional[IO[str]]:
+  """Returns a run's open lock file; None if another process has locked it.
+
+  Without locks, it warns. The lock ends with the last process that has the file open: a sweep hands
+  it to its run (`LOCK_DESCRIPTOR`).
+  """
+  descriptor = os.environ.pop(LOCK_DESCRIPTOR, None)
+  file = open(directory / LOCK if descriptor is None else int(descriptor), 'a+', encoding='utf-8')
+  os.set_inheritable(file.fileno(), False)  # To processes of this one.
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
-    return False
+    file.close()
+    return None
   except OSError as error:
     print(
-        f'{place} can\'t be locked ({error.strerror}): make sure that no other {noun} uses it.',
+        f'{directory} can\'t be locked ({error.strerror}): make sure that no other run uses it.',
         file=sys.stderr,
     )
-  return True
+  return file
 
 
 @contextlib.contextmanager
@@ -99,9 +109,18 @@ class RunDirectory(contextlib.AbstractContextManager):
       # A command that ends before its run begins removes them, innermost first.
       self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
       self.path.mkdir(parents=True, exist_ok=True)
-      self._lock = open(self.path / LOCK, 'a+', encoding='utf-8')
+      self._lock = open_locked(self.path)
+    if self._lock is None:
+      owner = (self.path / LOCK).read_text(encoding='utf-8').strip() or 'another process'
+      raise errors.InputError(
+          f'--output_dir={self.path} is in use by {owner}. Wait until that ends, or'
+          ' name another directory.'
+      )
     try:
-      self._take_lock()
+      with tables.writing(self.path):
+        self._lock.truncate(0)
+        self._lock.write(f'process {os.getpid()} on {socket.gethostname()}\n')
+        self._lock.flush()
       self.config = None if overwrite else self._read_config()
     except BaseException:
       self._lock.close()
@@ -165,19 +184,6 @@ class RunDirectory(contextlib.AbstractContextManager):
 
     arrays = [np.asarray(array) for array in tf.nest.flatten(weights)]
     self._replace(name, lambda file: np.savez(file, *arrays))
-
-  def _take_lock(self) -> None:
-    if not try_lock(self._lock, f'tasks.run: {self.path}', 'run'):
-      self._lock.seek(0)
-      owner = self._lock.read().strip() or 'another process'
-      raise errors.InputError(
-          f'--output_dir={self.path} is in use by {owner}. Wait until that ends, or'
-          ' name another directory.'
-      )
-    with tables.writing(self.path):
-      self._lock.truncate(0)
-      self._lock.write(f'process {os.getpid()} on {socket.gethostname()}\n')
-      self._lock.flush()
 
   def _read_config(self) -> Optional[dict[str, Any]]:
     if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS, tables.TIMINGS, LEDGER)):

@@ -260,9 +260,9 @@ class TestLedger:
 
   def test_a_run_of_a_sweep_that_is_gone_is_told(self, tmp_path, capsys):
     self._runs(tmp_path, (5, {}))
-    (tmp_path / '.locks').mkdir()
+    (tmp_path / 'logs').mkdir()
     for name in ('0', 'removed'):
-      (tmp_path / '.locks' / name).touch()
+      (tmp_path / 'logs' / f'{name}.log').touch()
     status, out, _ = self._account(capsys, tmp_path)
     assert status == 0 and out.count('begun, and gone; epsilon does NOT count its rounds') == 1
     assert f'{tmp_path}/removed: begun, and gone' in out
