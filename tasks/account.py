@@ -27,9 +27,7 @@ from tasks.training import run_search
 
 _NAME = 'tasks.account'
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
-_ACCOUNTANTS = plugins.Registry(
-    'accountant', 'ACCOUNTANT', accountants.ACCOUNTANTS, accountants.Accountant
-)
+_ACCOUNTANTS = {accountant.name: accountant for accountant in accountants.ACCOUNTANTS}
 # Options that ledgers record.
 _option = functools.partial(options_lib.option, excludes=('ledger',))
 
@@ -122,6 +120,10 @@ def _main(options: Options) -> None:
     _account_for_numbers(options)
 
 
+def _find_accountant(name: str) -> accountants.Accountant:
+  return plugins.find('accountant', name, _ACCOUNTANTS, 'ACCOUNTANT', accountants.Accountant)
+
+
 def _account_for_numbers(options: Options) -> None:
   needed = ['clients_per_round', 'population']
   if options.epsilon is None:
@@ -135,7 +137,7 @@ def _account_for_numbers(options: Options) -> None:
     if getattr(options, name) is None:
       raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
-  shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS.load(name) for name in options.accountant)]
+  shown = [*accountants.ACCOUNTANTS, *map(_find_accountant, options.accountant)]
   numbers = dict(
       population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
       clipping_norm=1.0,
@@ -233,7 +235,7 @@ def _account_for_runs(options: Options) -> None:
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
-  shown += [_ACCOUNTANTS.load(name) for name in options.accountant]
+  shown += map(_find_accountant, options.accountant)
   with _computing():
     epsilons = {accountant: accountant.epsilon(rounds, delta) for accountant in shown}
   _print_answers(epsilons, rounds, options, seeded=any(record.seeded for _, record in runs))

@@ -61,7 +61,7 @@ def recorded_flag(recorded: Mapping[str, Any], name: str) -> Any:
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-  methods = (systems.SYSTEMS[name].options for name in systems.SYSTEMS.names)
+  methods = (systems.SYSTEMS[name].options for name in systems.NAMES)
   tables = [settings_lib.RunSettings, *filter(None, methods)]
   return {
       name: option.default for table in tables for name, option in options.options_of(table).items()

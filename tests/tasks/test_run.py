@@ -41,7 +41,7 @@ class TestExecution:
 
   # Without rounds there is another: tests/tasks/training/test_warm_start.py.
   @pytest.mark.parametrize(
-      'algorithm', [name for name in systems.SYSTEMS.names if systems.SYSTEMS[name].federated]
+      'algorithm', [name for name in systems.NAMES if systems.SYSTEMS[name].federated]
   )
   def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
