@@ -229,9 +229,10 @@ FAULTS = (
     Fault(_LEDGER, '(before + json.dumps(content)).encode()', 'json.dumps(content).encode()'),
     Fault(_LOOP, '''      draw = round_num if ledger is None else ledger.begin(round_num)
       cohort = cohorts.cohort(sampler.sample(draw), client_data)
-      output = _next(process, state, cohort)
+      with map_reduce.explain_default_context():
+        output = process.next(state, cohort)
 ''', '''      cohort = cohorts.cohort(sampler.sample(round_num), client_data)
-      output = _next(process, state, cohort)
+      output = process.next(state, cohort)
       draw = round_num if ledger is None else ledger.begin(round_num)
 '''),
     Fault(_SAMPLING, 'dummies = -1 - self.population - np.arange',
@@ -270,7 +271,7 @@ FAULTS = (
           'tests/tasks/training/test_resuming.py -k sigma'),
     Fault('tasks/training/resuming.py', '> 1.001 * target', '> 9 * target',
           'tests/tasks/training/test_resuming.py -k sigma'),
-    Fault(_RUN_DIRECTORY, 'return [content]', 'return []',
+    Fault(_RUN_DIRECTORY, '[parse(summary)] if', '[] if',
           'tests/tasks/test_account.py -k cut'),
     # A pattern of --ledger is all the runs that it matches.
     Fault('tasks/account.py', 'return paths', 'return paths[:1]',
