@@ -139,8 +139,7 @@ def text(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> 
 
 def clean(path: pathlib.Path) -> None:
   """Removes the large checkpoints of a run that has all rounds and is not in use."""
-  failures = errors.InputError, errors.RunError
-  with contextlib.suppress(*failures), run_directory.RunDirectory(path) as out:
+  with contextlib.suppress(library_errors.Error), run_directory.RunDirectory(path) as out:
     found = run_directory.read_json(path / run_directory.SUMMARY)
     if out.config is not None and found.get('finished'):
       shutil.rmtree(path / run_directory.CHECKPOINTS, ignore_errors=True)

@@ -28,7 +28,6 @@ LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
 LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
-_CHARGED = 'rounds_charged'  # Of every run with noise.
 _OPTIONAL_INT = (int, type(None))
 # Types of the fields of config.json that commands read.
 _CONFIG_KINDS = {
@@ -306,21 +305,19 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
     LedgerError: If one is damaged, or its own lacks rounds of metrics.csv or summary.json, or one
       of these is damaged.
   """
-  own = pathlib.Path(run_dir) / LEDGER
-  metrics, summary = tables.Table(own.with_name(tables.METRICS)), own.with_name(SUMMARY)
+  own, rows = pathlib.Path(run_dir) / LEDGER, {}
   # Before the ledger, which a run writes first. A round that an interrupt ended has no row of
   # metrics: only the summary counts it.
-  with _counting(metrics.path):
-    rows = metrics.rows()
-  with _counting(summary):
-    results = [parse(summary)] if summary.exists() else []
+  for name, read in ((tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, _results)):
+    with _counting(own.with_name(name)) as path:
+      rows[path] = read(path)
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
   record = dict(found).get(own)
-  default = {} if record and record.spec.noise_multiplier else {_CHARGED: 0}
-  for path, kind, contents in ((metrics.path, str, rows), (summary, int, results)):
+  default = 'missing' if record and record.spec.noise_multiplier else '0'
+  for path in rows:
     with _counting(path):
-      most = max((_count(default | content, kind) for content in contents), default=0)
+      most = max((_count(row, default) for row in rows[path]), default=0)
     if most > (record.rounds_charged if record else 0):
       raise ledger_lib.LedgerError(
           f'{own} is truncated or missing: {path} has {most} rounds. {ledger_lib.REMEDY}.'
@@ -328,20 +325,25 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   return found
 
 
-def _count(content: dict[str, Any], kind: type) -> int:
-  """Returns how many rounds a row or a summary counts; raises ValueError if no run writes that."""
-  library_errors.check_fields(content, {_CHARGED: (int, kind)})
-  if not re.fullmatch('[0-9]{1,18}', text := str(content[_CHARGED])):
-    raise ValueError(f'{_CHARGED} is {library_errors.printable(text, 20)}')
-  return int(text)
+def _results(path: pathlib.Path) -> list[dict[str, str]]:
+  """Returns summary.json as a row of JSON's texts; no row if it is missing."""
+  return [{k: json.dumps(v) for k, v in parse(path).items()}] if path.exists() else []
+
+
+def _count(row: dict[str, str], default: str) -> int:
+  """Returns how many rounds a row counts; raises ValueError if no run writes that."""
+  count = row.get('rounds_charged', default)  # Of every run with noise.
+  if not re.fullmatch('[0-9]{1,18}', count):
+    raise ValueError(f'rounds_charged: {library_errors.printable(count, 20)}')
+  return int(count)
 
 
 @contextlib.contextmanager
-def _counting(path: pathlib.Path) -> Iterator[None]:
+def _counting(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Raises `LedgerError` if a file that counts the rounds can't be read in the block."""
   try:
-    yield
-  except (OSError, TypeError, ValueError) as error:
+    yield path
+  except (AttributeError, OSError, ValueError) as error:
     consequence = '; tasks.run then needs --overwrite' if path.name == tables.METRICS else ''
     raise ledger_lib.LedgerError(
         f'{path} is damaged ({error}), and cannot show whether {LEDGER} is complete. Restore'
