@@ -44,7 +44,7 @@ class TestComputation:
       *((dict(rounds=rounds), 'rounds') for rounds in (0, 2.5)),
       (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
       (dict(num_slots=_R - 1), '`num_slots` must be from the clients per round, 100, to .*6000'),
-      (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100 with fixed'),
+      (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100, with fixed'),
       *((dict(min_reports=least), '`min_reports` must be a positive integer') for least in (0, 9.5)),
       (dict(min_reports=_N + 1), '`min_reports` must be from 1 to `num_slots`=6000'),
       (dict(noise='laplace'), '`noise` must be one of'),

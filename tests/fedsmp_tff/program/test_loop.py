@@ -232,6 +232,13 @@ class TestGoingOn:
     np.testing.assert_allclose(self.weights.trainable[0], _run({})[0].trainable[0], rtol=1e-5)
     assert self._rounds_of(tmp_path)[0] == []
 
+  def test_states_are_restored_by_name_whatever_reporters_there_are(self, tmp_path):
+    first, second = _Tell(), _Tell()
+    c = checkpoints_lib.Checkpoints(tmp_path)
+    _run({'lines': loop.Reporter(), 'tell': first}, rounds=2, checkpoints=c)
+    _run({'tell': second, 'manager': loop.Reporter()}, rounds=3, checkpoints=c)
+    assert second.restored == 2 and second.calls == first.calls + 1 == 4
+
   def test_checkpoints_come_after_reports(self, tmp_path):
     # A killed process leaves a checkpoint whose rounds are all reported.
     at_report = []
