@@ -1,4 +1,4 @@
-"""Turns exceptions into one-line messages for users, and checks numbers and the fields of files."""
+"""Errors that users can correct, and checks of numbers and of the fields of files."""
 
 from collections.abc import Collection, Mapping
 import numbers
@@ -9,14 +9,40 @@ _MAX_CHARACTERS = 60
 _MAX_MAGNITUDE = 2**63
 
 
+class Error(Exception):
+  """What a user can correct: the text says what is wrong, and what to do.
+
+  Attributes:
+    exit_status: The exit status of a command that it ends.
+    argument: Name of the argument that is wrong, which a command says as its flag; None if none is.
+  """
+
+  exit_status: int = 1
+  argument: Optional[str] = None
+
+
+class ArgumentError(Error, ValueError):
+  """An argument is out of range, or does not fit another one."""
+
+  exit_status = 2
+
+  def __init__(self, argument: str, rule: str):
+    """Initializes; `rule` continues a sentence that begins with the argument's name."""
+    super().__init__(argument, rule)
+    self.argument, self.rule = argument, rule
+
+  def __str__(self) -> str:
+    return f'`{self.argument}` {self.rule}'
+
+
 def check_value(is_right: bool, name: str, rule: str, value: Any) -> None:
-  """Raises ValueError if an argument breaks a rule; NaN does, if `is_right` is of comparisons."""
+  """Raises `ArgumentError` if an argument breaks a rule; NaN does, if `is_right` is of comparisons."""
   if not is_right:
-    raise ValueError(f'`{name}` must be {rule}. Found {value}.')
+    raise ArgumentError(name, f'must be {rule}. Found {value}.')
 
 
 def check_positive(name: str, value: Any) -> None:
-  """Raises ValueError if an argument is not a positive integer, of Python or NumPy."""
+  """Raises `ArgumentError` if an argument is not a positive integer, of Python or NumPy."""
   is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
   check_value(is_integer and value >= 1, name, 'a positive integer', value)
 
@@ -25,7 +51,7 @@ def convert_integers(options: Any, *names: str) -> None:
   """Makes fields of a frozen dataclass Python's integers, since JSON does not take NumPy's.
 
   Raises:
-    ValueError: If a field is neither None nor a positive integer.
+    ArgumentError: If a field is neither None nor a positive integer.
   """
   for name in names:
     if (value := getattr(options, name)) is not None:

@@ -27,9 +27,7 @@ from tasks.training import run_search
 
 _NAME = 'tasks.account'
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'
-_ACCOUNTANTS = plugins.Registry(
-    'accountant', 'ACCOUNTANT', accountants.ACCOUNTANTS, accountants.Accountant
-)
+_ACCOUNTANTS = {accountant.name: accountant for accountant in accountants.ACCOUNTANTS}
 # Options that ledgers record.
 _option = functools.partial(options_lib.option, excludes=('ledger',))
 
@@ -124,6 +122,10 @@ def _main(options: Options) -> None:
     _account_for_numbers(options)
 
 
+def _find_accountant(name: str) -> accountants.Accountant:
+  return plugins.find('accountant', name, _ACCOUNTANTS, 'ACCOUNTANT', accountants.Accountant)
+
+
 def _account_for_numbers(options: Options) -> None:
   needed = ['clients_per_round', 'population']
   if options.epsilon is None:
@@ -137,21 +139,20 @@ def _account_for_numbers(options: Options) -> None:
     if getattr(options, name) is None:
       raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
   n, poisson = options.population, options.sampling == sampling_lib.POISSON
-  shown = [*accountants.ACCOUNTANTS, *(_ACCOUNTANTS.load(name) for name in options.accountant)]
-  with errors.naming_flags(options_lib.options_of(Options)):
-    numbers = dict(
-        population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
-        clipping_norm=1.0,
-        delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
-        sampling=options.sampling,
-        num_slots=n if poisson and options.num_slots is None else options.num_slots,
-        allow_large_delta=options.allow_large_delta,
-    )
-    if options.noise_multiplier is None:
-      spec = spec_lib.PrivacySpec.for_epsilon(options.epsilon, **numbers)
-    else:
-      spec = spec_lib.PrivacySpec(noise_multiplier=options.noise_multiplier, **numbers)
-    answers = {a: options.answer(a, spec, numbers) for a in shown}
+  shown = [*accountants.ACCOUNTANTS, *map(_find_accountant, options.accountant)]
+  numbers = dict(
+      population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
+      clipping_norm=1.0,
+      delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
+      sampling=options.sampling,
+      num_slots=n if poisson and options.num_slots is None else options.num_slots,
+      allow_large_delta=options.allow_large_delta,
+  )
+  if options.noise_multiplier is None:
+    spec = spec_lib.PrivacySpec.for_epsilon(options.epsilon, **numbers)
+  else:
+    spec = spec_lib.PrivacySpec(noise_multiplier=options.noise_multiplier, **numbers)
+  answers = {a: options.answer(a, spec, numbers) for a in shown}
   print(f'delta = {spec.delta:.4g}')
   _print_answers(answers, [(spec.round, spec.rounds)], options)
   if options.epsilon is None:
@@ -227,8 +228,7 @@ def _account_for_runs(options: Options) -> None:
   ledger_lib.check_independent(runs)
   delta = options.delta or min(record.spec.delta for _, record in runs)
   if not options.allow_large_delta:
-    with errors.naming_flags(['delta']):
-      spec_lib.check_delta(delta, max(record.spec.population for _, record in runs))
+    spec_lib.check_delta(delta, max(record.spec.population for _, record in runs))
   if len({record.data for _, record in runs}) > 1:
     print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
   # The guarantee of integer noise depends on the number of values.
@@ -239,7 +239,7 @@ def _account_for_runs(options: Options) -> None:
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
-  shown += [_ACCOUNTANTS.load(name) for name in options.accountant]
+  shown += map(_find_accountant, options.accountant)
   with _computing():
     epsilons = {accountant: accountant.epsilon(rounds, delta) for accountant in shown}
   _print_answers(epsilons, rounds, options, seeded=any(record.seeded for _, record in runs))
@@ -308,7 +308,6 @@ main = command.Command(
     _main,
     (Options,),
     parse=_parse,
-    failures=lambda: (ledger_lib.LedgerError,),
 ).main
 
 

@@ -15,7 +15,6 @@ import tqdm
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import auditing
 from fedsmp_tff.privacy import spec as spec_lib
-from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
 
@@ -57,14 +56,13 @@ class Options:
 
 def _main(options: Options) -> int:
   """Returns the exit status: 1 if the reported epsilon is refuted."""
-  with errors.naming_flags(options_lib.options_of(Options)):
-    # If all clients are sampled, the guarantee is the guarantee of the sum itself.
-    spec = spec_lib.PrivacySpec(
-        population=_PARTICIPANTS, clients_per_round=_PARTICIPANTS, rounds=1,
-        noise_multiplier=options.noise_multiplier, clipping_norm=1.0, delta=options.delta,
-        noise=mechanism_lib.make_noise(options.noise, _VALUES),
-    )
-    spec.mechanism().encoding()  # Raises if it would round the noise to zero.
+  # If all clients are sampled, the guarantee is the guarantee of the sum itself.
+  spec = spec_lib.PrivacySpec(
+      population=_PARTICIPANTS, clients_per_round=_PARTICIPANTS, rounds=1,
+      noise_multiplier=options.noise_multiplier, clipping_norm=1.0, delta=options.delta,
+      noise=mechanism_lib.make_noise(options.noise, _VALUES),
+  )
+  spec.mechanism().encoding()  # Raises if it would round the noise to zero.
   # It imports TensorFlow, which --help and wrong flags need not wait for.
   from fedsmp_tff import runtime
 

@@ -1,47 +1,32 @@
-"""Defines the errors that a command prints in one line, without a traceback."""
+"""The errors of commands, and blocks that turn others into them."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import difflib
-import re
+import signal
 from typing import Any
 
-# What a user of a command calls the arguments of the library that are not flags by their own name.
-_WORDS = {
-    'adaptive_clipping': '--clip_quantile', 'clipping_norm': '--clip',
-    'compression_ratio': '--p',
-    'num_slots': 'the number of slots', 'population': 'the number of clients',
-}
+from fedsmp_tff import errors
 
 
-class InputError(Exception):
+class InputError(errors.Error):
   """A flag, a value or a file is wrong; the text states the rule and the remedy."""
 
+  exit_status = 2
 
-class RunError(Exception):
+
+class RunError(errors.Error):
   """A run that has begun cannot continue; the text states the reason and the remedy."""
 
 
-def with_flags(text: str, names: Collection[str]) -> str:
-  """Returns an error's text with flags, or words, in place of the library's arguments."""
+class Interrupted(KeyboardInterrupt):
+  """A signal asked the command to end; `next_step` ends the sentence with how to resume."""
 
-  def word(match):
-    name, equals = match.groups()
-    if name in names:
-      return f'--{name}{equals}'
-    words = _WORDS.get(name, name)
-    return words + (equals if words.startswith('--') else equals and ', ')
+  argument = None
 
-  return re.sub('`([a-z_]+)`(=?)', word, text)
-
-
-@contextlib.contextmanager
-def naming_flags(names: Collection[str]) -> Iterator[None]:
-  """Turns a `ValueError` of its block into an `InputError`, with flags in place of arguments."""
-  try:
-    yield
-  except ValueError as error:
-    raise InputError(f'{with_flags(str(error), names).rstrip(".")}.') from None
+  def __init__(self, number: int, next_step: str = ''):
+    super().__init__(f'ended by {signal.Signals(number).name}{next_step}')
+    self.exit_status = 128 + number
 
 
 def did_you_mean(text: str, choices: Iterable[str]) -> str:

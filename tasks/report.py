@@ -43,9 +43,9 @@ class Options:
 def _main(options: Options, run_dirs: list[str]) -> None:
   if not run_dirs:
     raise errors.InputError('No run directory is named. Name one or more.')
-  for registry, names in ((datasets.TASKS, options.task), (systems.SYSTEMS, options.algorithm)):
+  for find, names in ((datasets.find, options.task), (systems.find, options.algorithm)):
     for name in names:
-      registry.load(name)
+      find(name)
   runs = kept.read_all(run_dirs)
   groups = results.group(runs)
   tables, figures = tables_lib.all_tables(groups), {}

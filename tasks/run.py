@@ -20,26 +20,13 @@ if _platform.problem():
 # pylint: disable=g-import-not-at-top
 from tasks import errors
 from tasks.cli import command
-from tasks.cli import interruption
 from tasks.cli import place as place_lib
 from tasks.cli import plugins
 from tasks.cli import settings as settings_lib
+from tasks.cli import signals
 from tasks.training import finished
 from tasks.training import run_directory
 from tasks.training import tables
-
-
-def _failures() -> tuple[type[BaseException], ...]:
-  """Returns the errors that end a run with a sentence and exit status 1, or their `status`."""
-  from fedsmp_tff import runtime
-  from fedsmp_tff.privacy import budget
-  from fedsmp_tff.privacy import ledger
-  from fedsmp_tff.program import checkpoints
-
-  return (
-      errors.RunError, checkpoints.CheckpointError, ledger.LedgerError, budget.BudgetSpentError,
-      runtime.CheckFailedError, runtime.WorkersLostError, interruption.Interrupted,
-  )
 
 
 def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> int:
@@ -61,17 +48,16 @@ def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> i
   from tasks.training import reporters
   from tasks.training import resuming
 
-  s, stop, manager = settings, interruption.Interruption(), _release_manager(place)
+  s, stop, manager = settings, signals.Signals(), _release_manager(place)
   # The process id separates batch jobs that start in the same second.
   now = f'{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
   path = place.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
   with contextlib.ExitStack() as stack:
     stack.enter_context(run_directory.owner_only())
-    stack.enter_context(stop.handled(_failures()))
+    stack.enter_context(stop.handled())
     stack.enter_context(errors.refusing_unseeded_draws(s.seed))
     stack.enter_context(place_lib.context(place))
     out = stack.enter_context(run_directory.RunDirectory(path, place.overwrite))
-    stop.before_end = out.remove_if_new
     resuming.check_flags(out, s)
     experiment = resuming.build(out, s, place.data_dir)                 # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
@@ -86,16 +72,16 @@ def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> i
     experiment = public_model.initialized(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, budget, has_begun))
     metrics = reporters.Metrics(experiment, out, ledger, lost)
-    with stop.rounds():
-      weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
-          experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
-          experiment.client_data(),
-          experiment.spec.sampler(experiment.seeds.sampling),   #   of r sampled clients.
-          s.rounds,
-          evaluation.of_run(experiment),
-          reporters.all_of(metrics, experiment, out, manager),
-          checkpoints=checkpoints, ledger=ledger, between_rounds=stop.check,
-      )
+    weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
+        experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
+        experiment.client_data(),
+        experiment.spec.sampler(experiment.seeds.sampling),   #   of r sampled clients.
+        s.rounds,
+        evaluation.of_run(experiment),
+        reporters.all_of(metrics, experiment, out, manager),
+        checkpoints=checkpoints, ledger=ledger, between_rounds=stop.check,
+    )
+    stop.in_round = False
     weights = experiment.task_weights(weights)
     out.write_weights(weights)
     summary = metrics.summary(finished=stopped_by is None)
@@ -105,7 +91,7 @@ def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> i
     if stopped_by is None and (shown := experiment.show(weights)) is not None:
       print(f'\n{shown}', flush=True)
   if stopped_by is not None:
-    raise stop.reason(stopped_by)
+    raise stopped_by
   return 0
 
 
@@ -145,7 +131,6 @@ main = command.Command(
     run,
     new_flags=settings_lib.new_flags,
     parse=settings_lib.parse,
-    failures=_failures,
 ).main
 
 

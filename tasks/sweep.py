@@ -6,6 +6,7 @@ from concurrent import futures
 import contextlib
 import dataclasses
 import math
+import os
 import pathlib
 import shlex
 import signal
@@ -13,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any, BinaryIO, Optional
+from typing import IO, Any, Optional
 
 from fedsmp_tff.runtime import processes
 from tasks import errors
@@ -22,11 +23,11 @@ from tasks.cli import grids
 from tasks.cli import options as options_lib
 from tasks.training import finished
 from tasks.training import run_directory
+from tasks.training import run_search
 
 _SECONDS_PER_LOOK = 0.5
 # Time between lines on the progress of a run.
 _SECONDS_PER_LINE = 60.0
-_LOCKS, _LOGS = '.locks', 'logs'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +70,6 @@ class Options:
 class _Run:
   """A run of the sweep, and its files.
 
-  Its lock is held by the sweep that runs it and by the run itself, so that it is released when both
-  have ended, however they did.
-
   Attributes:
     root: The directory of the sweep.
     cell: The run's flags.
@@ -88,11 +86,7 @@ class _Run:
   @property
   def log(self) -> pathlib.Path:
     """The file of its output."""
-    return self.root / _LOGS / f'{self.cell.name}.log'
-
-  @property
-  def _lock(self) -> pathlib.Path:
-    return self.root / _LOCKS / self.cell.name
+    return self.root / run_search.LOGS / f'{self.cell.name}.log'
 
   @property
   def command(self) -> list[str]:
@@ -120,28 +114,33 @@ class _Run:
     """Returns 'done', 'running', 'begun' or 'to do'; creates no file."""
     if self.is_done():
       return 'done'
-    if self._lock.exists():
+    if (self.directory / run_directory.LOCK).exists():
       with self.locked() as lock:
         if lock is None:
           return 'running'
     return 'begun' if (self.directory / run_directory.CONFIG).exists() else 'to do'
 
   @contextlib.contextmanager
-  def locked(self) -> Iterator[Optional[BinaryIO]]:
-    """Locks it; yields None in place of the lock if another sweep runs it."""
-    with self._open(self._lock) as lock:
-      is_mine = run_directory.try_lock(lock, f'tasks.sweep: {self.root}', 'sweep')
-      yield lock if is_mine else None
+  def locked(self) -> Iterator[Optional[IO[str]]]:
+    """Locks its directory; yields None in place of the lock if another process runs it."""
+    with errors.writing_to('sweep_dir', self.root):
+      self.directory.mkdir(parents=True, exist_ok=True)
+      lock = run_directory.open_locked(self.directory)
+    with lock or contextlib.nullcontext():
+      yield lock
 
-  def run(self, lock: BinaryIO, place: str, signals: Sequence[int]) -> int:
+  def run(self, lock: IO[str], place: str, signals: Sequence[int]) -> int:
     """Runs it in a process, and prints its progress; returns the exit status.
 
     Args:
-      lock: Its lock.
+      lock: Its lock, which the process holds as well: it outlives this one if that is killed.
       place: Its number among the runs.
       signals: Signals to forward to the process; the list grows.
     """
-    with self._open(self.log) as output:
+    with errors.writing_to('sweep_dir', self.root):
+      self.log.parent.mkdir(exist_ok=True)
+      output = open(self.log, 'ab')
+    with output:
       begin = output.tell()
       process = subprocess.Popen(
           [sys.executable, *self.command],
@@ -149,6 +148,7 @@ class _Run:
           stdout=output,
           stderr=output,
           pass_fds=[lock.fileno()],
+          env={**os.environ, run_directory.LOCK_DESCRIPTOR: str(lock.fileno())},
           # Signals of a terminal reach the run through this process, once.
           start_new_session=True,
           preexec_fn=lambda: processes.end_with_parent(signal.SIGTERM),
@@ -175,12 +175,6 @@ class _Run:
     """Returns the last line of the log that is not empty, from a position on."""
     lines = self.log.read_bytes()[begin:].decode(errors='replace').splitlines()
     return next((line for line in reversed(lines) if line.strip()), 'no output')
-
-  def _open(self, path: pathlib.Path) -> BinaryIO:
-    """Opens a file of the sweep to append to."""
-    with errors.writing_to('sweep_dir', self.root):
-      path.parent.mkdir(parents=True, exist_ok=True)
-      return open(path, 'ab')
 
 
 def _main(options: Options, extra: Sequence[str]) -> int:
@@ -266,12 +260,12 @@ def _run(runs: Sequence[_Run], options: Options) -> int:
       ended.add(number)
       if status:
         return None if signals else 'failed'
-      minutes.append((time.monotonic() - begin) / 60)
-      finished.clean(run.directory)
-      left = sum(i not in ended and not other.is_done() for i, other in enumerate(runs))
-      took = f'{minutes[-1]:.1f} min, {run.result()}'
-      print(f'{place} {took}; {_left_text(left, minutes, options.jobs)}', flush=True)
-      return 'done'
+    minutes.append((time.monotonic() - begin) / 60)
+    finished.clean(run.directory)
+    left = sum(i not in ended and not other.is_done() for i, other in enumerate(runs))
+    took = f'{minutes[-1]:.1f} min, {run.result()}'
+    print(f'{place} {took}; {_left_text(left, minutes, options.jobs)}', flush=True)
+    return 'done'
 
   # Only the main thread receives signals; the threads of runs forward them.
   with _signals() as signals, futures.ThreadPoolExecutor(options.jobs) as pool:

@@ -233,9 +233,10 @@ FAULTS = (
     Fault(_LEDGER, '(before + json.dumps(content)).encode()', 'json.dumps(content).encode()'),
     Fault(_LOOP, '''      draw = round_num if ledger is None else ledger.begin(round_num)
       cohort = cohorts.cohort(sampler.sample(draw), client_data)
-      output = _next(process, state, cohort)
+      with map_reduce.explain_default_context():
+        output = process.next(state, cohort)
 ''', '''      cohort = cohorts.cohort(sampler.sample(round_num), client_data)
-      output = _next(process, state, cohort)
+      output = process.next(state, cohort)
       draw = round_num if ledger is None else ledger.begin(round_num)
 '''),
     Fault(_SAMPLING, 'dummies = -1 - self.population - np.arange',
@@ -276,7 +277,7 @@ FAULTS = (
           'tests/tasks/training/test_resuming.py -k sigma'),
     Fault('tasks/training/resuming.py', '> 1.001 * target', '> 9 * target',
           'tests/tasks/training/test_resuming.py -k sigma'),
-    Fault(_RUN_DIRECTORY, 'return [content]', 'return []',
+    Fault(_RUN_DIRECTORY, 'if path.exists() else []', 'if False else []',
           'tests/tasks/test_account.py -k cut'),
     # A pattern of --ledger is all the runs that it matches.
     Fault('tasks/account.py', 'return paths', 'return paths[:1]',
@@ -318,10 +319,10 @@ FAULTS = (
     Fault(_FIELDS, "if content['seeded'] != bool(content['seed_digest']):", 'if False:'),
     Fault(_FIELDS, "if spec['num_slots'] > _MAX_SLOTS:", 'if False:'),
     Fault(_FIELDS, 'if not 0 <= entry[ROUND] <= _MAX_ROUND:', 'if False:'),
-    Fault('tasks/cli/plugins.py', 'return self[name].title if name in self else name',
-          'return self.load(name).title', 'tests/tasks/test_report.py -k import_nothing'),
+    Fault('tasks/cli/plugins.py', 'return known[name].title if name in known else name',
+          "return find('task', name, known, 'TASK', object).title", 'tests/tasks/test_report.py -k import_nothing'),
     Fault('tasks/training/finished.py', "datasets.TASKS.get(config['task'])",
-          "datasets.TASKS.load(config['task'])",
+          "datasets.find(config['task'])",
           'tests/tasks/training/test_run_directory.py -k somebody_s'),
     Fault(_RUN_DIRECTORY, "not all(part.isidentifier() for part in config[name].split('.'))", 'False',
           'tests/tasks/test_report.py -k wrong_types'),

@@ -63,10 +63,11 @@ class Lattice:
     errors.check_value(_MIN_BITS <= self.bits <= _MAX_BITS, 'bits', rule, self.bits)
     if self.mechanism.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
       more_bits = f', or `bits` (at most {_MAX_BITS})' if self.bits < _MAX_BITS else ''
-      raise ValueError(
-          f'A noise share must have a variance of at least {LEAST_SHARE_VARIANCE:g} squared steps, as'
-          f' the guarantee requires. With {self.bits} bits per value it has {self.share_variance:.3g}.'
-          f' Raise `noise_multiplier`{more_bits}.'
+      raise errors.ArgumentError(
+          'noise_multiplier',
+          'is too small: a noise share must have a variance of at least'
+          f' {LEAST_SHARE_VARIANCE:g} squared steps, as the guarantee requires. With {self.bits} bits'
+          f' per value it has {self.share_variance:.3g}. Raise it{more_bits}.',
       )
 
   @property
@@ -189,9 +190,10 @@ def integer_table(variance: float) -> IntegerTable:
   """
   entries = 2 * (math.ceil(12 * math.sqrt(variance)) + 40)  # Negligible probability beyond.
   if entries > _MOST_ENTRIES:
-    raise ValueError(
-        f'Integer noise of standard deviation {math.sqrt(variance):.4g} per client is too wide to'
-        ' draw exactly. Lower `bits`.'
+    raise errors.ArgumentError(
+        'bits',
+        f'are too many: integer noise of standard deviation {math.sqrt(variance):.4g} per client is'
+        ' too wide to draw exactly. Lower them.',
     )
   with decimal.localcontext(decimal.Context(prec=_DIGITS)):
     v = decimal.Decimal(variance)

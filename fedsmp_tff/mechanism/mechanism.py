@@ -55,10 +55,10 @@ class FixedPoint:
     if 0 < (share := self.mechanism.share_stddev) < self.step:
       needed = math.ceil(math.log2(bound / share + 1)) + 1
       more_bits = f', or `bits` to {needed} or more' if self.mechanism.noise.bits else ''
-      raise ValueError(
-          f'{bits} `bits` per value have a step of {self.step:.2g} C, above the standard deviation'
-          f' of a noise share, {share:.2g} C. Set a larger `noise_multiplier` (smaller'
-          f' epsilon){more_bits}.'
+      raise errors.ArgumentError(
+          'noise_multiplier',
+          f'is too small: {bits} bits per value have a step of {self.step:.2g} C, above the standard'
+          f' deviation of a noise share, {share:.2g} C. Set a larger one (smaller epsilon){more_bits}.',
       )
 
   @property

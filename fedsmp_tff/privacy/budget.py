@@ -2,11 +2,12 @@
 
 import math
 
+from fedsmp_tff import errors
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 
 
-class BudgetSpentError(Exception):
+class BudgetSpentError(errors.Error):
   """A round would exceed the budget and does not begin; the message has the numbers."""
 
 

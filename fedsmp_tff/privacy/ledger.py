@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
+from fedsmp_tff import errors
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger_fields
@@ -36,7 +37,7 @@ _NOTE = {
 }
 
 
-class LedgerError(Exception):
+class LedgerError(errors.Error):
   """A ledger is damaged, of another run or can't be written; the message has the remedy."""
 
 

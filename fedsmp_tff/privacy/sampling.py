@@ -6,6 +6,8 @@ from typing import Optional
 
 import numpy as np
 
+from fedsmp_tff import errors
+
 POISSON, FIXED = 'poisson', 'fixed_size'
 _SPREAD = 5  # Slots above r, in standard deviations of the number of sampled clients.
 
@@ -35,9 +37,9 @@ class Sampler(abc.ABC):
       ValueError: If r is not from 1 to n, or `seed` is negative.
     """
     if not 1 <= clients_per_round <= population:
-      raise ValueError(
-          f'`clients_per_round` must be from 1 to `population`={population}.'
-          f' Found {clients_per_round}.'
+      raise errors.ArgumentError(
+          'clients_per_round',
+          f'must be from 1 to the number of clients, {population}. Found {clients_per_round}.',
       )
     if seed is not None and seed < 0:
       raise ValueError(f'`seed` must not be negative. Found {seed}.')
@@ -115,9 +117,10 @@ class PoissonSampler(Sampler):
       num_slots = math.ceil(clients_per_round + _SPREAD * math.sqrt(clients_per_round))
       num_slots = min(population, num_slots)
     if not clients_per_round <= num_slots <= population:
-      raise ValueError(
-          f'`num_slots` must be from `clients_per_round`={clients_per_round} to'
-          f' `population`={population}. Found {num_slots}.'
+      raise errors.ArgumentError(
+          'num_slots',
+          f'must be from the clients per round, {clients_per_round}, to the number of clients,'
+          f' {population}. Found {num_slots}.',
       )
     self.num_slots = num_slots
 

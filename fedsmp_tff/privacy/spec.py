@@ -89,7 +89,7 @@ class PrivacySpec:
       except (TypeError, ValueError):
         raise ValueError(f'`{name}` must be a number. Found {value}.') from None
     num_slots = self.sampler().num_slots  # Checks population, clients per round and slots.
-    rule = f'`clients_per_round`={num_slots} with fixed-size sampling'
+    rule = f'the clients per round, {num_slots}, with fixed-size sampling'
     check(self.num_slots in (None, num_slots), 'num_slots', rule, self.num_slots)
     object.__setattr__(self, 'num_slots', num_slots)
     # Checks the mechanism's options.
@@ -233,9 +233,10 @@ class PrivacySpec:
     sigma = calibration.find_sigma(epsilon_fn, epsilon, _FIRST_SIGMA, *_SIGMA_RANGE)
     if sigma == _SIGMA_RANGE[1] and epsilon_fn(sigma) > epsilon:
       more_bits = '' if gaussian or noisiest.noise.bits is None else ', raise `bits`'
-      raise ValueError(
-          f'No noise multiplier up to {_SIGMA_RANGE[1]:g} reaches epsilon={epsilon}. Raise epsilon'
-          f' or delta{more_bits}, or run fewer rounds.'
+      raise errors.ArgumentError(
+          'epsilon',
+          f'is out of reach: no noise multiplier up to {_SIGMA_RANGE[1]:g} reaches {epsilon}. Raise'
+          f' epsilon or delta{more_bits}, or run fewer rounds.',
       )
     if sigma != _SIGMA_RANGE[0]:
       # Rounding up never gives less noise than the target needs.
@@ -274,10 +275,11 @@ def check_delta(delta: float, population: int) -> None:
   Publishing the data of one client, drawn at random, is (0, 1/n)-DP.
   """
   if delta > 1 / population:
-    raise ValueError(
-        f'`delta`={delta:g} is above 1/n = {1 / population:.3g} for n = {population:,} clients, so'
-        " that publishing one random client's data whole would pass with epsilon = 0. Set a smaller"
-        f' one, such as n^-1.1 = {default_delta(population):.2g}.'
+    raise errors.ArgumentError(
+        'delta',
+        f'must be at most 1/n = {1 / population:.3g} for n = {population:,} clients. Found'
+        f" {delta:g}, with which publishing one random client's data whole would pass with epsilon"
+        f' = 0. Set a smaller one, such as n^-1.1 = {default_delta(population):.2g}.',
     )
 
 

@@ -28,7 +28,7 @@ class ProgramState(NamedTuple):
     rounds_done: int32, number of finished and reported rounds.
     process: The learning process's state.
     ledger: The privacy ledger's state.
-    reporters: The reporters' states, in their order.
+    reporters: The reporters' states, by name.
   """
 
   rounds_done: Any
@@ -37,7 +37,7 @@ class ProgramState(NamedTuple):
   reporters: Any
 
 
-class CheckpointError(Exception):
+class CheckpointError(errors.Error):
   """A checkpoint can't be written or read; the message names it and the remedy."""
 
 

@@ -1,11 +1,10 @@
 """The training loop: samples the participants of each round, runs it and reports it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
 import time
 from typing import Any, Optional
 
-import grpc
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -17,6 +16,7 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.program import checkpoints as checkpoints_lib
+from fedsmp_tff.runtime import map_reduce
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ def run(
     sampler: sampling.Sampler,
     rounds: int,
     evaluate: Callable[[int, Any], Optional[Any]],
-    reporters: Sequence[Reporter],
+    reporters: Mapping[str, Reporter],
     *,
     checkpoints: Optional[checkpoints_lib.Checkpoints] = None,
     ledger: Optional[ledger_lib.Ledger] = None,
@@ -89,7 +89,8 @@ def run(
     rounds: T.
     evaluate: Function from the number of finished rounds and the model's weights, before the first
       round and after each, to a result for the reporters, or None if none is due (`is_due`).
-    reporters: Reporters, called in turn after each round, and once before the first.
+    reporters: Reporters by name, called in their order after each round, and once before the first.
+      A checkpoint has their states by name; a reporter without a state may come and go.
     checkpoints: Store of the state after the last reported round, however the run ends; None: no
       checkpoints.
     ledger: Record of each round before it begins; None: no ledger.
@@ -130,7 +131,8 @@ def run(
       start = time.monotonic()
       draw = round_num if ledger is None else ledger.begin(round_num)
       cohort = cohorts.cohort(sampler.sample(draw), client_data)
-      output = _next(process, state, cohort)
+      with map_reduce.explain_default_context():
+        output = process.next(state, cohort)
       state = output.state
       progress.report(round_num + 1, state, output.metrics, time.monotonic() - start)
   except (KeyboardInterrupt, budget_lib.BudgetSpentError, runtime.WorkersLostError) as error:
@@ -149,7 +151,7 @@ class _Progress:
 
   process: tff.learning.templates.LearningProcess
   evaluate: Callable[[int, Any], Optional[Any]]
-  reporters: Sequence[Reporter]
+  reporters: Mapping[str, Reporter]
   checkpoints: Optional[checkpoints_lib.Checkpoints]
   ledger: Optional[ledger_lib.Ledger]
   reported: Optional[checkpoints_lib.ProgramState] = None  # After the last reported round.
@@ -166,8 +168,8 @@ class _Progress:
       return False
     if self.ledger is not None:
       self.ledger.check(self.reported.ledger)
-    for reporter, reporter_state in zip(self.reporters, self.reported.reporters):
-      reporter.restore(int(self.reported.rounds_done), reporter_state)
+    for name, reporter in self.reporters.items():
+      reporter.restore(int(self.reported.rounds_done), self.reported.reporters[name])
     return True
 
   def report(self, rounds_done: int, state: Any, metrics: Any, seconds: float) -> None:
@@ -177,7 +179,7 @@ class _Progress:
     evaluation = self.evaluate(rounds_done, weights)
     evaluation_seconds = time.monotonic() - start
     charged = rounds_done if self.ledger is None else self.ledger.rounds_charged(rounds_done)
-    for reporter in self.reporters:
+    for reporter in self.reporters.values():
       reporter(RoundReport(
           rounds_done, charged, weights, metrics, evaluation, seconds, evaluation_seconds
       ))
@@ -195,7 +197,7 @@ class _Progress:
         rounds_done=np.int32(rounds_done),
         process=state,
         ledger=() if self.ledger is None else self.ledger.state(),
-        reporters=tuple(reporter.state() for reporter in self.reporters),
+        reporters={name: reporter.state() for name, reporter in self.reporters.items()},
     )
 
 
@@ -251,17 +253,6 @@ def _check_is_of_ledger(
     )
 
 
-def _next(process: tff.learning.templates.LearningProcess, state: Any, cohort: list[Any]) -> Any:
-  """Runs `process.next`; an error in TFF's default context names the remedy."""
-  try:
-    return process.next(state, cohort)
-  except grpc.RpcError as error:
-    if 'Cannot embed a federated value' not in str(error):
-      raise
-    raise RuntimeError(
-        "TFF's default context has no secure sums. Call `fedsmp_tff.runtime.set_local_context()`,"
-        ' or another of `fedsmp_tff.runtime`, before anything runs.'
-    ) from error
 
 
 def is_due(rounds_done: int, every: int, rounds: int) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import errors
 from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import map_reduce
@@ -120,13 +121,13 @@ def _device_names(devices: Optional[Sequence[str]]) -> list[str]:
     gpus = [full for name, full in visible.items() if name.startswith('GPU')]
     return gpus or [visible['CPU:0']]
   if not devices:
-    raise ValueError('`devices` is empty. Name a device, such as CPU:0, or pass None.')
+    raise errors.ArgumentError('devices', 'is empty. Name a device, such as CPU:0, or pass None.')
   names = [d.removeprefix('/').removeprefix('device:').upper() for d in devices]
   for device, name in zip(devices, names):
     if name not in visible:
-      raise ValueError(
-          f'`devices` has {device!r}, which TensorFlow does not see. Use one or more of'
-          f' {", ".join(visible)}.'
+      raise errors.ArgumentError(
+          'devices',
+          f'has {device!r}, which TensorFlow does not see. Use one or more of {", ".join(visible)}.',
       )
   return [visible[name] for name in names]
 

@@ -11,6 +11,7 @@ import contextlib
 from typing import Any
 import weakref
 
+import grpc
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -31,8 +32,11 @@ class NoMapReduceFormError(TypeError):
   """The computation can't run in this context."""
 
 
-class CheckFailedError(tf.errors.InvalidArgumentError):
+class CheckFailedError(errors.Error, tf.errors.InvalidArgumentError):
   """A check on the server failed; the text is its sentence, without the graph's traceback."""
+
+  def __init__(self, sentence: str):
+    tf.errors.InvalidArgumentError.__init__(self, None, None, sentence)
 
 
 class MapReduceContext(tff.program.FederatedContext):
@@ -71,6 +75,20 @@ class MapReduceContext(tff.program.FederatedContext):
 
 
 @contextlib.contextmanager
+def explain_default_context() -> Iterator[None]:
+  """Raises RuntimeError with the remedy if the block runs a round in TFF's default context."""
+  try:
+    yield
+  except grpc.RpcError as error:
+    if 'Cannot embed a federated value' not in str(error):
+      raise
+    raise RuntimeError(
+        "TFF's default context has no secure sums. Call `fedsmp_tff.runtime.set_local_context()`,"
+        ' or another of `fedsmp_tff.runtime`, before anything runs.'
+    ) from error
+
+
+@contextlib.contextmanager
 def _sentence_of_failed_check() -> Iterator[None]:
   """Raises `CheckFailedError` if a check of the server fails in the block."""
   try:
@@ -79,7 +97,7 @@ def _sentence_of_failed_check() -> Iterator[None]:
     sentence = errors.failed_check(error)
     if sentence is None:
       raise
-    raise CheckFailedError(None, None, sentence) from error
+    raise CheckFailedError(sentence) from error
 
 
 def _compile(

@@ -16,6 +16,7 @@ import weakref
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedsmp_tff import errors
 from fedsmp_tff.runtime import batches
 from fedsmp_tff.runtime import graphs
 from fedsmp_tff.runtime import map_reduce
@@ -38,7 +39,7 @@ _MAX_BATCH = 64  # Clients whose integers a worker adds before it sends one sum.
 _MAX_SENT_BYTES = 2**16
 
 
-class WorkersLostError(RuntimeError):
+class WorkersLostError(errors.Error, RuntimeError):
   """No Ray worker is left, or a client ends each worker that runs it."""
 
 

@@ -77,8 +77,6 @@ class Command:
     tables: The dataclasses of its own options.
     new_flags: Returns the flags for its help, from `tables`.
     parse: Parses a command line, as the function `parse` does.
-    failures: Returns the exceptions that mean exit status 1, or their attribute `status` if
-      they have one; called when something fails, so that a page of help does not import them.
   """
 
   name: str
@@ -87,7 +85,6 @@ class Command:
   tables: Sequence[type] = ()
   new_flags: Callable[..., flags.FlagValues] = options.new_flags
   parse: Callable[..., Sequence[Any]] = parse
-  failures: Callable[[], tuple[type[BaseException], ...]] = tuple
 
   def main(self, argv: Sequence[str]) -> int:
     """Runs a command line, which starts with the command; prints one line for an error.
@@ -107,10 +104,11 @@ class Command:
       status = self.run(*self.parse(argv[1:], *self.tables, program=program)) or 0
       sys.stdout.flush()
       return status
-    except errors.InputError as error:
-      status, text = 2, error
-    except self.failures() as error:
-      status, text = getattr(error, 'status', 1), error
+    except (library_errors.Error, errors.Interrupted) as error:
+      status, text = error.exit_status, error
+      if error.argument is not None:
+        is_flag = error.argument in self.new_flags(*self.tables)
+        text = f'{"--" * is_flag}{error.argument} {error.rule}'
     except OSError as error:
       streams = (sys.stdout, sys.stderr)
       if (failing := next((s for s in streams if not _takes_text(s)), None)) is None:

@@ -121,7 +121,7 @@ def identity(task: str, algorithm: str) -> Optional[dict[str, Any]]:
     None if there is no such setting: for tasks that are not the paper's, and for modules, which
     are not imported.
   """
-  if algorithm not in systems.SYSTEMS.names or not (_DIRECTORY / f'{task}.flags').exists():
+  if algorithm not in systems.NAMES or not (_DIRECTORY / f'{task}.flags').exists():
     return None
   return settings_lib.identity(settings_lib.parse(_flags(task, algorithm))[0])
 

@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 from typing import Optional
 
+from fedsmp_tff import errors as library_errors
 from tasks import errors
 from tasks.cli import options
 
@@ -90,9 +91,10 @@ def context(settings: PlaceSettings) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(tff_context)
+    except library_errors.Error:
+      raise
     except (ImportError, OSError, RuntimeError, ValueError) as error:
       reason = ' '.join(str(error).split()).rstrip('.') or type(error).__name__
-      reason = errors.with_flags(reason, options.options_of(PlaceSettings))
       text = f'--runtime={settings.runtime}: {reason}.'
       if isinstance(error, ImportError):
         text += ' Install Ray, as in docs/aggregator.md.'
@@ -103,8 +105,6 @@ def context(settings: PlaceSettings) -> Iterator[None]:
         )
       elif isinstance(error, OSError) and settings.runtime == 'ray':
         text += ' Set TMPDIR (or RAY_TMPDIR) to a directory that can be written, for Ray\'s files.'
-      elif settings.devices is not None and '--devices' in reason:
-        text = reason.replace('--devices', f'--devices={",".join(settings.devices)}') + '.'
       raise errors.InputError(text) from None
     if settings.runtime == 'ray':
       stack.enter_context(_watched())

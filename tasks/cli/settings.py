@@ -28,11 +28,13 @@ TRAINING = 'Training'  # The group of options that have an effect in rounds alon
 
 _EVALUATIONS = 20
 _REGISTRIES = {'task': datasets.TASKS, 'algorithm': systems.SYSTEMS}
+_FINDERS = {'task': datasets.find, 'algorithm': systems.find}
 _option = options.option
+_prefix = '{0.name}_'.format  # Of a task's own flags.
 
 
 def _when_system(predicate: Callable[[system_lib.System], bool]) -> options.Condition:
-  built_in = [name for name in systems.SYSTEMS.names if predicate(systems.SYSTEMS[name])]
+  built_in = [name for name in systems.NAMES if predicate(systems.SYSTEMS[name])]
   return options.Condition(
       options.when('algorithm', *built_in).text,
       lambda values: predicate(systems.SYSTEMS[values['algorithm']]),
@@ -59,7 +61,7 @@ def _task_option(field: str, text: str, **facts: Any) -> Any:
   def default(task):
     return getattr(datasets.TASKS[task].defaults, field)
 
-  stated = ', '.join(f'{t} {default(t)}' for t in datasets.TASKS.names if default(t) is not None)
+  stated = ', '.join(f'{t} {default(t)}' for t in datasets.NAMES if default(t) is not None)
   text += f' (default by task: {stated}).' if stated else '.'
   return _option(None, text, default_fn=lambda values: default(values['task']), **facts)
 
@@ -78,13 +80,13 @@ class RunSettings:
 
   task: str = _option(
       None,
-      f'<{" | ".join(datasets.TASKS.names)} | MODULE>: Data, model and defaults. MODULE: a'
+      f'<{" | ".join(datasets.NAMES)} | MODULE>: Data, model and defaults. MODULE: a'
       ' Python module with a TASK (docs/extending.md).',
       **_RUN,
   )
   algorithm: str = _option(
       'fedsmp_topk',
-      f'<{" | ".join(systems.SYSTEMS.names)} | MODULE>: Training method. fedsmp_*: k selected'
+      f'<{" | ".join(systems.NAMES)} | MODULE>: Training method. fedsmp_*: k selected'
       ' coordinates, with clipping and noise. dp_fedavg: all coordinates, with clipping and noise.'
       ' fedavg*: no privacy. Not in the paper: fedsmp_released selects the top k of past releases,'
       ' without public data; public_only is the pre-trained model, with --rounds=0. MODULE: a'
@@ -252,13 +254,10 @@ def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
   names: dict[tuple[str, str, type], list[str]] = {}
   for flag, registry in _REGISTRIES.items():
     for name, plugin in registry.items():
-      if plugin.options is not None and name in (*registry.names, *chosen):
+      if plugin.options is not None and name in (*datasets.NAMES, *systems.NAMES, *chosen):
         prefix = _prefix(plugin) if flag == 'task' else ''
         names.setdefault((flag, prefix, plugin.options), []).append(plugin.name)
   return [(options.when(key[0], *named).text, *key[1:]) for key, named in names.items()]
-
-
-_prefix = '{0.name}_'.format
 
 
 def new_flags(*tables: type, chosen: Collection[str] = ()) -> flags.FlagValues:
@@ -293,11 +292,11 @@ def parse(
   Raises:
     InputError: If a flag is unknown, missing, out of range or without effect.
   """
-  chosen = plugins.load_chosen(arguments, options.new_flags(RunSettings), _REGISTRIES)
+  chosen = plugins.load_chosen(arguments, options.new_flags(RunSettings), _FINDERS)
   parsed = new_flags(*tables, chosen=chosen)
   command.refuse(command.read(parsed, arguments, program), program)
   if parsed['task'].value is None:
-    names = ', '.join(datasets.TASKS.names)
+    names = ', '.join(datasets.NAMES)
     raise errors.InputError(f'--task is not set. Set it to one of {names}, or to a module.')
   task, system = (registry[parsed[flag].value] for flag, registry in _REGISTRIES.items())
   for name, value in system.fixed.items():

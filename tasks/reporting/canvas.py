@@ -8,6 +8,7 @@ from matplotlib import figure as mpl_figure
 import numpy as np
 
 from tasks import datasets
+from tasks.cli import plugins
 from tasks.reporting import results
 
 _WIDTH, _HEIGHT, _HEIGHT_PER_LINE = 9.2, 3.4, 0.2
@@ -19,7 +20,7 @@ LABEL_HEIGHT = 0.062
 def new_figure(task: str, title: str, rows: int = 1) -> mpl_figure.Figure:
   """Returns an empty figure of a task, as high as its rows of panels need."""
   figure = mpl_figure.Figure(figsize=(_WIDTH, _HEIGHT * rows), dpi=160, layout='constrained')
-  title = f'{datasets.TASKS.title(task)}: {title}'
+  title = f'{plugins.title(task, datasets.TASKS)}: {title}'
   figure.suptitle(title, fontsize='medium', fontweight='bold')
   return figure
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tasks import systems
 from tasks.cli import paper_tables
+from tasks.cli import plugins
 from tasks.reporting import canvas
 from tasks.reporting import results
 from tasks.reporting import styles
@@ -95,7 +96,7 @@ def _draw_row(
       axes.errorbar(ratios, means, yerr=stds, capsize=3, **style.line())
       if ratios[-1] == 1:
         axes.plot(1, means[-1], **at_1)
-    label = systems.SYSTEMS.title(algorithm) + results.UNSCALED * unscaled
+    label = plugins.title(algorithm, systems.SYSTEMS) + results.UNSCALED * unscaled
     handles[label] = mpl_lines.Line2D([], [], **style.line())
     paper = {
         row.p: row.accuracy for row in paper_tables.summaries()
@@ -103,7 +104,7 @@ def _draw_row(
     }
     # Without noise the paper prints the accuracy at p = 1 alone.
     is_curve = len(paper) > 1
-    label = f'the paper: {systems.SYSTEMS.title(algorithm if is_curve else dense)}'
+    label = f'the paper: {plugins.title(algorithm if is_curve else dense, systems.SYSTEMS)}'
     # The paper's points stand for both readings of rand-k: draw them once.
     if paper and label not in handles:
       drawn = style.line(linewidth=0.8) if is_curve else dict(at_1)
@@ -112,7 +113,7 @@ def _draw_row(
       handles[label] = mpl_lines.Line2D([], [], **drawn)
     drawn_ratios |= {*ratios, *paper}
   if 1 in drawn_ratios:
-    handles[f'{systems.SYSTEMS.title(dense)}: p = 1'] = mpl_lines.Line2D([], [], **at_1)
+    handles[f'{plugins.title(dense, systems.SYSTEMS)}: p = 1'] = mpl_lines.Line2D([], [], **at_1)
   accuracy_axes.legend(
       handles.values(), handles, loc='center left', bbox_to_anchor=(1.02, 0.5), frameon=False,
       fontsize='x-small', handlelength=3.2,

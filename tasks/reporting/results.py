@@ -16,6 +16,7 @@ from tasks import errors
 from tasks import systems
 from tasks.cli import options
 from tasks.cli import paper_tables
+from tasks.cli import plugins
 from tasks.cli import settings
 from tasks.systems import randk
 from tasks.training import finished
@@ -30,7 +31,7 @@ NOT_COMPARED = tuple(
 # The option of rand-k that chooses between the two readings of the paper.
 READING = 'unbiased'
 UNSCALED = ', unscaled'
-_RANDK = [name for name in systems.SYSTEMS.names if systems.SYSTEMS[name].options is randk.Options]
+_RANDK = [name for name in systems.NAMES if systems.SYSTEMS[name].options is randk.Options]
 # Both readings are the paper's.
 NOT_COMPARED_WITH_PAPER = (*NOT_COMPARED, READING)
 _READINGS = {False: 'scaled, as in Algorithm 1', True: 'unscaled, as in Definition 6'}
@@ -120,7 +121,7 @@ class Group:
   def system(self) -> str:
     """The system, and whether it trains the last layer alone, in a few words."""
     is_head = self.config['flags'].get('trainable') == settings.HEAD
-    title = systems.SYSTEMS.title(self.config['algorithm']) + UNSCALED * self.unscaled
+    title = plugins.title(self.config['algorithm'], systems.SYSTEMS) + UNSCALED * self.unscaled
     return title + (', last layer' if is_head else '')
 
   @property
@@ -335,7 +336,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
     flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}
     rounds = run.rounds_done, float(run.columns['round'][-1])
     groups.setdefault(json.dumps([flags, rounds], sort_keys=True), []).append(run)
-  tasks = [*datasets.TASKS.names, *(run.config['task'] for run in runs)]
+  tasks = [*datasets.NAMES, *(run.config['task'] for run in runs)]
   return sorted(
       (
           Group(tuple(sorted(members, key=lambda run: run.config['seed'] or 0)))

@@ -17,7 +17,6 @@ from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
-from tasks.cli import options
 from tasks.cli import settings as settings_lib
 from tasks.datasets import checks
 from tasks.datasets import task as task_lib
@@ -104,8 +103,8 @@ class Experiment:
     A run that resumes keeps its `sigma`: with other versions a search may end at another digit.
 
     Raises:
-      InputError: If a setting does not fit the model or the data, the data do not fit the model, or
-        data are missing.
+      ArgumentError, InputError: If a setting does not fit the model or the data, the data do not
+        fit the model, or data are missing.
     """
     task = datasets.TASKS[settings.task]
     initializer = initializers.INITIALIZERS[settings.initializer](seeds.weights)
@@ -127,8 +126,7 @@ class Experiment:
         sparsifier, _mechanism(settings, spec),
         extrapolate=settings.server_optimizer == settings_lib.FEDEXP,
     )
-    with errors.naming_flags(options.options_of(settings_lib.RunSettings)):
-      steps = aggregator.round(shapes)  # Raises if the encoding would round the noise to zero.
+    steps = aggregator.round(shapes)  # Raises if the encoding would round the noise to zero.
     return cls(settings, seeds, data, data, task_model, model, aggregator, steps, spec)
 
   def with_initial_weights(self, weights: _Weights) -> 'Experiment':
@@ -292,25 +290,24 @@ def _privacy_spec(
   Without --clip, clients neither clip nor add noise. A run that resumes has a `sigma`.
 
   Raises:
-    InputError: If a flag is out of range, or no noise reaches --epsilon.
+    ArgumentError: If a flag is out of range, or no noise reaches --epsilon.
   """
   s = settings
   num_values = num_kept + (s.clip_quantile is not None)  # The vote on C is one more value.
-  with errors.naming_flags(options.options_of(settings_lib.RunSettings)):
-    if s.epsilon is not None and not sigma:
-      make = functools.partial(spec_lib.PrivacySpec.for_epsilon, s.epsilon)
-    else:
-      sigma = s.noise_multiplier or sigma or 0.0
-      make = functools.partial(spec_lib.PrivacySpec, noise_multiplier=sigma)
-    return make(
-        population=num_clients,
-        clients_per_round=s.clients_per_round,
-        rounds=max(s.rounds, 1),  # Without rounds, any sigma gives epsilon = 0.
-        clipping_norm=s.clip,
-        delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
-        sampling=s.sampling,
-        noise=mechanism_lib.make_noise(s.noise, num_values),
-    )
+  if s.epsilon is not None and not sigma:
+    make = functools.partial(spec_lib.PrivacySpec.for_epsilon, s.epsilon)
+  else:
+    sigma = s.noise_multiplier or sigma or 0.0
+    make = functools.partial(spec_lib.PrivacySpec, noise_multiplier=sigma)
+  return make(
+      population=num_clients,
+      clients_per_round=s.clients_per_round,
+      rounds=max(s.rounds, 1),  # Without rounds, any sigma gives epsilon = 0.
+      clipping_norm=s.clip,
+      delta=spec_lib.default_delta(num_clients) if s.delta is None else s.delta,
+      sampling=s.sampling,
+      noise=mechanism_lib.make_noise(s.noise, num_values),
+  )
 
 
 def _mechanism(

@@ -65,7 +65,7 @@ def recorded_flag(recorded: Mapping[str, Any], name: str) -> Any:
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-  methods = (systems.SYSTEMS[name].options for name in systems.SYSTEMS.names)
+  methods = (systems.SYSTEMS[name].options for name in systems.NAMES)
   tables = [settings_lib.RunSettings, *filter(None, methods)]
   return {
       name: option.default for table in tables for name, option in options.options_of(table).items()
@@ -143,8 +143,7 @@ def text(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> 
 
 def clean(path: pathlib.Path) -> None:
   """Removes the large checkpoints of a run that has all rounds and is not in use."""
-  failures = errors.InputError, errors.RunError
-  with contextlib.suppress(*failures), run_directory.RunDirectory(path) as out:
+  with contextlib.suppress(library_errors.Error), run_directory.RunDirectory(path) as out:
     found = run_directory.read_json(path / run_directory.SUMMARY)
     if out.config is not None and found.get('finished'):
       shutil.rmtree(path / run_directory.CHECKPOINTS, ignore_errors=True)

@@ -218,14 +218,13 @@ def _measured_text(
 def all_of(
     metrics: Metrics, experiment: experiment_lib.Experiment, out: run_directory.RunDirectory,
     manager: Optional[tff.program.ReleaseManager],
-) -> list[loop.Reporter]:
+) -> dict[str, loop.Reporter]:
   """Returns a run's reporters: TensorBoard, the user's `manager`, tables, lines of progress."""
   tensorboard = releases.Releases(
       tff.program.TensorBoardReleaseManager(out.path), lambda report: tagged(metrics.row(report))
   )
-  # The number is constant: checkpoints name the state of a reporter by its place.
-  users = loop.Reporter() if manager is None else releases.Releases(manager, metrics.row)
-  return [tensorboard, users, metrics, Lines(experiment)]
+  users = {} if manager is None else {'release_manager': releases.Releases(manager, metrics.row)}
+  return {'tensorboard': tensorboard, **users, 'metrics': metrics, 'lines': Lines(experiment)}
 
 
 def tagged(row: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
+# Environment variable with the descriptor of a lock file that the parent process has locked.
+LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 _OPTIONAL_INT = (int, type(None))
@@ -39,18 +41,26 @@ _RESUMED_KINDS = {
 _SEEDS = ('partition', 'weights', 'evaluation')
 
 
-def try_lock(file: IO, place: str, noun: str) -> bool:
-  """Returns whether this process could lock a file; without locks, warns and returns True."""
+def open_locked(directory: pathlib.Path) -> Optional[IO[str]]:
+  """Returns a run's open lock file; None if another process has locked it.
+
+  Without locks, it warns. The lock ends with the last process that has the file open: a sweep hands
+  it to its run (`LOCK_DESCRIPTOR`).
+  """
+  descriptor = os.environ.pop(LOCK_DESCRIPTOR, None)
+  file = open(directory / LOCK if descriptor is None else int(descriptor), 'a+', encoding='utf-8')
+  os.set_inheritable(file.fileno(), False)  # To processes of this one.
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
-    return False
+    file.close()
+    return None
   except OSError as error:
     print(
-        f'{place} can\'t be locked ({error.strerror}): make sure that no other {noun} uses it.',
+        f'{directory} can\'t be locked ({error.strerror}): make sure that no other run uses it.',
         file=sys.stderr,
     )
-  return True
+  return file
 
 
 @contextlib.contextmanager
@@ -98,9 +108,18 @@ class RunDirectory(contextlib.AbstractContextManager):
       # A command that ends before its run begins removes them, innermost first.
       self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
       self.path.mkdir(parents=True, exist_ok=True)
-      self._lock = open(self.path / LOCK, 'a+', encoding='utf-8')
+      self._lock = open_locked(self.path)
+    if self._lock is None:
+      owner = (self.path / LOCK).read_text(encoding='utf-8').strip() or 'another process'
+      raise errors.InputError(
+          f'--output_dir={self.path} is in use by {owner}. Wait until that ends, or'
+          ' name another directory.'
+      )
     try:
-      self._take_lock()
+      with tables.writing(self.path):
+        self._lock.truncate(0)
+        self._lock.write(f'process {os.getpid()} on {socket.gethostname()}\n')
+        self._lock.flush()
       self.config = None if overwrite else self._read_config()
     except BaseException:
       self._lock.close()
@@ -164,19 +183,6 @@ class RunDirectory(contextlib.AbstractContextManager):
 
     arrays = [np.asarray(array) for array in tf.nest.flatten(weights)]
     self._replace(name, lambda file: np.savez(file, *arrays))
-
-  def _take_lock(self) -> None:
-    if not try_lock(self._lock, f'tasks.run: {self.path}', 'run'):
-      self._lock.seek(0)
-      owner = self._lock.read().strip() or 'another process'
-      raise errors.InputError(
-          f'--output_dir={self.path} is in use by {owner}. Wait until that ends, or'
-          ' name another directory.'
-      )
-    with tables.writing(self.path):
-      self._lock.truncate(0)
-      self._lock.write(f'process {os.getpid()} on {socket.gethostname()}\n')
-      self._lock.flush()
 
   def _read_config(self) -> Optional[dict[str, Any]]:
     if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS, tables.TIMINGS, LEDGER)):
@@ -299,48 +305,48 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
     LedgerError: If one is damaged, or its own lacks rounds of metrics.csv or summary.json, or one
       of these is damaged.
   """
-  own = pathlib.Path(run_dir) / LEDGER
-  column = 'rounds_charged'  # Of every run with noise.
-
-  def damaged(name, what):
-    consequence = '; tasks.run then needs --overwrite' if name == tables.METRICS else ''
-    return ledger_lib.LedgerError(
-        f'{own.with_name(name)} is damaged ({what}), and cannot show whether {LEDGER} is complete.'
-        f' Restore {name} from a backup. If you know that the ledger is complete, or that the run had'
-        f' none, remove {name}{consequence}.'
-    )
-
-  def rows_of_summary(path):
-    if not path.exists():
-      return []
-    if not (content := read_json(path)):
-      raise ValueError('it can\'t be read, or is empty')
-    return [content]
-
+  own, rows = pathlib.Path(run_dir) / LEDGER, {}
   # Before the ledger, which a run writes first. A round that an interrupt ended has no row of
   # metrics: only the summary counts it.
-  rows = {}
-  for name, read in (
-      (tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, rows_of_summary)
-  ):
-    try:
-      rows[name] = read(own.with_name(name))
-    except (OSError, ValueError) as error:
-      raise damaged(name, error) from None
+  for name, read in ((tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, _results)):
+    with _counting(own.with_name(name)) as path:
+      rows[path] = read(path)
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
   record = dict(found).get(own)
-  default = None if record and record.spec.noise_multiplier else 0
-  for name in rows:
-    counts = [json.dumps(row.get(column, default)) for row in rows[name]]
-    form = '"[0-9]{1,18}"|0' if name == tables.METRICS else '[0-9]{1,18}'
-    if wrong := [count for count in counts if not re.fullmatch(form, count)]:
-      raise damaged(name, f'{column} is missing' if 'null' in wrong else f'{column}: {wrong[0]}')
-    counts = [count.strip('"') for count in counts]
-    most = max(map(int, counts), default=0)
+  default = 'missing' if record and record.spec.noise_multiplier else '0'
+  for path in rows:
+    with _counting(path):
+      most = max((_count(row, default) for row in rows[path]), default=0)
     if most > (record.rounds_charged if record else 0):
       raise ledger_lib.LedgerError(
-          f'{own} is truncated or missing: {own.with_name(name)} has {most} rounds.'
-          f' {ledger_lib.REMEDY}.'
+          f'{own} is truncated or missing: {path} has {most} rounds. {ledger_lib.REMEDY}.'
       )
   return found
+
+
+def _results(path: pathlib.Path) -> list[dict[str, str]]:
+  """Returns summary.json as a row of JSON's texts; no row if it is missing."""
+  return [{k: json.dumps(v) for k, v in parse(path).items()}] if path.exists() else []
+
+
+def _count(row: dict[str, str], default: str) -> int:
+  """Returns how many rounds a row counts; raises ValueError if no run writes that."""
+  count = row.get('rounds_charged', default)  # Of every run with noise.
+  if not re.fullmatch('[0-9]{1,18}', count):
+    raise ValueError(f'rounds_charged: {library_errors.printable(count, 20)}')
+  return int(count)
+
+
+@contextlib.contextmanager
+def _counting(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Raises `LedgerError` if a file that counts the rounds can't be read in the block."""
+  try:
+    yield path
+  except (AttributeError, OSError, ValueError) as error:
+    consequence = '; tasks.run then needs --overwrite' if path.name == tables.METRICS else ''
+    raise ledger_lib.LedgerError(
+        f'{path} is damaged ({error}), and cannot show whether {LEDGER} is complete. Restore'
+        f' {path.name} from a backup. If you know that the ledger is complete, or that the run had'
+        f' none, remove {path.name}{consequence}.'
+    ) from None

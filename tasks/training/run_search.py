@@ -11,6 +11,7 @@ from tasks import errors
 from tasks.training import run_directory
 from tasks.training import tables
 
+LOGS = 'logs'  # Subdirectory of a sweep, with a file per run.
 # What a run leaves behind once its rounds have begun, besides its ledger.
 _LEFT_BY_ROUNDS = (
     run_directory.SUMMARY, run_directory.WEIGHTS, tables.METRICS, tables.TIMINGS,
@@ -61,9 +62,10 @@ def _run_dirs_below(path: str, signs: Sequence[str]) -> Iterator[str]:
 
 
 def gone(path: str) -> list[str]:
-  """Returns the directories of a sweep's runs that had begun, by their locks, and are not there."""
-  names = (os.path.basename(lock) for lock in glob.glob(f'{glob.escape(path)}/.locks/*'))
-  return [run_dir for name in sorted(names) if not os.path.exists(run_dir := f'{path}/{name}')]
+  """Returns the directories of a sweep's runs that had begun, by their logs, and are not there."""
+  logs = sorted(glob.glob(f'{glob.escape(path)}/{LOGS}/*.log'))
+  run_dirs = (f'{path}/{os.path.basename(log).removesuffix(".log")}' for log in logs)
+  return [run_dir for run_dir in run_dirs if not os.path.exists(run_dir)]
 
 
 def is_without_rounds(run_dir: str) -> bool:

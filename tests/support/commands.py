@@ -31,8 +31,7 @@ def tiny(data_dir, output_dir, *arguments):
   ]
 
 
-# Constants for `command`.
-LONG_GRACE = {'tasks.cli.interruption._GRACE_SECONDS': 100_000.0}
+# For `command`.
 CHECKPOINT_EACH_ROUND = {'fedsmp_tff.program.checkpoints._MAX_FRACTION_OF_TIME': 1e9}
 
 

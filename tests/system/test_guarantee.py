@@ -189,7 +189,7 @@ class TestTable:
     spec = fedsmp_tff.PrivacySpec(6, _CLIENTS, 1, 1.0, _CLIP, 1e-3, sampling='fixed_size')
     with pytest.raises(ValueError, match='no_client_metrics'):
       loop.run(
-          process, lambda i: None, spec.sampler(), 1, lambda *unused: None, [], ledger=object()
+          process, lambda i: None, spec.sampler(), 1, lambda *unused: None, {}, ledger=object()
       )
 
 

@@ -39,11 +39,11 @@ class TestComputation:
       ),
       (
           ['--noise_multiplier=1', '--rounds=2', '--delta=0.5'],
-          '--delta=0.5 is above 1/n = 0.000167 .* Set a smaller one',
+          '--delta must be at most 1/n = 0.000167 .* Found 0.5, .* Set a smaller one',
       ),
       (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
       (['--epsilon=1'], 'needs either --rounds'),
-      (['--epsilon=1e-9', '--rounds=9999', '--delta=1e-9'], 'No noise multiplier'),
+      (['--epsilon=1e-9', '--rounds=9999', '--delta=1e-9'], '--epsilon is out of reach'),
       (['stray'], '--ledger=stray exclude each other. Remove one'),
       (
           ['--noise_multiplier=1', '--rounds=2', '--accountant=math'],
@@ -176,7 +176,7 @@ class TestLedger:
       assert 'paper' not in out  # The paper's accountant does not cover 150 slots.
       assert 'their number, sigma, r, n' in out
     status, out, err = self._account(capsys, f'--ledger={one}', other, '--delta=1e-3')
-    assert status == 2 and '--delta=0.001 is above 1/n = 0.000167' in err and 'VALID' not in out
+    assert status == 2 and '--delta must be at most 1/n = 0.000167' in err and 'VALID' not in out
     status, out, _ = self._account(
         capsys, f'--ledger={one}', other, '--delta=1e-3', '--allow_large_delta'
     )
@@ -262,9 +262,9 @@ class TestLedger:
 
   def test_a_run_of_a_sweep_that_is_gone_is_told(self, tmp_path, capsys):
     self._runs(tmp_path, (5, {}))
-    (tmp_path / '.locks').mkdir()
+    (tmp_path / 'logs').mkdir()
     for name in ('0', 'removed'):
-      (tmp_path / '.locks' / name).touch()
+      (tmp_path / 'logs' / f'{name}.log').touch()
     status, out, _ = self._account(capsys, tmp_path)
     assert status == 0 and out.count('begun, and gone; epsilon does NOT count its rounds') == 1
     assert f'{tmp_path}/removed: begun, and gone' in out

@@ -25,7 +25,7 @@ class TestComputation:
   @pytest.mark.parametrize('arguments, sentence', [
       (['--delta=1'], r'--delta must be in \(0, 1\)'),
       (['--noise_multiplier=-1'], r'--noise_multiplier must be .* >= 0; got -1\.0'),
-      (['--noise_multiplier=1e-9'], 'above the standard deviation .* Set a larger --noise_multiplier'),
+      (['--noise_multiplier=1e-9'], 'above the standard deviation .* Set a larger one'),
       (['--sparsifier=topk'], 'sparsifier.*topk'),
   ])
   def test_one_sentence_and_status_2(self, capsys, arguments, sentence):

@@ -41,7 +41,7 @@ class TestExecution:
 
   # Without rounds: tests/tasks/training/test_warm_start.py.
   @pytest.mark.parametrize(
-      'algorithm', [name for name in systems.SYSTEMS.names if not systems.SYSTEMS[name].fixed]
+      'algorithm', [name for name in systems.NAMES if not systems.SYSTEMS[name].fixed]
   )
   def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'

@@ -49,8 +49,8 @@ class TestComputation:
       ('--warm_start=none', r'head requires pre-trained layers\. Set --warm_start=public, or'),
       ('--output_dir=/dev/null/x', '--output_dir=/dev/null/x can\'t be written'),
       ('--data_dir=/none', '/none/train-images-idx3-ubyte.gz does not'),
-      ('--devices=GPU:9', "--devices=GPU:9 has 'GPU:9', which TensorFlow does not see"),
-      ('--devices=', '--devices= is empty'),
+      ('--devices=GPU:9', "--devices has 'GPU:9', which TensorFlow does not see"),
+      ('--devices=', '--devices is empty'),
       ('--runtime=ray --devices=GPU:0', r'--devices has no effect unless --runtime=local\.'),
       ('--ray_address=auto', r'--ray_address has no effect unless --runtime=ray\.'),
       ('--runtime=ray --ray_address=nowhere', '--ray_address=nowhere: .*Start the cluster'),
@@ -72,12 +72,13 @@ class TestComputation:
 
   def test_epsilon_and_public_examples_that_can_not_be(self, capsys, data_dir, tmp_path):
     tiny = commands.tiny(data_dir, tmp_path / 'run', '--algorithm=fedsmp_topk')[1:]
-    assert 'No noise multiplier' in commands.say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
+    assert '--epsilon is out of reach: no noise multiplier' in commands.say(
+        capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9'
+    )
     said = commands.say(capsys, *tiny, '--clients_per_round=13')
     assert '--clients_per_round must be from 1 to the number of clients, 12. Found 13.' in said
-    assert 'noise share, 2.9e-10 C. Set a larger --noise_multiplier' in commands.say(
-        capsys, *tiny, '--noise_multiplier=1e-9'
-    )
+    said = commands.say(capsys, *tiny, '--noise_multiplier=1e-9')
+    assert '--noise_multiplier is too small: ' in said and ' noise share, 2.9e-10 C. Set a' in said
     assert '--public_examples=60' in commands.say(capsys, *tiny, '--public_examples=60')
     assert '--public_clients=9 exceeds the 8 public examples' in commands.say(
         capsys, *tiny, '--public_clients=9'

@@ -15,6 +15,7 @@ from tasks import account
 from tasks import sweep
 from tasks.cli import grids
 from tasks.cli import settings as settings_lib
+from tasks.training import run_directory
 from tests.support import commands
 from tests.support import waiting
 
@@ -49,6 +50,11 @@ def _names(printed):
   """The names of the runs that --print lists."""
   lines = (shlex.split(line) for line in printed.splitlines())
   return [line[-1].removeprefix('--output_dir=').split('/')[-1] for line in lines]
+
+
+def _texts(root):
+  """All logs of a sweep, for a test that fails."""
+  return '\n'.join(f'{log}:\n{log.read_text()}' for log in sorted(root.glob('logs/*')))
 
 
 def _rounds(run_dir):
@@ -146,6 +152,16 @@ class TestComputation:
     assert sweep._left_text(num_left, minutes, jobs) == text
 
 
+def test_a_run_that_was_started_by_hand_is_left_to_itself(write_grid, tmp_path, capsys):
+  arguments = (write_grid('--algorithm=fedavg'), f'--sweep_dir={tmp_path}', '--seeds=1')
+  (name,) = _names(_main(capsys, *arguments, '--print')[1])
+  with run_directory.RunDirectory(tmp_path / name):
+    status, out, _ = _main(capsys, *arguments)
+    assert status == 0 and out == '0 done, 1 running elsewhere\n'
+    assert _main(capsys, *arguments, '--status')[1].split()[1] == 'running'
+  assert _main(capsys, *arguments, '--status')[1].split()[1:3] == ['to', 'do']
+
+
 @pytest.mark.slow
 class TestExecution:
 
@@ -172,7 +188,7 @@ class TestExecution:
         assert not (root / name / 'checkpoints').exists()
     assert len(logs) == 3
     done = [int(re.search(r'^(\d+) done', out, re.M)[1]) for out, _ in said]
-    assert sum(done) == 2
+    assert sum(done) == 2, (said, logs)
     failed = [out for out, _ in said if 'FAILED: exit status 2: tasks.run: ' in out]
     assert failed and sorted(one.returncode for one in both) == [int(len(failed) == 2), 1]
 
@@ -203,7 +219,7 @@ class TestExecution:
     # A round that was abandoned is run again; none is there twice.
     assert _rounds(second) == [*range(len(_rounds(second)))]
     status, out, _ = _main(capsys, *arguments)
-    assert status == 0
+    assert status == 0, out + _texts(tmp_path / 'runs')
     report = f'report: python -m tasks.report {tmp_path / "runs"}'
     assert out.splitlines()[-2:] == ['1 done, 1 done before', report]
     gain = r'accuracy [\d.]+ -> [\d.]+ %: [+-][\d.]+ points over random weights'
@@ -237,7 +253,8 @@ class TestExecution:
     assert '[3/4]' not in out and '[4/4]' not in out
     seen = [len(_rounds(run)) for run in both]
     status, out, _ = _main(capsys, *arguments)
-    assert status == 1 and f'python -m tasks.account {root}' in out and '3 done' in out
+    assert status == 1 and f'python -m tasks.account {root}' in out, out + _texts(root)
+    assert '3 done' in out, out + _texts(root)
     assert all(before < len(_rounds(run)) for before, run in zip(seen, both))
     # The failed one did not end the others.
     assert re.search(r'^\[3/4\] FAILED: exit status 2: tasks.run: ', out, re.MULTILINE)

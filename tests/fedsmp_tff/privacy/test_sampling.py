@@ -13,9 +13,9 @@ class TestComputation:
 
   @pytest.mark.parametrize('sampler, arguments, match', [
       (sampling.FixedSampler, (7, 2, -1), '`seed` must not be negative. Found -1'),
-      *((sampling.FixedSampler, (7, r), 'from 1 to `population`=7') for r in (0, 8)),
+      *((sampling.FixedSampler, (7, r), 'from 1 to the number of clients, 7') for r in (0, 8)),
       *(
-          (sampling.PoissonSampler, (7, 3, slots), 'from `clients_per_round`=3 to `population`=7')
+          (sampling.PoissonSampler, (7, 3, slots), 'from the clients per round, 3, to the number of clients, 7')
           for slots in (2, 8)
       ),
   ])

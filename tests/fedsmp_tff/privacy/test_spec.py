@@ -44,12 +44,12 @@ class TestComputation:
       (dict(sigma=-1.0), 'noise_multiplier'),
       *((dict(r=r), 'clients_per_round') for r in (0, -1, _N + 1)),
       *((dict(delta=delta), 'delta') for delta in (0.0, 1.0, math.nan)),
-      (dict(delta=0.5), '`delta`=0.5 is above 1/n = 0.000167 for n = 6,000 .* n.-1.1 = 7e-05'),
-      (dict(delta=1.001 / _N), '`delta`=0.0001668.* above 1/n'),
+      (dict(delta=0.5), '`delta` must be at most 1/n = 0.000167 for n = 6,000 .* n.-1.1 = 7e-05'),
+      (dict(delta=1.001 / _N), '`delta` must be at most 1/n .* Found 0.0001668'),
       *((dict(rounds=rounds), 'rounds') for rounds in (0, 2.5)),
       (dict(sampling='shuffle'), "`sampling` must be .*Found 'shuffle'"),
-      (dict(num_slots=_R - 1), '`num_slots` must be from .*100 to .*6000'),
-      (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100 with fixed'),
+      (dict(num_slots=_R - 1), '`num_slots` must be from the clients per round, 100, to .*6000'),
+      (dict(sampling='fixed_size', num_slots=_R + 1), '`num_slots` must .*100, with fixed'),
       *((dict(min_reports=least), '`min_reports` must be a positive integer') for least in (0, 9.5)),
       (dict(min_reports=_N + 1), '`min_reports` must be from 1 to `num_slots`=6000'),
       (dict(noise='gaussian'), '`noise` must be Gaussian or DiscreteGaussian. Found gaussian'),
@@ -245,7 +245,7 @@ class TestCalibration:
     with_bits = _for_epsilon(2.0, **fields)
     assert with_bits.noise.bits == 10 and 1.99 < with_bits.epsilon() <= 2
     fields['noise'] = _integers(10**5, bits=10)
-    with pytest.raises(ValueError, match='No noise multiplier .* raise `bits`, or'):
+    with pytest.raises(ValueError, match='no noise multiplier .* raise `bits`, or'):
       _for_epsilon(0.1, **fields)
 
   @pytest.mark.parametrize('target', [0.0, -1.0, math.nan, math.inf])
@@ -255,7 +255,7 @@ class TestCalibration:
 
   def test_calibration_says_when_nothing_will_do(self):
     # `bits` are of integer noise.
-    with pytest.raises(ValueError, match='No noise multiplier .* or delta, or run fewer'):
+    with pytest.raises(ValueError, match='no noise multiplier .* or delta, or run fewer'):
       _for_epsilon(1e-9, accountants.PAPER, noise=_gaussian(bits=20))
     with pytest.raises(ValueError, match='clipping_norm'):
       _for_epsilon(1.0, clipping_norm=math.inf)

@@ -41,7 +41,9 @@ def _state(rounds_done, num=5, value=0.0):
           (),
       ),
       ledger={'entries': np.int64(3), 'sum': np.arange(32, dtype=np.uint8)},
-      reporters=({'best': np.float64(0.1), 'x.csv': np.arange(3, dtype=np.uint8)}, ()),
+      reporters={
+          'own': {'best': np.float64(0.1), 'x.csv': np.arange(3, dtype=np.uint8)}, 'none': (),
+      },
   )
 
 
@@ -139,8 +141,8 @@ class TestCheckpoints:
   @pytest.mark.parametrize('value', [None, 'text', b'bytes'])
   def test_a_state_that_is_no_numbers_is_refused_when_it_is_saved(self, tmp_path, value):
     c = checkpoints_lib.Checkpoints(tmp_path)
-    with pytest.raises(checkpoints_lib.CheckpointError, match='reporters/0/best of the state is'):
-      c.save(_state(0)._replace(reporters=({'best': value},)))
+    with pytest.raises(checkpoints_lib.CheckpointError, match='reporters/own/best of the state is'):
+      c.save(_state(0)._replace(reporters={'own': {'best': value}}))
 
   def test_a_full_disk_leaves_earlier_checkpoints(self, saved):
     """No file may grow beyond a size: a real error of the operating system."""
@@ -270,9 +272,11 @@ class TestDamage:
 
   @pytest.mark.parametrize('like, difference', [
       (_state(0, num=6), r'weights/trainable/0 is float32\[5\], not float32\[6\]'),
-      (
-          _state(0)._replace(reporters=()),
-          'round_4.npz has other parts .* an earlier version .* start over',
+      # Earlier versions had the reporters' states by position.
+      *(
+          (_state(0)._replace(reporters=reporters),
+           'round_4.npz has other parts .* an earlier version .* start over')
+          for reporters in ({}, tuple(_state(0).reporters.values()))
       ),
       (_state(0)._replace(rounds_done=np.int64(0)), r'rounds_done is int32\[\], not int64'),
   ])

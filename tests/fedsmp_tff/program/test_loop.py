@@ -80,7 +80,7 @@ class TestRun:
 
   def test_reports_every_round_once_and_evaluates_when_due(self):
     reports = []
-    weights, stopped_by = _run([_Tell(reports.append)])
+    weights, stopped_by = _run({'tell': _Tell(reports.append)})
     assert stopped_by is None
     assert [r.rounds_done for r in reports] == list(range(6))
     assert reports[0].metrics is None
@@ -104,11 +104,11 @@ class TestRun:
       if where == 'evaluation' and len(evaluations) == 3:  # After rounds 0, 2 and 4.
         raise kind
 
-    weights, stopped_by = _run([_Tell(report)], measure=evaluate)
+    weights, stopped_by = _run({'tell': _Tell(report)}, measure=evaluate)
     assert isinstance(stopped_by, kind) and seen == [0, 1, 2, 3]
     # The order of examples is fresh, so float sums differ in their last bits.
     np.testing.assert_allclose(
-        weights.trainable[0], _run([], rounds=3)[0].trainable[0], rtol=1e-5
+        weights.trainable[0], _run({}, rounds=3)[0].trainable[0], rtol=1e-5
     )
 
   def test_nothing_is_returned_before_anything_was_reported(self):
@@ -116,7 +116,7 @@ class TestRun:
       raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-      _run([], measure=interrupt)
+      _run({}, measure=interrupt)
 
 
 class TestLedger:
@@ -134,7 +134,7 @@ class TestLedger:
 
     monkeypatch.setattr(sampling.FixedSampler, 'sample', note)
     with ledger_lib.Ledger(path, self._SPEC) as ledger:
-      _run([], 3, sampler_seed=None, ledger=ledger)
+      _run({}, 3, sampler_seed=None, ledger=ledger)
     assert recorded == [[0], [0, 1], [0, 1, 2]]
 
   @pytest.mark.parametrize('sampler, what', [
@@ -166,7 +166,7 @@ class TestLedger:
     path = tmp_path / 'ledger.jsonl'
     with ledger_lib.Ledger(path, spec) as ledger:
       with pytest.raises(ValueError, match=what):
-        _run([], 1, ledger=ledger, process=process, sampler=sampler)
+        _run({}, 1, ledger=ledger, process=process, sampler=sampler)
     assert not ledger_lib.read(path).rounds  # Nothing is spent.
 
   def test_a_process_with_seeded_noise_is_refused(self, tmp_path):
@@ -177,7 +177,7 @@ class TestLedger:
   def test_fresh_noise_in_a_seeded_run_is_refused(self, tmp_path):
     with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', self._SPEC, seed=0) as ledger:
       with pytest.raises(ValueError, match=r'Seeded: sampler, ledger\.$'):
-        _run([], 1, ledger=ledger, sampler=self._SPEC.sampler(seed=0))
+        _run({}, 1, ledger=ledger, sampler=self._SPEC.sampler(seed=0))
 
   def test_exact_metrics_of_clients_are_refused(self, tmp_path):
     spec = dataclasses.replace(self._SPEC, noise_multiplier=1.0)
@@ -219,7 +219,7 @@ class TestGoingOn:
     c = checkpoints_lib.Checkpoints(directory)
     crash = pytest.raises(RuntimeError, match='a crash')
     with contextlib.nullcontext() if fails_at is None else crash:
-      self.weights, _ = _run([tell], checkpoints=c, sampler_seed=sampler_seed, **options)
+      self.weights, _ = _run({'tell': tell}, checkpoints=c, sampler_seed=sampler_seed, **options)
     return seen, tell
 
   def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path, monkeypatch):
@@ -230,14 +230,21 @@ class TestGoingOn:
     assert tell.restored == 2 and seen == [3, 4, 5]
     # The crash came before the call was counted.
     assert tell.calls == 6
-    np.testing.assert_allclose(self.weights.trainable[0], _run([])[0].trainable[0], rtol=1e-5)
+    np.testing.assert_allclose(self.weights.trainable[0], _run({})[0].trainable[0], rtol=1e-5)
     assert self._rounds_of(tmp_path)[0] == []
+
+  def test_states_are_restored_by_name_whatever_reporters_there_are(self, tmp_path):
+    first, second = _Tell(), _Tell()
+    c = checkpoints_lib.Checkpoints(tmp_path)
+    _run({'lines': loop.Reporter(), 'tell': first}, rounds=2, checkpoints=c)
+    _run({'tell': second, 'manager': loop.Reporter()}, rounds=3, checkpoints=c)
+    assert second.restored == 2 and second.calls == first.calls + 1 == 4
 
   def test_checkpoints_come_after_reports(self, tmp_path):
     # A killed process leaves a checkpoint whose rounds are all reported.
     at_report = []
     tell = _Tell(lambda r: at_report.append((r.rounds_done, sorted(os.listdir(tmp_path)))))
-    _run([tell], rounds=2, checkpoints=checkpoints_lib.Checkpoints(tmp_path))
+    _run({'tell': tell}, rounds=2, checkpoints=checkpoints_lib.Checkpoints(tmp_path))
     names = ['round_0.npz', 'round_1.npz']
     assert at_report == [(0, []), (1, names[:1]), (2, names)]
 
@@ -262,7 +269,7 @@ class TestGoingOn:
     monkeypatch.setattr(c, '_write', note)
     with ledger_lib.Ledger(tmp_path / 'ledger.jsonl', spec, seed=seed) as ledger:
       _run(
-          [], checkpoints=c, ledger=ledger, sampler=spec.sampler(seed),
+          {}, checkpoints=c, ledger=ledger, sampler=spec.sampler(seed),
           process=_process(noise_multiplier, seed=seed),
           client_data=_examples if seed is None else lambda i: fedsmp_tff.tag_client(i, _examples(i)),
       )
@@ -322,7 +329,7 @@ class TestGoingOn:
     before = psutil.Process().children()
     with tff.framework.get_context_stack().install(context):
       with pytest.raises(RuntimeError, match=r'fedsmp_tff\.runtime\.set_local_context\(\)'):
-        _run([])
+        _run({})
     for child in {*psutil.Process().children()} - {*before}:  # TFF leaves its worker behind.
       child.kill()
 
@@ -344,4 +351,4 @@ def test_warns_of_batch_normalization_inside_a_layer_of_a_stock_process():
       metrics_aggregator=fedsmp_tff.no_client_metrics,
   )
   with pytest.warns(UserWarning, match='batch normalization.*Use .*GroupNormalization'):
-    _run([], rounds=0, process=process)
+    _run({}, rounds=0, process=process)

@@ -1,12 +1,16 @@
 """Tests of the frame of commands: help, errors in one sentence, exit status."""
 
+import copy
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from fedsmp_tff import errors as library_errors
+from fedsmp_tff.privacy import ledger
 from tasks import errors
 from tasks.cli import command
 from tasks.cli import options
@@ -18,18 +22,8 @@ class _Options:
   loud: bool = options.option(False, 'Loud.')
 
 
-class _Failure(Exception):
-  pass
-
-
-class _Stop(KeyboardInterrupt):
-  status = 143
-
-
 def _command(run, **facts):
-  return command.Command(
-      'tasks.echo', ('usage: echo',), run, (_Options,), failures=lambda: (_Failure, _Stop), **facts
-  )
+  return command.Command('tasks.echo', ('usage: echo',), run, (_Options,), **facts)
 
 
 def _fail(error):
@@ -86,11 +80,25 @@ class TestMain:
       command.parse([argument], _Options, program='echo')
 
   def test_exit_statuses(self, capsys):
-    for error, status in ((errors.InputError('a'), 2), (_Failure('b'), 1), (_Stop('c'), 143)):
+    for error, status in (
+        (errors.InputError('a'), 2), (ledger.LedgerError('b'), 1),
+        (errors.Interrupted(signal.SIGINT, '; c.'), 130),
+    ):
       assert _command(_fail(error)).main(['echo']) == status
-    assert capsys.readouterr().err == 'tasks.echo: a\ntasks.echo: b\ntasks.echo: c\n'
+    assert capsys.readouterr().err == (
+        'tasks.echo: a\ntasks.echo: b\ntasks.echo: ended by SIGINT; c.\n'
+    )
     with pytest.raises(ZeroDivisionError):
       _command(_fail(ZeroDivisionError())).main(['echo'])
+
+  def test_an_error_of_the_library_names_the_flag_of_its_argument(self, capsys):
+    for argument in ('size', 'slots'):
+      error = library_errors.ArgumentError(argument, 'must be 1. Found 2.')
+      assert str(error) == f'`{argument}` must be 1. Found 2.' == str(copy.copy(error))
+      assert _command(_fail(error)).main(['echo']) == 2
+    assert capsys.readouterr().err == (
+        'tasks.echo: --size must be 1. Found 2.\ntasks.echo: slots must be 1. Found 2.\n'
+    )
 
 
 class TestStreams:

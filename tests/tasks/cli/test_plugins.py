@@ -9,32 +9,31 @@ import tensorflow_federated as tff
 from tasks import errors
 from tasks import systems
 from tasks.cli import plugins
+from tasks.systems import system
 
 
 def no_manager():
   return 3
 
 
-class TestRegistry:
+class TestFind:
 
   @pytest.fixture
-  def registry(self):
-    built_in = [systems.SYSTEMS[name] for name in ('dp_fedavg', 'fedsmp_randk')]
-    return plugins.Registry('algorithm', 'SYSTEM', built_in)
+  def known(self):
+    return {name: systems.SYSTEMS[name] for name in ('dp_fedavg', 'fedsmp_randk')}
 
-  def test_a_flag_loads_a_name_or_a_module(self, registry, monkeypatch):
-    assert registry.names == ('dp_fedavg', 'fedsmp_randk') == tuple(registry)
-    assert registry['dp_fedavg'] is systems.SYSTEMS['dp_fedavg']
+  def _find(self, name, known):
+    return plugins.find('algorithm', name, known, 'SYSTEM', system.System)
+
+  def test_a_flag_names_a_built_in_plug_in_or_a_module(self, known, monkeypatch):
+    assert self._find('dp_fedavg', known) is systems.SYSTEMS['dp_fedavg']
     module = types.ModuleType('somebodys')
     module.SYSTEM = systems.SYSTEMS['fedavg']
     monkeypatch.setitem(sys.modules, 'somebodys', module)
-    assert 'somebodys' not in registry and registry.title('somebodys') == 'somebodys'
-    with pytest.raises(KeyError):  # Names that files record import nothing.
-      registry['somebodys']
-    assert registry.load('somebodys') is registry['somebodys'] is module.SYSTEM
-    assert registry.load('dp_fedavg') is registry['dp_fedavg']
-    assert registry.title('somebodys') == module.SYSTEM.title
-    assert list(registry) == [*registry.names, 'somebodys'] and len(registry) == 3
+    assert plugins.title('somebodys', known) == 'somebodys'  # Names in files import nothing.
+    assert self._find('somebodys', known) is known['somebodys'] is module.SYSTEM
+    assert plugins.title('somebodys', known) == module.SYSTEM.title
+    assert list(known) == ['dp_fedavg', 'fedsmp_randk', 'somebodys']
 
   @pytest.mark.parametrize('name, reason', [
       ('shakespear', "No module named 'shakespear'"),
@@ -42,7 +41,7 @@ class TestRegistry:
       ('tests.support.wrong_plugin', 'its SYSTEM is not a tasks.systems.system.System'),
       ('..', 'invalid format'),
   ])
-  def test_what_is_none(self, registry, name, reason, monkeypatch):
+  def test_a_name_without_plug_in_is_refused(self, known, name, reason, monkeypatch):
     module = types.ModuleType('tests.support.wrong_plugin')
     module.SYSTEM = 3
     monkeypatch.setitem(sys.modules, 'tests.support.wrong_plugin', module)
@@ -50,13 +49,12 @@ class TestRegistry:
         errors.InputError,
         match=f'^--algorithm={name} is neither one of dp_fedavg, fedsmp_randk nor .*{reason}',
     ) as error:
-      registry.load(name)
+      self._find(name, known)
     assert '\n' not in str(error.value)
 
-
-  def test_a_name_that_is_close_is_suggested(self, registry):
+  def test_a_name_that_is_close_is_suggested(self, known):
     with pytest.raises(errors.InputError, match=r'\. Did you mean fedsmp_randk\?$'):
-      registry.load('fedsmp_rand')
+      self._find('fedsmp_rand', known)
 
 
 class TestCall:

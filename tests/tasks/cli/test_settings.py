@@ -21,7 +21,7 @@ def _settings(*arguments):
 
 class TestParse:
 
-  @pytest.mark.parametrize('task', datasets.TASKS.names)
+  @pytest.mark.parametrize('task', datasets.NAMES)
   def test_the_task_has_the_defaults(self, task):
     defaults = datasets.TASKS[task].defaults
     found, where = settings.parse([f'--task={task}'])

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
-from tasks.cli import interruption
+from tasks import errors
 from tasks.cli import settings as settings_lib
 from tasks.reporting import results
 from tasks.training import reporters
@@ -30,7 +30,7 @@ class _InterruptedInRound2(tff.program.ReleaseManager):
 
   async def release(self, value, key):
     if key == 2:
-      raise interruption.Interrupted(signal.SIGTERM)
+      raise errors.Interrupted(signal.SIGTERM)
 
 
 def interrupted_manager():
@@ -39,7 +39,7 @@ def interrupted_manager():
 
 def _log_until_round_2(line):
   if line.startswith('round 2/'):
-    raise interruption.Interrupted(signal.SIGTERM)
+    raise errors.Interrupted(signal.SIGTERM)
 
 
 @pytest.mark.parametrize('place', ['release manager', 'line of progress'])
@@ -100,7 +100,7 @@ def test_a_table_that_another_program_saved(
     if line.startswith('round 2/'):
       table.write_bytes(table.read_bytes().replace(b'\r\n', b'\n'))
       if is_interrupted:
-        raise interruption.Interrupted(signal.SIGTERM)
+        raise errors.Interrupted(signal.SIGTERM)
 
   monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
   monkeypatch.setattr(reporters, '_log', save_in_round_2)

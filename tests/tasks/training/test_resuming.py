@@ -11,7 +11,8 @@ import pytest
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.program import checkpoints
-from tasks.cli import interruption
+from tasks import errors
+from tasks.cli import signals
 from tasks.training import run_directory
 from tests.support import commands
 from tests.support import interrupted
@@ -45,10 +46,10 @@ def _stop_after(monkeypatch, *rounds):
   def check(_):
     if left and done[0] == left[0]:
       left.pop(0)
-      raise interruption.Interrupted(signal.SIGTERM)
+      raise errors.Interrupted(signal.SIGTERM)
     done[0] += 1
 
-  monkeypatch.setattr(interruption.Interruption, 'check', check)
+  monkeypatch.setattr(signals.Signals, 'check', check)
 
 
 class TestGoingOn:

@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from tasks.training import run_directory
 from tests.support import commands
 from tests.support import small_data
 from tests.support import tiny_task
+from tests.support import waiting
 
 _REMEDY = 'Restore it.'
 
@@ -79,6 +82,25 @@ def test_an_overwrite_never_replaces_a_ledger(tmp_path, monkeypatch):
       'privacy_ledger.7.jsonl': '0', 'privacy_ledger.8.jsonl': '1', 'privacy_ledger.9.jsonl': '2',
       'privacy_ledger.jsonl': '3',
   }
+
+
+def test_a_lock_is_held_until_the_run_that_a_sweep_hands_it_to_ends(tmp_path):
+  with run_directory.open_locked(tmp_path) as lock:
+    run = subprocess.Popen(
+        [sys.executable, '-c',
+         'import sys; from tasks.training import run_directory\n'
+         'with run_directory.RunDirectory(sys.argv[1]): print("begun", flush=True); input()',
+         str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[lock.fileno()],
+        env={**os.environ, run_directory.LOCK_DESCRIPTOR: str(lock.fileno())},
+    )
+    waiting.until_line(run.stdout, 'begun')
+  with pytest.raises(errors.InputError, match=f'is in use by process {run.pid} on'):
+    run_directory.RunDirectory(tmp_path)
+  run.communicate('\n', timeout=waiting.SECONDS)
+  assert run.returncode == 0
+  with run_directory.RunDirectory(tmp_path):
+    assert run_directory.open_locked(tmp_path) is None
 
 
 class TestSomebodysFiles:

@@ -1,7 +1,6 @@
 """Tests of signals outside of rounds, and of what a command leaves in the temporary directory."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,6 @@ import time
 
 import pytest
 
-from tasks.cli import interruption
 from tests.support import commands
 from tests.support import waiting
 
@@ -30,7 +28,7 @@ def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
 ):
   out = tmp_path / 'a'
   arguments = commands.tiny(data_dir, out, '--algorithm=fedavg')
-  command = commands.command(arguments, commands.LONG_GRACE)
+  command = commands.command(arguments)
   waiting.until_line(command.stdout, 'output: ')  # TensorFlow compiles and measures now.
   command.send_signal(number)
   printed, err = commands.ended(command, status)
@@ -44,14 +42,13 @@ def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
 
 @contextlib.contextmanager
 def _started(body):
-  """A process whose signals are an `Interruption`'s, `stop`, around this body."""
+  """A process whose signals are of a `Signals`, `stop`, around this body."""
   process = subprocess.Popen(
       [
           sys.executable, '-c',
           'import hashlib, os, signal, threading, time\n'
-          'from tasks.cli import interruption\n'
-          'interruption._GRACE_SECONDS = 100000.0\n'
-          'stop = interruption.Interruption()\n'
+          'from tasks.cli import signals\n'
+          'stop = signals.Signals()\n'
           'stop.next_step = "; the same command resumes it."\n'
           # Measured by its own clock, which shows that the main thread is in the long call.
           'clock = time.pthread_getcpuclockid(threading.main_thread().ident)\n'
@@ -79,70 +76,33 @@ def _started(body):
 _LONG = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
 
 
-@pytest.mark.parametrize('before', ['', '  with stop.rounds():\n    stop.check()\n'])
-def test_outside_of_rounds_an_operation_in_flight_gets_no_grace(before):
+@pytest.mark.parametrize('before', ['', '  stop.check()\n  stop.in_round = False\n'])
+def test_outside_of_rounds_a_signal_ends_a_long_call(before):
   with _started(f'{before}  signal_soon(signal.SIGTERM)\n  {_LONG}\n') as process:
     _, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 143
   assert err.strip() == 'tasks.run: ended by SIGTERM; the same command resumes it.'
 
 
-def test_in_a_round_it_gets_the_grace_and_a_second_signal_names_how_to_resume():
-  with _started(
-      f'  with stop.rounds():\n    stop.check()\n    signal_soon(signal.SIGTERM)\n    {_LONG}\n'
-  ) as process:
-    line = 'tasks.run: SIGTERM: the round in flight has 100000 s to finish'
-    waiting.until_line(process.stderr, line)
+def test_in_a_round_only_a_second_signal_ends_a_long_call():
+  with _started(f'  stop.check()\n  signal_soon(signal.SIGTERM)\n  {_LONG}\n') as process:
+    waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the run ends after the round in flight')
     time.sleep(1)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=waiting.SECONDS)
   assert process.returncode == 130
-  assert err.strip() == 'tasks.run: SIGINT again: ended; the same command resumes it.'
+  assert err.strip() == 'tasks.run: ended by SIGINT; the same command resumes it.'
 
 
-def test_an_abandoned_round_that_ends_by_another_error_is_interrupted(monkeypatch):
-  monkeypatch.setattr(interruption, '_GRACE_SECONDS', 0.01)
-  stop = interruption.Interruption()
-  with pytest.raises(interruption.Interrupted) as raised:
-    with stop.handled(), stop.rounds():
-      stop.check()
-      try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
-      except KeyboardInterrupt as error:
-        # As a callback of C++ does.
-        raise SystemError('a function returned with an exception set') from error
-  assert raised.value.status == 143
-
-
-def test_an_interrupt_that_python_discards_in_a_destructor_comes_again(monkeypatch, capsys):
-  monkeypatch.setattr(interruption, '_GRACE_SECONDS', 0.01)
-
-  class Slow:
-
-    def __del__(self):
-      os.kill(os.getpid(), signal.SIGTERM)
-      time.sleep(5)  # Ends with the interrupt.
-
-  stop = interruption.Interruption()
-  with pytest.raises(interruption.Interrupted) as raised:
-    with stop.handled(), stop.rounds():
-      stop.check()
-      Slow()
-      time.sleep(5)
-  assert raised.value.status == 143
-  assert 'Exception ignored' not in capsys.readouterr().err
-
-
-def test_a_failure_after_an_abandoned_round_is_named(monkeypatch):
-  monkeypatch.setattr(interruption, '_GRACE_SECONDS', 0.01)
-  stop = interruption.Interruption()
-  with pytest.raises(OSError, match='No space'):
-    with stop.handled(failures=(OSError,)), stop.rounds():
-      stop.check()
-      try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
-      except interruption.Interrupted:
-        raise OSError('No space left on device') from None
+def test_a_background_job_still_ignores_sigint():
+  before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process inherits it, as from a shell.
+  try:
+    with _started('  stop.check()\n  print("begun", file=__import__("sys").stderr, flush=True)\n'
+                  '  time.sleep(6000)\n') as process:
+      waiting.until_line(process.stderr, 'begun')
+      process.send_signal(signal.SIGINT)
+      process.send_signal(signal.SIGTERM)
+      waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the run ends after')
+  finally:
+    signal.signal(signal.SIGINT, before)
