@@ -10,8 +10,9 @@ from tasks import errors
 from tasks.cli import options
 
 _GROUP = 'Runtime'
-# A shell's program: it says a sentence unless a line arrives before its input ends.
-_WATCH = 'read -r _ || echo "$0" >&2'
+# A shell's program: it leaves a process behind that says a sentence unless a line arrives before
+# its input ends. Ray's C++ kills the direct children of a process that it ends.
+_WATCH = 'exec 3<&0; (read -r _ || echo "$0" >&2) <&3 &'
 _ENDED = (
     'tasks.run: this process was ended at once, by a kill or by Ray, which does so if a process of'
     ' its cluster on this machine fails. Start the cluster again if it is gone; the same command'
@@ -115,10 +116,11 @@ def context(settings: PlaceSettings) -> Iterator[None]:
 def _watched() -> Iterator[None]:
   """Has a shell say that this process has ended in its block: Ray's C++ ends it without a word."""
   shell = subprocess.Popen(
-      ['sh', '-c', _WATCH, _ENDED], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+      ['sh', '-c', _WATCH, _ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
       start_new_session=True,  # Ctrl-C is for this process.
   )
+  shell.wait()  # The process that it leaves behind has its stdin and stdout.
   try:
     yield
   finally:
-    shell.communicate(b'\n')
+    shell.communicate(b'\n')  # Waits for the end of stdout, and so for that process.

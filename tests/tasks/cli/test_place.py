@@ -7,6 +7,7 @@ import pytest
 
 _PROGRAM = """
 import os, sys
+import psutil
 from tasks.cli import place
 with place._watched():
   os.write(1, b'begun')
@@ -15,7 +16,12 @@ with place._watched():
 
 
 @pytest.mark.parametrize('body, is_said', [
-    ('os._exit(1)', True), ('os.kill(os.getpid(), 9)', True), ('pass', False), ('sys.exit(1)', False)
+    ('os._exit(1)', True),
+    ('os.kill(os.getpid(), 9)', True),
+    # As Ray's C++ may: see `kill_child_processes_on_worker_exit` in Ray's documentation.
+    ('[child.kill() for child in psutil.Process().children()]; os._exit(1)', True),
+    ('pass', False),
+    ('sys.exit(1)', False),
 ])
 def test_an_end_without_python_is_said_and_another_is_not(body, is_said):
   done = subprocess.run(
