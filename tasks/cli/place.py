@@ -10,9 +10,9 @@ from tasks import errors
 from tasks.cli import options
 
 _GROUP = 'Runtime'
-# A shell's program: it leaves a process behind that says a sentence unless a line arrives before
-# its input ends. Ray's C++ kills the direct children of a process that it ends.
-_WATCH = 'exec 3<&0; (read -r _ || echo "$0" >&2) <&3 &'
+# A shell's program: its child says a sentence unless a line arrives before its input ends. Not the
+# shell itself: Ray's C++ can kill the direct children of the process that it ends.
+_WATCH = '(read -r _ || echo "$0" >&2); exit'
 _ENDED = (
     'tasks.run: this process was ended at once, by a kill or by Ray, which does so if a process of'
     ' its cluster on this machine fails. Start the cluster again if it is gone; the same command'
@@ -89,6 +89,8 @@ def context(settings: PlaceSettings) -> Iterator[None]:
   else:
     tff_context = runtime.local_context(settings.devices, settings.workers)
   with contextlib.ExitStack() as stack:
+    if settings.runtime == 'ray':
+      stack.enter_context(_watched())  # Ray can end this process in its own start and end too.
     try:
       stack.enter_context(tff_context)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
@@ -107,8 +109,6 @@ def context(settings: PlaceSettings) -> Iterator[None]:
       elif settings.devices is not None and '--devices' in reason:
         text = reason.replace('--devices', f'--devices={",".join(settings.devices)}') + '.'
       raise errors.InputError(text) from None
-    if settings.runtime == 'ray':
-      stack.enter_context(_watched())
     yield
 
 
@@ -116,11 +116,10 @@ def context(settings: PlaceSettings) -> Iterator[None]:
 def _watched() -> Iterator[None]:
   """Has a shell say that this process has ended in its block: Ray's C++ ends it without a word."""
   shell = subprocess.Popen(
-      ['sh', '-c', _WATCH, _ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+      ['sh', '-c', _WATCH, _ENDED], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
       start_new_session=True,  # Ctrl-C is for this process.
   )
-  shell.wait()  # The process that it leaves behind has its stdin and stdout.
   try:
     yield
   finally:
-    shell.communicate(b'\n')  # Waits for the end of stdout, and so for that process.
+    shell.communicate(b'\n')

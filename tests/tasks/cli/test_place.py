@@ -9,7 +9,12 @@ _PROGRAM = """
 import os, sys
 import psutil
 from tasks.cli import place
+def kill(processes):
+  for process in processes:
+    process.kill()
 with place._watched():
+  while len(psutil.Process().children(recursive=True)) < 2:  # The shell and its child.
+    pass
   os.write(1, b'begun')
   {body}
 """
@@ -19,7 +24,9 @@ with place._watched():
     ('os._exit(1)', True),
     ('os.kill(os.getpid(), 9)', True),
     # As Ray's C++ may: see `kill_child_processes_on_worker_exit` in Ray's documentation.
-    ('[child.kill() for child in psutil.Process().children()]; os._exit(1)', True),
+    ('kill(psutil.Process().children()); os._exit(1)', True),
+    # As `interruption`, which has said its own sentence.
+    ('kill(psutil.Process().children(recursive=True)); os._exit(1)', False),
     ('pass', False),
     ('sys.exit(1)', False),
 ])
