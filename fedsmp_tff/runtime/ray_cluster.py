@@ -55,8 +55,9 @@ class _Call:
 class RayWorkers(workers_lib.Workers):
   """Runs clients in actors, one batch at a time each; replaces lost actors.
 
-  Ray does not restart actors or repeat calls here (`max_restarts` and `max_task_retries` are 0): a
-  call that failed may have run, and only this class knows whether its batch was counted.
+  Ray does not restart actors or repeat calls here (`max_restarts` and `max_task_retries` are 0): it
+  repeats a call on the same actor alone. While Ray still takes a dead node for alive, for some 15 s,
+  all repetitions fail at once; and then they wait for room for that actor, though another is idle.
   """
 
   def __init__(
@@ -90,6 +91,7 @@ class RayWorkers(workers_lib.Workers):
     self._starting = {}
     self._free = []
     self._failed_starts = 0
+    self._give_up = math.inf  # The time by which a worker must have started if there is none.
     self._head = ray.get_runtime_context().gcs_address
     self._resources, self._next_check = {}, 0.0
     self._keys = itertools.count()
@@ -109,6 +111,7 @@ class RayWorkers(workers_lib.Workers):
     common = *self._works[work], next(self._keys), broadcast
     cohort = workers_lib.Cohort(job, _MAX_BATCH)
     calls = {}
+    self._give_up = math.inf
     try:
       while cohort:
         wanted = self._start_actors(len(calls))
@@ -155,12 +158,17 @@ class RayWorkers(workers_lib.Workers):
 
   def _collect(self, cohort, calls) -> Iterator[workers_lib.Result]:
     """Waits for results, starts and losses of workers, and yields the results to be used."""
-    now, timeout, ready = time.monotonic(), _SECONDS_WITHOUT_WORKER, []
-    if calls:
-      timeout = min([_SECONDS_BETWEEN_CHECKS, *(c.deadline - now for c in calls.values())])
-    if waiting := [*calls, *self._starting]:  # Empty if the cluster has no CPU or GPU at all.
+    now, ready = time.monotonic(), []
+    timeout = min([_SECONDS_BETWEEN_CHECKS, *(c.deadline - now for c in calls.values())])
+    if waiting := [*calls, *self._starting]:
       ready, _ = self._ray.wait(waiting, num_returns=1, timeout=max(timeout, 0.0))
-    if not ready and not calls and not self._free:
+    else:  # The cluster has no CPU or GPU at all, for now.
+      time.sleep(timeout)
+    if calls or self._free:
+      self._give_up = math.inf
+    elif self._give_up == math.inf:
+      self._give_up = now + _SECONDS_WITHOUT_WORKER
+    elif now >= self._give_up and not ready:
       raise WorkersLostError(
           f'No Ray worker is left, and none could be started within {_SECONDS_WITHOUT_WORKER} s:'
           f' the cluster has {self._ray.cluster_resources()}, of which'

@@ -11,8 +11,9 @@ from tasks import errors
 from tasks.cli import options
 
 _GROUP = 'Runtime'
-# A shell's program: it says a sentence unless a line arrives before its input ends.
-_WATCH = 'read -r _ || echo "$0" >&2'
+# A shell's program: its child says a sentence unless a line arrives before its input ends. Not the
+# shell itself: Ray's C++ can kill the direct children of the process that it ends.
+_WATCH = '(read -r _ || echo "$0" >&2); exit'
 _ENDED = (
     'tasks.run: this process was ended at once, by a kill or by Ray, which does so if a process of'
     ' its cluster on this machine fails. Start the cluster again if it is gone; the same command'
@@ -89,6 +90,8 @@ def context(settings: PlaceSettings) -> Iterator[None]:
   else:
     tff_context = runtime.local_context(settings.devices, settings.workers)
   with contextlib.ExitStack() as stack:
+    if settings.runtime == 'ray':
+      stack.enter_context(_watched())  # Ray can end this process in its own start and end too.
     try:
       stack.enter_context(tff_context)
     except library_errors.Error:
@@ -106,8 +109,6 @@ def context(settings: PlaceSettings) -> Iterator[None]:
       elif isinstance(error, OSError) and settings.runtime == 'ray':
         text += ' Set TMPDIR (or RAY_TMPDIR) to a directory that can be written, for Ray\'s files.'
       raise errors.InputError(text) from None
-    if settings.runtime == 'ray':
-      stack.enter_context(_watched())
     yield
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
+from ray import cluster_utils
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -218,3 +219,16 @@ class TestLosses:
           _sum_of_squares(_VALUES)
       assert len(set(killed)) >= 3
       assert _sum_of_squares(_VALUES) == _SUM
+
+  @pytest.mark.slow
+  def test_a_cluster_without_cpus_is_waited_for(self):
+    cluster = cluster_utils.Cluster(head_node_args={'num_cpus': 0, 'include_dashboard': False})
+    try:
+      with runtime.ray_context(cluster.address):
+        assert not ray.cluster_resources().get('CPU')
+        growth = threading.Timer(3, cluster.add_node, kwargs={'num_cpus': 1})
+        growth.start()
+        assert _sum_of_multiples(2, _VALUES) == 2 * sum(_VALUES)
+        growth.join()
+    finally:
+      cluster.shutdown()

@@ -7,15 +7,28 @@ import pytest
 
 _PROGRAM = """
 import os, sys
+import psutil
 from tasks.cli import place
+def kill(processes):
+  for process in processes:
+    process.kill()
 with place._watched():
+  while len(psutil.Process().children(recursive=True)) < 2:  # The shell and its child.
+    pass
   os.write(1, b'begun')
   {body}
 """
 
 
 @pytest.mark.parametrize('body, is_said', [
-    ('os._exit(1)', True), ('os.kill(os.getpid(), 9)', True), ('pass', False), ('sys.exit(1)', False)
+    ('os._exit(1)', True),
+    ('os.kill(os.getpid(), 9)', True),
+    # As Ray's C++ may: see `kill_child_processes_on_worker_exit` in Ray's documentation.
+    ('kill(psutil.Process().children()); os._exit(1)', True),
+    # As `interruption`, which has said its own sentence.
+    ('kill(psutil.Process().children(recursive=True)); os._exit(1)', False),
+    ('pass', False),
+    ('sys.exit(1)', False),
 ])
 def test_an_end_without_python_is_said_and_another_is_not(body, is_said):
   done = subprocess.run(
