@@ -1,5 +1,6 @@
 """Tests of rounds on a Ray cluster whose workers die, hang, or come late."""
 
+from concurrent import futures
 import contextlib
 import http.server
 import signal
@@ -222,13 +223,20 @@ class TestLosses:
 
   @pytest.mark.slow
   def test_a_cluster_without_cpus_is_waited_for(self):
-    cluster = cluster_utils.Cluster(head_node_args={'num_cpus': 0, 'include_dashboard': False})
+    cluster = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={'num_cpus': 0, 'include_dashboard': False}
+    )
     try:
-      with runtime.ray_context(cluster.address):
+      with runtime.ray_context(cluster.address) as context, futures.ThreadPoolExecutor() as pool:
         assert not ray.cluster_resources().get('CPU')
-        growth = threading.Timer(3, cluster.add_node, kwargs={'num_cpus': 1})
-        growth.start()
-        assert _sum_of_multiples(2, _VALUES) == 2 * sum(_VALUES)
-        growth.join()
+
+        def run():
+          with tff.framework.get_context_stack().install(context):
+            return _sum_of_multiples(2, _VALUES)
+
+        total = pool.submit(run)
+        time.sleep(2)
+        cluster.add_node(num_cpus=1)  # In the main thread, as it handles signals.
+        assert total.result() == 2 * sum(_VALUES)
     finally:
       cluster.shutdown()
