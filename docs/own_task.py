@@ -12,8 +12,8 @@ import dataclasses
 import numpy as np
 
 from tasks.cli import options
+from tasks.datasets import confusion_matrix
 from tasks.datasets import people
-from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 
@@ -93,5 +93,5 @@ TASK = task_lib.Task(
     load=_load,
     build_model=_build_model,
     options=Options,
-    show=showing.confusion_table(('upper', 'lower')),
+    show=confusion_matrix.confusion_table(('upper', 'lower')),
 )

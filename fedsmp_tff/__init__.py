@@ -36,7 +36,7 @@ from fedsmp_tff import _platform
 __version__ = '0.2.0'
 
 _NAMES = {
-    'aggregator': ('FedSmpFactory',),
+    'aggregator': ('FedSmpFactory', 'no_client_metrics'),
     'cohorts': ('cohort',),
     'learning_process': ('build_fed_smp', 'tag_client'),
     'local_training': ('LocalTraining', 'examples_of'),
@@ -44,14 +44,13 @@ _NAMES = {
     'mechanism.channel': ('Channel', 'GaussianChannel', 'LatticeChannel'),
     'mechanism.integer_noise': ('DiscreteGaussian',),
     'mechanism.mechanism': ('Gaussian', 'Mechanism'),
-    'mechanism.state': ('FedSmpState', 'Release'),
-    'metrics': ('no_client_metrics',),
     'privacy.spec': ('PrivacySpec',),
     'released': ('ReleasedTopK',),
     'sparsifiers': (
         'Dense', 'PublicContext', 'PublicTraining', 'RandK', 'SizedSparsifier', 'Sparsifier',
         'TopK',
     ),
+    'state': ('FedSmpState', 'Release'),
 }
 _PACKAGES = ('privacy', 'program', 'runtime', 'theory')
 _WITHOUT_TFF = (

@@ -1,6 +1,7 @@
-"""The masked private sum as a TFF aggregator."""
+"""The masked private sum as a TFF aggregator, and one for clients' metrics that releases none."""
 
-from typing import Optional
+import collections
+from typing import Any, Optional
 
 import tensorflow_federated as tff
 
@@ -153,3 +154,29 @@ class FedSmpFactory(tff.aggregators.UnweightedAggregationFactory):
 
     initialize = tff.federated_computation(lambda: tff.federated_eval(initial_state, tff.SERVER))
     return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def no_client_metrics(
+    metric_finalizers: Any, local_unfinalized_metrics_type: Any = None
+) -> tff.Computation:
+  """Aggregates clients' metrics to nothing, for `metrics_aggregator=` of stock processes.
+
+  By default the processes of `tff.learning.algorithms` add each client's training loss and numbers
+  of examples and batches in an insecure sum without noise. These are exact functions of clients'
+  data, which no epsilon covers. The sums of TFF's `secure_sum_then_finalize` are exact too.
+
+  Args:
+    metric_finalizers: Not used: there is nothing to finalize.
+    local_unfinalized_metrics_type: Not used.
+
+  Returns:
+    A computation that maps any metrics at clients to an empty `OrderedDict` at the server.
+  """
+  del metric_finalizers, local_unfinalized_metrics_type
+
+  @tff.federated_computation
+  def aggregate(client_metrics):
+    del client_metrics  # They never leave the clients.
+    return tff.federated_value(collections.OrderedDict(), tff.SERVER)
+
+  return aggregate

@@ -12,8 +12,8 @@ from fedsmp_tff import aggregator as aggregator_lib
 from fedsmp_tff import flattening
 from fedsmp_tff import local_training
 from fedsmp_tff import randomness
+from fedsmp_tff import state as state_lib
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
-from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.runtime import graphs
 
 # Operations that draw from a generator of the process. Others have an attribute `seed2`.

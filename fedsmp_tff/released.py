@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fedsmp_tff import flattening
 from fedsmp_tff import sparsifiers
-from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff import state as state_lib
 
 _FITS = 3
 _LEAST = 1 / 50  # Minimum factor of a group of coordinates, whose low estimate may be noise.

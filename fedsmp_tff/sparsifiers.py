@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from fedsmp_tff import errors
 from fedsmp_tff import flattening
-from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff import state as state_lib
 
 
 class PublicContext(NamedTuple):

@@ -22,8 +22,8 @@ from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.cli import plugins
+from tasks.experiments import run_search
 from tasks.training import run_directory
-from tasks.training import run_search
 
 _NAME = 'tasks.account'
 _SEEDED = 'SIMULATED: the noise has a seed, so this run has no guarantee'

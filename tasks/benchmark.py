@@ -28,8 +28,8 @@ from tasks import datasets
 from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
-from tasks.cli import paper_tables
 from tasks.datasets import task as task_lib
+from tasks.experiments import paper_tables
 
 _CLIENTS, _RATIO, _PUBLIC = {'fashion_mnist': 100, 'shakespeare': 10}, 0.005, 1000
 _SLOTS, _SLOTS_PART = 40, 'slots'

@@ -8,7 +8,7 @@ import sys
 
 from tasks import datasets
 from tasks import errors
-from tasks import systems
+from tasks import methods
 from tasks.cli import command
 from tasks.cli import options as options_lib
 from tasks.reporting import figures as figures_lib
@@ -36,14 +36,14 @@ class Options:
       repeated=True,
   )
   algorithm: list[str] = options_lib.option(
-      [], 'Module with a SYSTEM of your own, as --task.', repeated=True
+      [], 'Module with a METHOD of your own, as --task.', repeated=True
   )
 
 
 def _main(options: Options, run_dirs: list[str]) -> None:
   if not run_dirs:
     raise errors.InputError('No run directory is named. Name one or more.')
-  for find, names in ((datasets.find, options.task), (systems.find, options.algorithm)):
+  for find, names in ((datasets.find, options.task), (methods.find, options.algorithm)):
     for name in names:
       find(name)
   runs = kept.read_all(run_dirs)

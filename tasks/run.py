@@ -20,16 +20,16 @@ if _platform.problem():
 # pylint: disable=g-import-not-at-top
 from tasks import errors
 from tasks.cli import command
-from tasks.cli import place as place_lib
 from tasks.cli import plugins
-from tasks.cli import settings as settings_lib
 from tasks.cli import signals
 from tasks.training import finished
 from tasks.training import run_directory
+from tasks.training import runtime_flags as runtime_flags_lib
+from tasks.training import settings as settings_lib
 from tasks.training import tables
 
 
-def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> int:
+def run(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.RuntimeSettings) -> int:
   """Runs Algorithm 1, or resumes the run in --output_dir; returns the exit status.
 
   The comments on the right are the lines of the paper.
@@ -37,39 +37,39 @@ def run(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> i
   Raises:
     InputError: If a flag does not fit the data, or the run in the directory.
   """
-  if (result := finished.text(settings, place)) is not None:
+  if (result := finished.text(settings, runtime_flags)) is not None:
     print(result)
     return 0
   _prepare_tensorflow(seeded=settings.seed is not None)
   from fedsmp_tff.program import loop
   from tasks.training import evaluation
   from tasks.training import plan
-  from tasks.training import public_model
+  from tasks.training import pretraining
   from tasks.training import reporters
   from tasks.training import resuming
 
-  s, stop, manager = settings, signals.Signals(), _release_manager(place)
+  s, stop, manager = settings, signals.Signals(), _release_manager(runtime_flags)
   # The process id separates batch jobs that start in the same second.
   now = f'{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
-  path = place.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
+  path = runtime_flags.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
   with contextlib.ExitStack() as stack:
     stack.enter_context(run_directory.owner_only())
     stack.enter_context(stop.handled())
     stack.enter_context(errors.refusing_unseeded_draws(s.seed))
-    stack.enter_context(place_lib.context(place))
-    out = stack.enter_context(run_directory.RunDirectory(path, place.overwrite))
+    stack.enter_context(runtime_flags_lib.context(runtime_flags))
+    out = stack.enter_context(run_directory.RunDirectory(path, runtime_flags.overwrite))
     resuming.check_flags(out, s)
-    experiment = resuming.build(out, s, place.data_dir)                 # n clients, k, sigma.
+    experiment = resuming.build(out, s, runtime_flags.data_dir)                 # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
     lost = resuming.lost_rounds(out, experiment)
     print(plan.text(experiment, lost), flush=True)
-    if place.dry_run:
+    if runtime_flags.dry_run:
       return 0
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
     print(f'\noutput: {out.path}\n', flush=True)
     checkpoints = resuming.begin(out, experiment)
     has_begun = checkpoints.rounds_done() is not None
-    experiment = public_model.initialized(experiment, out, has_begun)   # theta^0.
+    experiment = pretraining.initialized(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, budget, has_begun))
     metrics = reporters.Metrics(experiment, out, ledger, lost)
     weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
@@ -104,13 +104,13 @@ def _prepare_tensorflow(seeded: bool) -> None:
     os.environ['TF_DETERMINISTIC_OPS'] = '1'
 
 
-def _release_manager(place: place_lib.PlaceSettings) -> Any:
+def _release_manager(runtime_flags: runtime_flags_lib.RuntimeSettings) -> Any:
   """Returns the `ReleaseManager` of --release_manager; None without it."""
-  if place.release_manager is None:
+  if runtime_flags.release_manager is None:
     return None
   import tensorflow_federated as tff
 
-  return plugins.call('release_manager', place.release_manager, tff.program.ReleaseManager)
+  return plugins.call('release_manager', runtime_flags.release_manager, tff.program.ReleaseManager)
 
 
 main = command.Command(

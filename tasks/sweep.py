@@ -4,6 +4,7 @@ import collections
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 import contextlib
+import ctypes
 import dataclasses
 import math
 import os
@@ -16,15 +17,15 @@ import sys
 import time
 from typing import IO, Any, Optional
 
-from fedsmp_tff.runtime import processes
 from tasks import errors
 from tasks.cli import command
-from tasks.cli import grids
 from tasks.cli import options as options_lib
+from tasks.experiments import grids
+from tasks.experiments import run_search
 from tasks.training import finished
 from tasks.training import run_directory
-from tasks.training import run_search
 
+_PR_SET_PDEATHSIG = 1
 _SECONDS_PER_LOOK = 0.5
 # Time between lines on the progress of a run.
 _SECONDS_PER_LINE = 60.0
@@ -37,7 +38,7 @@ class Options:
   grid: Optional[str] = options_lib.option(
       None,
       f'Grid: one of {", ".join(grids.names())}, or a file of your own (see'
-      ' tasks/cli/grids.py): a line of flags of tasks.run per run, --p={0.1,0.2} for two runs.',
+      ' tasks/experiments/grids.py): a line of flags of tasks.run per run, --p={0.1,0.2} for two runs.',
       is_path=True,
   )
   sweep_dir: str = options_lib.option(
@@ -64,6 +65,11 @@ class Options:
   status: bool = options_lib.option(
       False, 'Print which runs are done (and their results), running, begun or to do, and run nothing.'
   )
+
+
+def _end_with_parent() -> None:
+  """Has the kernel send this process SIGTERM when the process that started it ends; Linux only."""
+  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,19 +128,19 @@ class _Run:
 
   @contextlib.contextmanager
   def locked(self) -> Iterator[Optional[IO[str]]]:
-    """Locks its directory; yields None in place of the lock if another process runs it."""
+    """Locks its directory; yields None in label of the lock if another process runs it."""
     with errors.writing_to('sweep_dir', self.root):
       self.directory.mkdir(parents=True, exist_ok=True)
       lock = run_directory.open_locked(self.directory)
     with lock or contextlib.nullcontext():
       yield lock
 
-  def run(self, lock: IO[str], place: str, signals: Sequence[int]) -> int:
+  def run(self, lock: IO[str], label: str, signals: Sequence[int]) -> int:
     """Runs it in a process, and prints its progress; returns the exit status.
 
     Args:
       lock: Its lock, which the process holds as well: it outlives this one if that is killed.
-      place: Its number among the runs.
+      label: Its number among the runs.
       signals: Signals to forward to the process; the list grows.
     """
     with errors.writing_to('sweep_dir', self.root):
@@ -151,7 +157,7 @@ class _Run:
           env={**os.environ, run_directory.LOCK_DESCRIPTOR: str(lock.fileno())},
           # Signals of a terminal reach the run through this process, once.
           start_new_session=True,
-          preexec_fn=lambda: processes.end_with_parent(signal.SIGTERM),
+          preexec_fn=_end_with_parent,
       )
     num_forwarded, next_time = 0, time.monotonic() + _SECONDS_PER_LINE
     while process.poll() is None:
@@ -162,13 +168,13 @@ class _Run:
         process.wait(_SECONDS_PER_LOOK)
       if time.monotonic() >= next_time:
         next_time = time.monotonic() + _SECONDS_PER_LINE
-        print(f'{place} {self._last_line(begin)}', flush=True)
+        print(f'{label} {self._last_line(begin)}', flush=True)
     status = process.returncode
     if status and not signals:
       ending = f'exit status {status}'
       if status < 0:
         ending = f'killed by {signal.Signals(-status).name}'
-      print(f'{place} FAILED: {ending}: {self._last_line(begin)}', flush=True)
+      print(f'{label} FAILED: {ending}: {self._last_line(begin)}', flush=True)
     return status
 
   def _last_line(self, begin: int) -> str:
@@ -246,7 +252,7 @@ def _run(runs: Sequence[_Run], options: Options) -> int:
 
   def run_one(number: int) -> Optional[str]:
     """Returns what became of a run; None if a signal ended it."""
-    run, place = runs[number], f'[{number + 1}/{len(runs)}]'
+    run, label = runs[number], f'[{number + 1}/{len(runs)}]'
     if signals:
       return None
     with run.locked() as lock:
@@ -254,9 +260,9 @@ def _run(runs: Sequence[_Run], options: Options) -> int:
         return 'running elsewhere'
       if run.is_done():  # Checked under the lock: another sweep may have ended the run.
         return 'done before'
-      print(f'{place} {run.cell.name}', flush=True)
+      print(f'{label} {run.cell.name}', flush=True)
       begin = time.monotonic()
-      status = run.run(lock, place, signals)
+      status = run.run(lock, label, signals)
       ended.add(number)
       if status:
         return None if signals else 'failed'
@@ -264,7 +270,7 @@ def _run(runs: Sequence[_Run], options: Options) -> int:
     finished.clean(run.directory)
     left = sum(i not in ended and not other.is_done() for i, other in enumerate(runs))
     took = f'{minutes[-1]:.1f} min, {run.result()}'
-    print(f'{place} {took}; {_left_text(left, minutes, options.jobs)}', flush=True)
+    print(f'{label} {took}; {_left_text(left, minutes, options.jobs)}', flush=True)
     return 'done'
 
   # Only the main thread receives signals; the threads of runs forward them.

@@ -69,9 +69,9 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
   """
   import tensorflow as tf  # Here, so that --help need not wait for it.
 
-  from tasks.cli import settings as settings_lib
   from tasks.training import experiment as experiment_lib
-  from tasks.training import public_model
+  from tasks.training import pretraining
+  from tasks.training import settings as settings_lib
 
   settings, *_ = settings_lib.parse([
       '--task=shakespeare', '--algorithm=fedavg', f'--seed={seed}',
@@ -79,7 +79,7 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
   ])
   seeds = experiment_lib.make_seeds(seed, None)
   experiment = experiment_lib.Experiment.build(settings, seeds)
-  start, body = public_model.pretrained(experiment)
+  start, body = pretraining.pretrained(experiment)
   model = experiment.model
 
   def trained(values, examples, epochs, seed):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff import state as state_lib
 
 
 def step(

@@ -20,10 +20,10 @@ from fedsmp_tff import errors
 from fedsmp_tff import flattening
 from fedsmp_tff import randomness
 from fedsmp_tff import sparsifiers
+from fedsmp_tff import state as state_lib
 from fedsmp_tff.mechanism import channel as channel_lib
 from fedsmp_tff.mechanism import extrapolation
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
-from fedsmp_tff.mechanism import state as state_lib
 
 PublicUpdate = Callable[[tf.Tensor], tf.Tensor]  # From the round's public seed to an update [d].
 Measurements = collections.OrderedDict[str, tf.Tensor]

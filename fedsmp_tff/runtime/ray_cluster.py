@@ -31,8 +31,7 @@ _IS_ALIVE = '/ray.rpc.NodeInfoGcsService/CheckAlive'
 # Of 107 in the name of a socket; Ray adds up to 65 (/session_TIME_PROCESS/sockets/plasma_store), and
 # `tempfile` 12.
 _MAX_PARENT_BYTES = 30
-_SECONDS_BETWEEN_CHECKS = 5.0
-_MAX_FAILED_CHECKS = 3
+_SECONDS_BETWEEN_CHECKS, _MAX_FAILED_CHECKS = 5.0, 3
 _MAX_BATCH = 64  # Clients whose integers a worker adds before it sends one sum.
 # Larger datasets are sent by reference, once for all rounds. A reference costs this process 0.5 ms,
 # as Ray counts its holders: a tiny client of two datasets takes 1.2 ms with references, else 0.2.

@@ -7,9 +7,9 @@ from typing import Optional
 
 import numpy as np
 
+from tasks.datasets import confusion_matrix
 from tasks.datasets import files
 from tasks.datasets import label_skew
-from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 
 _IMAGE_SHAPE = (28, 28, 1)
@@ -89,7 +89,7 @@ TASK = task_lib.Task(
     load=lambda own, split: load(_NUM_CLIENTS, split, own.dirichlet),
     build_model=task_lib.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES),
     options=label_skew.Options,
-    show=showing.confusion_table((
+    show=confusion_matrix.confusion_table((
         'T-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
         'ankle boot',
     )),

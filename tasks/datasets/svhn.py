@@ -6,9 +6,9 @@ import pathlib
 import numpy as np
 
 from tasks import errors
+from tasks.datasets import confusion_matrix
 from tasks.datasets import files
 from tasks.datasets import label_skew
-from tasks.datasets import showing
 from tasks.datasets import task as task_lib
 
 _IMAGE_SHAPE = (32, 32, 3)
@@ -69,5 +69,5 @@ TASK = task_lib.Task(
     load=_load,
     build_model=task_lib.cnn(_IMAGE_SHAPE, (64, 128), (384, 192), _NUM_CLASSES),
     options=label_skew.Options,
-    show=showing.confusion_table('0123456789'),
+    show=confusion_matrix.confusion_table('0123456789'),
 )

@@ -7,8 +7,8 @@ from matplotlib import figure as mpl_figure
 from matplotlib import ticker
 import numpy as np
 
-from tasks.cli import grids
-from tasks.cli import paper_tables
+from tasks.experiments import grids
+from tasks.experiments import paper_tables
 from tasks.reporting import canvas
 from tasks.reporting import over_p
 from tasks.reporting import results
@@ -29,7 +29,7 @@ def of_task(groups: Sequence[results.Group]) -> dict[str, mpl_figure.Figure]:
     groups: One or more groups of runs of one task.
 
   Returns:
-    The ablation, if three steps of the grid ablation/TASK were run; Figure 2; Figure 3, if a system
+    The ablation, if three steps of the grid ablation/TASK were run; Figure 2; Figure 3, if a method
     has complete runs at three p with the other flags of the grid paper/TASK; accuracy over epsilon,
     if complete runs differ in epsilon alone.
   """
@@ -102,8 +102,8 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
   ranked = sorted(groups, key=rank)
   best = [*{group.label: group for group in ranked}.values()]
   if len(best) > _MAX_CURVES:
-    best = [members[-1] for members in styles.by_system(ranked).values()]
-  styled = [(style, group) for style, members in styles.by_system(best).items() for group in members]
+    best = [members[-1] for members in styles.by_method(ranked).values()]
+  styled = [(style, group) for style, members in styles.by_method(best).items() for group in members]
   drawn = [group for _, group in styled]
   if not any(group.rounds_done for group in drawn):
     return None
@@ -127,7 +127,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
       axes.fill_between(
           x, accuracy - spread, accuracy + spread, color=style.color, alpha=0.2, linewidth=0
       )
-  # Without a warm start the first rounds are steep, and differ least between systems.
+  # Without a warm start the first rounds are steep, and differ least between methods.
   lowest = min(group.mean('final') for group in drawn) - _PERCENT_BELOW
   if target and any(group.can_measure_uplink_to(target.accuracy) for group in drawn):
     lowest = min(lowest, target.accuracy - _PERCENT_BELOW)
@@ -148,7 +148,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
   by_uplink.xaxis.set_major_formatter('{x:g}')
   by_uplink.xaxis.set_minor_formatter(ticker.NullFormatter())
   canvas.label_ends(by_round, ends)
-  note = f'{len(drawn)} of {len(groups)} configurations: of each system the paper\'s or the best'
+  note = f'{len(drawn)} of {len(groups)} configurations: of each method the paper\'s or the best'
   return canvas.finish(figure, drawn, f'{note}; ')
 
 
@@ -166,7 +166,7 @@ def _over_epsilon(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fi
   axes, ends = figure.subplots(), []
   drawn = [group for members in series.values() for group in members]
   style_by_group = {
-      id(group): style for style, members in styles.by_system(drawn).items() for group in members
+      id(group): style for style, members in styles.by_method(drawn).items() for group in members
   }
   for members in series.values():
     members.sort(key=lambda group: group.mean('epsilon'))

@@ -10,9 +10,9 @@ from typing import Any
 
 from fedsmp_tff import errors as library_errors
 from tasks import errors
+from tasks.experiments import run_search
 from tasks.reporting import results
 from tasks.training import run_directory
-from tasks.training import run_search
 from tasks.training import tables
 
 CURVES, RUNS = 'curves.csv', 'runs.json'

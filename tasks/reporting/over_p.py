@@ -8,9 +8,9 @@ from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
 import numpy as np
 
-from tasks import systems
-from tasks.cli import paper_tables
+from tasks import methods
 from tasks.cli import plugins
+from tasks.experiments import paper_tables
 from tasks.reporting import canvas
 from tasks.reporting import results
 from tasks.reporting import styles
@@ -19,7 +19,7 @@ from tasks.reporting import styles
 _MIN_POINTS = 3
 # Least ratio of two ticks.
 _TICK_RATIO = 1.7
-# The curves of Figure 3 with and without noise: the equivalent at p = 1, and (system, unscaled).
+# The curves of Figure 3 with and without noise: the equivalent at p = 1, and (method, unscaled).
 _OVER_P = {
     dense: ((f'{prefix}_topk', False), (f'{prefix}_randk', False), (f'{prefix}_randk', True))
     for dense, prefix in (('dp_fedavg', 'fedsmp'), ('fedavg', 'fedavg'))
@@ -38,7 +38,7 @@ def draw(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figu
   sigma = paper_tables.settings_of(task).noise_multiplier
   used, curves_by_panel = [], {}
   for dense, masked in _OVER_P.items():
-    level = sigma if systems.SYSTEMS[dense].private else None
+    level = sigma if methods.METHODS[dense].private else None
     # The longest run at each p.
     comparable = sorted(
         (
@@ -48,13 +48,13 @@ def draw(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figu
         key=lambda group: group.rounds_done,
     )
     curves = {
-        system: sorted({
+        method: sorted({
             group.p: group for group in comparable
-            if (group.config['algorithm'], group.unscaled) in (system, (dense, False))
+            if (group.config['algorithm'], group.unscaled) in (method, (dense, False))
         }.items())
-        for system in masked
+        for method in masked
     }
-    curves = {system: points for system, points in curves.items() if len(points) >= _MIN_POINTS}
+    curves = {method: points for method, points in curves.items() if len(points) >= _MIN_POINTS}
     if curves:
       curves_by_panel[dense] = curves
       used += {id(group): group for points in curves.values() for _, group in points}.values()
@@ -80,7 +80,7 @@ def _draw_row(
     curves: dict[tuple[str, bool], list[tuple[float, results.Group]]],
 ) -> set[float]:
   """Draws a row of Figure 3, whose curves end in DP-FedAvg or FedAvg at p = 1; returns all p."""
-  noise = 'with' if systems.SYSTEMS[dense].private else 'without'
+  noise = 'with' if methods.METHODS[dense].private else 'without'
   loss_axes.set(ylabel=f'final test loss,\n{noise} noise', xscale='log')
   accuracy_axes.set(ylabel='best accuracy (%)', xscale='log')
   for axes in (loss_axes, accuracy_axes):
@@ -96,7 +96,7 @@ def _draw_row(
       axes.errorbar(ratios, means, yerr=stds, capsize=3, **style.line())
       if ratios[-1] == 1:
         axes.plot(1, means[-1], **at_1)
-    label = plugins.title(algorithm, systems.SYSTEMS) + results.UNSCALED * unscaled
+    label = plugins.title(algorithm, methods.METHODS) + results.UNSCALED * unscaled
     handles[label] = mpl_lines.Line2D([], [], **style.line())
     paper = {
         row.p: row.accuracy for row in paper_tables.summaries()
@@ -104,7 +104,7 @@ def _draw_row(
     }
     # Without noise the paper prints the accuracy at p = 1 alone.
     is_curve = len(paper) > 1
-    label = f'the paper: {plugins.title(algorithm if is_curve else dense, systems.SYSTEMS)}'
+    label = f'the paper: {plugins.title(algorithm if is_curve else dense, methods.METHODS)}'
     # The paper's points stand for both readings of rand-k: draw them once.
     if paper and label not in handles:
       drawn = style.line(linewidth=0.8) if is_curve else dict(at_1)
@@ -113,7 +113,7 @@ def _draw_row(
       handles[label] = mpl_lines.Line2D([], [], **drawn)
     drawn_ratios |= {*ratios, *paper}
   if 1 in drawn_ratios:
-    handles[f'{plugins.title(dense, systems.SYSTEMS)}: p = 1'] = mpl_lines.Line2D([], [], **at_1)
+    handles[f'{plugins.title(dense, methods.METHODS)}: p = 1'] = mpl_lines.Line2D([], [], **at_1)
   accuracy_axes.legend(
       handles.values(), handles, loc='center left', bbox_to_anchor=(1.02, 0.5), frameon=False,
       fontsize='x-small', handlelength=3.2,

@@ -5,9 +5,9 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tasks import systems
-from tasks.cli import paper_tables
+from tasks import methods
 from tasks.cli import plugins
+from tasks.experiments import paper_tables
 from tasks.reporting import cells
 from tasks.reporting import results
 
@@ -120,7 +120,7 @@ def _uplink_to_target(groups: Sequence[results.Group]) -> cells.Table:
         if group.config['task'] == task and group.can_measure_uplink_to(target.accuracy)
     ]
     dense = [group for group in measured if group.config['algorithm'] == _DP_FEDAVG]
-    order = [*systems.NAMES, *(group.config['algorithm'] for group in measured)]
+    order = [*methods.NAMES, *(group.config['algorithm'] for group in measured)]
     measured.sort(key=lambda group: (
         order.index(group.config['algorithm']), group.unscaled, group.p
     ))
@@ -134,7 +134,7 @@ def _uplink_to_target(groups: Sequence[results.Group]) -> cells.Table:
       is_drawn = target.p.get(algorithm) == group.p
       rows.append({
           'task': task,
-          'method': plugins.title(algorithm, systems.SYSTEMS),
+          'method': plugins.title(algorithm, methods.METHODS),
           'p': f'{group.p:.3g}',
           'reading': group.reading,
           'sigma': cells.number(group.noise_multiplier),

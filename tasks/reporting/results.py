@@ -13,14 +13,14 @@ import numpy as np
 from fedsmp_tff import errors as library_errors
 from tasks import datasets
 from tasks import errors
-from tasks import systems
+from tasks import methods
 from tasks.cli import options
-from tasks.cli import paper_tables
 from tasks.cli import plugins
-from tasks.cli import settings
-from tasks.systems import randk
+from tasks.experiments import paper_tables
+from tasks.methods import randk
 from tasks.training import finished
 from tasks.training import run_directory
+from tasks.training import settings
 from tasks.training import tables
 
 # Flags that change how a run is measured, or that tables and figures show elsewhere.
@@ -31,7 +31,7 @@ NOT_COMPARED = tuple(
 # The option of rand-k that chooses between the two readings of the paper.
 READING = 'unbiased'
 UNSCALED = ', unscaled'
-_RANDK = [name for name in systems.NAMES if systems.SYSTEMS[name].options is randk.Options]
+_RANDK = [name for name in methods.NAMES if methods.METHODS[name].options is randk.Options]
 # Both readings are the paper's.
 NOT_COMPARED_WITH_PAPER = (*NOT_COMPARED, READING)
 _READINGS = {False: 'scaled, as in Algorithm 1', True: 'unscaled, as in Definition 6'}
@@ -118,10 +118,10 @@ class Group:
     return bool(self.config['flags'].get('validation_examples'))
 
   @property
-  def system(self) -> str:
-    """The system, and whether it trains the last layer alone, in a few words."""
+  def method(self) -> str:
+    """The method, and whether it trains the last layer alone, in a few words."""
     is_head = self.config['flags'].get('trainable') == settings.HEAD
-    title = plugins.title(self.config['algorithm'], systems.SYSTEMS) + UNSCALED * self.unscaled
+    title = plugins.title(self.config['algorithm'], methods.METHODS) + UNSCALED * self.unscaled
     return title + (', last layer' if is_head else '')
 
   @property
@@ -137,7 +137,7 @@ class Group:
 
   @property
   def label(self) -> str:
-    """The system, p and sigma."""
+    """The method, p and sigma."""
     text = self.short_label
     if self.noise_multiplier is not None:
       text += f', sigma = {self.noise_multiplier:.3g}'
@@ -145,8 +145,8 @@ class Group:
 
   @property
   def short_label(self) -> str:
-    """The system and p."""
-    return self.system + (f', p = {self.p:.3g}' if self.p < 1 else '')
+    """The method and p."""
+    return self.method + (f', p = {self.p:.3g}' if self.p < 1 else '')
 
   @property
   def p(self) -> float:

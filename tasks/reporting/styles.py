@@ -1,4 +1,4 @@
-"""One color, dash pattern and marker per system, the same in every figure."""
+"""One color, dash pattern and marker per method, the same in every figure."""
 
 from collections.abc import Iterable
 import dataclasses
@@ -13,7 +13,7 @@ _LONG_DASHES, _DASH_DOT_DOT = (0, (8, 2)), (0, (4, 1.5, 1, 1.5, 1, 1.5))
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-  """How to draw a system.
+  """How to draw a method.
 
   Attributes:
     color: A color of Okabe and Ito's palette, which readers with color blindness can distinguish.
@@ -40,24 +40,24 @@ _STYLES = {
     (('fedsmp_released', False),): Style('#009E73', _DASH_DOT_DOT, 'P'),
     (('public_only', False),): Style('#CC79A7', _LONG_DASHES, ''),
 }
-_BY_SYSTEM = {system: style for named, style in _STYLES.items() for system in named}
+_BY_METHOD = {method: style for named, style in _STYLES.items() for method in named}
 _OTHERS = (
     Style('#56B4E9', _SOLID, 'X'), Style('#B8A900', _DASHED, '*'), Style('#56B4E9', _DASH_DOT, 'h'),
 )
 
 
-def by_system(groups: Iterable[results.Group]) -> dict[Style, list[results.Group]]:
-  """Returns groups by their style, in the order of styles; systems of modules come last."""
+def by_method(groups: Iterable[results.Group]) -> dict[Style, list[results.Group]]:
+  """Returns groups by their style, in the order of styles; methods of modules come last."""
   found: dict[Style, list[results.Group]] = {style: [] for style in _STYLES.values()}
-  styles, spare = dict(_BY_SYSTEM), itertools.cycle(_OTHERS)
+  styles, spare = dict(_BY_METHOD), itertools.cycle(_OTHERS)
   for group in groups:
-    system = group.config['algorithm'], group.unscaled
-    if system not in styles:
-      styles[system] = next(spare)
-    found.setdefault(styles[system], []).append(group)
+    method = group.config['algorithm'], group.unscaled
+    if method not in styles:
+      styles[method] = next(spare)
+    found.setdefault(styles[method], []).append(group)
   return {style: members for style, members in found.items() if members}
 
 
 def of(algorithm: str, unscaled: bool = False) -> Style:
-  """Returns the style of a built-in system."""
-  return _BY_SYSTEM[algorithm, unscaled]
+  """Returns the style of a built-in method."""
+  return _BY_METHOD[algorithm, unscaled]

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from matplotlib import figure as mpl_figure
 
 from tasks import datasets
-from tasks import systems
-from tasks.cli import settings as settings_lib
+from tasks import methods
 from tasks.reporting import cells
 from tasks.reporting import paper
 from tasks.reporting import results
+from tasks.training import settings as settings_lib
 
 _ABOUT = (
     'Best: maximum test accuracy over the evaluated rounds (the paper: over all rounds), if'
@@ -79,7 +79,7 @@ def _own_settings(group: results.Group) -> list[str]:
   The defaults of modules that no flag of this command named are unknown, and so all are returned.
   """
   task, algorithm = group.config['task'], group.config['algorithm']
-  if task not in datasets.TASKS or algorithm not in systems.SYSTEMS:
+  if task not in datasets.TASKS or algorithm not in methods.METHODS:
     return group.differences(dict.fromkeys(group.config['flags']), (*results.NOT_COMPARED, 'task'))
   settings, *_ = settings_lib.parse([f'--task={task}', f'--algorithm={algorithm}'])
   return group.differences(settings_lib.identity(settings))

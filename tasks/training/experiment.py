@@ -17,12 +17,12 @@ from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
 from tasks import errors
-from tasks.cli import settings as settings_lib
 from tasks.datasets import checks
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 from tasks.models import split as split_lib
 from tasks.training import features
+from tasks.training import settings as settings_lib
 
 _Model = tff.learning.models.FunctionalModel
 _Weights = tff.learning.models.ModelWeights
@@ -118,7 +118,7 @@ class Experiment:
     num_classes = getattr(task_model, 'num_classes', None)
     checks.check_data(settings.task, data, task_model.input_spec, num_classes, task.padding)
     _check_public(settings, data)
-    sparsifier = settings.system.sparsifier(settings, data)
+    sparsifier = settings.method.sparsifier(settings, data)
     shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]
     num_kept = sparsifier.num_kept(sum(map(math.prod, shapes)))
     spec = _privacy_spec(settings, len(data.clients), num_kept, sigma)
@@ -136,7 +136,7 @@ class Experiment:
   def with_body(self, body: split_lib.FrozenBody) -> 'Experiment':
     """Returns the run on the features of a frozen body."""
     examples = features.of_data(self.data, body, self.task_model.input_spec[0])
-    sparsifier = self.settings.system.sparsifier(self.settings, examples)
+    sparsifier = self.settings.method.sparsifier(self.settings, examples)
     aggregator = fedsmp_tff.FedSmpFactory(
         sparsifier, self.aggregator.mechanism, extrapolate=self.aggregator.extrapolate
     )

@@ -16,14 +16,14 @@ from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import datasets
 from tasks import errors
-from tasks import systems
+from tasks import methods
 from tasks.cli import command
 from tasks.cli import options
-from tasks.cli import place as place_lib
-from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.models import initializers
 from tasks.training import run_directory
+from tasks.training import runtime_flags as runtime_flags_lib
+from tasks.training import settings as settings_lib
 from tasks.training import tables
 
 if typing.TYPE_CHECKING:
@@ -65,8 +65,8 @@ def recorded_flag(recorded: Mapping[str, Any], name: str) -> Any:
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-  methods = (systems.SYSTEMS[name].options for name in systems.NAMES)
-  tables = [settings_lib.RunSettings, *filter(None, methods)]
+  own = (methods.METHODS[name].options for name in methods.NAMES)
+  tables = [settings_lib.RunSettings, *filter(None, own)]
   return {
       name: option.default for table in tables for name, option in options.options_of(table).items()
   }
@@ -122,11 +122,11 @@ def accuracy_text(found: dict[str, Any], settings: settings_lib.RunSettings) -> 
   )
 
 
-def text(settings: settings_lib.RunSettings, place: place_lib.PlaceSettings) -> Optional[str]:
+def text(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.RuntimeSettings) -> Optional[str]:
   """Returns the results of the finished run in --output_dir; None if there is none to keep."""
-  if place.output_dir is None or place.overwrite:
+  if runtime_flags.output_dir is None or runtime_flags.overwrite:
     return None
-  path = pathlib.Path(place.output_dir)
+  path = pathlib.Path(runtime_flags.output_dir)
   if not (found := summary(path, settings)):
     return None
   lines = [

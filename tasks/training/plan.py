@@ -4,8 +4,8 @@ import textwrap
 
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
-from tasks.cli import settings as settings_lib
 from tasks.training import experiment as experiment_lib
+from tasks.training import settings as settings_lib
 
 _COLUMNS, _NAME_COLUMNS = 100, 14
 # Above this epsilon, an attacker's odds about a client may grow by a factor above 22,000.
@@ -76,7 +76,7 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
       experiment.settings, experiment.spec, datasets.TASKS[experiment.settings.task].defaults
   )
   k, r = experiment.round.num_kept, s.clients_per_round
-  mask = f'k = {k:,} (p = {k / experiment.round.dim:.4g}): {s.system.mask}'
+  mask = f'k = {k:,} (p = {k / experiment.round.dim:.4g}): {s.method.mask}'
   if s.mask_rounds > 1:
     mask += f'; a mask serves {s.mask_rounds} rounds'
   cohort = f'exactly {r} clients, without replacement'

@@ -16,11 +16,11 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import errors
 from tasks.cli import options
-from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import finished
 from tasks.training import run_directory
+from tasks.training import settings as settings_lib
 
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
 _REMEDY = 'Restore it from a backup, or start over with --overwrite'

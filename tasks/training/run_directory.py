@@ -24,8 +24,7 @@ from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
-# Environment variable with the descriptor of a lock file that the parent process has locked.
-LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'
+LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'  # Of a lock file that the parent has locked.
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 _OPTIONAL_INT = (int, type(None))
@@ -306,8 +305,7 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
       of these is damaged.
   """
   own, rows = pathlib.Path(run_dir) / LEDGER, {}
-  # Before the ledger, which a run writes first. A round that an interrupt ended has no row of
-  # metrics: only the summary counts it.
+  # Before the ledger, which a run writes first. Only the summary counts an interrupted round.
   for name, read in ((tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, _results)):
     with _counting(own.with_name(name)) as path:
       rows[path] = read(path)
@@ -332,7 +330,7 @@ def _results(path: pathlib.Path) -> list[dict[str, str]]:
 
 def _count(row: dict[str, str], default: str) -> int:
   """Returns how many rounds a row counts; raises ValueError if no run writes that."""
-  count = row.get('rounds_charged', default)  # Of every run with noise.
+  count = row.get('rounds_charged', default)
   if not re.fullmatch('[0-9]{1,18}', count):
     raise ValueError(f'rounds_charged: {library_errors.printable(count, 20)}')
   return int(count)

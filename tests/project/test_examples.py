@@ -114,7 +114,7 @@ def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fi
   monkeypatch.setattr(shakespeare, 'TASK', task)
   monkeypatch.setitem(datasets.TASKS, 'shakespeare', task)
   from tasks.training import experiment as experiment_lib
-  from tasks.training import public_model
+  from tasks.training import pretraining
 
   seeds = experiment_lib.make_seeds(1, None)
   split = task_lib.Split(seeds.partition, num_public=64)
@@ -131,7 +131,7 @@ def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fi
   before, *after = local_only.accuracies(1, ('--public_examples=64', '--clients_per_round=4'))
   model = task.build_model(shakespeare.Options(), initializers.INITIALIZERS['keras'](seeds.weights))
   schedule = task.pretraining.for_examples(64)
-  weights = public_model.train(model, schedule, whole.public, seeds.partition)
+  weights = pretraining.train(model, schedule, whole.public, seeds.partition)
   logits = model.predict_on_batch((weights.trainable, ()), own.test[0], training=False)
   right = np.argmax(logits, axis=-1) == 1
   # Whitened float16 features change the logits' last digits.

@@ -13,9 +13,14 @@ _NEVER = {
     'fedsmp_tff/privacy': ('fedsmp_tff.program', 'fedsmp_tff.runtime', 'tensorflow'),
     'fedsmp_tff/runtime': ('fedsmp_tff.mechanism', 'fedsmp_tff.privacy', 'fedsmp_tff.program'),
     'tasks': ('tests',),
+    'tasks/cli': tuple(
+        f'tasks.{name}' for name in ('datasets', 'experiments', 'methods', 'reporting', 'training')
+    ),
     'tasks/models': ('tasks.cli', 'tasks.datasets', 'tasks.reporting', 'tasks.training'),
-    'tasks/datasets': ('tasks.reporting', 'tasks.training'),
-    'tasks/systems': ('tasks.reporting', 'tasks.training'),
+    'tasks/datasets': ('tasks.methods', 'tasks.reporting', 'tasks.training'),
+    'tasks/methods': ('tasks.experiments', 'tasks.reporting', 'tasks.training'),
+    'tasks/training': ('tasks.experiments', 'tasks.reporting'),
+    'tasks/experiments': ('tasks.reporting',),
 }
 _MAX_MODULES, _MAX_LINES, _MAX_CODE = 12, 350, 60
 

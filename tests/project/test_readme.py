@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from docs.figures import draw
-from tasks.cli import settings
+from tasks.training import settings
 from tests.support import leaks
 
 _ROOT = pathlib.Path(__file__).parents[2]

@@ -100,7 +100,7 @@ def test_an_installed_copy_runs_the_commands_and_the_readmes_example(wheel, tmp_
   # Files of flags and grids have the names that they have in a clone.
   grid = run('-m', 'tasks.sweep', '--grid=tasks/experiments/paper/svhn.grid', '--seeds=1', '--print')
   assert f'--flagfile={site}/tasks/experiments/paper/svhn.flags ' in grid
-  program = 'import sys; from tasks.cli import settings; print(settings.parse(sys.argv[1:])[0].task)'
+  program = 'import sys; from tasks.training import settings; print(settings.parse(sys.argv[1:])[0].task)'
   for name in ('paper/svhn', 'tasks/experiments/paper/svhn.flags'):
     assert run('-c', program, f'--flagfile={name}') == 'svhn\n'
   readme = (_ROOT / 'README.md').read_text(encoding='utf-8')

@@ -12,9 +12,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedsmp_tff.runtime import local
-from tasks.cli import place as place_lib
 from tasks.training import evaluation
 from tasks.training import experiment as experiment_lib
+from tasks.training import runtime_flags as runtime_flags_lib
 
 # Settings that are in no graph, or are there as numbers of the mechanism.
 _NOT_IN_GRAPHS = frozenset([
@@ -27,7 +27,7 @@ _NOT_IN_GRAPHS = frozenset([
 def compiled_once():
   """Has runs in this process share their context, learning processes and measurements."""
   contexts, processes, measurements = {}, {}, {}
-  own_context, own_build = place_lib.context, evaluation.build
+  own_context, own_build = runtime_flags_lib.context, evaluation.build
   own_process = experiment_lib.Experiment.process
 
   @contextlib.contextmanager
@@ -59,7 +59,7 @@ def compiled_once():
     return measurements[key]
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(place_lib, 'context', context)
+    patch.setattr(runtime_flags_lib, 'context', context)
     patch.setattr(experiment_lib.Experiment, 'process', process)
     patch.setattr(evaluation, 'build', build)
     yield

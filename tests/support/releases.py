@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff import state as state_lib
 
 SHAPES = [(4,), (2, 3)]
 DIM = 10

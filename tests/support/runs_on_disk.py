@@ -4,8 +4,8 @@ import csv
 import json
 import pathlib
 
-from tasks.cli import grids
-from tasks.cli import settings as settings_lib
+from tasks.experiments import grids
+from tasks.training import settings as settings_lib
 
 _DIM = 1_663_370
 _PAPER = pathlib.Path(settings_lib.__file__).parents[1] / 'experiments/paper/fashion_mnist.flags'

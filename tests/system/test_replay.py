@@ -15,9 +15,9 @@ import tensorflow_federated as tff
 
 import fedsmp_tff
 from fedsmp_tff import randomness
+from fedsmp_tff import state as state_lib
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import round as round_lib
-from fedsmp_tff.mechanism import state as state_lib
 from tests.support import linear_runs
 from tests.support import processes
 from tests.support import tiny_models

@@ -15,7 +15,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
 from tasks import errors
-from tasks.training import run_search
+from tasks.experiments import run_search
 from tests.support import commands
 from tests.support import malformed_ledgers
 from tests.support import runs_on_disk

@@ -5,9 +5,9 @@ import re
 import pytest
 import tensorflow as tf
 
+from fedsmp_tff import state as state_lib
 from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.mechanism import round as round_lib
-from fedsmp_tff.mechanism import state as state_lib
 from tasks import audit
 from tests.support import commands
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tasks import datasets
+from tasks import methods
 from tasks import report
-from tasks import systems
 from tests.support import commands
 from tests.support import runs_on_disk
 
@@ -188,10 +188,10 @@ class TestExecution:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / 'strangers.py').write_text(
-        'import dataclasses\nimport pathlib\nfrom tasks import datasets\nfrom tasks import systems\n'
+        'import dataclasses\nimport pathlib\nfrom tasks import datasets\nfrom tasks import methods\n'
         'pathlib.Path("ran").touch()\n'
         'TASK = dataclasses.replace(datasets.TASKS["svhn"], name="own", title="The own task")\n'
-        'SYSTEM = dataclasses.replace(systems.SYSTEMS["fedavg"], name="own", title="The method")\n'
+        'METHOD = dataclasses.replace(methods.METHODS["fedavg"], name="own", title="The method")\n'
     )
     path = runs('a', [0.1, 0.2], algorithm='fedavg', clients_per_round=50) / 'config.json'
     config = json.loads(path.read_text())
@@ -204,7 +204,7 @@ class TestExecution:
     assert 'clients_per_round = 50' in row['with'] and 'batch_size = ' in row['with']
     assert cells['List of runs'][0]['method'] == 'strangers'
     assert '![strangers: accuracy over rounds and uplink](strangers_rounds.png)' in text
-    for registry, item in ((datasets.TASKS, 'svhn'), (systems.SYSTEMS, 'fedavg')):
+    for registry, item in ((datasets.TASKS, 'svhn'), (methods.METHODS, 'fedavg')):
       monkeypatch.setitem(registry, 'strangers', registry[item])  # Removed at the end.
       monkeypatch.delitem(registry, 'strangers')
     cells, text = _report(tmp_path, '--task=strangers', '--algorithm=strangers')

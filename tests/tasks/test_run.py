@@ -19,7 +19,7 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import account
 from tasks import errors
-from tasks import systems
+from tasks import methods
 from tasks.datasets import task as task_lib
 from tests.support import commands
 from tests.support import waiting
@@ -41,7 +41,7 @@ class TestExecution:
 
   # Without rounds: tests/tasks/training/test_warm_start.py.
   @pytest.mark.parametrize(
-      'algorithm', [name for name in systems.NAMES if not systems.SYSTEMS[name].fixed]
+      'algorithm', [name for name in methods.NAMES if not methods.METHODS[name].fixed]
   )
   def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
@@ -49,7 +49,7 @@ class TestExecution:
     assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
     captured = capsys.readouterr()
     printed = ' '.join(captured.out.split())
-    private = systems.SYSTEMS[algorithm].private
+    private = methods.METHODS[algorithm].private
     assert ('NO PRIVACY' in printed) == (not private)
     assert 'CAN REMOVE IT' not in printed and 'simulated' not in captured.err
     # Once with its assumptions, and what was spent at the end.

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tasks.cli import settings
+from tasks.training import settings
 from tests.support import commands
 
 _FLAG = re.compile(r'^  --(?:\[no\])?(\w+):', re.MULTILINE)

@@ -13,9 +13,9 @@ import pytest
 from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import account
 from tasks import sweep
-from tasks.cli import grids
-from tasks.cli import settings as settings_lib
+from tasks.experiments import grids
 from tasks.training import run_directory
+from tasks.training import settings as settings_lib
 from tests.support import commands
 from tests.support import waiting
 

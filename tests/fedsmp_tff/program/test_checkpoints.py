@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from fedsmp_tff.mechanism import state as state_lib
+from fedsmp_tff import state as state_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 
 _WEIGHTS = np.arange(4, 9, dtype=np.float32)  # Of `_state(4, value=4)`.

@@ -6,8 +6,8 @@ import pathlib
 import pytest
 
 from tasks.cli import experiment_files
-from tasks.cli import grids
-from tasks.cli import settings
+from tasks.experiments import grids
+from tasks.training import settings
 
 _BUILT_IN = pathlib.Path(settings.__file__).parents[1] / 'experiments/paper/svhn.flags'
 
@@ -50,9 +50,9 @@ def test_a_built_in_grid_has_names():
 def test_a_tilde_is_the_home_directory(tmp_path):
   (tmp_path / 'home' / 'my.flags').write_text('--task=emnist\n--output_dir=~/runs\n')
   (tmp_path / 'home' / 'my.grid').write_text('--flagfile=~/my.flags\n')
-  _, place = settings.parse(['--flagfile=~/my.flags', '--data_dir=~/data'])
+  _, runtime_flags = settings.parse(['--flagfile=~/my.flags', '--data_dir=~/data'])
   home = os.environ['HOME']
-  assert (place.output_dir, place.data_dir) == (f'{home}/runs', f'{home}/data')
+  assert (runtime_flags.output_dir, runtime_flags.data_dir) == (f'{home}/runs', f'{home}/data')
   [[cell]] = grids.read('~/my.grid')
   assert cell.flags == (f'--flagfile={home}/my.flags',)
 

@@ -7,9 +7,9 @@ import pytest
 import tensorflow_federated as tff
 
 from tasks import errors
-from tasks import systems
+from tasks import methods
 from tasks.cli import plugins
-from tasks.systems import system
+from tasks.methods import method
 
 
 def no_manager():
@@ -20,30 +20,30 @@ class TestFind:
 
   @pytest.fixture
   def known(self):
-    return {name: systems.SYSTEMS[name] for name in ('dp_fedavg', 'fedsmp_randk')}
+    return {name: methods.METHODS[name] for name in ('dp_fedavg', 'fedsmp_randk')}
 
   def _find(self, name, known):
-    return plugins.find('algorithm', name, known, 'SYSTEM', system.System)
+    return plugins.find('algorithm', name, known, 'METHOD', method.Method)
 
   def test_a_flag_names_a_built_in_plug_in_or_a_module(self, known, monkeypatch):
-    assert self._find('dp_fedavg', known) is systems.SYSTEMS['dp_fedavg']
+    assert self._find('dp_fedavg', known) is methods.METHODS['dp_fedavg']
     module = types.ModuleType('somebodys')
-    module.SYSTEM = systems.SYSTEMS['fedavg']
+    module.METHOD = methods.METHODS['fedavg']
     monkeypatch.setitem(sys.modules, 'somebodys', module)
     assert plugins.title('somebodys', known) == 'somebodys'  # Names in files import nothing.
-    assert self._find('somebodys', known) is known['somebodys'] is module.SYSTEM
-    assert plugins.title('somebodys', known) == module.SYSTEM.title
+    assert self._find('somebodys', known) is known['somebodys'] is module.METHOD
+    assert plugins.title('somebodys', known) == module.METHOD.title
     assert list(known) == ['dp_fedavg', 'fedsmp_randk', 'somebodys']
 
   @pytest.mark.parametrize('name, reason', [
       ('shakespear', "No module named 'shakespear'"),
-      ('json', "module 'json' has no attribute 'SYSTEM'"),
-      ('tests.support.wrong_plugin', 'its SYSTEM is not a tasks.systems.system.System'),
+      ('json', "module 'json' has no attribute 'METHOD'"),
+      ('tests.support.wrong_plugin', 'its METHOD is not a tasks.methods.method.Method'),
       ('..', 'invalid format'),
   ])
   def test_a_name_without_plug_in_is_refused(self, known, name, reason, monkeypatch):
     module = types.ModuleType('tests.support.wrong_plugin')
-    module.SYSTEM = 3
+    module.METHOD = 3
     monkeypatch.setitem(sys.modules, 'tests.support.wrong_plugin', module)
     with pytest.raises(
         errors.InputError,

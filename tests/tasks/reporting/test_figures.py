@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tasks.cli import grids
+from tasks.experiments import grids
 from tasks.reporting import canvas
 from tasks.reporting import figures
 from tasks.reporting import results
@@ -67,7 +67,7 @@ class TestComputation:
     ]
     assert figure.get_suptitle() == 'Fashion-MNIST images, CNN: accuracy over rounds and uplink'
     assert _note(figure) == (
-        "3 of 3 configurations: of each system the paper's or the best; rounds: 1 to 2; seeds per"
+        "3 of 3 configurations: of each method the paper's or the best; rounds: 1 to 2; seeds per"
         ' configuration: 1 to 2; accuracy on the test set; sigma: 1.4; epsilon (simulated): 0.1;'
         ' bands and bars: one stddev over seeds'
     )
@@ -124,9 +124,9 @@ class TestComputation:
         'Fed-SMP top-k, p = 0.005: 50.0 %', 'Fed-SMP rand-k, p = 0.2: 30.0 %',
         'Fed-SMP rand-k, unscaled, p = 0.4: 10.0 %',
     ]
-    systems = [line for line in axes.lines if line.get_marker() != 'None']
-    assert len({line.get_color() for line in systems}) == len(systems) == 3
-    assert len({line.get_linestyle() for line in systems}) == 3  # In grey print too.
+    methods = [line for line in axes.lines if line.get_marker() != 'None']
+    assert len({line.get_color() for line in methods}) == len(methods) == 3
+    assert len({line.get_linestyle() for line in methods}) == 3  # In grey print too.
     validated = make(*(run | dict(validation_examples=50) for run in runs))['rounds'].axes[0]
     assert "the paper's target: 72 %" not in _labels(validated)
 

@@ -27,7 +27,7 @@ def _make(output, *runs):
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
-  """Real runs: two seeds of one system, an unfinished one, and one without privacy."""
+  """Real runs: two seeds of one method, an unfinished one, and one without privacy."""
   path, data_dir = tmp_path_factory.mktemp('runs'), tmp_path_factory.mktemp('data')
   small_data.write_fashion_mnist(data_dir)
   for name, *flags in (

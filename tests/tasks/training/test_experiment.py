@@ -11,10 +11,10 @@ import tensorflow_federated as tff
 import fedsmp_tff
 from tasks import datasets
 from tasks import errors
-from tasks.cli import settings
 from tasks.datasets import task as task_lib
 from tasks.training import experiment
 from tasks.training import plan
+from tasks.training import settings
 from tests.support import commands
 from tests.support import tiny_models
 from tests.support import tiny_task
@@ -70,7 +70,7 @@ class TestComputation:
         public = (np.zeros([9, 2]), np.zeros(9))
 
       s = _settings(*arguments)
-      return s.system.sparsifier(s, data)
+      return s.method.sparsifier(s, data)
 
     assert sparsifier('--algorithm=fedsmp_released', '--p=0.25') == fedsmp_tff.ReleasedTopK(0.25)
     assert sparsifier('--algorithm=fedsmp_randk', '--p=0.25', '--mask_rounds=3') == (

@@ -11,9 +11,9 @@ from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
 from tasks import errors
-from tasks.cli import settings as settings_lib
 from tasks.reporting import results
 from tasks.training import reporters
+from tasks.training import settings as settings_lib
 from tests.support import commands
 
 # Test images of a sample, and of the test set.

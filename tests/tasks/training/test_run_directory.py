@@ -183,6 +183,6 @@ class TestSomebodysFiles:
 
 
 def _settings(command):
-  from tasks.cli import settings  # pylint: disable=g-import-not-at-top
+  from tasks.training import settings  # pylint: disable=g-import-not-at-top
 
   return settings.parse(command[1:])[0]

@@ -19,7 +19,7 @@ from typing import Any, Optional
 
 from tasks import errors
 from tasks.cli import experiment_files
-from tasks.cli import settings as settings_lib
+from tasks.training import settings as settings_lib
 
 _ALL = 'all'
 _UNSAFE = re.compile(r'[^A-Za-z0-9_.,=+-]')
@@ -61,7 +61,7 @@ class Cell:
         and name.lstrip('-') not in settings_lib.MAY_CHANGE
     )
     name = _UNSAFE.sub('_', '-'.join([*first, *rest]))
-    if len(name) > _MAX_NAME:  # File systems take 255 bytes.
+    if len(name) > _MAX_NAME:  # File methods take 255 bytes.
       digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
       name = f'{name[:_MAX_NAME]}-{digest}'
     return name
@@ -69,9 +69,9 @@ class Cell:
   @functools.cached_property
   def settings(self) -> settings_lib.RunSettings:
     """The settings that the flags make; raises `InputError` if a flag is wrong."""
-    settings, place = settings_lib.parse(self.flags)
+    settings, runtime_flags = settings_lib.parse(self.flags)
     for name in ('dry_run', 'output_dir', 'overwrite'):
-      if getattr(place, name):
+      if getattr(runtime_flags, name):
         raise errors.InputError(
             f'--{name} is not a flag of a grid: its runs write results to directories of their own,'
             ' once. Remove the flag; `tasks.sweep --print` lists commands to run by hand.'

@@ -3,7 +3,7 @@
 import pytest
 
 from tasks import errors
-from tasks.cli import grids
+from tasks.experiments import grids
 
 _LINES = """
 # A comment.

@@ -11,13 +11,13 @@ from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from tasks import datasets
 from tasks import errors
-from tasks import systems
+from tasks import methods
 from tasks.cli import command
 from tasks.cli import options
-from tasks.cli import place as place_lib
 from tasks.cli import plugins
+from tasks.methods import method as method_lib
 from tasks.models import initializers
-from tasks.systems import system as system_lib
+from tasks.training import runtime_flags as runtime_flags_lib
 
 # Values of --warm_start, --trainable, --server_optimizer and --server_learning_rate_schedule.
 NONE, PUBLIC = 'none', 'public'
@@ -27,23 +27,23 @@ CONSTANT, LINEAR = 'constant', 'linear_decay'
 TRAINING = 'Training'  # The group of options that have an effect in rounds alone.
 
 _EVALUATIONS = 20
-_REGISTRIES = {'task': datasets.TASKS, 'algorithm': systems.SYSTEMS}
-_FINDERS = {'task': datasets.find, 'algorithm': systems.find}
+_REGISTRIES = {'task': datasets.TASKS, 'algorithm': methods.METHODS}
+_FINDERS = {'task': datasets.find, 'algorithm': methods.find}
 _option = options.option
 _prefix = '{0.name}_'.format  # Of a task's own flags.
 
 
-def _when_system(predicate: Callable[[system_lib.System], bool]) -> options.Condition:
-  built_in = [name for name in systems.NAMES if predicate(systems.SYSTEMS[name])]
+def _when_system(predicate: Callable[[method_lib.Method], bool]) -> options.Condition:
+  built_in = [name for name in methods.NAMES if predicate(methods.METHODS[name])]
   return options.Condition(
       options.when('algorithm', *built_in).text,
-      lambda values: predicate(systems.SYSTEMS[values['algorithm']]),
+      lambda values: predicate(methods.METHODS[values['algorithm']]),
   )
 
 
-_MASKED = _when_system(lambda system: system.masked)
-_PRIVATE = _when_system(lambda system: system.private)
-_NEEDS_PUBLIC = _when_system(lambda system: system.needs_public)
+_MASKED = _when_system(lambda method: method.masked)
+_PRIVATE = _when_system(lambda method: method.private)
+_NEEDS_PUBLIC = _when_system(lambda method: method.needs_public)
 _WITH_PUBLIC = options.Condition(
     f'{_NEEDS_PUBLIC.text}, or --warm_start={PUBLIC}',
     lambda values: _NEEDS_PUBLIC.met(values) or values['warm_start'] == PUBLIC,
@@ -75,7 +75,7 @@ class RunSettings:
 
   Attributes:
     task_options: An instance of `Task.options`; None if the task has none.
-    system_options: An instance of `System.options`; None if the system has none.
+    system_options: An instance of `Method.options`; None if the method has none.
   """
 
   task: str = _option(
@@ -86,11 +86,11 @@ class RunSettings:
   )
   algorithm: str = _option(
       'fedsmp_topk',
-      f'<{" | ".join(systems.NAMES)} | MODULE>: Training method. fedsmp_*: k selected'
+      f'<{" | ".join(methods.NAMES)} | MODULE>: Training method. fedsmp_*: k selected'
       ' coordinates, with clipping and noise. dp_fedavg: all coordinates, with clipping and noise.'
       ' fedavg*: no privacy. Not in the paper: fedsmp_released selects the top k of past releases,'
       ' without public data; public_only is the pre-trained model, with --rounds=0. MODULE: a'
-      ' Python module with a SYSTEM (docs/extending.md).',
+      ' Python module with a METHOD (docs/extending.md).',
       **_RUN,
   )
   trainable: str = _task_option(
@@ -234,12 +234,12 @@ class RunSettings:
   system_options: Any = None
 
   @property
-  def system(self) -> system_lib.System:
-    """The system."""
-    return systems.SYSTEMS[self.algorithm]
+  def method(self) -> method_lib.Method:
+    """The method."""
+    return methods.METHODS[self.algorithm]
 
 
-_TABLES = (RunSettings, place_lib.PlaceSettings)
+_TABLES = (RunSettings, runtime_flags_lib.RuntimeSettings)
 # Flags that may change when a run resumes.
 MAY_CHANGE = frozenset([
     'epsilon_budget', *(name for table in _TABLES[1:] for name in options.options_of(table))
@@ -247,14 +247,14 @@ MAY_CHANGE = frozenset([
 
 
 def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
-  """Returns the options of tasks and systems: condition, prefix of the flags, dataclass.
+  """Returns the options of tasks and methods: condition, prefix of the flags, dataclass.
 
   Modules that are not `chosen` are left out: two may have options of one name.
   """
   names: dict[tuple[str, str, type], list[str]] = {}
   for flag, registry in _REGISTRIES.items():
     for name, plugin in registry.items():
-      if plugin.options is not None and name in (*datasets.NAMES, *systems.NAMES, *chosen):
+      if plugin.options is not None and name in (*datasets.NAMES, *methods.NAMES, *chosen):
         prefix = _prefix(plugin) if flag == 'task' else ''
         names.setdefault((flag, prefix, plugin.options), []).append(plugin.name)
   return [(options.when(key[0], *named).text, *key[1:]) for key, named in names.items()]
@@ -281,7 +281,7 @@ def new_flags(*tables: type, chosen: Collection[str] = ()) -> flags.FlagValues:
 
 def parse(
     arguments: Sequence[str], *tables: type, program: str = 'python -m tasks.run'
-) -> tuple[RunSettings, place_lib.PlaceSettings, *tuple[Any, ...]]:
+) -> tuple[RunSettings, runtime_flags_lib.RuntimeSettings, *tuple[Any, ...]]:
   """Parses the flags of a run; the result depends on the arguments alone.
 
   Args:
@@ -298,8 +298,8 @@ def parse(
   if parsed['task'].value is None:
     names = ', '.join(datasets.NAMES)
     raise errors.InputError(f'--task is not set. Set it to one of {names}, or to a module.')
-  task, system = (registry[parsed[flag].value] for flag, registry in _REGISTRIES.items())
-  for name, value in system.fixed.items():
+  task, method = (registry[parsed[flag].value] for flag, registry in _REGISTRIES.items())
+  for name, value in method.fixed.items():
     if parsed[name].present and parsed[name].value != value:
       raise errors.InputError(
           f'{options.flag_of(name, parsed[name].value)} has no effect, because'
@@ -311,7 +311,7 @@ def parse(
   for condition, prefix, table in _plugin_tables((settings.task, settings.algorithm)):
     if (prefix, table) == (_prefix(task), task.options):
       own['task_options'] = options.make(table, parsed, prefix)
-    elif (prefix, table) == ('', system.options):
+    elif (prefix, table) == ('', method.options):
       own['system_options'] = options.make(table, parsed)
     else:
       for name in (prefix + name for name in options.options_of(table)):

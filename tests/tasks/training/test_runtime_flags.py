@@ -8,11 +8,11 @@ import pytest
 _PROGRAM = """
 import os, sys
 import psutil
-from tasks.cli import place
+from tasks.training import runtime_flags
 def kill(processes):
   for process in processes:
     process.kill()
-with place._watched():
+with runtime_flags._watched():
   while len(psutil.Process().children(recursive=True)) < 2:  # The shell and its child.
     pass
   os.write(1, b'begun')

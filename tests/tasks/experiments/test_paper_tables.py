@@ -9,9 +9,9 @@ from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import sampling
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks import datasets
-from tasks.cli import grids
-from tasks.cli import paper_tables
-from tasks.cli import settings
+from tasks.experiments import grids
+from tasks.experiments import paper_tables
+from tasks.training import settings
 
 _PAPER = pathlib.Path(settings.__file__).parents[1] / 'experiments' / 'paper'
 
@@ -67,13 +67,13 @@ class TestComputation:
       for algorithm, p in target.p.items():
         of_mask = [row for row in rows if row.algorithm == algorithm]
         assert max(of_mask, key=lambda row: row.accuracy).p == p
-      # A target is one that every system of the figure reaches in the paper.
+      # A target is one that every method of the figure reaches in the paper.
       assert target.savings.keys() == target.p.keys()
       drawn = [row for row in rows if target.p.get(row.algorithm, 1.0) == row.p]
       assert len(drawn) == 4 and min(row.accuracy for row in drawn) > target.accuracy
 
   def test_a_module_or_a_task_of_ones_own_has_no_setting_of_the_paper(self):
-    assert paper_tables.identity('fashion_mnist', 'strangers.system') is None
+    assert paper_tables.identity('fashion_mnist', 'strangers.method') is None
     assert paper_tables.identity('strangers.task', 'dp_fedavg') is None
     for row in paper_tables.rows():
       identity = paper_tables.identity(row.task, row.algorithm)

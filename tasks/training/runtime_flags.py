@@ -22,7 +22,7 @@ _ENDED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class PlaceSettings:
+class RuntimeSettings:
   """Sets the location of the data, the runtime, and the directory of a run's files."""
 
   data_dir: Optional[str] = options.option(
@@ -79,7 +79,7 @@ class PlaceSettings:
 
 
 @contextlib.contextmanager
-def context(settings: PlaceSettings) -> Iterator[None]:
+def context(settings: RuntimeSettings) -> Iterator[None]:
   """Runs the computations of its block where the settings say; raises `InputError` if it can't."""
   from fedsmp_tff import runtime  # pylint: disable=g-import-not-at-top
 

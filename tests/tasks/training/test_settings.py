@@ -9,10 +9,10 @@ import pytest
 
 from tasks import datasets
 from tasks import errors
-from tasks import systems
+from tasks import methods
 from tasks.cli import options
-from tasks.cli import place
-from tasks.cli import settings
+from tasks.training import runtime_flags
+from tasks.training import settings
 
 
 def _settings(*arguments):
@@ -32,7 +32,7 @@ class TestParse:
         assert getattr(found, field.name) == getattr(defaults, field.name)
     # They protect the clients in the data.
     assert found.sampling == 'poisson' and found.epsilon <= 8 and found.noise_multiplier is None
-    assert where == place.PlaceSettings()
+    assert where == runtime_flags.RuntimeSettings()
 
   def test_two_modules_may_have_options_of_one_name(self, monkeypatch):
     for name in ('first', 'second'):
@@ -55,7 +55,7 @@ class TestParse:
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
 
   def test_a_system_fixes_flags_also_of_files(self, tmp_path):
-    fixed = systems.SYSTEMS['public_only'].fixed
+    fixed = methods.METHODS['public_only'].fixed
     (tmp_path / 'file').write_text('--rounds=5\n--warm_start=none\n--trainable=head\n')
     found = _settings(f'--flagfile={tmp_path}/file', '--algorithm=public_only', '--rounds=0')
     assert {name: getattr(found, name) for name in fixed} == fixed
@@ -77,8 +77,8 @@ class TestParse:
 
   def test_an_option_of_a_plug_in_that_exists_already(self, monkeypatch):
     module = types.ModuleType('somebodys')
-    module.SYSTEM = dataclasses.replace(
-        systems.SYSTEMS['fedsmp_randk'], name='somebodys', options=place.PlaceSettings
+    module.METHOD = dataclasses.replace(
+        methods.METHODS['fedsmp_randk'], name='somebodys', options=runtime_flags.RuntimeSettings
     )
     monkeypatch.setitem(sys.modules, 'somebodys', module)
     with pytest.raises(errors.InputError, match="flag exists: The flag '.*Rename the option") as e:

@@ -18,12 +18,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import errors
-from tasks.cli import settings as settings_lib
 from tasks.datasets import task as task_lib
 from tasks.models import split
 from tasks.training import experiment as experiment_lib
 from tasks.training import features
 from tasks.training import run_directory
+from tasks.training import settings as settings_lib
 
 # A constant, so that the weights do not depend on the number of CPU cores.
 _HALVES = 2

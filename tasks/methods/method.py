@@ -1,4 +1,4 @@
-"""Defines a system: a training method, as --algorithm names it."""
+"""Defines a method: a training method, as --algorithm names it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.datasets import task as task_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class System:
+class Method:
   """A training method: all facts that commands use.
 
   Attributes:

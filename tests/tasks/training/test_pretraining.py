@@ -5,7 +5,7 @@ import pytest
 
 from tasks import errors
 from tasks.datasets import task as task_lib
-from tasks.training import public_model
+from tasks.training import pretraining
 from tests.support import tiny_models
 
 _CLASSES, _FEATURES = 3, 4
@@ -60,7 +60,7 @@ class TestTrain:
     model, (x, y) = tiny_models.softmax_regression(_FEATURES, _CLASSES), _examples(50)
     schedule = task_lib.Pretraining(3, 0.05, 16, decay, temperature=1.3)
     reports = []
-    weights = public_model.train(model, schedule, (5 * x, y), 7, lambda *r: reports.append(r))
+    weights = pretraining.train(model, schedule, (5 * x, y), 7, lambda *r: reports.append(r))
     expected = _numpy_training(model.initial_weights[0], 5 * x, y, schedule, 7)
     for array, expected_array in zip(weights.trainable, expected):
       np.testing.assert_allclose(array, expected_array, atol=2e-5)
@@ -71,4 +71,4 @@ class TestTrain:
     x, y = _examples(40)
     with pytest.raises(errors.RunError, match='loss on the public examples is nan in epoch 1'):
       model = tiny_models.softmax_regression(_FEATURES, _CLASSES)
-      public_model.train(model, task_lib.Pretraining(), (x * np.nan, y), 1)
+      pretraining.train(model, task_lib.Pretraining(), (x * np.nan, y), 1)

@@ -7,8 +7,8 @@ import math
 import pathlib
 from typing import Any, Optional
 
-from tasks import systems
-from tasks.cli import settings as settings_lib
+from tasks import methods
+from tasks.training import settings as settings_lib
 
 _DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper'
 _TASKS = ('Fashion-MNIST', 'SVHN', 'Shakespeare')
@@ -23,11 +23,11 @@ _P_TOLERANCE, _SIGMA_TOLERANCE = 0.02, 0.06
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-  """What section 5 claims on the uplink that an accuracy costs, for the systems of Figure 2.
+  """What section 5 claims on the uplink that an accuracy costs, for the methods of Figure 2.
 
   Attributes:
     accuracy: The test accuracy to reach, percent.
-    p: The compression ratio of each masked system in Figure 2, by `--algorithm`.
+    p: The compression ratio of each masked method in Figure 2, by `--algorithm`.
     savings: The uplink that each of them saves until then, percent of DP-FedAvg's.
   """
 
@@ -121,7 +121,7 @@ def identity(task: str, algorithm: str) -> Optional[dict[str, Any]]:
     None if there is no such setting: for tasks that are not the paper's, and for modules, which
     are not imported.
   """
-  if algorithm not in systems.NAMES or not (_DIRECTORY / f'{task}.flags').exists():
+  if algorithm not in methods.NAMES or not (_DIRECTORY / f'{task}.flags').exists():
     return None
   return settings_lib.identity(settings_lib.parse(_flags(task, algorithm))[0])
 

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from tasks.datasets import showing
+from tasks.datasets import confusion_matrix
 
 
 def test_rows_of_a_confusion_matrix_are_true_classes():
@@ -17,7 +17,7 @@ def test_rows_of_a_confusion_matrix_are_true_classes():
   y = np.repeat(np.arange(2, dtype=np.int32), 600)
   x = np.eye(3, dtype=np.float32)[y]
   x[900:] = [0, 0, 1]
-  text = showing.confusion_table(('cat', 'dog', 'cow'))(model, (x, y))
+  text = confusion_matrix.confusion_table(('cat', 'dog', 'cow'))(model, (x, y))
   assert text.splitlines()[1:] == [
       '           0   1   2', '  0 cat    0 100   0', '  1 dog   50  50   0',
       '  2 cow    0   0   0',
