@@ -52,7 +52,7 @@ class TestFind:
       self._find(name, known)
     assert '\n' not in str(error.value)
 
-  def test_a_name_that_is_close_is_suggested(self, known):
+  def test_a_close_name_is_suggested(self, known):
     with pytest.raises(errors.InputError, match=r'\. Did you mean fedsmp_randk\?$'):
       self._find('fedsmp_rand', known)
 
@@ -64,6 +64,6 @@ class TestCall:
       (f'{__name__}:no_manager', 'returned int, which is not a ReleaseManager'),
       ('', "can't be imported ."),
   ])
-  def test_what_is_none(self, name, sentence):
+  def test_a_wrong_function_is_refused(self, name, sentence):
     with pytest.raises(errors.InputError, match=f'^--release_manager={name} {sentence}'):
       plugins.call('release_manager', name, tff.program.ReleaseManager)

@@ -23,7 +23,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('number, status', [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
+def test_a_signal_before_round_0_ends_the_run_soon(
     data_dir, tmp_path, number, status
 ):
   out = tmp_path / 'a'

@@ -58,7 +58,7 @@ def test_public_only_has_no_rounds_and_no_clients(public, data_dir, tmp_path, ca
     ('--algorithm=fedavg',), ('--algorithm=fedsmp_topk', '--public_examples=20'),
     ('--algorithm=dp_fedavg', *_HEAD),
 ])
-def test_no_rounds_of_any_method_measure_the_first_row_of_its_run(
+def test_zero_rounds_measure_the_first_row_of_a_run(
     flags, data_dir, tmp_path, capsys
 ):
   none, some = tmp_path / 'none', tmp_path / 'some'
