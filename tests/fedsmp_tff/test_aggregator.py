@@ -14,7 +14,7 @@ from tests.support import processes
 
 class TestComputation:
 
-  def test_types_and_that_only_integers_leave_a_client_through_a_secure_sum(self):
+  def test_gaussian_noise_sends_one_secure_sum_of_integers(self):
     process = processes.factory(
         sparsifiers.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0
     ).create(one_round.VECTOR)
@@ -35,14 +35,14 @@ class TestComputation:
     assert len(secure) == 1
     tff.test.assert_types_equivalent(secure[0], report)
 
-  def test_refuses_other_sparsifiers_and_too_many_coordinates(self):
+  def test_bad_sparsifiers_are_refused(self):
     with pytest.raises(TypeError, match='Sparsifier'):
       processes.factory(0.5, 3)
     factory = processes.factory(sparsifiers.RandK(num=one_round.DIM + 1), 3)
     with pytest.raises(ValueError, match=f'at most.*{one_round.DIM}'):
       factory.create(one_round.VECTOR)
 
-  def test_integers_modulo_2_to_the_b_are_all_that_leaves(self):
+  def test_integer_noise_sends_integers_modulo_2_to_the_b(self):
     factory = processes.factory(
         sparsifiers.RandK(num=5), 3, clipping_norm=1.0, noise_multiplier=1.0,
         noise='discrete_gaussian', bits=12,

@@ -58,7 +58,7 @@ class TestCohort:
       (dataset,) = fedsmp_tff.cohort([ids.index('a')], _client_data(ids))
       assert _labels(dataset) == [number] * (number + 1)
 
-  def test_what_is_kept_is_bounded(self):
+  def test_kept_datasets_are_bounded(self):
     for _ in range(3 * cohorts._MAX_KEPT):
       fedsmp_tff.cohort([0, -_NUM - 1], _client_data())
     assert cohorts._kept_clients.cache_info().currsize == cohorts._MAX_KEPT
@@ -101,6 +101,6 @@ class TestCohort:
         'data of 3', 'data of -9'
     ]
 
-  def test_other_data_are_refused(self):
+  def test_a_single_dataset_is_refused(self):
     with pytest.raises(TypeError, match='a list with the dataset of each client.*Found _RangeDataset'):
       fedsmp_tff.cohort([0], tf.data.Dataset.range(3))

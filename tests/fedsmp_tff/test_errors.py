@@ -19,7 +19,7 @@ def _exhausted():
     (KeyError(), 'KeyError'),
     (_exhausted(), '/x; full'),
 ])
-def test_one_line(error, text):
+def test_reason_is_one_line(error, text):
   assert errors.reason(error) == text
 
 
@@ -40,7 +40,7 @@ def test_a_field_of_another_type_is_refused(value, kinds):
     errors.check_fields({'a': value}, {'a': kinds})
 
 
-def test_a_field_that_is_missing_is_refused_and_others_are_not_read():
+def test_a_missing_field_is_refused_and_others_are_ignored():
   errors.check_fields({'a': 2**63 - 1, 'b': -1.5, 'c': object()}, {'a': (int,), 'b': (int, float)})
   with pytest.raises(ValueError, match='`a` must be of type str. Found nothing'):
     errors.check_fields({}, {'a': (str,)})
@@ -49,7 +49,7 @@ def test_a_field_that_is_missing_is_refused_and_others_are_not_read():
 
 
 @pytest.mark.parametrize('in_graph', [False, True])
-def test_a_tensor_after_a_check_needs_its_condition(in_graph):
+def test_after_check_fails_unless_the_condition_holds(in_graph):
   def positive(x):
     return errors.after_check(x > 0, f'{1} of [it].', x)
 
@@ -67,5 +67,5 @@ def test_a_tensor_after_a_check_needs_its_condition(in_graph):
     ('assertion failed: [Too few.]', 'Too few.'),
     ('Incompatible shapes: [3] vs. [2]', None),
 ])
-def test_the_sentence_of_a_failed_check(text, sentence):
+def test_failed_check_returns_the_sentence(text, sentence):
   assert errors.failed_check(tf.errors.InvalidArgumentError(None, None, text)) == sentence

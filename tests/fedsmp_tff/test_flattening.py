@@ -17,7 +17,7 @@ _TYPE = tff.to_type(collections.OrderedDict(b=(np.float32, [2, 2]), a=(np.float3
 
 class TestFlattener:
 
-  def test_keeps_the_order_of_the_type(self):
+  def test_flatten_keeps_the_order_of_the_type(self):
     flattener = flattening.Flattener(_TYPE)
     assert (flattener.shapes, flattener.dim) == ([(2, 2), (3,)], 7)
     np.testing.assert_array_equal(flattener.flatten(_VALUE), np.arange(7, dtype=np.float32))
@@ -25,7 +25,7 @@ class TestFlattener:
   @pytest.mark.parametrize('value', [
       _VALUE, np.float32(0.25), (np.full(2, 0.5, np.float32), [np.float32(1), {'b': np.float64(2)}]),
   ])
-  def test_any_structure_comes_back_as_it_went(self, value):
+  def test_unflatten_inverts_flatten(self, value):
     flattener = flattening.Flattener(
         tff.to_type(tf.nest.map_structure(lambda v: tff.TensorType(v.dtype.type, v.shape), value))
     )
@@ -33,7 +33,7 @@ class TestFlattener:
     tf.nest.assert_same_structure(back, value)
     tf.nest.map_structure(np.testing.assert_array_equal, back, value)
 
-  def test_takes_structures_without_a_container(self):
+  def test_structures_without_a_container_are_flattened(self):
     inner = tff.structure.Struct([('b', np.ones(2, np.float32))])
     value = tff.structure.Struct([('a', np.float32(2)), (None, inner)])
     inner_type = tff.StructType([('b', (np.float32, [2]))])
@@ -41,7 +41,7 @@ class TestFlattener:
     np.testing.assert_array_equal(flattener.flatten(value), [2, 1, 1])
 
   @pytest.mark.parametrize('second, dtype', [(np.float32, tf.float32), (np.float64, tf.float64)])
-  def test_takes_the_precision_of_the_most_precise(self, second, dtype):
+  def test_vector_has_the_highest_precision(self, second, dtype):
     value = [np.float32(1), second(2)]
     flattener = flattening.Flattener(tff.to_type([np.float32, second]))
     vector = flattener.flatten(value)
@@ -52,6 +52,6 @@ class TestFlattener:
       np.int32, (np.float32, [None]), (np.float16, [3]), (np.float32, [0]), (np.float32, [2**31]),
       tff.SequenceType(np.float32), tff.StructType([]),
   ])
-  def test_refuses_types(self, value_type):
+  def test_unsupported_types_are_refused(self, value_type):
     with pytest.raises(TypeError, match='`value_type` must .*Found'):
       flattening.Flattener(tff.to_type(value_type))

@@ -62,7 +62,7 @@ class TestComputation:
       (dict(aggregator=0.5), 'FedSmpFactory'),
       (dict(server_optimizer='sgd'), 'Optimizer'),
   ])
-  def test_refuses_other_kinds(self, change, match):
+  def test_arguments_of_wrong_types_are_refused(self, change, match):
     arguments = dict(
         model=tiny_models.linear_regression(), training=linear_runs.training(),
         aggregator=processes.factory(sparsifiers.Dense()),
@@ -70,7 +70,7 @@ class TestComputation:
     with pytest.raises(TypeError, match=match):
       fedsmp_tff.build_fed_smp(**{**arguments, **change})
 
-  def test_refuses_a_schedule_without_a_learning_rate(self):
+  def test_a_schedule_without_a_learning_rate_is_refused(self):
     class NoRate(tff.learning.optimizers.Optimizer):
       def initialize(self, specs):
         return collections.OrderedDict()
@@ -83,7 +83,7 @@ class TestComputation:
       _build(sparsifiers.Dense(), training=training)
 
 
-  def test_warns_of_the_moving_averages_of_a_model(self):
+  def test_moving_averages_of_a_model_warn(self):
     plain = tiny_models.linear_regression()
     averages = np.zeros(2, np.float32), np.ones(2, np.float32)
     model = tff.learning.models.FunctionalModel(
@@ -96,7 +96,7 @@ class TestComputation:
       )
 
   @pytest.mark.parametrize('has_dropout, seed', [(True, 0), (True, 7), (True, None), (False, 7)])
-  def test_warns_of_random_numbers_that_do_not_follow_from_the_seed(self, has_dropout, seed):
+  def test_random_numbers_outside_the_seed_warn(self, has_dropout, seed):
     model = tiny_models.linear_regression()
     model = tiny_models.with_dropout(model) if has_dropout else model
     factory = processes.factory(sparsifiers.Dense())
@@ -112,7 +112,7 @@ class TestComputation:
 class TestExecution:
 
   @pytest.mark.parametrize('name', _SYSTEMS)
-  def test_two_rounds_without_noise_equal_numpy_and_only_a_secure_sum_leaves_clients(self, name):
+  def test_two_rounds_equal_numpy_by_secure_sums_alone(self, name):
     build, scale, clip = _SYSTEMS[name]
     process, fixed = build(), _FIXED.get(name)
     linear_runs.check_two_rounds(process, scale, clip, topk=name.endswith('topk'), fixed=fixed)
@@ -136,7 +136,7 @@ class TestExecution:
     )
     linear_runs.check_two_rounds(process, 1.0, 0.5, topk=True, form=form)
 
-  def test_topk_s_own_training_has_its_own_learning_rate(self):
+  def test_training_of_topk_has_a_separate_learning_rate(self):
     own = linear_runs.training(
         learning_rate_fn=lambda t: 8 * linear_runs.RATE / (1 + tf.cast(t, tf.float32))
     )
@@ -191,7 +191,7 @@ class TestExecution:
     assert not np.array_equal(state.aggregator.coordinates, before)
 
   @pytest.mark.parametrize('seed', [None, 5])
-  def test_a_client_draws_its_examples_anew_in_each_round(self, seed):
+  def test_a_client_draws_new_examples_in_each_round(self, seed):
     x, y = linear_runs.examples()[0]
     dataset = linear_runs.datasets()[0]
     process = processes.fed_smp(
@@ -237,7 +237,7 @@ class TestExecution:
     )
 
   @pytest.mark.parametrize('seed', [None, 0])
-  def test_released_noise_has_its_scale(self, seed):
+  def test_released_noise_has_the_stated_scale(self, seed):
     model = tiny_models.linear_regression(features=4500, outputs=2)
     clip, sigma = 0.4, 1.4
     process = processes.fed_smp(

@@ -71,11 +71,11 @@ class TestComputation:
       (dict(epochs=1, batch_size=0), '`batch_size` must be a positive'),
       (dict(epochs=1, max_examples=0), '`max_examples` must be a positive integer'),
   ])
-  def test_refuses_numbers(self, options, match):
+  def test_options_out_of_range_are_refused(self, options, match):
     with pytest.raises(ValueError, match=match):
       local_training.LocalTraining(_SGDM, **{'batch_size': 3, **options})
 
-  def test_refuses_other_optimizers(self):
+  def test_a_keras_optimizer_is_refused(self):
     with pytest.raises(TypeError, match='tff.learning.optimizers.Optimizer'):
       local_training.LocalTraining(tf.keras.optimizers.SGD(), 3, epochs=1)
 
@@ -89,7 +89,7 @@ class TestComputation:
       ([np.full(3, 0.2), np.full(3, 1.3)], False),  # Averages of a trained model.
       ([np.zeros(3), np.ones(4)], False),
   ])
-  def test_warns_of_moving_averages_before_training(self, non_trainable, warns):
+  def test_untrained_moving_averages_warn(self, non_trainable, warns):
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter('always')
       local_training.warn_about_batch_norm(non_trainable)
@@ -99,7 +99,7 @@ class TestComputation:
       ({'pixels': 1, 'label': 2}, r"keys \['pixels', 'label'\]"), ({'x': 1, 'y': 2, 'w': 3}, 'keys'),
       ((1, 2, 3), 'tuple'), (np.zeros([2, 3]), 'ndarray'),
   ])
-  def test_refuses_examples_without_x_and_y(self, examples, found):
+  def test_examples_without_x_and_y_are_refused(self, examples, found):
     with pytest.raises(ValueError, match=f'pairs .x, y. or mappings.*Found {found}'):
       local_training.x_and_y(examples)
 
@@ -112,13 +112,13 @@ class TestExecution:
     # Each visit moves the example's own weight by the rate, 1.
     np.testing.assert_array_equal(_count_visits(training, num_examples), np.full(num_examples, 4.0))
 
-  def test_steps_go_through_as_many_epochs_as_they_need(self):
+  def test_steps_span_several_epochs(self):
     training = local_training.LocalTraining(_UNIT_SGD, 2, steps=5)
     visits = _count_visits(training, 6)
     # Three steps an epoch: each example once, and four of the six again.
     assert sorted(visits) == [1, 1, 2, 2, 2, 2]
 
-  def test_each_epoch_has_an_order_of_its_own(self):
+  def test_each_epoch_has_a_new_order(self):
     orders = []
     for steps in (1, 4, 7):
       training = local_training.LocalTraining(_UNIT_SGD, 4, steps=steps)
@@ -137,18 +137,18 @@ class TestExecution:
     assert not np.array_equal(one[0], other[0])
 
   @pytest.mark.parametrize('length', [dict(epochs=3), dict(steps=3)])
-  def test_no_examples_no_update(self, length):
+  def test_no_examples_give_no_update(self, length):
     training = local_training.LocalTraining(_SGDM, 2, **length)
     for part in _train(training, tiny_models.regression_examples(0)):
       assert not np.any(part)
 
-  def test_any_tff_optimizer(self):
+  def test_any_tff_optimizer_trains(self):
     training = local_training.LocalTraining(tff.learning.optimizers.build_adam(0.01), 4, epochs=1)
     # Adam's first step is its rate, whatever the gradient.
     for part in _train(training, tiny_models.regression_examples(4)):
       np.testing.assert_allclose(np.abs(part), 0.01, rtol=1e-3)
 
-  def test_mappings_are_as_pairs_in_any_order_of_keys(self):
+  def test_mappings_train_as_pairs_in_any_order_of_keys(self):
     x, y = tiny_models.regression_examples(9)
     training = local_training.LocalTraining(_SGDM, 2, epochs=2)
     expected = _train(training, (x, y))
@@ -157,7 +157,7 @@ class TestExecution:
     ):
       tf.nest.map_structure(np.testing.assert_array_equal, _train(training, form), expected)
 
-  def test_examples_of_a_dataset(self):
+  def test_examples_of_returns_all_of_a_dataset(self):
     x, y = tiny_models.regression_examples(5)
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
     for got, want in zip(local_training.examples_of(dataset), (x, y)):
@@ -176,7 +176,7 @@ class TestDraw:
     examples = tf.range(num), tf.range(num) // (num // 2 or 1)
     return tf.function(lambda seed: training.draw(examples, seed))
 
-  def test_every_set_of_examples_is_equally_likely_whatever_the_labels(self):
+  def test_draws_are_uniform_whatever_the_labels(self):
     draw, num = self._draw(), 3000
     drawn = np.zeros([num, self._NUM])
     for i in range(num):
@@ -193,7 +193,7 @@ class TestDraw:
       assert np.max(np.abs(counts - num * expected)) < 5 * deviation
 
   @pytest.mark.parametrize('num', [0, 2, 3])
-  def test_a_client_without_more_examples_trains_as_without_a_limit(self, num):
+  def test_a_client_below_the_limit_trains_on_all_examples(self, num):
     x, _ = self._draw(num)(_SEED)
     np.testing.assert_array_equal(x, np.arange(num))
 
@@ -237,13 +237,13 @@ def _halves(clip):
 
 class TestPublicUpdate:
 
-  def test_one_training_on_all_examples(self):
+  def test_update_is_one_training_on_all_examples(self):
     weights = tff.learning.models.ModelWeights(*tiny_models.linear_regression().initial_weights)
     expected = linear_runs.numpy_update(weights, linear_runs.PUBLIC, linear_runs.RATE)
     np.testing.assert_allclose(_public_update()([1, 2]), expected, rtol=1e-5, atol=1e-6)
 
   @pytest.mark.parametrize('clip', [np.inf, 0.1])
-  def test_pseudo_clients_are_a_cut_of_the_examples_and_their_mean_is_the_update(self, clip):
+  def test_update_is_the_clipped_mean_of_pseudo_clients(self, clip):
     halves, public_update = _halves(clip), _public_update(clients=2)
     cuts = set()
     for seed in range(6):
@@ -259,7 +259,7 @@ class TestPublicUpdate:
 
   @pytest.mark.parametrize('clients', [None, 2])
   @pytest.mark.parametrize('value, rate', [(np.nan, 0.1), (1.0, 3e38)])  # NaN, infinity.
-  def test_an_update_that_is_not_finite_is_an_error_and_no_ranking(self, value, rate, clients):
+  def test_an_update_that_is_not_finite_is_an_error(self, value, rate, clients):
     x, y = linear_runs.PUBLIC
     x = np.concatenate([np.full_like(x[:1], value), x[1:]])
     training = local_training.LocalTraining(
@@ -279,7 +279,7 @@ class TestPublicUpdate:
     ):
       process.initialize()
 
-  def test_graphs_read_public_examples_as_long_as_they_live(self):
+  def test_public_examples_outlive_the_process(self):
     x, y = tiny_models.regression_examples(4000, seed=5)
     optimizer = tff.learning.optimizers.build_sgdm(linear_runs.RATE, linear_runs.MOMENTUM)
     process = fedsmp_tff.build_fed_smp(

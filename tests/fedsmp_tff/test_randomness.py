@@ -25,7 +25,7 @@ class TestExecution:
     signs = 2 * bits.reshape(num, 126) - 1
     assert np.max(np.abs(np.triu(signs.T @ signs, 1))) < 7 * np.sqrt(num)
 
-  def test_no_two_of_many_fresh_seeds_are_alike(self):
+  def test_fresh_seeds_are_distinct(self):
     @tf.function
     def draw(num):
       return tf.map_fn(
@@ -61,13 +61,13 @@ def _halves(number):
 class TestFoldIn:
 
   @pytest.mark.parametrize('seed', [[5], [5, 6, 7], 5])
-  def test_another_shape_is_refused(self, seed):
+  def test_a_seed_of_another_shape_is_refused(self, seed):
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match='shape'):
       randomness.fold_in(tf.constant(seed, tf.int64), 0)
 
   @pytest.mark.parametrize('seed', [[0, 0], [3, -1], [-1, 4], [-5, 2**62 + 7]])
   @pytest.mark.parametrize('data', [0, 7, -(2**62), 2**63 - 1])
-  def test_it_is_a_block_of_philox_that_128_bits_choose(self, seed, data):
+  def test_fold_in_equals_a_philox_block(self, seed, data):
     # TensorFlow's way from a seed to a key and the upper half of a counter: a permutation.
     mixed = _philox([h for word in seed for h in _halves(word)], [0x3EC8F720, 0x02461E29])
     tweak = _halves(int.from_bytes(b'fold_in!', 'big'))

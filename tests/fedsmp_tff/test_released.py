@@ -27,7 +27,7 @@ class TestReleasedTopK:
       ({'random_fraction': 1.5}, '`random_fraction`'),
       ({'num': None}, 'Exactly one of'),
   ])
-  def test_what_is_refused(self, options, sentence):
+  def test_options_out_of_range_are_refused(self, options, sentence):
     with pytest.raises(ValueError, match=sentence):
       released.ReleasedTopK(**{'num': 3, **options})
 
@@ -41,14 +41,14 @@ class TestReleasedTopK:
       assert kept.dtype == tf.int32 and sorted(kept.numpy()) == [1, 6, 8]
 
   @pytest.mark.parametrize('num, random_fraction', [(1, 0.5), (4, 0.5), (10, 0.3), (5, 1.0)])
-  def test_k_distinct_coordinates(self, num, random_fraction):
+  def test_k_distinct_coordinates_are_chosen(self, num, random_fraction):
     option = released.ReleasedTopK(num=num, random_fraction=random_fraction)
     for releases in ([], releases_lib.some(4)):
       kept = option.choose(_context(releases_lib.remembered(option, releases))).numpy()
       assert len(kept) == len(set(kept)) == num
       assert kept.min() >= 0 and kept.max() < releases_lib.DIM
 
-  def test_exploration_goes_by_tensors(self):
+  def test_exploration_follows_the_energy_of_tensors(self):
     # Before any release both tensors have half of it: of 4000 draws of one coordinate
     # 2000 with stddev sqrt(1000) = 32, within five of them. After a release that finds all
     # energy in the second, it has three quarters: 3000 with stddev 27.
@@ -115,7 +115,7 @@ class TestEnergies:
 
   @pytest.mark.parametrize('num', [0, 1, 5])
   @pytest.mark.parametrize('noisy', [False, True])
-  def test_as_by_hand(self, num, noisy):
+  def test_estimates_equal_numpy(self, num, noisy):
     memory = released.Energies.none(releases_lib.DIM)
     releases = releases_lib.some(num, k=3)
     if not noisy:
@@ -128,7 +128,7 @@ class TestEnergies:
     estimate = memory.estimate(releases_lib.SHAPES)
     np.testing.assert_allclose(estimate, estimates, rtol=1e-4, atol=1e-6)
 
-  def test_noise_of_known_size_alone_makes_all_alike(self):
+  def test_pure_noise_gives_equal_estimates(self):
     # Nothing but noise: whatever the estimates are, they must not pick out who was lucky.
     rng = np.random.default_rng(6)
     kept = np.arange(4000, dtype=np.int32)

@@ -15,7 +15,7 @@ class TestComputation:
   @pytest.mark.parametrize('ratio, dim, num', [
       (0.05, 1000, 50), (0.005, 1663370, 8317), (1e-9, 1000, 1), (1.0, 7, 7)
   ])
-  def test_num_kept_from_ratio(self, ratio, dim, num):
+  def test_num_kept_is_the_ratio_times_dim(self, ratio, dim, num):
     assert sparsifiers.RandK(ratio).num_kept(dim) == num
 
   @pytest.mark.parametrize('options, match', [
@@ -25,11 +25,11 @@ class TestComputation:
       (dict(compression_ratio=0.5, num=3), 'Exactly one'),
       (dict(), 'Exactly one'),
   ])
-  def test_refuses_numbers(self, options, match):
+  def test_options_out_of_range_are_refused(self, options, match):
     with pytest.raises(ValueError, match=match):
       sparsifiers.RandK(**options)
 
-  def test_refuses_more_than_there_are(self):
+  def test_more_coordinates_than_dim_are_refused(self):
     assert sparsifiers.RandK(num=7).num_kept(7) == 7
     with pytest.raises(ValueError, match='at most the number of coordinates, 7'):
       sparsifiers.RandK(num=8).num_kept(7)
@@ -42,7 +42,7 @@ class TestComputation:
       ((0, 0), None, 'same positive length'),
       (None, None, '`public_examples` must be set'),
   ])
-  def test_topk_refuses_public_data(self, lengths, clients, match):
+  def test_topk_refuses_bad_public_examples(self, lengths, clients, match):
     examples = lengths and tuple(map(np.zeros, lengths))
     with pytest.raises(ValueError, match=match):
       sparsifiers.TopK(0.5, public_examples=examples, public_clients=clients)

@@ -37,7 +37,7 @@ def _lines(name, directory):
     not os.path.isdir('/usr/share/datasets/fashion-mnist'),
     reason="needs Debian's dataset-fashion-mnist",
 )
-def test_the_private_run_learns_within_its_epsilon_and_the_audit_agrees(tmp_path):
+def test_one_file_learns_within_epsilon_and_audit_agrees(tmp_path):
   *_, result, audit = _lines('one_file.py', tmp_path)
   accuracy, epsilon = map(float, re.match(r'accuracy (\S+)%, epsilon (\S+) ', result).groups())
   # Chance is 10 %.
@@ -52,7 +52,7 @@ def test_the_private_run_learns_within_its_epsilon_and_the_audit_agrees(tmp_path
 
 
 @pytest.mark.parametrize('skip', [False, True])
-def test_an_update_that_overflows_ends_the_plain_run_or_is_left_out(
+def test_plain_dp_fedavg_stops_at_or_skips_overflows(
     tmp_path, monkeypatch, capsys, skip
 ):
   small_data.write_fashion_mnist(tmp_path / 'data')
@@ -71,7 +71,7 @@ def test_an_update_that_overflows_ends_the_plain_run_or_is_left_out(
   assert np.isfinite(evaluated[-1]).all() == skip
 
 
-def test_the_features_of_scattering_train_a_last_layer(tmp_path):
+def test_scattering_features_train_a_last_layer(tmp_path):
   images = np.zeros((3, 28, 28, 1), np.uint8)
   images[0, 8:20, 8:20], images[1, 9:21, 8:20], images[2, ::4] = 200, 200, 200
   square, moved, stripes = scattering.features(images).astype(np.float64)
@@ -99,7 +99,7 @@ def test_the_features_of_scattering_train_a_last_layer(tmp_path):
   assert (tmp_path / 'scattering.npz').exists()
 
 
-def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fifth(monkeypatch):
+def test_local_only_does_not_train_on_test_examples(monkeypatch):
   def of_nine_roles(own, split):
     """The first roles, with 'd' as the next character everywhere in the last fifth of a role."""
     data = whole_task.load(own, split)
@@ -140,6 +140,6 @@ def test_a_role_alone_starts_from_the_baseline_and_does_not_train_on_its_last_fi
   assert len({before, *after}) > 2 and max(after) < 20
 
 
-def test_train_model_ends_with_its_epsilon(tmp_path):
+def test_train_model_prints_epsilon(tmp_path):
   *_, result = _lines('train_model.py', tmp_path)
   assert re.fullmatch(r'5 rounds, epsilon \d\.\d{3}, delta 0\.001', result)

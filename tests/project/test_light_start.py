@@ -25,7 +25,7 @@ _REFUSED_RUNS = [
     *((name, [], []) for name in ('audit', 'benchmark', 'report', 'sweep', 'tune')),
     ('account', [_COMPUTED], []), ('run', [], _REFUSED_RUNS),
 ])
-def test_help_refusals_and_accounting(name, computed, refused):
+def test_light_commands_import_no_tensorflow(name, computed, refused):
   answered, refused = ['--help', '--helpfull', *computed], ['--no_such_flag=1', *refused]
   done = subprocess.run(
       [sys.executable, '-c', _PROGRAM, name, *answered, *refused], capture_output=True, text=True

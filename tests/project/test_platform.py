@@ -35,7 +35,7 @@ def _python(tmp_path, *arguments):
     (platform, 'machine', lambda: 'aarch64', 'Python 3.11 on Linux x86-64.*aarch64'),
     (sys, 'version_info', (3, 12, 1, 'final', 0), 'Found Python 3.12 on'),
 ])
-def test_another_platform_or_python_gets_a_sentence(monkeypatch, module, name, value, sentence):
+def test_another_platform_or_python_is_named(monkeypatch, module, name, value, sentence):
   monkeypatch.setattr(module, name, value)
   assert re.search(sentence, _platform.problem())
 
@@ -45,7 +45,7 @@ def test_another_platform_or_python_gets_a_sentence(monkeypatch, module, name, v
     (['-c', 'from fedsmp_tff import FedSmpFactory'], f'ImportError: {_SENTENCE}'),
     (['-c', 'from fedsmp_tff import runtime'], f'ImportError: {_SENTENCE}'),
 ])
-def test_what_needs_tff_says_so_on_another_platform(tmp_path, arguments, sentence):
+def test_imports_that_need_tff_name_the_platform(tmp_path, arguments, sentence):
   done = _python(tmp_path, *arguments)
   assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(sentence)
   assert ('Traceback' in done.stderr) == (arguments[0] == '-c')
@@ -65,7 +65,7 @@ def test_accounting_works_on_another_platform(tmp_path):
   assert (done.stdout, done.stderr) == ('0.63\n', '')
 
 
-def test_every_public_name_is_there_and_no_other():
+def test_every_public_name_exists():
   for name in fedsmp_tff.__all__:
     assert getattr(fedsmp_tff, name) is not None
   assert {'privacy', 'program', 'runtime', 'theory'} < {*fedsmp_tff.__all__} <= {*dir(fedsmp_tff)}

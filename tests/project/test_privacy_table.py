@@ -85,7 +85,7 @@ def runs(runs_and_texts):
   return runs_and_texts[0]
 
 
-def test_every_file_is_marked_and_no_other(runs):
+def test_table_marks_exactly_the_files_of_runs(runs):
   table, seen = _table('artifact'), set()
   for run in runs:
     for path in run.rglob('*'):
@@ -97,7 +97,7 @@ def test_every_file_is_marked_and_no_other(runs):
 
 
 @pytest.mark.parametrize('file', ['metrics.csv', 'timings.csv'])
-def test_every_column_is_marked_and_no_other(runs, file):
+def test_table_marks_exactly_the_columns_of_runs(runs, file):
   table = _table(f'column of `{file}`')
   assert {name for run in runs for name in commands.rows(run / file)[0]} == set(table)
 
@@ -126,7 +126,7 @@ def test_events_have_the_columns_of_metrics_and_times(runs):
   assert marks['events.out.tfevents.*'] == marks['timings.csv'] == 'outside'
 
 
-def test_what_a_run_prints_is_outside_where_it_has_times(runs_and_texts):
+def test_printed_texts_with_times_are_marked_outside(runs_and_texts):
   out, err = (text.getvalue() for text in runs_and_texts[1][0])
   plan, results = out.split('\noutput: ', 1)
   marks = _rows('artifact')
@@ -139,13 +139,13 @@ def test_what_a_run_prints_is_outside_where_it_has_times(runs_and_texts):
   assert marks["`logs/*` of a sweep's directory"] == 'outside'
 
 
-def test_these_are_outside_or_secret():
+def test_only_listed_artifacts_are_outside_or_secret():
   tables = [_table('artifact'), *(_table(f'column of `{f}.csv`') for f in ('metrics', 'timings'))]
   marks = {name: mark for table in tables for name, mark in table.items()}
   assert {name for name in marks if marks[name] != 'inside'} == _OUTSIDE_OR_SECRET
 
 
-def test_the_numbers_of_colluding_slots():
+def test_epsilons_of_colluding_slots_are_exact():
   spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
   rows = re.findall(r'(\d+) % of slots[^|]*\| ([\d.]+) \|', _PAGE)
   assert [share for share, _ in rows] == ['1', '10', '30', '50', '90']
@@ -154,7 +154,7 @@ def test_the_numbers_of_colluding_slots():
     assert f'{left.epsilon():.3g}' == epsilon
 
 
-def test_the_numbers_of_one_who_knows_the_cohorts():
+def test_epsilons_against_known_cohorts_are_exact():
   spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
 
   def known(rounds, sigma):  # A client that takes part for sure: n = r.

@@ -19,7 +19,7 @@ _DOCUMENTS = (_ROOT / 'README.md', *sorted((_ROOT / 'docs').rglob('*.md')))
     ('README.md', 1, 26), ('docs/running.md', 0, None),
     pytest.param('docs/aggregator.md', 2, 26, marks=pytest.mark.slow),
 ])
-def test_the_snippets_run_and_release_no_client_metric(name, num_processes, participants):
+def test_snippets_run_and_release_no_client_metric(name, num_processes, participants):
   # They build upon one another, as a reader would run them.
   names, checked = {}, []
   for snippet in re.findall(
@@ -41,7 +41,7 @@ def _help_flags(capsys, command):
   return {*names, 'help', 'helpfull', 'flagfile'}
 
 
-def test_its_flags_exist(capsys):
+def test_documented_flags_exist(capsys):
   of_run = _help_flags(capsys, 'run')
   # The flag of docs/own_task.py, and flags of every run.
   more = {'run': {'two_moons_people'}, 'sweep': of_run, 'tune': of_run}
@@ -54,7 +54,7 @@ def test_its_flags_exist(capsys):
     assert set(re.findall(r'--([a-z_]+)', line)) <= flags[command], line
 
 
-def test_its_runs_have_flags_that_go_together(monkeypatch):
+def test_documented_runs_have_valid_flags(monkeypatch):
   monkeypatch.chdir(_ROOT)
   lines = {
       line
@@ -68,7 +68,7 @@ def test_its_runs_have_flags_that_go_together(monkeypatch):
     settings.parse(shlex.split(line, comments=True))
 
 
-def test_its_pictures_and_files_exist():
+def test_links_to_pictures_and_files_exist():
   for path in _DOCUMENTS:
     for target in re.findall(r'\]\(([^)#:]+)[^):]*\)', path.read_text(encoding='utf-8')):
       assert (path.parent / target).exists(), (path, target)

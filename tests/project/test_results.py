@@ -82,7 +82,7 @@ assert len(_TABLES) >= 9
 
 
 @pytest.mark.parametrize('header, rows, cells', _TABLES)
-def test_each_figure_is_one_of_a_cell_of_its_method(header, rows, cells):
+def test_each_documented_number_is_of_a_cell(header, rows, cells):
   for row in rows:
     method = re.findall(r'`(\w+)', row[0] + header[0])[0]
     of_method = [c for c in cells if c.get('algorithm') == method and _is_of(c, row[0])]
@@ -100,7 +100,7 @@ def test_each_figure_is_one_of_a_cell_of_its_method(header, rows, cells):
     ), row
 
 
-def test_table_1_has_the_paper_s_accuracies_and_ours_in_both_readings_of_randk():
+def test_table_1_has_paper_and_measured_accuracies():
   ((header, rows, cells),) = (table.values for table in _tables(_is_table_1))
   assert [title.split(':')[0] for title in header[1:]] == [
       'paper', 'scaled', 'difference', 'seeds', 'unscaled', 'difference'
@@ -143,7 +143,7 @@ assert _KEPT
 
 
 @pytest.mark.parametrize('directory', _KEPT, ids=lambda path: str(path.relative_to(_ROOT)))
-def test_a_kept_report_is_made_again(directory, tmp_path):
+def test_a_kept_report_is_reproduced(directory, tmp_path):
   records = json.loads((directory / 'runs.json').read_text(encoding='utf-8'))
   # The reports with modules were made with these flags.
   modules = {

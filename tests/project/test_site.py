@@ -9,7 +9,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 _DOCS = _ROOT / 'docs'
 
 
-def test_the_navigation_has_every_document_and_every_public_package():
+def test_navigation_has_every_document_and_package():
   navigation = re.findall(r': (\S+)\.md$', (_ROOT / 'mkdocs.yml').read_text(encoding='utf-8'), re.M)
   packages = ['fedsmp_tff', *(f'fedsmp_tff.{name}' for name in fedsmp_tff._PACKAGES)]
   assert sorted(navigation) == sorted([

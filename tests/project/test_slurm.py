@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_sigterm_ends_the_run_after_its_round_and_leaves_nothing(data_dir, tmp_path):
+def test_sigterm_ends_after_the_round_and_leaves_nothing(data_dir, tmp_path):
   grid = tmp_path / 'my.grid'
   flags = [flag for flag in commands.tiny(data_dir, '')[1:] if 'output_dir' not in flag]
   grid.write_text(' '.join([*flags, '--rounds=100000']))

@@ -15,7 +15,7 @@ assert len(_TUTORIALS) == 2
 
 @pytest.mark.slow
 @pytest.mark.parametrize('path', _TUTORIALS, ids=lambda path: path.stem)
-def test_it_runs_and_its_outputs_are_kept(path):
+def test_tutorials_run_and_keep_their_outputs(path):
   notebook = nbformat.read(path, as_version=4)
   kept = [cell.get('outputs') for cell in notebook.cells]
   nbclient.NotebookClient(

@@ -62,7 +62,7 @@ def wheel(tmp_path_factory):
   return path
 
 
-def test_it_has_the_library_and_the_commands_with_their_data(wheel):
+def test_wheel_has_library_commands_and_data(wheel):
   with zipfile.ZipFile(wheel) as file:
     names = set(file.namelist())
     metadata = file.read(f'{_INFO}/METADATA').decode()
@@ -82,7 +82,7 @@ def test_it_has_the_library_and_the_commands_with_their_data(wheel):
   assert required == ['dp-accounting>=0.6', 'numpy', 'scipy']
 
 
-def test_its_extras_and_overrides_are_those_of_the_lock():
+def test_extras_and_overrides_match_the_lock():
   assert sorted(_PROJECT['tool']['uv']['override-dependencies']) == _pins('overrides.txt')
   extras = _PROJECT['project']['optional-dependencies']
   needs = {line.partition(';')[0] for lines in extras.values() for line in lines}
@@ -92,7 +92,7 @@ def test_its_extras_and_overrides_are_those_of_the_lock():
   }
 
 
-def test_an_installed_copy_runs_the_commands_and_the_readmes_example(wheel, tmp_path):
+def test_installed_wheel_runs_commands_and_readme_example(wheel, tmp_path):
   site = tmp_path / 'site'
   _pip('install', '--target', str(site), str(wheel), cwd=tmp_path)
   run = functools.partial(_run, sys.executable, cwd=tmp_path, PYTHONPATH=str(site))

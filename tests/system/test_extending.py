@@ -130,7 +130,7 @@ def test_rows_with_a_user_column_train(folder, capsys):
 
 
 @pytest.mark.slow
-def test_an_accountant_is_printed_and_never_quoted(folder, capsys):
+def test_a_custom_accountant_is_printed_and_never_quoted(folder, capsys):
   status, out, _ = commands.of_module(capsys, account, *_command('central_limit'))
   assert status == 0
   assert re.search(r'^epsilon = 0\.561\d? +no guarantee +poisson_clt: ', out, re.M)
@@ -138,7 +138,7 @@ def test_an_accountant_is_printed_and_never_quoted(folder, capsys):
 
 
 @pytest.mark.slow
-def test_a_mask_in_a_tff_process(folder):
+def test_a_custom_mask_trains_in_a_tff_process(folder):
   readme = (_ROOT / 'README.md').read_text(encoding='utf-8')
   example = re.search(r'```python\n(.*?)```', readme, re.DOTALL)[1]
   assert example.count('fedsmp_tff.RandK(0.5)') == 1
@@ -180,7 +180,7 @@ def _coarse(mechanism, num_values, scale):
   return _Coarse(**numbers, num_values=num_values, share_stddev=mechanism.share_stddev)
 
 
-def test_a_mask_of_public_data_and_a_channel():
+def test_a_custom_mask_and_channel_are_applied():
   clip = 0.01
   factory = fedsmp_tff.FedSmpFactory(
       _SmallestK(num=3), fedsmp_tff.Mechanism(3, clipping_norm=clip, noise_multiplier=1e-3),

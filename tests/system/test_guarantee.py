@@ -142,7 +142,7 @@ def _table():
 
 class TestTable:
 
-  def test_it_has_all_that_tff_composes_and_the_tests_have_all_that_keeps_it(self):
+  def test_table_lists_all_algorithms_and_aggregators(self):
     public = {name for name in dir(_ALGORITHMS) if name.startswith('build_')}
     # Types, functions of one sum, and an estimate of quantiles: no aggregators.
     no_aggregators = {
@@ -160,23 +160,23 @@ class TestTable:
     assert {name for name in table if table[name] != 'no'} == {*_ARGUMENTS, *_WRAPPERS}
 
   @pytest.mark.parametrize('name', [*_ARGUMENTS, *_WRAPPERS])
-  def test_what_leaves_clients_is_what_the_table_has(self, name):
+  def test_client_uploads_match_the_table(self, name):
     assert _answer(_computation(name)) == _table()[name]
 
   @pytest.mark.parametrize('name', ['build_unweighted_mime_lite', 'build_weighted_mime_lite'])
-  def test_mime_adds_gradients_in_the_clear_without_an_aggregator_of_them(self, name):
+  def test_mime_sums_gradients_in_the_clear_by_default(self, name):
     process = _build(name, gradients=False, **_NOTHING)
     sums = leaks.sums_of_clients(process.next)
     assert {(4, 2), (2,)} < {tuple(type_.shape) for type_ in sums.plain}
 
-  def test_measurements_of_clients_do_not_keep_it(self):
+  def test_client_measurements_break_the_guarantee(self):
     def norms(values):
       return collections.OrderedDict(norm=tff.federated_sum(tff.federated_map(_norm, values)))
 
     factory = _AGGREGATORS.add_measurements(_ours(), client_measurement_fn=norms)
     assert _answer(_created(factory).next) == 'no'
 
-  def test_a_secure_count_is_as_exact(self):
+  def test_a_secure_count_breaks_the_guarantee(self):
     factory = _AGGREGATORS.clipping_factory(
         1.0, _ours(), clipped_count_sum_factory=_AGGREGATORS.SecureSumFactory(1, 0)
     )
@@ -200,7 +200,7 @@ class TestValues:
       'build_weighted_fed_avg', 'build_weighted_fed_avg_with_optimizer_schedule',
       'build_weighted_fed_prox', 'build_fed_sgd', 'build_unweighted_fed_avg',
   ])
-  def test_numbers_of_examples_have_no_weight(self, name):
+  def test_clients_are_weighted_equally(self, name):
     # One step of full-batch SGD; at learning rate 1 the update is the gradient.
     rate = 1.0 if name == 'build_fed_sgd' else 0.05
     examples = [tiny_models.regression_examples(num, seed=num) for num in (1, 5, 40)]
@@ -224,7 +224,7 @@ class TestValues:
     before, after = map(process.get_model_weights, (state, output.state))
     return before, output, linear_runs.flat(before) - linear_runs.flat(after)
 
-  def test_mime_s_two_releases_have_noise_of_their_own(self):
+  def test_two_releases_of_mime_have_independent_noise(self):
     process = _ALGORITHMS.build_unweighted_mime_lite(
         _FUNCTIONAL, _SGD_OF(0.05, momentum=0.9), model_aggregator=_ours(1.0),
         full_gradient_aggregator=_ours(1.0), **_NOTHING,

@@ -42,7 +42,7 @@ _VECTORS = [
 
 
 @pytest.mark.parametrize('sigma, q, rounds, delta, low, estimate, high', _VECTORS)
-def test_epsilon_is_theirs(sigma, q, rounds, delta, low, estimate, high):
+def test_epsilon_equals_prv_accountant(sigma, q, rounds, delta, low, estimate, high):
   spec = spec_lib.PrivacySpec(
       _POPULATION, round(q * _POPULATION), rounds, sigma, 1.0, delta, num_slots=_POPULATION,
       allow_large_delta=True,

@@ -19,7 +19,7 @@ class TestEncoding:
 
   @_many
   @hypothesis.given(st.integers(1, 2**22), st.data())
-  def test_no_sum_of_what_clients_can_send_leaves_its_type(self, clients, data):
+  def test_sums_of_reports_fit_their_type(self, clients, data):
     most = min((2**63 - 1) // clients, 2**50).bit_length() - 1
     bits = data.draw(st.one_of(st.just(None), st.integers(8, most)))
     if bits is None:
@@ -36,7 +36,7 @@ class TestAccounting:
   )
   @hypothesis.settings(_many, max_examples=12)
   @hypothesis.given(st.data())
-  def test_more_noise_fewer_rounds_rarer_clients_or_a_larger_delta_never_cost_more(
+  def test_epsilon_is_monotone_in_every_argument(
       self, accountant, data
   ):
     n, rounds = data.draw(st.integers(3, 10**6)), data.draw(st.integers(1, 3000))
@@ -67,7 +67,7 @@ class TestClosedForm:
       st.sampled_from(['poisson', 'fixed_size']), st.floats(-1.5, 0.9), st.floats(0, 5),
       st.floats(-14, -2),
   )
-  def test_no_epsilon_is_below_that_of_the_gaussian_mechanism(
+  def test_epsilon_is_not_below_the_gaussian_mechanism(
       self, sampling, log_mu, log_rounds, log_delta
   ):
     # All clients take part, so that T rounds are one of mu, and its epsilon is known exactly.

@@ -113,7 +113,7 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
     # Ray's C++ ends the process of the run with the node that it is on.
     ('raylet/raylet', 'tasks.run: this process was ended at once', False),
 ])
-def test_a_run_whose_head_node_is_killed_ends_with_a_sentence(
+def test_a_killed_head_node_ends_the_run_with_a_sentence(
     data_dir, tmp_path, killed, sentence, has_summary
 ):
   with _head() as (address, nodes, _):

@@ -185,7 +185,7 @@ _CHOICES = {
 class TestServer:
 
   @pytest.mark.parametrize('name', _CHOICES)
-  def test_releases_alone_tell_the_run(self, name):
+  def test_releases_alone_determine_the_run(self, name):
     # Whoever has the first state and the releases has all coordinates and weights that follow:
     # nothing else of a client went in.
     sparsifier, options = _CHOICES[name]

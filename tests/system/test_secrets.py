@@ -65,7 +65,7 @@ class TestUnseeded:
     monkeypatch.setattr(randomness, 'fresh_seed', fresh_seed)
     return drawn
 
-  def test_an_aggregator_s_noise_has_all_of_a_fresh_seed(self, seeds_as_noise, fresh):
+  def test_aggregator_noise_uses_a_whole_fresh_seed(self, seeds_as_noise, fresh):
     factory = processes.factory(
         fedsmp_tff.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0
     )
@@ -77,7 +77,7 @@ class TestUnseeded:
     # The server's seed is public, so noise derived from it could be removed.
     assert seed != tuple(state.seed)
 
-  def test_a_process_s_noise_has_all_of_a_fresh_seed(self, seeds_as_noise, fresh):
+  def test_process_noise_uses_a_whole_fresh_seed(self, seeds_as_noise, fresh):
     state, (noise,) = _releases(rounds=1)
     # The server's seed is public, so noise derived from it could be removed.
     secret = [seed for seed in fresh if seed != tuple(state.aggregator.seed)]
@@ -87,7 +87,7 @@ class TestUnseeded:
     ]
     assert tuple(_seed_of(noise)) in noise_seeds
 
-  def test_integer_noise_has_all_of_a_fresh_seed(self, monkeypatch):
+  def test_integer_noise_uses_a_whole_fresh_seed(self, monkeypatch):
     seeds = []
 
     def share(num_values, variance, seed):
@@ -107,7 +107,7 @@ class TestUnseeded:
     np.testing.assert_array_equal(seeds, [expected])
 
 
-def test_the_seed_of_a_client_s_noise_is_of_run_round_and_client(seeds_as_noise):
+def test_noise_seed_depends_on_run_round_and_client(seeds_as_noise):
   for client_id in (0, 8):
     _, releases = _releases(rounds=2, client_id=client_id, seed=0)
     for round_num, values in enumerate(releases):
@@ -119,7 +119,7 @@ def test_the_seed_of_a_client_s_noise_is_of_run_round_and_client(seeds_as_noise)
       )
 
 
-def test_the_vote_of_adaptive_clipping_is_a_value_of_the_accountant_s():
+def test_accountant_counts_the_vote_of_adaptive_clipping():
   spec = fedsmp_tff.PrivacySpec(
       100, 3, 2, 1.0, 1.0, 1e-3, num_slots=20, noise='discrete_gaussian', num_values=5
   )

@@ -49,14 +49,14 @@ class TestComputation:
           '--accountant=math is neither .* ACCOUNTANT',
       ),
   ])
-  def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
+  def test_bad_flags_get_one_sentence_and_status_2(self, capsys, arguments, sentence):
     err = commands.refused(capsys, account, *_PAPER, *arguments)
     assert re.search(sentence, err), err
 
 
 class TestExecution:
 
-  def test_an_accountant_that_reaches_no_epsilon_does_not_hide_the_others(self, capsys):
+  def test_an_accountant_without_bound_hides_no_other(self, capsys):
     # The paper's orders end at 63: its epsilon is above log(1 / delta) / 62 = 0.074 for any sigma.
     status, out, _ = _run(
         capsys, '--epsilon=0.006', '--population=100', '--rounds=60', '--delta=0.01'
@@ -64,7 +64,7 @@ class TestExecution:
     assert status == 0 and re.search(r'^Quote sigma = 242\.', out, re.MULTILINE)
     assert re.search(r'^sigma = inf +no bound here +paper: ', out, re.MULTILINE)
 
-  def test_all_side_by_side_and_which_are_valid(self, capsys):
+  def test_all_accountants_are_listed_with_validity(self, capsys):
     status, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180')
     assert status == 0
     lines = {
@@ -97,7 +97,7 @@ class TestExecution:
     assert status == 0 and 2.7e-10 < float(quoted[1]) < 3e-10, out
     assert not re.search(r'^epsilon = 0 .*(VALID|sampling)', out, re.MULTILINE), out
 
-  def test_with_slots_the_papers_figure_is_not_valid(self, capsys):
+  def test_paper_epsilon_is_not_valid_with_slots(self, capsys):
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=180', '--num_slots=150')
     assert re.search(r'not valid for --num_slots +paper:', out)
     assert re.search(r'^epsilon = 1.495 +VALID +poisson_rdp', out, re.MULTILINE)
@@ -184,7 +184,7 @@ class TestLedger:
     status, out, _ = self._account(capsys, f'--ledger={third}')
     assert status == 0 and 'their number, p, sigma, r, n' in out
 
-  def test_a_sweep_s_directory_is_all_of_its_runs_each_once(self, tmp_path, capsys):
+  def test_a_sweep_directory_counts_every_run_once(self, tmp_path, capsys):
     root = tmp_path / 'sweep'
     root.mkdir()
     self._runs(root, (100, {}), (80, {}))
@@ -258,7 +258,7 @@ class TestLedger:
       finally:
         os.seteuid(user)
 
-  def test_a_run_of_a_sweep_that_is_gone_is_told(self, tmp_path, capsys):
+  def test_a_missing_run_of_a_sweep_is_named(self, tmp_path, capsys):
     self._runs(tmp_path, (5, {}))
     (tmp_path / '.locks').mkdir()
     for name in ('0', 'removed'):
@@ -267,7 +267,7 @@ class TestLedger:
     assert status == 0 and out.count('begun, and gone; epsilon does NOT count its rounds') == 1
     assert f'{tmp_path}/removed: begun, and gone' in out
 
-  def test_a_run_of_a_sweep_before_its_first_round_is_told(self, tmp_path, capsys):
+  def test_an_unbegun_run_of_a_sweep_is_named(self, tmp_path, capsys):
     self._runs(tmp_path, (5, {}))
     runs_on_disk.write(tmp_path / 'begun', [0.5])
     for name in ('metrics.csv', 'timings.csv'):
@@ -278,14 +278,14 @@ class TestLedger:
     status, out, err = self._account(capsys, tmp_path / 'begun')
     assert status == 2 and 'has no federated run that has begun' in err and 'VALID' not in out
 
-  def test_clients_of_one_run_alone_are_not_covered(self, tmp_path, capsys):
+  def test_different_clients_of_runs_are_named(self, tmp_path, capsys):
     one, same, other = self._runs(tmp_path, *[(3, {})] * 3, data=('a', 'a', 'b'))
     for second, is_told in ((same, False), (other, True)):
       status, out, _ = self._account(capsys, f'--ledger={one}', second)
       told = 'The runs divide the data differently: epsilon covers only clients of every run.'
       assert status == 0 and (told in out) == is_told
 
-  def test_seeded_runs_are_not_valid_and_with_one_seed_not_composed(self, tmp_path, capsys):
+  def test_seeded_runs_are_not_valid_nor_composed(self, tmp_path, capsys):
     one, other, same, fresh = self._runs(*(tmp_path, *[(3, {})] * 4), seeds=(0, 2, 0, None))
     status, out, _ = self._account(capsys, f'--ledger={one}', other, fresh)
     assert status == 0 and out.count('SIMULATED: the noise has a seed') == 2
@@ -298,7 +298,7 @@ class TestLedger:
     assert status == 1 and err.count('\n') == 1
     assert 'with the same seed: their noise is equal' in err and 'epsilon =' not in out
 
-  def test_what_no_run_wrote_ends_with_a_sentence(self, tmp_path, capsys):
+  def test_malformed_ledgers_end_with_a_sentence(self, tmp_path, capsys):
     computable = {
         f'sigma {s}': (dict(spec=dict(noise_multiplier=s)), [0]) for s in (0, 5e-324, 1e-9)
     }
@@ -310,7 +310,7 @@ class TestLedger:
         assert found == status and 'VALID' not in out, (name, err)
         assert err.count('\n') == bool(status) and err.strip().isprintable(), (name, err)
 
-  def test_controls_of_a_terminal_in_somebodys_ledger_are_escaped(self, tmp_path, capsys):
+  def test_terminal_controls_in_a_ledger_are_escaped(self, tmp_path, capsys):
     run = tmp_path / 'a\x1b[2J'
     run.mkdir()
     names = dict(data='\x1b[2J\nQuote epsilon = 0.1, by us', initial_weights='\x9b31m\u202e\ud800')
@@ -323,7 +323,7 @@ class TestLedger:
     status, _, err = self._account(capsys, f'--ledger={run}')
     assert status == 1 and err.strip().isprintable() and r'a\x1b[2J' in err
 
-  def test_what_is_refused(self, tmp_path, capsys):
+  def test_paths_without_composable_ledgers_are_refused(self, tmp_path, capsys):
     one, other = self._runs(tmp_path, (2, {}), (2, dict(sampling='fixed_size')))
     (empty := tmp_path / 'empty').mkdir()
     (tmp_path / '[x]').mkdir()  # A path that exists is no pattern.
@@ -338,7 +338,7 @@ class TestLedger:
       assert status == 2 and re.search(sentence, err), err
       assert 'VALID' not in out
 
-  def test_one_that_was_cut_is_refused(self, tmp_path, capsys):
+  def test_a_ledger_that_was_cut_is_refused(self, tmp_path, capsys):
     (one,) = self._runs(tmp_path, (5, {}))
     path = one / 'privacy_ledger.jsonl'
     whole = path.read_text().splitlines(keepends=True)
@@ -374,7 +374,7 @@ class TestLedger:
       status, out, err = self._account(capsys, f'--ledger={one}')
       assert status == 1 and 'metrics.csv is damaged' in err and 'VALID' not in out
 
-  def test_a_round_that_a_running_run_begins_meanwhile_is_no_damage(
+  def test_a_round_of_a_running_run_is_no_damage(
       self, tmp_path, capsys, monkeypatch
   ):
     (one,) = self._runs(tmp_path, (2, {}))

@@ -28,7 +28,7 @@ class TestComputation:
       (['--noise_multiplier=1e-9'], 'above the standard deviation .* Set a larger --noise_multiplier'),
       (['--sparsifier=topk'], 'sparsifier.*topk'),
   ])
-  def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
+  def test_bad_flags_get_one_sentence_and_status_2(self, capsys, arguments, sentence):
     err = commands.refused(capsys, audit, *arguments)
     assert re.search(sentence, err), err
 
@@ -39,7 +39,7 @@ class TestExecution:
       ('gaussian', 'randk', 4000), ('discrete_gaussian', 'randk', 4000),
       pytest.param('discrete_gaussian', 'released', 8000, marks=pytest.mark.slow),
   ])
-  def test_right_code_stands(self, noise, sparsifier, releases, capsys):
+  def test_correct_code_is_not_refuted(self, noise, sparsifier, releases, capsys):
     status, out, reported, audited = _run(
         capsys, f'--noise={noise}', f'--sparsifier={sparsifier}', f'--releases={releases}'
     )

@@ -8,7 +8,7 @@ from tasks import benchmark
 from tests.support import commands
 
 
-def test_refusals(capsys):
+def test_bad_flags_get_one_sentence_and_status_2(capsys):
   for argument, sentence in (
       ('--repeats=0', '--repeats must be an integer >= 1; got 0'), ('--part=none', '--part'),
       ('--json=/none/x', "--json=/none/x can't be written"),
@@ -31,7 +31,7 @@ def test_medians_means_and_ratios_are_printed_and_written(monkeypatch, tmp_path,
   assert measured == {'median': 1.0, 'mean': 2.0, 'seconds': rounds['rand-k']}
 
 
-def test_an_interrupt_keeps_the_measurements_before_it(monkeypatch, tmp_path):
+def test_an_interrupt_keeps_earlier_measurements(monkeypatch, tmp_path):
   def rounds(part, repeats):
     del part, repeats
     yield 'rand-k', 2.0

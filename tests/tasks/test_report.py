@@ -40,7 +40,7 @@ def _report(tmp_path, *flags):
 
 class TestExecution:
 
-  def test_measured_cells_next_to_the_papers(self, tmp_path, runs, capsys):
+  def test_measured_cells_stand_beside_the_paper(self, tmp_path, runs, capsys):
     # 180 rounds, of which only the last but one and the last are measured.
     for seed, best in ((1, 0.81), (2, 0.83)):
       runs(str(seed), [0.1, *[None] * 178, best, 0.8], seed=seed)
@@ -59,7 +59,7 @@ class TestExecution:
     assert '(fashion_mnist_rounds.png)' in text
     assert [path.name for path in (tmp_path / 'out').glob('*.png')] == ['fashion_mnist_rounds.png']
 
-  def test_differences_from_the_paper_and_accuracy_on_clients_own_examples(self, tmp_path, runs):
+  def test_differences_and_accuracy_on_clients_are_marked(self, tmp_path, runs):
     for name, accuracy, flags in (
         ('others', 0.7, dict(noise_multiplier=1.45)),
         ('own', 0.8, dict(clip=0.5, sampling='poisson', mask_rounds=5)),
@@ -115,13 +115,13 @@ class TestExecution:
         ' 6.04 points over its own 1.'
     ) in text
 
-  def test_one_reading_alone_has_no_table_of_both(self, tmp_path, runs):
+  def test_a_single_reading_has_no_table_of_both(self, tmp_path, runs):
     runs('a', [0.1, 0.7], rounds='all', algorithm='fedsmp_randk')
     cells, _ = _report(tmp_path)
     assert [row['reading'] for row in cells[_TABLE_1]] == ['scaled, as in Algorithm 1']
     assert 'Table 1, rand-k in both readings' not in cells
 
-  def test_the_uplink_until_the_papers_target_and_its_saving(self, tmp_path, runs):
+  def test_uplink_to_the_target_and_saving_are_listed(self, tmp_path, runs):
     dense = dict(algorithm='dp_fedavg')
     for name, accuracies, flags in (
         ('a', [0.1, 0.5, None, None, 0.72], dense), ('b', [0.1, 0.9], dense | dict(clip=0.5)),
@@ -157,7 +157,7 @@ class TestExecution:
     ]
     assert 'may have been reached up to one interval earlier' in text
 
-  def test_without_dp_fedavg_no_saving(self, tmp_path, runs):
+  def test_saving_needs_a_run_of_dp_fedavg(self, tmp_path, runs):
     runs('a', [0.1, 0.8, 0.8], rounds='all')
     runs('b', [0.1, 0.5], rounds='all', algorithm='dp_fedavg')  # Not reached.
     config = runs('c', [0.1, 0.8, 0.8], rounds='all', p=0.1) / 'config.json'
@@ -168,7 +168,7 @@ class TestExecution:
     assert [row['first round'] for row in rows] == ['1', '1 †', 'not reached']
     assert 'saving (%)' not in rows[0] and rows[0]['saving, paper (%)'] == '99'
 
-  def test_incomplete_and_other_runs(self, tmp_path, runs):
+  def test_incomplete_and_other_runs_are_listed(self, tmp_path, runs):
     runs('a', [0.1, 0.8], rounds=7)
     runs('b', [0.1, 0.4], algorithm='fedavg_topk', clients_per_round=50)
     runs('c', [])
@@ -184,7 +184,7 @@ class TestExecution:
     ]
     assert 'A private run with a seed is simulated: its epsilon is what fresh noise would' in text
 
-  def test_names_of_a_run_import_nothing_but_for_a_flag(self, tmp_path, runs, monkeypatch):
+  def test_names_in_a_run_import_nothing_without_a_flag(self, tmp_path, runs, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / 'strangers.py').write_text(
@@ -213,7 +213,7 @@ class TestExecution:
     assert 'clients_per_round = 50' in cells[_OTHERS][0]['with']
     assert cells[_OTHERS][0]['with'].count(',') < row['with'].count(',')  # But for the defaults.
 
-  def test_controls_of_a_terminal_in_somebodys_run_are_escaped(self, tmp_path, runs):
+  def test_terminal_controls_in_a_run_are_escaped(self, tmp_path, runs):
     path = runs('a\x1b[2J', [0.1, 0.2], algorithm='fedavg', clients_per_round=50) / 'config.json'
     config = json.loads(path.read_text())
     flags = config['flags'] | {'initializer': '\x1b]0;\u202eforged\n| a | row |'}
@@ -249,7 +249,7 @@ class TestExecution:
     assert "can't be read as a run" in said and not (path.parent / 'out').exists()
     assert said.strip().isprintable() and len(said) < 600
 
-  def test_one_sentence_and_status_2(self, runs, capsys):
+  def test_bad_paths_get_one_sentence_and_status_2(self, runs, capsys):
     arguments = [str(runs('a', [0.1, 0.2])), '--output=/dev/null/a']
     assert 'No run directory is named' in commands.refused(capsys, report)
     assert "--output=/dev/null/a can't be written" in commands.refused(capsys, report, *arguments)

@@ -25,7 +25,7 @@ from tests.support import commands
 from tests.support import waiting
 
 
-def test_a_seed_refuses_draws_without_one():
+def test_unseeded_draws_are_refused_with_a_seed():
   was_on = config.is_op_determinism_enabled()
   config.enable_op_determinism()
   try:
@@ -43,7 +43,7 @@ class TestExecution:
   @pytest.mark.parametrize(
       'algorithm', [name for name in systems.SYSTEMS.names if systems.SYSTEMS[name].federated]
   )
-  def test_every_algorithm(self, algorithm, data_dir, tmp_path, capsys):
+  def test_every_algorithm_runs_and_reports(self, algorithm, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
     flags = [f'--algorithm={algorithm}', *(['--public_examples=8'] if 'topk' in algorithm else [])]
     assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
@@ -116,7 +116,7 @@ class TestExecution:
     assert not out.parent.exists()
 
   @pytest.mark.slow
-  def test_one_seed_one_story(self, data_dir, tmp_path):
+  def test_a_seeded_run_is_equal_in_every_context(self, data_dir, tmp_path):
     stories = []
     for name, arguments in (
         ('one', ['--workers=1']),
@@ -132,11 +132,11 @@ class TestExecution:
     other = commands.story(tmp_path / 'other')
     assert stories[0][0] != other[0] and stories[0][1] != other[1]
 
-  def test_a_seeded_run_says_that_its_noise_can_be_removed(
+  def test_a_seeded_run_is_marked_simulated(
       self, data_dir, tmp_path, capsys, monkeypatch
   ):
     monkeypatch.delenv('TF_DETERMINISTIC_OPS', raising=False)
-    # The other test of this, without a seed, is `test_every_algorithm`.
+    # The other test of this, without a seed, is `test_every_algorithm_runs_and_reports`.
     out = tmp_path / 'run'
     assert commands.main(commands.tiny(data_dir, out, '--seed=0')) == 0
     captured = capsys.readouterr()
@@ -185,7 +185,7 @@ class TestExecution:
     assert 'Round 1 does not begin' in capsys.readouterr().err
     assert len([*out.glob('privacy_ledger.*.jsonl')]) == 1
 
-  def test_a_budget_has_no_run_with_the_noise_of_another(self, data_dir, tmp_path, capsys):
+  def test_a_budget_refuses_a_run_with_the_noise_of_another(self, data_dir, tmp_path, capsys):
     given = commands.tiny(data_dir, tmp_path / 'a', '--seed=0')
     assert commands.main(given) == 0
     assert commands.main([*given, '--overwrite', '--epsilon_budget=1000']) == 1
@@ -219,7 +219,7 @@ class TestExecution:
     status, printed, _ = commands.of_module(capsys, account, f'--ledger={out}')
     assert status == 0 and 'Quote none' in printed and 'epsilon is infinite' in printed
 
-  def test_the_papers_figure_is_for_the_papers_population(self, data_dir, tmp_path, capsys):
+  def test_paper_epsilon_is_for_the_paper_population(self, data_dir, tmp_path, capsys):
     arguments = [
         '--flagfile=tasks/experiments/paper/shakespeare.flags', '--algorithm=dp_fedavg',
         '--rounds=40',
@@ -237,7 +237,7 @@ class TestExecution:
     quoted = f"Not for quoting: the paper's RDP accountant, 1,000,000,000 clients: {of_paper:.4g}"
     assert quoted in printed
 
-  def test_integer_noise_halves_the_uplink_on_any_threads(self, data_dir, tmp_path, capsys):
+  def test_integer_noise_halves_the_uplink(self, data_dir, tmp_path, capsys):
     arguments = ['--seed=1', f'--p={50 / commands.DIM}', '--noise=discrete_gaussian']
     for name, workers in (('a', 1), ('b', 2)):
       assert commands.main(commands.tiny(
@@ -252,7 +252,7 @@ class TestExecution:
     rows = commands.rows(tmp_path / 'a' / 'metrics.csv')
     assert 'epsilon_paper' not in rows[0] and float(rows[-1]['epsilon']) > 0
 
-  def test_adaptive_clipping(self, data_dir, tmp_path, capsys):
+  def test_adaptive_clipping_pays_for_votes(self, data_dir, tmp_path, capsys):
     assert commands.main(commands.tiny(
         data_dir, tmp_path / 'a', '--clip_quantile=0.3', '--rounds=8', '--seed=1'
     )) == 0

@@ -58,7 +58,7 @@ class TestComputation:
       ('--runtime=ray --ray_address=127.0.0.1:1', r'no Ray cluster answers.*\. Start the clus'),
       ('stray', r"'stray' is not a flag\. Flags start"),
   ])
-  def test_one_line_and_status_2(self, capsys, tmp_path, flags, sentence):
+  def test_bad_flags_get_one_line_and_status_2(self, capsys, tmp_path, flags, sentence):
     arguments = flags.split()
     if 'output_dir' not in flags:
       arguments.append(f'--output_dir={tmp_path}/run')
@@ -71,7 +71,7 @@ class TestComputation:
     assert '/never/read' not in said
     assert not (tmp_path / 'run').exists()
 
-  def test_epsilon_and_public_examples_that_can_not_be(self, capsys, data_dir, tmp_path):
+  def test_impossible_epsilon_and_examples_are_refused(self, capsys, data_dir, tmp_path):
     tiny = commands.tiny(data_dir, tmp_path / 'run', '--algorithm=fedsmp_topk')[1:]
     assert 'No noise multiplier' in commands.say(capsys, *tiny, '--epsilon=1e-12', '--delta=1e-9')
     said = commands.say(capsys, *tiny, '--clients_per_round=13')
@@ -85,7 +85,7 @@ class TestComputation:
     )
     assert not (tmp_path / 'run').exists()
 
-  def test_help_is_the_ten_flags_that_most_runs_need(self, capsys):
+  def test_help_shows_ten_flags(self, capsys):
     assert commands.main(['run', '--help']) == 0
     text = capsys.readouterr().out
     assert sorted(_FLAG.findall(text)) == sorted([

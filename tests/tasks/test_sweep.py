@@ -89,11 +89,11 @@ class TestComputation:
       (['--grid=paper/fashion_mnist', '--', '--flagfile=x'], '--flagfile=x cannot follow --: a gri'),
       (['--grid=paper/fashion_mnist', '--sweep_dir=/dev/null/x'], "x can't be written"),
   ])
-  def test_one_sentence_and_status_2(self, capsys, arguments, sentence):
+  def test_bad_flags_get_one_sentence_and_status_2(self, capsys, arguments, sentence):
     err = commands.refused(capsys, sweep, *arguments)
     assert re.search(sentence, err), err
 
-  def test_prints_plain_commands(self, capsys, write_grid, tmp_path):
+  def test_print_lists_plain_commands(self, capsys, write_grid, tmp_path):
     grid = write_grid('--algorithm=fedsmp_randk --p={0.1,0.5}')
     where = (f'--sweep_dir={tmp_path / "runs"}', '--seeds=2', '--print')
     status, out, _ = _main(capsys, grid, *where, '--', '--rounds=2')
@@ -149,7 +149,7 @@ class TestComputation:
 @pytest.mark.slow
 class TestExecution:
 
-  def test_two_at_once_and_one_that_fails(self, write_grid, tmp_path):
+  def test_two_sweeps_share_runs_and_report_failures(self, write_grid, tmp_path):
     grid = write_grid(
         '--algorithm=fedsmp_randk --p=0.5',
         f'--algorithm=fedavg --data_dir={tmp_path}',  # No images are there.
@@ -176,7 +176,7 @@ class TestExecution:
     failed = [out for out, _ in said if 'FAILED: exit status 2: tasks.run: ' in out]
     assert failed and sorted(one.returncode for one in both) == [int(len(failed) == 2), 1]
 
-  def test_interrupted_twice_and_started_again(self, write_grid, tmp_path, capsys):
+  def test_an_interrupted_sweep_resumes(self, write_grid, tmp_path, capsys):
     grid = write_grid(
         '--algorithm=fedavg --rounds=1', '--algorithm=fedsmp_randk --p=0.5 --rounds=30'
     )

@@ -36,12 +36,12 @@ class TestComputation:
   @pytest.mark.parametrize('options', [
       dict(quantile=0), dict(quantile=1), dict(quantile=math.nan), dict(learning_rate=0),
   ])
-  def test_refuses_numbers(self, options):
+  def test_quantile_and_rate_out_of_range_are_refused(self, options):
     with pytest.raises(ValueError, match='must be in'):
       adaptive_clipping.AdaptiveClipping(**options)
 
   @pytest.mark.parametrize('sigma, r', [(1.4, 100), (1.4, 10), (0.3, 10), (0.0, 5)])
-  def test_values_and_vote_together_are_no_longer_than_c(self, sigma, r):
+  def test_weights_of_values_and_vote_have_norm_one(self, sigma, r):
     adaptive = adaptive_clipping.AdaptiveClipping()
     value, vote = adaptive.value_weight(sigma, r), adaptive.vote_weight(sigma, r)
     assert value**2 + (vote / 2) ** 2 == pytest.approx(1)
@@ -56,7 +56,7 @@ class TestExecution:
 
   @pytest.mark.parametrize('sigma', [0.0, 1.4])
   @pytest.mark.parametrize('norm, vote', [(9.0, -0.5), (0.5, 0.5)])
-  def test_a_client_s_values_and_vote_together_have_norm_c(self, sigma, norm, vote):
+  def test_clip_bounds_values_and_vote_together(self, sigma, norm, vote):
     factory = _factory(sigma=sigma, num_slots=_CLIENTS + 20)  # Weights are of r, not of slots.
     steps = factory.round([(_DIM,)])
     update, seed = _updates([norm])[0], tf.constant([3, 4], tf.int64)
@@ -77,14 +77,14 @@ class TestExecution:
     )
     assert np.linalg.norm(alone) <= 1 + steps_of_both * math.sqrt(_DIM + 1)
 
-  def test_the_mean_is_numpy_s(self):
+  def test_mean_equals_numpy(self):
     updates = _updates(np.linspace(0.1, 4.0, _CLIENTS))
     process = _factory(num_slots=_CLIENTS).create(_VECTOR)
     result = process.next(process.initialize(), updates).result
     expected = numpy_reference.mean_without_noise(updates, np.arange(_DIM), 1.0, 1.0)
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
 
-  def test_c_follows_the_quantile(self):
+  def test_clipping_norm_follows_the_quantile(self):
     quantile = 0.25
     process = _factory(quantile=quantile).create(_VECTOR)
     norms = np.linspace(0.1234, 4.0, _CLIENTS)
@@ -103,7 +103,7 @@ class TestExecution:
     assert before == 1.0
     assert state.clipping_norm == pytest.approx(np.quantile(norms, quantile), rel=0.1)
 
-  def test_those_who_send_zero_don_t_vote(self):
+  def test_clients_who_send_zero_do_not_vote(self):
     # Noise-only participants, and clients whose update is not finite.
     process = _factory(num_slots=_CLIENTS + 20).create(_VECTOR)
     norms = [2.0] * 30 + [0.5] * 10
@@ -111,7 +111,7 @@ class TestExecution:
     output = process.next(process.initialize(), _updates(norms) + rest)
     assert output.state.clipping_norm == pytest.approx(math.exp(0.2 * 0.25), rel=1e-5)
 
-  def test_votes_and_values_have_the_noise_that_pays_for_both(self):
+  def test_votes_and_values_have_the_stated_noise(self):
     sigma, dim = 1.4, 6000
     factory = _factory(sigma=sigma)
     process = factory.create(tff.TensorType(np.float32, [dim]))

@@ -18,7 +18,7 @@ def _expected(seed, num):
 class TestExecution:
 
   @pytest.mark.parametrize('num', [1, 8, 9, 4001])
-  def test_it_is_the_standard_s_stream(self, num):
+  def test_stream_equals_the_cryptography_package(self, num):
     stream = tf.function(lambda seed: chacha20.stream(seed, num))
     for seed in ([0, 0], [-1, 2**63 - 1], [-(2**63), 123456789]):
       words = stream(tf.constant(seed, tf.int64))

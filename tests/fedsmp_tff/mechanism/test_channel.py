@@ -45,7 +45,7 @@ def _unit(num, seed=0):
 class TestLattice:
 
   @pytest.mark.parametrize('num', [1, 64])
-  def test_sums_come_back_but_for_rounding(self, num):
+  def test_decoded_sum_equals_the_sum_up_to_rounding(self, num):
     lattice = _lattice(num_values=num, bits=20)
     encode = _encoder(lattice)
     values = [0.9 * _unit(num, i) for i in range(4)]
@@ -60,7 +60,7 @@ class TestLattice:
     assert error <= 4 * lattice.step * math.sqrt(lattice.num_integers)
     assert error > 0
 
-  def test_what_is_too_large_wraps_around_and_nothing_else_does(self):
+  def test_only_a_sum_beyond_the_range_wraps_around(self):
     lattice = _lattice(num_values=3, kind=_Unrotated, r=1, num_slots=4)
     encode = _encoder(lattice)
     report = encode(tf.constant([0.999, 0.0, 0.01], tf.float64), _seed(1)).numpy()
@@ -71,7 +71,7 @@ class TestLattice:
     # The range is 2 value_bound wide: six standard deviations of 1/2 of four integers either way.
     np.testing.assert_allclose(wrapped, [3.996 - 6, 0, 0.04], atol=6 * lattice.step)
 
-  def test_no_client_is_longer_than_the_bound(self):
+  def test_encoding_keeps_the_norm_bound(self):
     # As long as a vector may be, and its values between two integers: one rounding in eleven is too
     # long, and is done again.
     lattice = _lattice(num_values=400, kind=_Unrotated, bits=8, r=4)
@@ -90,7 +90,7 @@ class TestLattice:
     # The condition takes the upper tail away: a fifth of a standard deviation.
     assert length - 0.5 * stddev < np.mean(norms) < length
 
-  def test_a_vector_too_long_becomes_zero(self):
+  def test_too_long_a_vector_is_encoded_as_zero(self):
     lattice = _lattice(num_values=8)
     report = _encoder(lattice)(tf.constant(5 * _unit(8)), _seed(1))
     assert not np.any(report)
@@ -105,7 +105,7 @@ class TestLattice:
     assert np.any(_centered(other, lattice) != integers)
 
   @pytest.mark.parametrize('bits', [8, 30])
-  def test_a_sum_is_the_nearest_multiple_of_the_step_around_zero(self, bits):
+  def test_decoding_centers_sums_around_zero(self, bits):
     # Exactly: one step off would be within every bound on rounding.
     lattice = _lattice(num_values=6, kind=_Unrotated, bits=bits)
     half = lattice.modulus // 2

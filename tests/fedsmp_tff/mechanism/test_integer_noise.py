@@ -18,11 +18,11 @@ def _lattice(num_values=64, bits=16, sigma=0.0, r=4, **options):
 class TestComputation:
 
   @pytest.mark.parametrize('bits', [7, 31, 16.0])
-  def test_refuses_bits(self, bits):
+  def test_bits_out_of_range_are_refused(self, bits):
     with pytest.raises(ValueError, match='`bits` must be an integer from 8 to 30'):
       _lattice(bits=bits)
 
-  def test_refuses_steps_so_coarse_that_no_gaussian_dominates(self):
+  def test_too_coarse_steps_are_refused(self):
     fine = _lattice(num_values=8317, sigma=0.3, r=100, bits=11)
     assert fine.share_variance >= integer_noise.LEAST_SHARE_VARIANCE
     with pytest.raises(ValueError, match='variance of at least 8 .*With 8 bits .*or `bits`'):
@@ -32,7 +32,7 @@ class TestComputation:
       'num_values, sigma, r',
       [(1_000_000, 1.4, 100), (8317, 0.05, 100), (10, 0.3, 1000), (10, 1e-3, 1000)],
   )
-  def test_default_bits_are_16_or_the_least_that_will_do(self, num_values, sigma, r):
+  def test_default_bits_are_16_or_the_fewest_that_suffice(self, num_values, sigma, r):
     bits = integer_noise.default_bits(num_values, sigma, r, r, r)
     _lattice(num_values, bits, sigma, r)
     assert bits >= 16
@@ -43,7 +43,7 @@ class TestComputation:
 
 class TestStatisticalDistance:
 
-  def test_it_is_of_all_integers_of_all_slots(self, monkeypatch):
+  def test_distance_counts_all_integers_of_all_slots(self, monkeypatch):
     # A table as far from its distribution as a test can see: every integer of every share
     # may be that far off, and the sum as far as all of them.
     far = integer_noise.IntegerTable(0, np.array([0]), np.array([0]), 1e-4)
@@ -55,7 +55,7 @@ class TestStatisticalDistance:
 class TestTable:
 
   @pytest.mark.parametrize('variance', [0.3, 40.0, 12345.6])
-  def test_the_table_has_the_distribution_s_probabilities(self, variance):
+  def test_table_has_discrete_gaussian_probabilities(self, variance):
     table = integer_noise.integer_table(variance)
     x = np.arange(table.lowest, table.lowest + len(table.high) + 1)
     assert x[0] == -x[-1]
@@ -68,7 +68,7 @@ class TestTable:
     assert upper[len(x) // 2] + upper[len(x) // 2 - 1] == pytest.approx(1, abs=1e-15)
 
   @pytest.mark.parametrize('variance', [2.0, 40.0, 12345.6])
-  def test_thresholds_are_exact_in_128_bits_and_the_distance_covers_equal_upper_words(
+  def test_thresholds_are_exact_and_distance_covers_ties(
       self, variance
   ):
     table = integer_noise.integer_table(variance)
@@ -91,6 +91,6 @@ class TestTable:
       integer_noise.integer_table(1e9)
 
   @pytest.mark.parametrize('variance', [1e-6, 1e-4, 0.01])
-  def test_a_table_of_hardly_any_noise_ends_at_the_last_threshold(self, variance):
+  def test_table_of_tiny_variance_has_ordered_thresholds(self, variance):
     table = integer_noise.integer_table(variance)
     assert np.all(np.diff(table.high.astype(object)) >= 0) and 0 <= table.distance < 1e-15

@@ -45,17 +45,17 @@ class TestComputation:
       ),
       (dict(adaptive_clipping=1, clipping_schedule=1), 'both set C'),
   ])
-  def test_refuses_numbers(self, options, match):
+  def test_options_out_of_range_are_refused(self, options, match):
     with pytest.raises(ValueError, match=match):
       _mechanism(**options)
 
-  def test_shares_are_sized_for_the_fewest_that_report(self):
+  def test_shares_are_sized_for_min_reports(self):
     assert _mechanism(num_slots=8).noise_shares == 8
     # N(0, C^2 sigma^2 / r): Algorithm 1.
     few = _mechanism(num_slots=8, min_reports=5, noise_multiplier=1.4)
     assert few.share_stddev == pytest.approx(1.4 / math.sqrt(5))
 
-  def test_encoding(self):
+  def test_encoding_follows_from_noise_and_clip(self):
     assert _mechanism(num_slots=100_000, noise_multiplier=0.5, bits=11).bits == 11
     # Real noise: twelve standard deviations of a share on top of the clipped vector.
     real = _mechanism(noise_multiplier=1.5, num_slots=9).encoding(num_values=5)
@@ -69,7 +69,7 @@ class TestComputation:
 class TestEncoding:
 
   @pytest.mark.parametrize('sigma, num_slots', [(1.4, 100), (0.1, 10_000), (20.0, 1)])
-  def test_the_encoding_cuts_no_share_in_any_run(self, sigma, num_slots):
+  def test_encoding_leaves_room_for_the_noise_tail(self, sigma, num_slots):
     # A cut share is no post-processing of the sum, and delta does not hold it: none is cut among
     # 10^6 values of 10^5 clients in 10^6 rounds.
     options = mechanism_lib.Mechanism(num_slots, clipping_norm=1.0, noise_multiplier=sigma)
@@ -80,7 +80,7 @@ class TestEncoding:
 class TestFixedPoint:
 
   @pytest.mark.parametrize('clients', [1, 2, 3, 10, 64, 100, 1000, 100_000])
-  def test_default_bits_are_the_most_that_fit_in_int32(self, clients):
+  def test_default_bits_are_the_maximum_for_int32(self, clients):
     bits = mechanism_lib.default_bits(clients)
     assert mechanism_lib.FixedPoint(bits, 1.0, clients).wire_bits == 32
     largest = clients * 2 * (2 ** (bits - 1) - 1)
@@ -91,6 +91,6 @@ class TestFixedPoint:
       *((bits, 1.0, '`bits` must be an integer from 8') for bits in (7, 0, -3, 60, 8.0)),
       *((20, bound, 'value_bound') for bound in (0, -1, math.inf, math.nan)),
   ])
-  def test_refuses_numbers(self, bits, bound, match):
+  def test_bits_and_bound_out_of_range_are_refused(self, bits, bound, match):
     with pytest.raises(ValueError, match=match):
       mechanism_lib.FixedPoint(bits, bound, 100)

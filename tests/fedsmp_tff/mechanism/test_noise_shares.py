@@ -15,7 +15,7 @@ from tests.support import numpy_reference
 
 class TestIntegers:
 
-  def test_draws_follow_it_and_no_other_scale(self):
+  def test_draws_follow_the_discrete_gaussian(self):
     variance, num = 2.0, 20_000
     drawn = noise_shares.integer_share(num, variance, tf.constant([5, 6], tf.int64)).numpy()
     x = np.arange(-60, 61)
@@ -56,7 +56,7 @@ class TestTails:
 
   @pytest.mark.parametrize('exponent', [1, 27, 64, 90, 127])
   @pytest.mark.parametrize('negative', [False, True])
-  def test_a_probability_of_2_to_minus_n_has_its_quantile(self, exponent, negative):
+  def test_probability_two_to_minus_n_gives_its_quantile(self, exponent, negative):
     # Both tails alike. At 2^-27 TensorFlow's own normal has ended.
     steps = 2**64 >> exponent if exponent <= 64 else 0
     between = 0 if exponent <= 64 else 2**127 >> exponent
@@ -71,7 +71,7 @@ class TestTails:
     assert got == pytest.approx(-expected if negative else expected, rel=1e-14, abs=1e-15)
     assert (got < 0) == negative or exponent == 1
 
-  def test_quantiles_from_the_center_to_the_far_tails(self):
+  def test_quantiles_equal_scipy_from_center_to_far_tails(self):
     # 0.075 and exp(-25) are where one approximation ends and the next begins.
     p = np.concatenate([
         2.0 ** -np.linspace(1.001, 64, 1000), 0.075 * np.linspace(0.99, 1.01, 99),
@@ -83,7 +83,7 @@ class TestTails:
     expected = -special.ndtri((steps + 0.5) * 2.0**-64)
     np.testing.assert_allclose(got, expected, rtol=4e-15)
 
-  def test_a_share_is_the_normal_value_of_the_cipher_s_bits(self):
+  def test_share_is_the_normal_quantile_of_cipher_bits(self):
     seed = tf.constant([8, -9], tf.int64)
     share = noise_shares.gaussian_share(6, 2.5, seed).numpy()
     words = np.reshape(chacha20.stream(seed, 12), [2, 6])

@@ -38,7 +38,7 @@ class TestPrivateSum:
       (7, 0.3), (1, 1.5), (7, None), (None, 1e6), (None, None),
       (None, 6.3),  # Some norms are above it, and none of the values.
   ])
-  def test_without_noise_equals_numpy_up_to_the_stated_rounding(self, kept, clip):
+  def test_mean_without_noise_equals_numpy(self, kept, clip):
     updates = one_round.updates(6)
     sparsifier = sparsifiers.RandK(num=kept) if kept else sparsifiers.Dense()
     factory = processes.factory(sparsifier, 6, clipping_norm=clip)
@@ -59,7 +59,7 @@ class TestPrivateSum:
   @pytest.mark.parametrize('noise, clip', [
       ('gaussian', 0.5), ('discrete_gaussian', 0.5), ('gaussian', 0.0),  # A schedule reaches zero.
   ])
-  def test_every_value_that_leaves_a_client_carries_its_share(self, noise, clip):
+  def test_every_value_sent_carries_a_noise_share(self, noise, clip):
     # One client of nine: what it sends alone. Noise on some values, or a choice among
     # noisy ones, would show here and not in a sum.
     dim, num_slots, sigma = 4000, 9, 1.4
@@ -106,7 +106,7 @@ class TestPrivateSum:
       else:
         assert moved == 0
 
-  def test_a_broken_client_still_adds_its_noise(self):
+  def test_a_broken_client_still_adds_noise(self):
     dim = 4000
     factory = processes.factory(sparsifiers.Dense(), 1, clipping_norm=1.0, noise_multiplier=1.0)
     _, output = one_round.run(
@@ -117,7 +117,7 @@ class TestPrivateSum:
     assert np.std(output.result) == pytest.approx(1.0, rel=0.06)
 
   @pytest.mark.parametrize('noise', ['gaussian', 'discrete_gaussian'])
-  def test_with_min_reports_a_round_of_fewer_changes_nothing(self, noise):
+  def test_fewer_than_min_reports_change_nothing(self, noise):
     clip, sigma, dim = 0.5, 1.4, 9000
     factory = processes.factory(
         sparsifiers.Dense(), 4, clipping_norm=clip, noise_multiplier=sigma, num_slots=6,
@@ -143,7 +143,7 @@ class TestPrivateSum:
     with pytest.raises(Exception, match='at most 6 participants, one for each of `num_slots`'):
       process.next(state, ones * 7)
 
-  def test_discrete_means_are_numpy_s_up_to_the_stated_rounding(self):
+  def test_mean_with_integers_equals_numpy(self):
     updates = one_round.updates(6)
     factory = processes.factory(
         sparsifiers.RandK(num=7), 6, clipping_norm=1.5, noise='discrete_gaussian', bits=20
@@ -203,7 +203,7 @@ class TestExtrapolation:
       (0.2, 0.5, dict(num_slots=9, min_reports=3)),
       (90.0, 0.5, {}),  # The noise hides the mean.
   ])
-  def test_the_step_is_numpy_s(self, sparsifier, sigma, clip, options):
+  def test_step_equals_numpy(self, sparsifier, sigma, clip, options):
     num = 6
     plain, update, step = self._rounds(
         sparsifier, one_round.updates(num), clip,
@@ -222,7 +222,7 @@ class TestExtrapolation:
     assert step == pytest.approx(expected, rel=1e-9) and 1 <= step <= num / 2
     np.testing.assert_allclose(update, step * plain, rtol=1e-9)
 
-  def test_equal_releases_have_equal_steps_whatever_the_clients_sent(self):
+  def test_step_depends_on_the_release_alone(self):
     zero, one, other = np.eye(one_round.DIM, dtype=np.float32)[:3] * [[0], [1], [1]]
     steps = [
         self._rounds(
@@ -236,7 +236,7 @@ class TestExtrapolation:
     # 4/3, 155 and 2/3. Encoding rounds the values by less than 1e-6 of C.
     assert steps == pytest.approx([0.5**2 / (4 * (3 / 16) ** 2)] * 3, rel=1e-5)
 
-  def test_it_needs_clipping(self):
+  def test_extrapolation_needs_clipping(self):
     with pytest.raises(ValueError, match='`extrapolate`=True needs a `clipping_norm`'):
       round_lib.FedSmpRound(
           sparsifiers.Dense(), mechanism_lib.Mechanism(2), [(3,)], extrapolate=True
@@ -249,7 +249,7 @@ class TestRounds:
       ('gaussian', released_lib.ReleasedTopK(num=5)),
       ('discrete_gaussian', sparsifiers.RandK(num=5)),
   ])
-  def test_the_steps_make_the_aggregator_s_rounds(self, noise, sparsifier):
+  def test_round_steps_equal_the_aggregator(self, noise, sparsifier):
     options = dict(clipping_norm=1.0, noise=noise)
     updates = one_round.updates(_CLIENTS)
     steps = round_lib.FedSmpRound(
@@ -306,7 +306,7 @@ class TestCoordinates:
   @pytest.mark.parametrize('given, held', [
       ([0, 0, 0], 1), ([5, 2, 5], 2), ([1, 2, 6], 1), ([-1, 2, 3], 1),
   ])
-  def test_a_mask_that_repeats_or_leaves_the_range_fails_before_clients_train(self, given, held):
+  def test_an_invalid_mask_fails_before_clients_train(self, given, held):
     mask = _GivenMask(num=3, mask_rounds=held)
     object.__setattr__(mask, 'given', given)
     process = processes.factory(mask, 2).create(tff.TensorType(np.float32, [6]))
@@ -316,7 +316,7 @@ class TestCoordinates:
     ):
       process.initialize()
 
-  def test_the_ends_of_the_range_in_any_order_are_a_mask(self):
+  def test_first_and_last_coordinates_in_any_order_are_valid(self):
     mask = _GivenMask(num=3)
     object.__setattr__(mask, 'given', [5, 2, 0])
     process = processes.factory(mask, 2).create(tff.TensorType(np.float32, [6]))

@@ -59,7 +59,7 @@ def _fixed_size_rdp(sigma, q, order):
   return math.log(total) / (order - 1)
 
 
-class TestClaim:
+class TestTightestSoundAccountant:
 
   @pytest.mark.parametrize('rounds', [
       [(_spec(num_slots=115).round, _T)],
@@ -70,7 +70,7 @@ class TestClaim:
       [(accountants.Round('poisson', 100, 90, 92, 4.0, distance=1e-9), 10)],
       [(_spec().round, 100), (_spec(2.0, r=50, num_slots=60).round, 50)],
   ])
-  def test_it_is_the_least_epsilon_of_all_that_are_sound(self, rounds):
+  def test_epsilon_is_the_least_of_the_sound_accountants(self, rounds):
     sound = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
     epsilons = [accountant.epsilon(rounds, 1e-5) for accountant in sound]
     # For rounds with a distance, epsilon is found to a billionth.
@@ -81,7 +81,7 @@ class TestClaim:
     with pytest.raises(ValueError, match='use different adjacency'):
       accountants.tightest_sound_accountant([(_spec().round, 1), (_spec(sampling='fixed_size').round, 1)])
 
-  def test_an_accountant_of_one_s_own_is_charged_for_distances_and_claims_nothing(self):
+  def test_a_custom_accountant_is_charged_for_distances(self):
     class Own(accountants.Accountant):
       """Epsilon is 1 / delta, whatever the rounds."""
 
@@ -106,7 +106,7 @@ class TestClaim:
 
 class TestExecution:
 
-  def test_the_papers_shakespeare_is_a_sigma_squared_of_a_tenth(self):
+  def test_paper_shakespeare_epsilon_has_sigma_squared_0_1(self):
     # Its 6.99 is not what its own accounting gives for sigma = 0.3, but for sqrt(0.1).
     options = dict(r=10, n=10**9, rounds=1000, delta=1e9**-1.1)
     for sigma, accountant, epsilon in (
@@ -115,7 +115,7 @@ class TestExecution:
     ):
       assert _spec(sigma, **options).epsilon(accountant) == pytest.approx(epsilon, abs=1e-3)
 
-  def test_poisson_sampling_equals_integration(self):
+  def test_poisson_epsilon_equals_integration(self):
     divergences = {a: _T * _poisson_rdp(1.4, _R / _N, a) for a in _ORDERS}
     for accountant, conversion in (
         (accountants.PAPER, lambda a: math.log(1 / _DELTA) / (a - 1)),
@@ -125,7 +125,7 @@ class TestExecution:
       expected = min(divergence + conversion(a) for a, divergence in divergences.items())
       assert _spec().epsilon(accountant, _T) == pytest.approx(expected, rel=1e-4)
 
-  def test_fixed_size_is_the_theorem_at_half_sigma(self):
+  def test_fixed_size_epsilon_equals_the_theorem(self):
     expected = min(
         _T * _fixed_size_rdp(1.4, _R / _N, a) + math.log1p(-1 / a) - math.log(_DELTA * a) / (a - 1)
         for a in range(2, 12)
@@ -135,7 +135,7 @@ class TestExecution:
     assert got == pytest.approx(expected, rel=0.05) and got <= expected + 1e-6
 
   @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS, ids=lambda a: a.name)
-  def test_no_rounds_cost_nothing_and_no_noise_has_no_bound(self, accountant):
+  def test_zero_rounds_cost_zero_and_zero_noise_infinity(self, accountant):
     assert _spec().epsilon(accountant, 0) == 0
     assert _spec(sigma=0.0).epsilon(accountant, 1) == math.inf
     assert _spec(sigma=1.5).epsilon(accountant) < _spec().epsilon(accountant)
@@ -180,7 +180,7 @@ class TestUpperBound:
       st.sampled_from(['poisson', 'slots', 'fixed_size']), st.floats(0.3, 4), st.integers(5, 9),
       st.integers(1, 100), st.floats(0, 4), st.floats(-3, -0.5),
   )
-  def test_no_epsilon_is_below_what_the_sum_of_all_rounds_tells(
+  def test_epsilon_is_not_below_a_test_on_the_sum(
       self, kind, log_sigma, log_n, r, log_rounds, log_ratio
   ):
     sigma, n, rounds = 10**log_sigma, 10**log_n, round(10**log_rounds)
@@ -200,7 +200,7 @@ class TestUpperBound:
     if sampling == 'poisson':
       assert accountants.PAPER.epsilon([(round_params, rounds)], delta) > 0
 
-  def test_rounding_of_tiny_divergences_proves_nothing(self):
+  def test_rounding_does_not_lower_tiny_epsilons(self):
     # Here delta(0) is 399 delta.
     round_params = accountants.Round('poisson', 10**9, 10, 10**9, 1000.0)
     for rounds, delta in ((10**4, 1e-12), (10**4, 1e-11)):
@@ -214,7 +214,7 @@ class TestUpperBound:
       ('poisson', 10, 9, 9, 5.0, 180, 1e-9),
       ('poisson', 10**6, 999_999, 999_999, 2.0, 10**5, 1e-11),
   ])
-  def test_sampling_never_costs_more_than_that_all_take_part(
+  def test_sampling_costs_no_more_than_if_all_take_part(
       self, sampling, n, r, num_slots, sigma, rounds, delta
   ):
     # A client that is replaced, or that displaces another from the slots, moves the sum by 2 C.
@@ -235,7 +235,7 @@ class TestUpperBound:
     joint = gaussian_mechanism.epsilon(math.sqrt(2) * mu, delta)
     assert accountants.tightest_sound_accountant(both).epsilon(both, delta) <= joint * (1 + 1e-9)
 
-  def test_a_client_that_may_displace_another_moves_the_sum_by_twice_c(self):
+  def test_displaced_clients_double_the_sensitivity(self):
     for sampling, num_slots, most in (
         ('poisson', 10, 1), ('poisson', 9, 2), ('fixed_size', 9, 2), ('fixed_size', 10, 2)
     ):
@@ -243,7 +243,7 @@ class TestUpperBound:
       assert round_params.unsampled_noise_multiplier == 1 / most
 
   @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS, ids=lambda a: a.name)
-  def test_any_noise_has_an_epsilon(self, accountant):
+  def test_extreme_noise_has_an_epsilon(self, accountant):
     for sigma, low, high in ((1e-200, math.inf, math.inf), (0.01, 100, 1e12), (1e200, 0, 0.2)):
       slots = 100 if accountant.sampling == 'fixed_size' else 6000
       round_params = accountants.Round(accountant.sampling, 6000, 100, slots, sigma)
@@ -256,7 +256,7 @@ class TestRuns:
   @pytest.mark.parametrize(
       'accountant', [accountants.FIXED_PLD, accountants.PAPER], ids=lambda a: a.name
   )
-  def test_runs_about_the_same_clients_add_up(self, accountant):
+  def test_runs_on_the_same_clients_compose(self, accountant):
     spec, other = _spec(), _spec(sigma=2.0, r=50)
     once = spec.epsilon(accountant, 180)
     halves = accountant.epsilon([(spec.round, 100), (spec.round, 80)], _DELTA)
@@ -267,7 +267,7 @@ class TestRuns:
     assert swapped == pytest.approx(both, rel=1e-9)
     assert accountant.epsilon([(spec.round, 0)], _DELTA) == 0
 
-  def test_two_runs_with_poisson_sampling_are_what_dp_accounting_composes(self):
+  def test_two_poisson_runs_equal_dp_accounting(self):
     releases = [(_spec().round, _T), (_spec(1.0, r=200).round, 5)]
     accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=1e-3)
     by_rdp = dp_accounting_rdp.RdpAccountant()
@@ -284,7 +284,7 @@ class TestRuns:
         by_rdp.get_epsilon(_DELTA), rel=0.02
     )
 
-  def test_two_runs_with_a_fixed_number_of_clients_are_what_it_composes(self):
+  def test_two_fixed_size_runs_equal_dp_accounting(self):
     releases = [(_spec(r=r, sampling='fixed_size').round, num) for r, num in ((_R, _T), (50, 5))]
     accountant = dp_accounting_rdp.RdpAccountant(
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE

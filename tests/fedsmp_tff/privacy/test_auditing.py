@@ -13,7 +13,7 @@ _DELTA = 1e-4
 
 class TestOneRelease:
 
-  def test_it_is_below_the_truth_and_near_it(self):
+  def test_bound_is_below_and_near_the_true_epsilon(self):
     rng = np.random.default_rng(0)
     sigma, truth = 1.4, gaussian_mechanism.epsilon(1 / 1.4, _DELTA)
     absent = rng.normal(0, sigma, 150_000)
@@ -25,7 +25,7 @@ class TestOneRelease:
     )
     assert audit.epsilon > truth
 
-  def test_it_is_too_high_no_more_often_than_it_says(self):
+  def test_bound_is_too_high_as_rarely_as_claimed(self):
     # Randomized response at epsilon = 1, which the threshold attack meets exactly: the
     # bound is too high in at most 5 % of trials; 15 of 100 would be 4.6 standard errors.
     rng = np.random.default_rng(1)
@@ -43,12 +43,12 @@ class TestOneRelease:
       # 0.2071587, by binomial sums: log(0.7081573 / 0.2071587), and so on.
       (0.0, 0.95, 1.2291811), (0.1, 0.95, 1.0769484), (0.0, 0.9, 1.2953163),
   ])
-  def test_the_bound_of_two_sided_clopper_pearson_intervals(self, delta, confidence, expected):
+  def test_bound_equals_two_sided_clopper_pearson(self, delta, confidence, expected):
     present = np.repeat([1.0, 1.0, 0.0], [25, 80, 20])  # A fifth chooses the threshold.
     absent = np.repeat([0.0, 1.0, 0.0], [50, 30, 170])
     audit = auditing.epsilon_of_one_release(present, absent, delta, confidence)
     assert audit.epsilon == pytest.approx(expected, abs=1e-7)
 
-  def test_nothing_betrayed_is_nothing_found(self):
+  def test_bound_is_near_zero_for_equal_distributions(self):
     scores = np.random.default_rng(2).normal(size=(2, 20_000))
     assert auditing.epsilon_of_one_release(*scores, _DELTA).epsilon < 0.1

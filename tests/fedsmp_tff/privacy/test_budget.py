@@ -18,7 +18,7 @@ def _epsilon(rounds):
 class TestComputation:
 
   @pytest.mark.parametrize('most', [0, 13])
-  def test_it_allows_all_rounds_that_fit_and_no_more(self, most):
+  def test_budget_allows_exactly_the_rounds_that_fit(self, most):
     # Between the epsilons of `most` rounds and of one more.
     middle = (_epsilon(most) + _epsilon(most + 1)) / 2
     for order in (range(16), reversed(range(16))):
@@ -27,14 +27,14 @@ class TestComputation:
           list(range(most + 1)) if order == range(16) else list(range(most, -1, -1))
       )
 
-  def test_earlier_runs_count(self):
+  def test_earlier_runs_count_towards_the_budget(self):
     budget = budget_lib.EpsilonBudget(1.001 * _epsilon(8), _SPEC, before=[(_SPEC.round, 6)])
     assert budget.spent(2) == pytest.approx(_epsilon(8), rel=1e-6)
     assert budget.allows(2) and not budget.allows(3)
     spent = budget_lib.EpsilonBudget(_epsilon(8), _SPEC, before=[(_SPEC.round, 9)])
     assert not spent.allows(0)
 
-  def test_what_is_refused(self):
+  def test_bad_epsilon_and_other_sampling_are_refused(self):
     for epsilon in (0.0, -1.0, float('nan')):
       with pytest.raises(ValueError, match='must be positive'):
         budget_lib.EpsilonBudget(epsilon, _SPEC)
@@ -45,14 +45,14 @@ class TestComputation:
 
 class TestExecution:
 
-  def test_one_of_another_specification_is_refused(self, tmp_path):
+  def test_a_budget_for_another_spec_is_refused(self, tmp_path):
     budget = budget_lib.EpsilonBudget(1.0, dataclasses.replace(_SPEC, noise_multiplier=8.0))
     with pytest.raises(ValueError, match='must be made for `spec`=.*noise_multiplier=4.0.*=8.0'):
       ledger_lib.Ledger(tmp_path / 'ledger.jsonl', _SPEC, budget=budget)
     assert not [*tmp_path.iterdir()]
 
   @pytest.mark.parametrize('seed', [None, 0])
-  def test_a_round_that_would_pass_it_is_not_recorded(self, tmp_path, seed):
+  def test_a_round_above_the_budget_is_not_recorded(self, tmp_path, seed):
     path = tmp_path / 'ledger.jsonl'
     budget = budget_lib.EpsilonBudget(_epsilon(3), _SPEC)
     with ledger_lib.Ledger(path, _SPEC, seed=seed, budget=budget) as ledger:

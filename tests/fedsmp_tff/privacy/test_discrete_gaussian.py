@@ -52,7 +52,7 @@ def _gaussian_delta(epsilon, mu):
 class TestExecution:
 
   @pytest.mark.parametrize('shares, sigma', [(1, 0.085), (2, 0.23), (3, 0.4)])
-  def test_no_shift_in_any_direction_tells_more(self, shares, sigma):
+  def test_dominating_gaussian_bounds_every_shift(self, shares, sigma):
     lattice = _lattice(
         noise_multiplier=sigma, clients_per_round=shares, num_slots=shares, min_reports=shares
     )
@@ -78,7 +78,7 @@ class TestExecution:
     assert closest > 0.75 and plain > 1.01
 
   @pytest.mark.parametrize('num_slots', [5, 20])
-  def test_the_noise_is_of_the_shares_that_a_release_has_at_least(self, num_slots):
+  def test_noise_counts_min_reports_shares(self, num_slots):
     # Each share is a fifth of the variance; slots beyond the fifth may stay empty.
     lattice = _lattice(
         noise_multiplier=1.0, bits=12, clients_per_round=4, num_slots=num_slots, min_reports=5
@@ -94,7 +94,7 @@ class TestExecution:
     assert spec.lattice == lattice
     assert (spec.round.noise_multiplier, spec.round.distance) == dominating
 
-  def test_what_the_distance_holds(self, monkeypatch):
+  def test_distance_covers_table_and_sums_of_shares(self, monkeypatch):
     lattice = _lattice(num_values=1000, noise_multiplier=1.0, bits=16)
     found = discrete_gaussian.dominating_gaussian(lattice)
     assert found.distance == pytest.approx(lattice.statistical_distance, rel=1e-6)
@@ -110,7 +110,7 @@ class TestExecution:
 
   # At 3 the sums of shares are all that shows, at 0.25 the random rounding.
   @pytest.mark.parametrize('rounding_variance', [3.0, 0.25])
-  def test_the_distance_is_of_the_rounding_and_each_sum(self, monkeypatch, rounding_variance):
+  def test_distance_adds_rounding_and_each_partial_sum(self, monkeypatch, rounding_variance):
     monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
     monkeypatch.setattr(discrete_gaussian, '_ROUNDING_VARIANCE', rounding_variance)
     lattice = integer_noise.Lattice(8, 4, 0.36, 8, 8, 8)
@@ -128,7 +128,7 @@ class TestExecution:
     assert found == pytest.approx(lattice.num_integers * sum(parts), rel=1e-6)
 
   @pytest.mark.parametrize('min_reports', [10, 1000, 1001, 5000])
-  def test_the_distance_of_many_shares_is_at_least_its_exact_sum(self, min_reports, monkeypatch):
+  def test_distance_of_many_shares_bounds_the_exact_sum(self, min_reports, monkeypatch):
     lattice = _lattice(num_slots=min_reports, min_reports=min_reports, bits=20, noise_multiplier=2.0)
     # Small shares, whose ratios can be seen; the guarantee needs larger ones.
     monkeypatch.setattr(integer_noise.Lattice, 'share_variance', 0.4)

@@ -35,7 +35,7 @@ class TestPoisson:
   @hypothesis.given(
       st.floats(-0.5, 4), st.floats(-9, -0.01), st.sampled_from([2, 3, 8, 32, 63, 256, 1024])
   )
-  def test_divergence_is_an_upper_bound_for_tiny_rates_and_much_noise(
+  def test_divergence_bounds_tiny_rates_and_large_noise(
       self, log_sigma, log_rate, order
   ):
     n = 10**12
@@ -44,7 +44,7 @@ class TestPoisson:
     got = divergences.poisson(order, n, r, n, 10**log_sigma)
     assert expected * (1 - 1e-9) < got < expected * (1 + 1e-6) + 2e-10 / (order - 1)
 
-  def test_orders_that_are_no_integers_are_between_their_neighbours(self):
+  def test_fractional_orders_lie_between_integer_orders(self):
     # A divergence grows with its order.
     for sigma, rate in ((1000.0, 1e-8), (5.0, 1e-6), (300.0, 1e-3)):
       n = 10**12
@@ -52,7 +52,7 @@ class TestPoisson:
       low, high = _divergence(3, rate, sigma), _divergence(4, rate, sigma)
       assert low < got[1] < high + 1e-10
 
-  def test_slots_cost_a_positive_divergence_too(self):
+  def test_slots_have_a_positive_divergence(self):
     # The exact mixture: with n = 10^9 and r = 10, 13 slots overflow often.
     n, r, num_slots, sigma, order = 10**9, 10, 13, 1000.0, 64
     full = divergences.probability_of_more(num_slots - 1, n - 1, r / n)
@@ -64,13 +64,13 @@ class TestPoisson:
 
 
 @pytest.mark.parametrize('order', [2, 16, 64, 300])
-def test_fixed_size_is_not_below_the_first_term_of_its_theorem(order):
+def test_fixed_size_is_not_below_the_first_term(order):
   # Wang, Balle, Kasiviswanathan 2019, Theorem 9: all terms are positive.
   n, r, sigma = 10**9, 3, 9000.0
   first = math.expm1(4 / sigma**2) * 4 * (r / n) ** 2 * math.comb(order, 2)
   assert math.log1p(first) / (order - 1) < divergences.fixed(order, n, r, sigma) < 1e-9
 
 
-def test_an_order_whose_series_diverges_is_infinite_without_a_warning(caplog):
+def test_a_diverging_series_is_infinite_without_warning(caplog):
   assert divergences.poisson(1.6, 200, 20, 200, 0.472367) == math.inf
   assert not caplog.records

@@ -31,7 +31,7 @@ def written(tmp_path):
 
 class TestComputation:
 
-  def test_what_is_written_is_read(self, written):
+  def test_a_written_ledger_is_read_back(self, written):
     record = ledger_lib.read(written)
     assert record.spec == _SPEC and record.run == 'a' and not record.seeded
     assert record.rounds == [0, 1, 2, 3] and record.rounds_charged == 4
@@ -47,7 +47,7 @@ class TestComputation:
           noise_multiplier=np.float32(1.4),
       ),
   ])
-  def test_names_and_every_kind_of_specification_are_read_back(self, tmp_path, options):
+  def test_names_and_every_kind_of_spec_are_read_back(self, tmp_path, options):
     spec = dataclasses.replace(_SPEC, **{'num_slots': None, 'min_reports': None, **options})
     for _ in range(2):  # The second time it is reopened.
       _ledger(tmp_path / 'a', spec=spec, data='people', initial_weights='random').close()
@@ -57,7 +57,7 @@ class TestComputation:
     for line in (tmp_path / 'a').read_text().splitlines():
       json.loads(line, parse_constant=refuse)
 
-  def test_an_earlier_version_s_with_a_large_delta_is_read(self, tmp_path):
+  def test_an_earlier_version_with_a_large_delta_is_read(self, tmp_path):
     # The specification had no `allow_large_delta`, and delta no limit.
     spec = dataclasses.replace(_SPEC, delta=0.5, allow_large_delta=True)
     _ledger(tmp_path / 'a', spec=spec).close()
@@ -131,7 +131,7 @@ class TestComputation:
     with pytest.raises(ledger_lib.LedgerError, match='ledger.jsonl and copy are copies of one'):
       ledger_lib.check_independent([one, other, copy])
 
-  def test_a_backup_to_which_the_lost_rounds_are_added_is_the_ledger(self, written):
+  def test_a_backup_plus_the_lost_rounds_is_the_ledger(self, written):
     # The steps of docs/privacy.md.
     whole = written.read_bytes()
     with _ledger(written) as ledger:
@@ -161,7 +161,7 @@ class TestComputation:
       dict(run='b'), dict(seed=0), dict(data='other'), dict(initial_weights='of others'),
       dict(spec=dataclasses.replace(_SPEC, noise_multiplier=1.5)),
   ])
-  def test_another_run_s_is_refused(self, written, other):
+  def test_the_ledger_of_another_run_is_refused(self, written, other):
     before = written.read_bytes()
     with pytest.raises(ledger_lib.LedgerError, match='belongs to another run') as error:
       _ledger(written, **other)
@@ -195,7 +195,7 @@ class TestExecution:
     with _ledger(written) as ledger:
       assert ledger.rounds_charged() == 5
 
-  def test_no_other_writer_s_rounds_are_cut(self, written, monkeypatch):
+  def test_opening_cuts_no_rounds_of_another_writer(self, written, monkeypatch):
     read = ledger_lib.read
 
     def late(path):
@@ -228,7 +228,7 @@ class TestExecution:
     assert ledger_lib.read(tmp_path / 'new').rounds == []
 
   @pytest.mark.parametrize('error', [OSError(5, 'Input/output error'), KeyboardInterrupt()])
-  def test_a_line_that_is_in_the_file_counts(self, written, tmp_path, monkeypatch, error):
+  def test_a_line_counts_even_if_the_sync_fails(self, written, tmp_path, monkeypatch, error):
     def fsync(unused_file):
       raise error
 
@@ -247,7 +247,7 @@ class TestExecution:
     _ledger(tmp_path / 'new').close()
     assert ledger_lib.read(tmp_path / 'new').rounds == []
 
-  def test_going_on_counts_what_was_lost(self, written):
+  def test_resuming_counts_lost_rounds(self, written):
     with _ledger(written) as ledger:
       # Round 3 is run again: it counts again, with clients of its own.
       assert ledger.begin(3) == 4
@@ -255,7 +255,7 @@ class TestExecution:
       assert ledger.rounds_charged() == ledger.rounds_charged(5) == 6
     assert ledger_lib.read(written).rounds_charged == 6
 
-  def test_with_a_seed_a_round_run_again_is_the_same_round(self, tmp_path):
+  def test_a_repeated_seeded_round_counts_once(self, tmp_path):
     path = tmp_path / 'ledger.jsonl'
     with _ledger(path, seed=0) as ledger:
       assert [ledger.begin(t) for t in (0, 1, 1, 2, 1)] == [0, 1, 1, 2, 1]
@@ -265,7 +265,7 @@ class TestExecution:
     assert len(path.read_text().splitlines()) == 6
     assert 'can remove it' in json.loads(path.read_text().splitlines()[0])['randomness']
 
-  def test_an_entry_cut_by_a_crash_is_none(self, written):
+  def test_an_entry_cut_by_a_crash_is_dropped(self, written):
     whole = written.read_bytes()
     with _ledger(written) as ledger:
       ledger.begin(4)

@@ -65,7 +65,7 @@ class TestExecution:
   @pytest.mark.parametrize('sigma, q, rounds, delta', [
       (1.4, 0.01667, 180, 6000**-1.1), (3.0, 0.2, 25, 1e-3),
   ])
-  def test_it_is_what_integration_gives_for_fixed_size(self, sigma, q, rounds, delta):
+  def test_fixed_size_epsilon_equals_integration(self, sigma, q, rounds, delta):
     low, high = (_epsilon(sigma, q, rounds, delta, _PAIR, up) for up in (False, True))
     # Rounding moves the sum of losses by at most a step a round, either way.
     assert 0 <= high - low <= 2.5 * rounds * _STEP
@@ -73,7 +73,7 @@ class TestExecution:
     got = pld.composed_epsilon_fn([(pld.fixed(sigma, n, round(q * n), step), rounds)])(delta)
     assert low <= got <= high + 2e-3
 
-  def test_truncation_costs_what_the_mixture_of_pairs_says(self):
+  def test_truncation_costs_the_mixture_of_pairs(self):
     # arXiv 2508.15089: while others overflow the slots, the client takes the place of
     # one of them, which moves the sum by 2 C; dp-accounting takes the pair of a replaced
     # client for it, which is no less. One round, by integration.
@@ -117,7 +117,7 @@ class TestExecution:
     # In addition dp-accounting charges 1e-15 for each kind's tails.
     assert epsilon_of(0.99 * charge) == math.inf > epsilon_of(1.01 * charge)
 
-  def test_many_small_rounds_beside_a_few_large_ones(self):
+  def test_step_suits_many_small_and_few_large_rounds(self):
     both = [(10.0, 1e-4, 100_000), (1.0, 1e-2, 50)]
     n, delta = 1_000_000, 1e-6
 
@@ -152,7 +152,7 @@ class TestMemory:
 
   # The slots overflow so rarely that the loss of that case is no part of the variance.
   @pytest.mark.parametrize('n, r, num_slots', [(850_180_185, 2, 25), (10**9, 10, 45)])
-  def test_a_rare_loss_is_on_the_grid_too(self, n, r, num_slots):
+  def test_a_rare_loss_is_on_the_grid(self, n, r, num_slots):
     _, step = _step(accountants.Round('poisson', n, r, num_slots, 0.87), 1)
     full, rate = pld.truncation(n, r, num_slots)
     replaced = privacy_loss_mechanism.GaussianPrivacyLoss(
@@ -180,7 +180,7 @@ def _step(round_params, rounds):
 
 class TestTinyRates:
 
-  def test_more_mass_than_a_float_can_hold_is_no_bound(self):
+  def test_more_mass_than_a_float_can_hold_is_infinite(self):
     # Rounding of deltas, over so small a step, adds mass to every round.
     one = pld.poisson(5130.0, 10**8, 1, 10**8, 2e-13)
     assert pld.composed_epsilon_fn([(one, 56_236)])(1.3e-10) == math.inf

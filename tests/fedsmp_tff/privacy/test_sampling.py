@@ -19,7 +19,7 @@ class TestComputation:
           for slots in (2, 8)
       ),
   ])
-  def test_refuses_numbers(self, sampler, arguments, match):
+  def test_sizes_and_seeds_out_of_range_are_refused(self, sampler, arguments, match):
     with pytest.raises(ValueError, match=match):
       sampler(*arguments)
 
@@ -33,7 +33,7 @@ class TestFixedSampler:
     draws = [tuple(s.sample(draw)) for s in (sampler, copied) for draw in (0, 0, 1)]
     assert len(set(draws)) == 6
 
-  def test_distinct_clients_that_follow_seed_and_round(self):
+  def test_clients_are_distinct_and_follow_seed_and_round(self):
     sampling.FixedSampler(7, 2, 2**256).sample(0)  # A seed of any size.
 
     def rounds(seed):
@@ -47,7 +47,7 @@ class TestFixedSampler:
     assert rounds(0) != rounds(2)
     assert rounds(None) != rounds(None)
 
-  def test_every_pair_is_as_likely(self):
+  def test_every_pair_is_equally_likely(self):
     sampler = sampling.FixedSampler(6, 2, seed=0)
     num_rounds, num_pairs = 6000, 15
     pairs = [tuple(sorted(sampler.sample(t))) for t in range(num_rounds)]
@@ -60,7 +60,7 @@ class TestFixedSampler:
 
 class TestPoissonSampler:
 
-  def test_every_slot_is_taken_by_a_client_or_by_noise_alone(self):
+  def test_every_slot_has_a_client_or_a_dummy(self):
     sampler = sampling.PoissonSampler(50, 10, 20, seed=1)
     nums = set()
     for t in range(200):
@@ -73,7 +73,7 @@ class TestPoissonSampler:
     assert len(nums) > 5
     np.testing.assert_array_equal(sampler.sample(3), sampler.sample(3))
 
-  def test_a_list_of_clients_has_no_dummy(self):
+  def test_a_dummy_is_no_index_of_a_client_list(self):
     # At -1 a list has its last client, who would take part in nearly every round.
     clients = [*range(50)]
     cohort = sampling.PoissonSampler(50, 10, 20, seed=1).sample(0)
@@ -104,7 +104,7 @@ class TestPoissonSampler:
     bound = np.where(np.eye(n), np.sqrt(q * (1 - q) / draws), np.sqrt(q**2 * (1 - q**2) / draws))
     assert np.all(np.abs(both - np.where(np.eye(n), q, q**2)) < 4.5 * bound)
 
-  def test_beyond_the_slots_all_are_as_likely(self):
+  def test_truncation_keeps_clients_equally_likely(self):
     n, draws = 10, 6000
     sampler = sampling.PoissonSampler(n, 6, 6, seed=3)
     counts = np.zeros(n)

@@ -53,7 +53,7 @@ class TestComputation:
       (dict(n=6000.5), 'population'),
       (dict(rounds=True), 'rounds'),
   ])
-  def test_refuses_numbers(self, arguments, match):
+  def test_fields_out_of_range_are_refused(self, arguments, match):
     with pytest.raises(ValueError, match=match):
       _spec(**arguments)
 
@@ -61,7 +61,7 @@ class TestComputation:
 class TestPrivacySpec:
   """Sampler, noise and accountant are of one object."""
 
-  def test_slots_and_shares_by_default(self):
+  def test_slots_and_shares_have_defaults(self):
     def of(**options):
       spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
       return spec.num_slots, spec.min_reports, spec.accountant.name
@@ -85,7 +85,7 @@ class TestPrivacySpec:
         'poisson_pld', 'poisson_rdp'
     ]
 
-  def test_the_sampler_is_the_accountant_s(self):
+  def test_sampler_fills_the_slots_of_the_spec(self):
     for options in (dict(), dict(sampling='fixed_size')):
       spec = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, **options)
       cohort = spec.sampler(seed=1).sample(0)
@@ -112,7 +112,7 @@ class TestPrivacySpec:
 
   # The paper's accountant does not cover integer noise.
   @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS[:4], ids=lambda a: a.name)
-  def test_integer_noise_costs_what_gaussian_noise_does_and_a_little_more(self, accountant):
+  def test_integer_noise_costs_little_more_than_gaussian(self, accountant):
     gaussian = spec_lib.PrivacySpec(_N, _R, _T, 1.4, 1.0, _DELTA, accountant.sampling)
     spec = dataclasses.replace(gaussian, noise='discrete_gaussian', num_values=8317)
     assert spec.accountant is gaussian.accountant and accountant.is_sound(spec.round)
@@ -169,7 +169,7 @@ class TestDpEvent:
       spec.dp_event()
 
 
-def test_a_delta_above_one_over_n_is_accepted_on_request_alone():
+def test_delta_above_1_over_n_needs_allow_large_delta():
   large = _spec(delta=0.5, allow_large_delta=True)
   assert large.epsilon() == 0 and dataclasses.replace(large, rounds=9).delta == 0.5
   assert dataclasses.replace(large, delta=1 / _N, allow_large_delta=False).epsilon() > 0
@@ -193,12 +193,12 @@ class TestCalibration:
       # Distributions of losses take seconds.
       [(a, t) for a in accountants.ACCOUNTANTS for t in (0.5, 3.0)],
   )
-  def test_calibrated_noise_spends_the_target_and_hardly_less(self, accountant, target):
+  def test_calibrated_noise_spends_the_target(self, accountant, target):
     sigma = _for_epsilon(target, accountant).noise_multiplier
     assert _spec(sigma).epsilon(accountant) <= target
     assert _spec(0.999 * sigma).epsilon(accountant) > target
 
-  def test_the_result_is_the_specification_with_its_sigma(self):
+  def test_for_epsilon_equals_a_spec_with_that_sigma(self):
     # Ledgers compare and checkpoints hash specifications.
     fields = dict(
         population=_N, clients_per_round=_R, rounds=_T, clipping_norm=0.5, delta=_DELTA,
@@ -213,7 +213,7 @@ class TestCalibration:
       with pytest.raises(TypeError, match=missing):
         spec_lib.PrivacySpec.for_epsilon(2.0, **rest)
 
-  def test_few_bits_limit_the_result_and_not_the_search(self):
+  def test_few_bits_limit_the_result_not_the_search(self):
     # At 0.95 a share has 1.08 steps; the search also tries 0.78, with 0.91.
     fields = dict(
         population=10_000, clients_per_round=10_000, rounds=1, clipping_norm=1.0, delta=1e-5,
@@ -249,7 +249,7 @@ class TestCalibration:
     with pytest.raises(ValueError, match='epsilon'):
       _for_epsilon(target, accountants.PAPER)
 
-  def test_calibration_says_when_nothing_will_do(self):
+  def test_calibration_refuses_unreachable_targets(self):
     # `bits` are of integer noise.
     with pytest.raises(ValueError, match='No noise multiplier .* or delta, or run fewer'):
       _for_epsilon(1e-9, accountants.PAPER, bits=20)

@@ -73,19 +73,19 @@ def _assert_equal(state, expected):
 
 class TestCheckpoints:
 
-  def test_what_was_saved_last_is_found_bit_for_bit(self, saved):
+  def test_latest_returns_the_last_state_bit_for_bit(self, saved):
     assert sorted(os.listdir(saved)) == ['round_2.npz', 'round_3.npz', 'round_4.npz']
     assert checkpoints_lib.Checkpoints(saved, b'run').rounds_done() == 4
     _assert_equal(_latest(saved), _state(4, value=4))
 
-  def test_the_last_is_of_the_max_rounds_not_of_the_last_name(self, tmp_path):
+  def test_latest_is_by_rounds_and_not_by_name(self, tmp_path):
     c = checkpoints_lib.Checkpoints(tmp_path)
     for t in range(8, 12):
       c.save(_state(t))
     assert sorted(os.listdir(tmp_path)) == ['round_10.npz', 'round_11.npz', 'round_9.npz']
     assert _latest(tmp_path, run_id=b'').rounds_done == c.rounds_done() == 11
 
-  def test_names_do_not_collide(self, tmp_path):
+  def test_names_of_arrays_do_not_collide(self, tmp_path):
     def state(value):
       reporters = {'a/b': np.float32(value), 'a': {'b': np.float32(2 * value)}, 'a%2Fb': np.int8(0)}
       return checkpoints_lib.ProgramState(np.int32(0), (), (), reporters)
@@ -93,7 +93,7 @@ class TestCheckpoints:
     checkpoints_lib.Checkpoints(tmp_path).save(state(1))
     _assert_equal(_latest(tmp_path, state(0), b''), state(1))
 
-  def test_only_the_owner_can_read_it(self, tmp_path):
+  def test_only_the_owner_can_read_checkpoints(self, tmp_path):
     before = os.umask(0)
     try:
       checkpoints_lib.Checkpoints(tmp_path / 'a').save(_state(0))
@@ -102,7 +102,7 @@ class TestCheckpoints:
     made = tmp_path / 'a', *(tmp_path / 'a').iterdir()
     assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700, 0o600]
 
-  def test_what_a_killed_writer_left_is_no_checkpoint_and_is_replaced(self, saved):
+  def test_an_unfinished_file_is_ignored_and_replaced(self, saved):
     (saved / '.unfinished.npz').write_bytes((saved / 'round_4.npz').read_bytes()[:-9])
     assert _latest(saved).rounds_done == 4
     checkpoints_lib.Checkpoints(saved, b'run').save(_state(5))
@@ -118,7 +118,7 @@ class TestCheckpoints:
     c.save(state._replace(rounds_done=np.int32(6)))
     assert sorted(os.listdir(saved)) == ['round_3.npz', 'round_4.npz', 'round_6.npz']
 
-  def test_due_when_it_costs_less_than_a_twentieth_of_the_time(self, tmp_path, monkeypatch):
+  def test_due_bounds_the_cost_to_a_twentieth_of_the_time(self, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoints_lib.time, 'monotonic', lambda: now[0])
     c = checkpoints_lib.Checkpoints(tmp_path)
@@ -137,7 +137,7 @@ class TestCheckpoints:
     assert c.due()
 
   @pytest.mark.parametrize('value', [None, 'text', b'bytes'])
-  def test_a_state_that_is_no_numbers_is_refused_when_it_is_saved(self, tmp_path, value):
+  def test_saving_a_state_without_numbers_is_refused(self, tmp_path, value):
     c = checkpoints_lib.Checkpoints(tmp_path)
     with pytest.raises(checkpoints_lib.CheckpointError, match='reporters/0/best of the state is'):
       c.save(_state(0)._replace(reporters=({'best': value},)))
@@ -249,7 +249,7 @@ class TestDamage:
       path.write_bytes(content)
     assert refused > 100  # The others are bits without a meaning, such as dates.
 
-  def test_it_is_not_a_program(self, saved, tmp_path):
+  def test_reading_runs_no_program(self, saved, tmp_path):
     made = tmp_path / 'made'
     with np.load(saved / 'round_4.npz') as file:
       arrays = dict(file)
@@ -261,7 +261,7 @@ class TestDamage:
     pickle.loads(pickle.dumps(_Program(made))).close()
     assert made.exists()
 
-  def test_the_only_one(self, saved):
+  def test_damage_to_the_only_checkpoint_says_start_over(self, saved):
     (saved / 'round_2.npz').unlink()
     (saved / 'round_3.npz').unlink()
     _cut(saved / 'round_4.npz', 0.5)
@@ -276,7 +276,7 @@ class TestDamage:
       ),
       (_state(0)._replace(rounds_done=np.int64(0)), r'rounds_done is int32\[\], not int64'),
   ])
-  def test_another_model_s(self, saved, like, difference):
+  def test_a_checkpoint_of_another_model_is_refused(self, saved, like, difference):
     with pytest.raises(checkpoints_lib.CheckpointError, match=difference):
       _latest(saved, like)
 
@@ -288,7 +288,7 @@ class TestDamage:
     with pytest.raises(checkpoints_lib.CheckpointError, match=r'/0 is \|V2\[2\], not float16'):
       _latest(saved, half)
 
-  def test_an_earlier_version_s(self, saved):
+  def test_a_checkpoint_of_an_earlier_version_is_refused(self, saved):
     (saved / 'round_7').mkdir()
     assert checkpoints_lib.Checkpoints(saved, b'run').rounds_done() == 7
     with pytest.raises(
@@ -297,7 +297,7 @@ class TestDamage:
     ):
       _latest(saved)
 
-  def test_another_run_s_or_round_s(self, saved):
+  def test_a_checkpoint_of_another_run_or_round_is_refused(self, saved):
     for run_id in (b'other', b''):
       with pytest.raises(checkpoints_lib.CheckpointError, match='of another run or round'):
         _latest(saved, run_id=run_id)
@@ -305,7 +305,7 @@ class TestDamage:
     with pytest.raises(checkpoints_lib.CheckpointError, match='of another run or round'):
       _latest(saved)
 
-  def test_a_directory_that_can_not_be_made(self, tmp_path):
+  def test_an_impossible_directory_is_refused(self, tmp_path):
     (tmp_path / 'file').write_text('')
     with pytest.raises(checkpoints_lib.CheckpointError, match="file/x can't be written"):
       checkpoints_lib.Checkpoints(tmp_path / 'file' / 'x')

@@ -77,7 +77,7 @@ def _run(
 
 class TestRun:
 
-  def test_reports_every_round_once_and_evaluates_when_due(self):
+  def test_every_round_is_reported_and_evaluated_when_due(self):
     reports = []
     weights, stopped_by = _run([_Tell(reports.append)])
     assert stopped_by is None
@@ -110,7 +110,7 @@ class TestRun:
         weights.trainable[0], _run([], rounds=3)[0].trainable[0], rtol=1e-5
     )
 
-  def test_nothing_is_returned_before_anything_was_reported(self):
+  def test_an_interrupt_before_any_report_is_raised(self):
     def interrupt(weights):
       raise KeyboardInterrupt
 
@@ -203,7 +203,7 @@ class TestLedger:
 
 
 @pytest.mark.usefixtures('checkpoint_each_round')
-class TestGoingOn:
+class TestResuming:
 
   def _rounds_of(self, directory, *, fails_at=None, sampler_seed=0, **options):
     """Runs five rounds on checkpoints; returns what was reported, and the reporter."""
@@ -221,7 +221,7 @@ class TestGoingOn:
       self.weights, _ = _run([tell], checkpoints=c, sampler_seed=sampler_seed, **options)
     return seen, tell
 
-  def test_after_a_crash_it_goes_on_after_the_last_reported_round(self, tmp_path, monkeypatch):
+  def test_a_crashed_run_resumes_after_the_last_report(self, tmp_path, monkeypatch):
     # Even where checkpoints are rare: an exception leaves time for one.
     monkeypatch.setattr(checkpoints_lib, '_MAX_FRACTION_OF_TIME', 0.0)
     assert self._rounds_of(tmp_path, fails_at=3)[0] == [0, 1, 2]
@@ -243,7 +243,7 @@ class TestGoingOn:
   @pytest.mark.parametrize('noise_multiplier, seed, saved', [
       (1.0, None, [0, 1, 2, 3, 4, 5]), (1.0, 0, [0, 5]), (0.0, None, [0, 5]),
   ])
-  def test_each_round_is_saved_where_its_repetition_would_count(
+  def test_each_round_is_saved_where_a_repeat_would_count(
       self, noise_multiplier, seed, saved, tmp_path, monkeypatch
   ):
     # Where time decides, there is none for checkpoints but the first and the last.
@@ -298,7 +298,7 @@ class TestGoingOn:
       draws.clear()
     return found
 
-  def test_a_seeded_sampler_repeats_a_round_s_draw(self, tmp_path, monkeypatch):
+  def test_a_seeded_sampler_repeats_the_draw_of_a_round(self, tmp_path, monkeypatch):
     before, *after = self._draws(tmp_path, monkeypatch, sampler_seed=5)
     assert [draw for draw, _ in before] == [0, 1, 2]
     for draws in after:
@@ -316,7 +316,7 @@ class TestGoingOn:
       before, *after = ([draw for draw, _ in part] for part in draws)
       assert before == [0, 1, 2] and after == [[3, 4, 5, 6]] * 2
 
-  def test_a_forgotten_context_gets_a_sentence(self):
+  def test_a_missing_context_is_named(self):
     context = tff.backends.native.create_sync_local_cpp_execution_context()  # TFF's default.
     before = psutil.Process().children()
     with tff.framework.get_context_stack().install(context):
@@ -326,7 +326,7 @@ class TestGoingOn:
       child.kill()
 
 
-def test_warns_of_batch_normalization_inside_a_layer_of_a_stock_process():
+def test_nested_batch_norm_in_a_stock_process_warns():
   # TFF warns of a layer of the model itself only.
   def model_fn():
     layers = tf.keras.layers

@@ -32,7 +32,7 @@ def _report(rounds_done):
 
 class TestReleases:
 
-  def test_each_round_is_released_under_its_number_or_as_told(self):
+  def test_each_round_is_released_under_its_number(self):
     manager = tff.program.MemoryReleaseManager()
     report = releases.Releases(manager)
     for rounds_done in (0, 1, 2):
@@ -46,12 +46,12 @@ class TestReleases:
     assert manager.values()[4] == {'charged': 5}
 
   @pytest.mark.parametrize('error', [ConnectionError('no server'), asyncio.CancelledError()])
-  def test_a_failure_is_a_warning(self, error):
+  def test_a_failed_release_is_a_warning(self, error):
     text = re.escape(f'_Failing did not release round 1: {error!r}')
     with pytest.warns(UserWarning, match=text):
       releases.Releases(_Failing(error))(_report(1))
 
-  def test_an_interrupt_does_not_wait_for_a_server_that_hangs(self):
+  def test_an_interrupt_does_not_wait_for_a_hung_server(self):
     answer, ended = threading.Event(), []
 
     class Hanging(tff.program.ReleaseManager):
@@ -73,7 +73,7 @@ class TestReleases:
       answer.set()
       signal.signal(signal.SIGALRM, previous)
 
-  def test_it_works_where_an_event_loop_runs(self):
+  def test_releases_work_inside_a_running_event_loop(self):
     manager = tff.program.MemoryReleaseManager()
 
     async def cell():  # As in a notebook.

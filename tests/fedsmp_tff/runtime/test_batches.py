@@ -19,14 +19,14 @@ class TestComputation:
 
   @pytest.mark.parametrize('value', [-1, 101])
   @pytest.mark.parametrize('modulus', [None, 101])
-  def test_each_client_s_range_is_checked_before_it_is_added(self, value, modulus):
+  def test_range_of_each_client_is_checked_before_adding(self, value, modulus):
     sum_ = batches.IntegerSum(np.zeros([2], np.int32), np.int32(100), modulus)
     # The sum of a batch with -1 and 60 would be in the range.
     values = [np.array([10, value], np.int32), np.array([50, 60], np.int32)]
     with pytest.raises(ValueError, match=f'^Client 7 .*{value}.* declared range 0 to 100'):
       _run([sum_], values, start=7)
 
-  def test_an_error_within_a_client_names_it(self):
+  def test_an_error_names_the_client(self):
     def clients():
       yield []
       raise KeyError('x')

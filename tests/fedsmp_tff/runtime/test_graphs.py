@@ -39,7 +39,7 @@ class TestExecution:
       _counter().function()
     assert len(imported[0]) == len(imported[1]) == 1 and imported[0] != imported[1]
 
-  def test_only_variables_and_tables_can_not_be_shared(self):
+  def test_only_graphs_with_variables_have_resources(self):
     assert _counter().has_resources()
     with tf.Graph().as_default() as graph:
       x = tf.compat.v1.placeholder(tf.int32, [], 'x')
@@ -49,7 +49,7 @@ class TestExecution:
     assert not shared.has_resources()
     assert int(shared.function()(tf.constant(4))[0]) == 10
 
-  def test_one_thread_an_operation_once_tensorflow_runs(self):
+  def test_operations_use_a_single_thread(self):
     tf.constant(1) + 1
     assert graphs.use_one_thread_an_operation()  # conftest.py did it in time.
 
@@ -89,7 +89,7 @@ def _reductions():
 
 
 @pytest.mark.parametrize('numbers', [[], [1.4], [3.7, 0.2, 5.6, 9.1, 2.2]])
-def test_loops_have_the_results_of_the_reductions_that_they_replace(numbers):
+def test_loops_equal_the_replaced_reductions(numbers):
   total, last, joined, product = 0.0, -1.0, [], 1.0
   for x in numbers:
     total, last, joined = round(x) + 0.5 - total, x, [*joined[-3:], x]
@@ -103,7 +103,7 @@ def test_loops_have_the_results_of_the_reductions_that_they_replace(numbers):
         np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
-def test_no_reduction_is_left_to_be_optimized_in_every_call():
+def test_all_reductions_are_replaced():
   graph_def = tf.compat.v1.GraphDef.FromString(_reductions().graph_def)
   assert sum(node.op == 'ReduceDataset' for node in graphs.all_nodes(graph_def)) == 3
   graphs._replace_reductions(graph_def)
@@ -132,7 +132,7 @@ class TestClientsFunction:
     broadcast = [tf.constant(0.25)]
     return [tuple(r.item() for r in results) for results in function.results(clients, broadcast)]
 
-  def test_groups_have_the_results_of_clients_alone(self, monkeypatch):
+  def test_groups_equal_clients_run_alone(self, monkeypatch):
     rng = np.random.default_rng(4)
     clients = [
         [tf.constant(rng.standard_normal(50), tf.float32), tf.constant(100 + i)] for i in range(30)
@@ -163,7 +163,7 @@ class TestClientsFunction:
       next(results)
 
   @pytest.mark.parametrize('seconds, has_variables', [(1e-9, False), (1.0, True)])
-  def test_long_clients_and_variables_stay_alone(self, seconds, has_variables, monkeypatch):
+  def test_long_clients_and_variables_run_alone(self, seconds, has_variables, monkeypatch):
     monkeypatch.setattr(graphs, '_NUM_ALONE', 1)
     monkeypatch.setattr(graphs, '_SHORT_SECONDS', seconds)
     graph = _counter() if has_variables else _clients_graph()

@@ -21,7 +21,7 @@ class TestComputation:
       ([], None, 'empty'),
       (None, 0, 'at least 1. Found 0'),
   ])
-  def test_refusals(self, devices, workers, sentence):
+  def test_bad_devices_and_workers_are_refused(self, devices, workers, sentence):
     with pytest.raises(ValueError, match=sentence), runtime.local_context(devices, workers):
       pass
 
@@ -78,7 +78,7 @@ class TestExecution:
     # Weights and results are where the client ran; each worker keeps to its device.
     assert {device.rsplit('device:')[-1] for device, _ in seen} == {'CPU:0', 'CPU:1'}
 
-  def test_functions_with_variables_are_a_thread_s_own(self, monkeypatch):
+  def test_threads_share_no_function_with_variables(self, monkeypatch):
     # For each function, the number of calls in progress when a call began.
     at_once, original = [], graphs.Graph.function
 
@@ -103,7 +103,7 @@ class TestExecution:
     assert results == {i: i + 0.5 for i in range(20)}
     assert len(at_once) == 2 and set(sum(at_once, [])) == {1}
 
-  def test_a_block_leaves_no_thread(self):
+  def test_a_local_context_leaves_no_thread(self):
     before = set(threading.enumerate())
     with runtime.local_context(workers=3):
 

@@ -90,13 +90,13 @@ def _leaves(structure):
 
 class TestComputation:
 
-  def test_what_has_no_form_names_the_context_that_runs_it(self):
+  def test_a_computation_without_form_names_another_context(self):
     with runtime.local_context(), pytest.raises(
         runtime.NoMapReduceFormError, match=r'has no MapReduceForm .*tff\.backends\.test\.'
     ):
       _return_to_clients([1, 2])
 
-  def test_arguments_of_the_wrong_kind(self):
+  def test_arguments_of_wrong_types_are_refused(self):
     with runtime.local_context():
       with pytest.raises(TypeError, match='Expected a list'):
         _sums(3, [1.0])
@@ -123,7 +123,7 @@ class TestComputation:
       assert [r.shape for r in results] == [(5,), ()]  # k = 5 of d = 10
       assert all(np.issubdtype(r.dtype, np.integer) for r in results)
 
-  def test_data_of_the_wrong_kind_name_the_client(self):
+  def test_data_of_the_wrong_type_name_the_client(self):
     x, y = tiny_models.regression_examples(7)
     process = _fed_smp()
     with runtime.local_context():
@@ -139,7 +139,7 @@ class TestComputation:
 class TestExecution:
 
   @_local_and_ray
-  def test_all_kinds_of_sums(self, each_context):
+  def test_every_kind_of_sum_adds_up(self, each_context):
     total, floats, secure, by_width, modular = _sums([5, 6, 7], [0.5, 1.0, 2.0])
     assert (total, secure, by_width, modular) == (18, 18, 18, 2)
     assert floats['floats'] == 3.5 and floats['floats'].dtype == np.float32
@@ -166,7 +166,7 @@ class TestExecution:
     with runtime.local_context(workers=2):
       return self._three_rounds().state
 
-  def test_a_round_is_the_same_everywhere(self, elsewhere, each_context):
+  def test_a_round_is_equal_in_every_context(self, elsewhere, each_context):
     output = self._three_rounds()
     assert type(output.state) is tff.learning.templates.LearningAlgorithmState
     assert output.metrics['aggregator']['participants'] == 12
@@ -174,7 +174,7 @@ class TestExecution:
       np.testing.assert_array_equal(one, other)
 
   @_local_and_ray
-  def test_an_error_in_one_client_ends_the_round_and_not_the_context(self, each_context):
+  def test_a_client_error_ends_the_round_not_the_context(self, each_context):
     @tff.tensorflow.computation(np.int32)
     def positive(x):
       with tf.control_dependencies([tf.debugging.assert_positive(x, 'not positive')]):
@@ -213,7 +213,7 @@ class TestExecution:
     assert len(groups) == (each_context == 'local')  # Ray's workers are other processes.
 
   @_local_and_ray
-  def test_another_number_of_clients_gets_its_sentence_first(self, each_context):
+  def test_a_wrong_number_of_clients_is_named_first(self, each_context):
     process = _fed_smp()
     state = process.initialize()
     for num_clients in (5, 7):
@@ -224,7 +224,7 @@ class TestExecution:
         process.next(state, _data(num_clients))
 
   @_local_and_ray
-  def test_stock_processes_of_keras_models(self, each_context):
+  def test_stock_processes_of_keras_models_equal_numpy(self, each_context):
     def model_fn():
       return tff.learning.models.from_keras_model(
           tf.keras.Sequential([
@@ -259,7 +259,7 @@ class TestExecution:
     assert metrics['mean_squared_error'] > 0
 
   @pytest.mark.slow
-  def test_a_round_in_tffs_own_worker(self):
+  def test_a_round_equals_that_of_the_tff_worker(self):
     process = _fed_smp(seed=1)
     data = [fedsmp_tff.tag_client(i, d) for i, d in enumerate(_data(6))]
     states = []

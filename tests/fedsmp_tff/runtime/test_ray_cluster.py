@@ -99,11 +99,11 @@ class TestComputation:
       ({'client_timeout': float('nan')}, ValueError, 'client_timeout'),
       ({'address': '127.0.0.1:1'}, ConnectionError, 'no Ray cluster answers at 127.0.0.1:1 '),
   ])
-  def test_refusals(self, options, error, sentence):
+  def test_bad_options_are_refused(self, options, error, sentence):
     with pytest.raises(error, match=sentence), runtime.ray_context(**options):
       pass
 
-  def test_a_server_that_is_not_rays_is_refused_at_once(self):
+  def test_a_server_other_than_ray_is_refused_at_once(self):
     server = http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -138,14 +138,14 @@ class TestOneWorker:
     finally:
       signal.signal(signal.SIGTERM, before)
 
-  def test_each_round_s_clients_have_its_broadcast(self, received):
+  def test_clients_have_the_broadcast_of_their_round(self, received):
     # The worker has fetched the broadcast of the round before.
     assert [_sum_of_multiples(factor, _VALUES) for factor in (2, 5)] == [
         2 * sum(_VALUES), 5 * sum(_VALUES)
     ]
 
   @pytest.mark.parametrize('max_sent_bytes, num_put', [(2**16, 0), (0, 3)])
-  def test_only_large_datasets_go_by_reference_and_once(
+  def test_only_large_datasets_are_put_once_by_reference(
       self, received, monkeypatch, max_sent_bytes, num_put
   ):
     monkeypatch.setattr(ray_cluster, '_MAX_SENT_BYTES', max_sent_bytes)
@@ -163,7 +163,7 @@ class TestOneWorker:
     assert [total(data), total(data)] == [19, 19]
     assert len([sent for sent in put if isinstance(sent, bytes)]) == num_put
 
-  def test_the_program_s_handler_of_sigterm_stays(self, received):
+  def test_the_sigterm_handler_of_the_program_stays(self, received):
     signal.raise_signal(signal.SIGTERM)
     assert received == [signal.SIGTERM]
 
@@ -171,7 +171,7 @@ class TestOneWorker:
 class TestLosses:
 
   @pytest.mark.slow
-  def test_a_killed_worker_s_batch_counts_once(self):
+  def test_the_batch_of_a_killed_worker_counts_once(self):
     with runtime.ray_context(workers=2) as context:
       results = []
       run = context._workers.run

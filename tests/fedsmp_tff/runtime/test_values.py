@@ -32,7 +32,7 @@ class TestComputation:
       (tf.data.Dataset.range(3), tff.SequenceType(np.int32)),
       (1, tff.FunctionType(None, np.int32)),
   ])
-  def test_refusals(self, value, type_spec):
+  def test_values_of_wrong_types_are_refused(self, value, type_spec):
     with pytest.raises(TypeError):
       values.leaves_of(value, type_spec)
 
@@ -45,7 +45,7 @@ class TestExecution:
       [tf.constant(1), tf.constant([2.0, 3.0])],
       collections.OrderedDict(a=np.int32(1), b=(2.0, 3.0)),
   ])
-  def test_containers_there_and_back(self, value):
+  def test_containers_are_converted_and_back(self, value):
     leaves = values.leaves_of(value, _PAIR)
     assert [leaf.dtype for leaf in leaves] == [tf.int32, tf.float32]
     back = values.value_of(leaves, tff.FederatedType(_PAIR, tff.SERVER))
@@ -56,6 +56,6 @@ class TestExecution:
       ([], ()), ([1, 2, 3], ()), (tf.data.Dataset.from_tensor_slices([1, 2]), ()),
       ([[1], [2, 3]], (None,)),
   ])
-  def test_sequences(self, value, shape):
+  def test_sequences_become_datasets(self, value, shape):
     [dataset] = values.leaves_of(value, tff.SequenceType(tff.TensorType(np.int32, shape)))
     assert [np.asarray(x).tolist() for x in dataset] == [np.asarray(x).tolist() for x in value]

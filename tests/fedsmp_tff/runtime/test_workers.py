@@ -46,7 +46,7 @@ class TestExecution:
     assert cohort.take() == first[0]
     assert cohort.requeue(first[0]) == 2
 
-  def test_none_gets_further_ahead_than_the_lead(self):
+  def test_no_client_starts_beyond_the_lead(self):
     cohort = workers.Cohort(_job(10), lead=3)
     assert _taken(cohort, 4) == [(0, 0), (1, 1), (2, 2), None]
     _finish(cohort, 1)

@@ -19,7 +19,7 @@ def _spec(sigma=1.4, r=_R, rounds=_T):
 class TestEpsilon:
 
   @pytest.mark.parametrize('sigma, r, rounds', [(1.4, 100, 180), (3.0, 6, 2), (0.5, 60, 9)])
-  def test_it_solves_the_theorem_s_inequality(self, sigma, r, rounds):
+  def test_epsilon_solves_the_inequality_of_the_theorem(self, sigma, r, rounds):
     epsilon, unmet = theorem_1.epsilon(_spec(sigma, r, rounds=rounds))
     q, log_delta = r / _N, math.log(1 / _DELTA)
     assert sigma**2 == pytest.approx(
@@ -27,7 +27,7 @@ class TestEpsilon:
     )
     assert (sigma**2 < 0.7) == any('sigma^2 = ' in u for u in unmet)
 
-  def test_its_conditions_fail_where_the_paper_is(self):
+  def test_conditions_fail_for_the_settings_of_the_paper(self):
     _, unmet = theorem_1.epsilon(_spec())
     assert len(unmet) == 1 and unmet[0].startswith('alpha = 10.')
     assert theorem_1.epsilon(_spec(3.0, 6, rounds=10**6))[1] == []

@@ -33,7 +33,7 @@ class TestComputation:
 
   @pytest.mark.parametrize('sparsifier', [theorem_2.RANDK, theorem_2.TOPK])
   @pytest.mark.parametrize('k', [1, 30, 999, 1000])
-  def test_bound_is_the_papers(self, sparsifier, k):
+  def test_bound_equals_the_formula_of_the_paper(self, sparsifier, k):
     phi = 1000 / k - 1 if sparsifier == 'randk' else 1 - k / 1000
     found = theorem_2.bound(_CONSTANTS, _RUN, sparsifier, k)
     parts = _papers_bound(sparsifier, k, phi)
@@ -52,7 +52,7 @@ class TestComputation:
     # The search's steps are 0.7 %, and of whole coordinates.
     assert found == pytest.approx(best, rel=0.007, abs=1e-3)
 
-  def test_topk_with_a_measured_variance_is_best_between(self):
+  def test_best_ratio_of_topk_uses_the_measured_variance(self):
     run = dataclasses.replace(_RUN, noise_multiplier=0.5)
     best = theorem_2.best_compression_ratio(
         _CONSTANTS, run, theorem_2.TOPK, lambda k: math.exp(-k / 20)
@@ -63,7 +63,7 @@ class TestComputation:
     assert best == pytest.approx(20 * math.log(a / (20 * b)) / 1000, abs=1.5e-3)
 
   @pytest.mark.parametrize('k, phi', [(1000, 0.0), (10, 99.0)])
-  def test_largest_learning_rate_is_the_papers(self, k, phi):
+  def test_max_learning_rate_is_that_of_the_paper(self, k, phi):
     largest = min(
         1 / (24 * 5 * 2.0 * (phi + 1) * 1.5), 1 / (4 * 5 * 2.0 * math.sqrt(4 * 1.5 + 2)),
         1 / (12 * 5 * 2.0),
@@ -73,7 +73,7 @@ class TestComputation:
       violations = theorem_2.violations(_CONSTANTS, run, theorem_2.RANDK, k)
       assert len(violations) == num_violations
 
-  def test_topk_must_lose_little(self):
+  def test_topk_that_loses_too_much_is_a_violation(self):
     slow = dataclasses.replace(_RUN, learning_rate=1e-4)
     (said,) = theorem_2.violations(_CONSTANTS, slow, theorem_2.TOPK, 600)
     assert 'phi_k = 0.4 is above gamma' in said
@@ -84,11 +84,11 @@ class TestComputation:
       (_CONSTANTS, dict(dissimilarity_offset=math.inf)), (_RUN, dict(clients_per_round=0)),
       (_RUN, dict(noise_multiplier=math.nan)),
   ])
-  def test_numbers_out_of_range(self, values, change):
+  def test_constants_out_of_range_are_refused(self, values, change):
     with pytest.raises(ValueError, match=f'`{next(iter(change))}` must be'):
       dataclasses.replace(values, **change)
 
-  def test_arguments_out_of_range(self):
+  def test_arguments_out_of_range_are_refused(self):
     for k in (0, 1001):
       with pytest.raises(ValueError, match='`num_kept` must be from 1 to dim=1000'):
         theorem_2.bound(_CONSTANTS, _RUN, theorem_2.RANDK, k)

@@ -41,13 +41,13 @@ def _fail(error):
 
 class TestMain:
 
-  def test_the_options_arrive(self):
+  def test_options_reach_the_command(self):
     found = []
     assert _command(found.append).main(['echo', '--size=4', '--loud']) == 0
     assert found == [_Options(size=4, loud=True)]
     assert _command(lambda options: options.size).main(['echo']) == 3
 
-  def test_arguments_that_are_no_flags(self, capsys):
+  def test_plain_arguments_are_passed_or_refused(self, capsys):
     found = []
     with_arguments = _command(
         lambda *both: found.append(both), parse=command.parse_with_arguments
@@ -63,7 +63,7 @@ class TestMain:
     )
 
   @pytest.mark.parametrize('flag', ['--help', '-h', '--helpfull'])
-  def test_help(self, flag, capsys):
+  def test_help_lists_the_flags(self, flag, capsys):
     assert _command(_fail(AssertionError)).main(['echo', '--size=x', flag]) == 0
     text = capsys.readouterr().out
     assert text.startswith('usage: echo\n\nFlags:\n') and '\n  --size: Size.\n' in text
@@ -78,14 +78,14 @@ class TestMain:
       ('--flagfile=paper/svnh', r', paper/svhn\. Did you mean paper/svhn\?'),
       ('--flagfile=', "--flagfile= can't be read .Is a directory"),
   ])
-  def test_what_the_user_must_correct(self, argument, sentence, capsys):
+  def test_bad_flags_are_named_in_a_sentence(self, argument, sentence, capsys):
     assert _command(_fail(AssertionError)).main(['echo', argument]) == 2
     said = capsys.readouterr().err
     assert said.startswith('tasks.echo: ') and said.count('\n') == 1
     with pytest.raises(errors.InputError, match=sentence):
       command.parse([argument], _Options, program='echo')
 
-  def test_exit_statuses(self, capsys):
+  def test_exit_status_follows_the_error(self, capsys):
     for error, status in ((errors.InputError('a'), 2), (_Failure('b'), 1), (_Stop('c'), 143)):
       assert _command(_fail(error)).main(['echo']) == status
     assert capsys.readouterr().err == 'tasks.echo: a\ntasks.echo: b\ntasks.echo: c\n'
@@ -129,12 +129,12 @@ sys.exit(command.Command('tasks.echo', (), run).main(['echo']))
   def test_the_status_survives_a_full_stderr(self):
     assert self._run('2>/dev/full', 'raise errors.InputError("wrong")') == (2, '')
 
-  def test_a_full_stderr_is_said_on_stdout(self, tmp_path):
+  def test_a_full_stderr_is_reported_on_stdout(self, tmp_path):
     out = tmp_path / 'out'
     assert self._run(f'>{out} 2>/dev/full', 'print(1, file=sys.stderr)') == (1, '')
     assert "tasks.echo: stderr can't be written (No space left on device). Make" in out.read_text()
 
-  def test_no_file_is_a_closed_stream(self, tmp_path):
+  def test_no_opened_file_takes_a_closed_stream(self, tmp_path):
     body = f'open({str(tmp_path / "x")!r}, "w").write(str(os.open("/dev/null", 0) > 2)); print(1)'
     assert self._run('<&- >&- 2>&-', body) == (0, '')
     assert (tmp_path / 'x').read_text() == 'True'

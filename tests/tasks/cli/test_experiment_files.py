@@ -27,7 +27,7 @@ def _parse(text):
 @pytest.mark.parametrize(
     'text', ['paper/svhn', 'paper/svhn.flags', 'tasks/experiments/paper/svhn.flags']
 )
-def test_a_built_in_file_of_flags_has_names(text, tmp_path):
+def test_built_in_flag_files_are_found_by_name(text, tmp_path):
   expected = _parse(_BUILT_IN)
   assert expected.task == 'svhn' and _parse(text) == expected
   assert settings.parse(['--flagfile', text])[0] == expected
@@ -42,7 +42,7 @@ def test_a_built_in_file_of_flags_has_names(text, tmp_path):
   assert _parse(text).task == 'emnist'
 
 
-def test_a_built_in_grid_has_names():
+def test_built_in_grids_are_found_by_name():
   built_in = grids.read('paper/svhn')
   assert built_in == grids.read('tasks/experiments/paper/svhn.grid') == grids.read('paper/svhn.grid')
 

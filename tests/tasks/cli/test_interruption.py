@@ -25,7 +25,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('number, status', [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_before_the_first_measurement_it_ends_soon_and_names_how_to_resume(
+def test_a_signal_before_round_0_ends_the_run_soon(
     data_dir, tmp_path, number, status
 ):
   out = tmp_path / 'a'
@@ -87,7 +87,7 @@ def test_outside_of_rounds_an_operation_in_flight_gets_no_grace(before):
   assert err.strip() == 'tasks.run: ended by SIGTERM; the same command resumes it.'
 
 
-def test_in_a_round_it_gets_the_grace_and_a_second_signal_names_how_to_resume():
+def test_a_round_in_flight_gets_the_grace():
   with _started(
       f'  with stop.rounds():\n    stop.check()\n    signal_soon(signal.SIGTERM)\n    {_LONG}\n'
   ) as process:
@@ -101,7 +101,7 @@ def test_in_a_round_it_gets_the_grace_and_a_second_signal_names_how_to_resume():
   assert err.strip() == 'tasks.run: SIGINT again: ended; the same command resumes it.'
 
 
-def test_an_abandoned_round_that_ends_by_another_error_is_interrupted(monkeypatch):
+def test_an_abandoned_round_with_an_error_is_interrupted(monkeypatch):
   monkeypatch.setattr(interruption, '_GRACE_SECONDS', 0.01)
   stop = interruption.Interruption()
   with pytest.raises(interruption.Interrupted) as raised:
@@ -116,7 +116,7 @@ def test_an_abandoned_round_that_ends_by_another_error_is_interrupted(monkeypatc
   assert raised.value.status == 143
 
 
-def test_an_interrupt_that_python_discards_in_a_destructor_comes_again(monkeypatch, capsys):
+def test_an_interrupt_lost_in_a_destructor_comes_again(monkeypatch, capsys):
   monkeypatch.setattr(interruption, '_GRACE_SECONDS', 0.01)
 
   class Slow:

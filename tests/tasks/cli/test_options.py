@@ -45,7 +45,7 @@ def _oven(*arguments):
 
 class TestMake:
 
-  def test_the_annotation_is_the_type(self):
+  def test_flags_have_the_type_of_the_annotation(self):
     oven = _oven(
         '--fuel=wood', '--degrees=250', '--minutes=7', '--weight=1.5', '--spices=cumin',
         '--spices=salt', '--guests=ada,carl', '--notes=a,b', '--notes=c',
@@ -63,7 +63,7 @@ class TestMake:
     assert oven.pages == ['/home/ada/1', '2~/~'] and oven.notes == ['~/1']
     assert _oven('--book=~/b').book == '/home/ada/b' and oven.book == '/home/ada/book'
 
-  def test_what_is_missing_is_filled_in(self):
+  def test_missing_options_get_computed_defaults(self):
     assert (_oven().minutes, _oven('--fuel=wood').minutes) == (30, 20)
     assert _oven('--minutes=5').minutes == 5
     # Not what is excluded, nor what has no effect.
@@ -87,7 +87,7 @@ class TestMake:
           '--minutes=3 and --golden=0.0 exclude each other. Remove one of them.',
       ),
   ])
-  def test_one_sentence_says_what_to_set(self, arguments, sentence):
+  def test_bad_options_are_refused_with_a_remedy(self, arguments, sentence):
     with pytest.raises(errors.InputError) as error:
       _oven(*arguments)
     assert str(error.value) == sentence
@@ -100,7 +100,7 @@ class TestMake:
     free = options.Option(0.0, 'Any.')
     assert free.allows(-1e300) and not any(map(free.allows, (math.nan, math.inf, -math.inf)))
 
-  def test_no_two_have_one_list(self):
+  def test_instances_share_no_default_list(self):
     first, second = _Oven(), _Oven()
     first.spices.append('cumin')
     assert second.spices == ['salt'] and _oven().spices == ['salt']

@@ -17,7 +17,7 @@ with place._watched():
 @pytest.mark.parametrize('body, is_said', [
     ('os._exit(1)', True), ('os.kill(os.getpid(), 9)', True), ('pass', False), ('sys.exit(1)', False)
 ])
-def test_an_end_without_python_is_said_and_another_is_not(body, is_said):
+def test_only_a_sudden_end_of_the_process_is_reported(body, is_said):
   done = subprocess.run(
       [sys.executable, '-c', _PROGRAM.format(body=body)], capture_output=True, text=True
   )

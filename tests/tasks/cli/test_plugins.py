@@ -42,7 +42,7 @@ class TestRegistry:
       ('tests.support.wrong_plugin', 'its SYSTEM is not a tasks.systems.system.System'),
       ('..', 'invalid format'),
   ])
-  def test_what_is_none(self, registry, name, reason, monkeypatch):
+  def test_a_wrong_name_or_module_is_refused(self, registry, name, reason, monkeypatch):
     module = types.ModuleType('tests.support.wrong_plugin')
     module.SYSTEM = 3
     monkeypatch.setitem(sys.modules, 'tests.support.wrong_plugin', module)
@@ -54,7 +54,7 @@ class TestRegistry:
     assert '\n' not in str(error.value)
 
 
-  def test_a_name_that_is_close_is_suggested(self, registry):
+  def test_a_close_name_is_suggested(self, registry):
     with pytest.raises(errors.InputError, match=r'\. Did you mean fedsmp_randk\?$'):
       registry.load('fedsmp_rand')
 
@@ -66,6 +66,6 @@ class TestCall:
       (f'{__name__}:no_manager', 'returned int, which is not a ReleaseManager'),
       ('', "can't be imported ."),
   ])
-  def test_what_is_none(self, name, sentence):
+  def test_a_wrong_function_is_refused(self, name, sentence):
     with pytest.raises(errors.InputError, match=f'^--release_manager={name} {sentence}'):
       plugins.call('release_manager', name, tff.program.ReleaseManager)

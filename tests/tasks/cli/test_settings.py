@@ -22,7 +22,7 @@ def _settings(*arguments):
 class TestParse:
 
   @pytest.mark.parametrize('task', datasets.TASKS.names)
-  def test_the_task_has_the_defaults(self, task):
+  def test_defaults_are_those_of_the_task(self, task):
     defaults = datasets.TASKS[task].defaults
     found, where = settings.parse([f'--task={task}'])
     for field in dataclasses.fields(defaults):
@@ -42,7 +42,7 @@ class TestParse:
       monkeypatch.setitem(sys.modules, name, module)
       assert _settings(f'--task={name}', '--own_size=2').task_options == own(size=2)
 
-  def test_what_the_system_does_not_have_is_none(self):
+  def test_settings_without_effect_are_none(self):
     found = _settings('--algorithm=fedavg')
     assert [found.p, found.clip, found.noise_multiplier, found.epsilon] == [None] * 4
     assert found.sampling == 'fixed_size'
@@ -56,7 +56,7 @@ class TestParse:
     assert _settings().system_options.public_clients == 0
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
 
-  def test_further_options(self):
+  def test_options_of_a_command_are_parsed_too(self):
     @dataclasses.dataclass(frozen=True)
     class Own:
       own: int = options.option(3, 'Own.', at_least=1)
@@ -68,7 +68,7 @@ class TestParse:
     with pytest.raises(errors.InputError, match=r"flag 'own'.*\(see a command --help\)"):
       settings.parse(['--task=svhn', '--own=4'], program='a command')
 
-  def test_an_option_of_a_plug_in_that_exists_already(self, monkeypatch):
+  def test_a_repeated_option_of_a_plug_in_is_refused(self, monkeypatch):
     module = types.ModuleType('somebodys')
     module.SYSTEM = dataclasses.replace(
         systems.SYSTEMS['fedsmp_randk'], name='somebodys', options=place.PlaceSettings
@@ -81,7 +81,7 @@ class TestParse:
 
 class TestFlagfile:
 
-  def test_files_in_files_and_what_comes_later_wins(self, tmp_path):
+  def test_later_flags_win_in_nested_flag_files(self, tmp_path):
     (tmp_path / 'inner').write_text('--rounds=7\n--shakespeare_lstm=keras\n')
     (tmp_path / 'outer').write_text(f'# Some.\n\n--task=shakespeare\n--flagfile={tmp_path}/inner\n')
     file = f'--flagfile={tmp_path}/outer'
@@ -91,7 +91,7 @@ class TestFlagfile:
     assert settings.parse([file, '--rounds=8'])[0].rounds == 8
     assert settings.parse(['--rounds=8', '--flagfile', f'{tmp_path}/outer'])[0].rounds == 7
 
-  def test_what_has_no_effect_with_the_system_is_ignored_in_it_alone(self, tmp_path):
+  def test_flag_files_may_have_flags_without_effect(self, tmp_path):
     (tmp_path / 'file').write_text(
         '--task=fashion_mnist\n--p=0.1\n--clip=2\n--noise_multiplier=3\n--public_clients=2\n'
     )
@@ -112,7 +112,7 @@ class TestFlagfile:
 
 class TestIdentity:
 
-  def test_it_has_all_but_where_things_are_and_the_budget(self):
+  def test_identity_leaves_out_paths_and_budget(self):
     found = settings.parse([
         '--task=shakespeare', '--data_dir=/x', '--p=0.5', '--seed=1', '--epsilon_budget=9',
         '--shakespeare_lstm=keras', '--public_clients=3',

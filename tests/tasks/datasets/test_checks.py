@@ -43,7 +43,7 @@ def _with(value, row=1):
     (lambda e: dict(test=e, has_validation=True), 'the validation set'),
     (lambda e: dict(public=e), 'the public set'),
 ])
-def test_a_value_that_is_not_finite_is_refused_with_its_owner_and_its_row(value, sets, owner):
+def test_a_non_finite_value_is_named_with_owner_and_row(value, sets, owner):
   with pytest.raises(errors.InputError, match=(
       f'^--task=own: {owner} has a value in x that is not finite, first in example 2. Remove'
   )):
@@ -72,7 +72,7 @@ def test_examples_of_another_form_are_refused(examples, found):
     (3, 3, 4, 'wrong labels: label 3 is not one of 0 to 2'),
     (2, 3, None, None), (-1, 3, -1, None), (10**9, None, None, None),
 ])
-def test_labels_are_classes_of_the_model(label, num_classes, padding, found):
+def test_labels_outside_the_classes_are_refused(label, num_classes, padding, found):
   x, y = _examples()
   data = _data(public=(x, np.array([0, 1, label], np.int32)))
   if found is None:
@@ -82,7 +82,7 @@ def test_labels_are_classes_of_the_model(label, num_classes, padding, found):
     checks.check_data('own', data, _SPEC, num_classes, padding)
 
 
-def test_right_data():
+def test_valid_data_are_accepted():
   checks.check_data('own', _data(), _SPEC)
   images = np.full([3, 4, 4, 1], 255, np.uint8), np.zeros([3, 1], np.int64)
   spec = tf.TensorSpec([None, None, 4, 1], tf.uint8), tf.TensorSpec([None, 1], tf.int64)
@@ -91,7 +91,7 @@ def test_right_data():
 
 
 @pytest.mark.parametrize('kind', [tf.float32, tf.string])
-def test_labels_that_are_not_classes_are_refused(kind):
+def test_a_model_with_non_integer_labels_is_refused(kind):
   with pytest.raises(errors.InputError, match=(
       f'^--task=own: labels must be classes, int32.*has {kind.name}. Return classes'
   )):
@@ -101,6 +101,6 @@ def test_labels_that_are_not_classes_are_refused(kind):
 @pytest.mark.parametrize('spec', [
     dict(zip('xy', _SPEC)), _SPEC[:1], (dict(a=_SPEC[0]), _SPEC[1]),
 ])
-def test_a_model_whose_input_is_not_a_pair_of_tensors_is_refused(spec):
+def test_a_model_without_a_pair_of_inputs_is_refused(spec):
   with pytest.raises(errors.InputError, match='must be a pair of `tf.TensorSpec`s, of x and of'):
     checks.check_spec('own', spec)

@@ -56,12 +56,12 @@ class TestExecution:
       texts.add((str(data.rows()), str(data.as_dict())))
     assert len(texts) == 1
 
-  def test_a_writer_in_one_part_alone(self, tmp_path):
+  def test_a_writer_in_only_one_part_is_refused(self, tmp_path):
     _write(tmp_path, {'a': 3, 'b': 5}, {'a': 1})
     with pytest.raises(errors.InputError, match="client 'b': it is in only one of the train"):
       _load(tmp_path)
 
-  def test_no_database(self, tmp_path, monkeypatch):
+  def test_a_missing_database_is_refused(self, tmp_path, monkeypatch):
     def refuse(*_):  # As a machine without a network does; nothing is sent.
       raise OSError('no network')
 
@@ -72,7 +72,7 @@ class TestExecution:
       _load(tmp_path)
 
   @pytest.mark.parametrize('fraction', [0, 0.6])
-  def test_a_damaged_database(self, tmp_path, fraction):
+  def test_a_damaged_database_is_refused(self, tmp_path, fraction):
     _write(tmp_path, {'a': 30, 'b': 50}, {'a': 10, 'b': 20})
     path = tmp_path / 'emnist_all.sqlite'
     os.truncate(path, int(fraction * path.stat().st_size))
@@ -86,7 +86,7 @@ class TestExecution:
       (lambda pixels, label: pixels.__setitem__(5, 255.0), 'a pixel is not a number'),
       (lambda pixels, label: label.clear(), 'label'),
   ])
-  def test_a_client_s_bad_data_are_named_with_the_file(self, tmp_path, change, reason):
+  def test_bad_data_are_named_with_client_and_file(self, tmp_path, change, reason):
     _write(
         tmp_path, {'a': 3, 'b': 5}, {'a': 1, 'b': 2},
         change=lambda writer, *image: change(*image) if writer == 'b' else None,

@@ -49,7 +49,7 @@ class TestExecution:
     np.testing.assert_array_equal(data.test[0][..., 0], parts['t10k'][0])
     np.testing.assert_array_equal(data.test[1], parts['t10k'][1])
 
-  def test_the_task_has_a_skew_of_labels(self, data_dir):
+  def test_dirichlet_option_skews_labels(self, data_dir):
     small_data.write_fashion_mnist(data_dir)
     split = task_lib.Split(0, 8, directory=str(data_dir))
     even, skewed = (
@@ -62,13 +62,13 @@ class TestExecution:
   @pytest.mark.parametrize('folder, packed', [
       ('', False), ('FashionMNIST/raw', False), ('FashionMNIST/raw', True),
   ])
-  def test_unpacked_files_and_torchvision_s_folder_are_the_same_clients(
+  def test_unpacked_and_torchvision_files_give_equal_data(
       self, data_dir, tmp_path, folder, packed
   ):
     _copy(data_dir, tmp_path / 'other' / folder, packed)
     _assert_equal(_load(tmp_path / 'other', 8), _load(data_dir, 8))
 
-  def test_without_debian_s_package_the_files_of_keras_are_read(
+  def test_keras_files_are_read_without_debian_package(
       self, data_dir, tmp_path, monkeypatch
   ):
     monkeypatch.setenv('HOME', str(tmp_path))
@@ -88,7 +88,7 @@ class TestExecution:
       lambda b: gzip.compress(b'\0\0\x0d\3' + gzip.decompress(b)[4:]),
       lambda b: gzip.compress(b'\0\0\x08\3\0\0'),
   ])
-  def test_damaged_or_missing_file(self, data_dir, damage):
+  def test_a_damaged_or_missing_file_is_refused(self, data_dir, damage):
     path = data_dir / 'train-images-idx3-ubyte.gz'
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(errors.InputError, match="train-images.* can't be read.*Download it again"):
@@ -98,7 +98,7 @@ class TestExecution:
       _load(data_dir)
 
   @pytest.mark.parametrize('num, label, match', [(3, 0, '3 labels'), (60, 10, 'label 10')])
-  def test_labels_that_do_not_fit(self, data_dir, num, label, match):
+  def test_labels_that_do_not_fit_are_refused(self, data_dir, num, label, match):
     path = data_dir / 'train-labels-idx1-ubyte.gz'
     small_data.write_idx(path, np.full(num, label, np.uint8))
     with pytest.raises(errors.InputError, match=f'train-labels.*{match}'):

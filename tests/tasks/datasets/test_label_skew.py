@@ -48,7 +48,7 @@ class TestExecution:
     assert not np.array_equal(first, other)
 
   @pytest.mark.parametrize('alpha', [0.1, 0.6, 5.0, 1e6])
-  def test_pairs_of_a_client_have_the_labels_of_a_dirichlet_distribution(self, alpha):
+  def test_pairs_of_labels_agree_as_dirichlet_predicts(self, alpha):
     # Labels drawn by q ~ Dirichlet(alpha, ..., alpha) are equal with probability
     # E[sum q^2] = (1 + alpha) / (1 + K alpha), as in Polya's urn. The first half of the clients
     # draws while no label has run out: at most half of the examples are gone. The mean over 1,000
@@ -57,7 +57,7 @@ class TestExecution:
     found = _coincidences(_split(alpha)[: _CLIENTS // 2], labels).mean()
     assert found == pytest.approx((1 + alpha) / (1 + _CLASSES * alpha), abs=4 * 0.016)
 
-  def test_a_client_has_what_numpy_draws_one_by_one(self):
+  def test_labels_equal_single_draws_in_numpy(self):
     # An independent draw: one label after the other, by weights without the labels that are gone.
     labels, alpha, size = _labels((40, 25, 15)), 0.5, 8
     def one_by_one(rng):

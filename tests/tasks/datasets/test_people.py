@@ -69,7 +69,7 @@ class TestExecution:
     assert not {'person 4', 'person 5'} & {*tested.client_ids, *tested.test_owners.ids}
     assert tested.split_digest == validated.split_digest
 
-  def test_seeds_change_which_examples_and_not_whose(self):
+  def test_seeds_change_examples_and_not_owners(self):
     def divided(seed):
       data = _divide(_groups(), 13, 4, seed=seed)
       return data.client_ids, data.test_owners, data.public_owners, list(data.public[0])
@@ -77,7 +77,7 @@ class TestExecution:
     assert divided(0) == divided(0)
     assert divided(0)[:3] == divided(1)[:3] and divided(0)[3] != divided(1)[3]
 
-  def test_the_split_s_digest_is_of_who_is_set_aside_alone(self):
+  def test_split_digest_depends_on_people_set_aside_alone(self):
     digests = [
         _divide(_groups(), *sizes, per_client=per_client).split_digest
         for sizes in ((), (7,), (13,), (13, 7)) for per_client in (False, True)
@@ -104,7 +104,7 @@ class TestExecution:
     assert not _divide(_groups(), 7, 3, per_client=True).test_outside_guarantee
 
   @pytest.mark.parametrize('per_client', [False, True])
-  def test_a_run_says_no_more_of_a_client_s_data_than_is_marked(
+  def test_config_and_plan_reveal_no_client_sizes(
       self, per_client, tmp_path, capsys, monkeypatch
   ):
     def run(size):
@@ -128,7 +128,7 @@ class TestExecution:
     marked = 'columns test_*, measured on clients\' examples: do not publish them'
     assert (marked in plan) == per_client
 
-  def test_more_than_there_is(self):
+  def test_too_large_sets_are_refused(self):
     with pytest.raises(
         errors.InputError,
         match='^--validation_examples=9 needs more .*: the 0 people .* for this set have 0',
@@ -138,7 +138,7 @@ class TestExecution:
       with pytest.raises(errors.InputError, match='made up: too few people'):
         _divide(groups)
 
-  def test_hashed_order_depends_on_nobody_else(self):
+  def test_hashed_order_of_a_person_depends_on_no_other(self):
     everyone = [_person(i) for i in range(400)]
     groups = people.in_hashed_order(everyone, 'people')
     assert 8 <= len(groups.test) <= 36  # 20 on average; four standard deviations.

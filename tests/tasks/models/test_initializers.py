@@ -20,7 +20,7 @@ def _is_uniform(values, bound):
 
 
 @pytest.mark.parametrize('shape, fan_in', [((200, 100), 200), ((5, 5, 8, 100), 200)])
-def test_dense(shape, fan_in):
+def test_dense_weights_have_documented_distributions(shape, fan_in):
   # torch.nn.Linear and Conv2d: uniform in +-1/sqrt(fan in), kernel and bias.
   kernel, bias = initializers.TorchInitializer(1).dense(shape)
   assert kernel.shape == shape and bias.shape == shape[-1:]
@@ -35,7 +35,7 @@ def test_dense(shape, fan_in):
   assert not bias.any()
 
 
-def test_recurrent_torch():
+def test_torch_lstm_has_documented_distributions():
   kernel, recurrent, bias = initializers.TorchInitializer(1).lstm(30, 400)
   bound = 1 / math.sqrt(400)
   assert kernel.shape == (30, 1600) and recurrent.shape == (400, 1600)
@@ -47,7 +47,7 @@ def test_recurrent_torch():
   assert stats.kstest(embedding.ravel(), 'norm').pvalue > _MIN_P
 
 
-def test_recurrent_keras():
+def test_keras_lstm_has_documented_distributions():
   kernel, recurrent, bias = initializers.KerasInitializer(1).lstm(30, 40)
   assert kernel.shape == (30, 160)
   np.testing.assert_allclose(recurrent @ recurrent.T, np.eye(40), atol=1e-5)

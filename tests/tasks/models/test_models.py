@@ -23,7 +23,7 @@ class TestComputation:
       # The Fashion-MNIST CNN with 52 more classes of 512 weights and a bias.
       ('emnist', 1_663_370 + 52 * 513),
   ])
-  def test_parameter_counts(self, task, parameters):
+  def test_models_have_the_stated_parameter_counts(self, task, parameters):
     task = datasets.TASKS[task]
     model = task.build_model(task.options and task.options(), _initializer(0))
     assert sum(map(np.size, model.initial_weights[0])) == parameters

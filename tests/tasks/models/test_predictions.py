@@ -33,12 +33,12 @@ def test_predictions_have_the_shape_and_the_type_of_labels(logits, labels, kind)
 @pytest.mark.parametrize('logits, labels', [
     ([5, 3], [5, 3]), ([5, 3], [5, 2]), ([5, 4, 3], [5]), ([5, 3], [5, 4]), ([5, 4, 3], [5, 3]),
 ])
-def test_labels_that_are_not_one_class_for_each_vector_of_logits(logits, labels):
+def test_labels_that_do_not_fit_the_logits_are_refused(logits, labels):
   with pytest.raises(errors.InputError, match='Labels of shape .5.* are not one class for each'):
     predictions.predicted_labels(tf.zeros(logits), tf.zeros(labels, tf.int32))
 
 
-def test_sizes_that_are_unknown_before_the_graph_runs():
+def test_labels_of_unknown_size_are_predicted():
   @tf.function(input_signature=[tf.TensorSpec([None, None, 3]), tf.TensorSpec([None, 2], tf.int32)])
   def predicted(logits, labels):
     return predictions.predicted_labels(logits, labels)

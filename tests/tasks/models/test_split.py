@@ -60,7 +60,7 @@ class TestComputation:
   @pytest.mark.parametrize('model, x_shape', [
       (_model(), [None, _FEATURES]), (_rnn(7), [None, 7, _FEATURES]),
   ])
-  def test_a_head_is_a_model_of_a_feature_vector_per_label(self, model, x_shape):
+  def test_head_takes_a_feature_vector_per_label(self, model, x_shape):
     x, y = model.head().input_spec
     assert x == tf.TensorSpec(x_shape, tf.float16) and y == model.input_spec[1]
     for array, other in zip(model.head().initial_weights[0], model.initial_weights[0][-2:]):
@@ -99,7 +99,7 @@ class TestExecution:
         body(tf.constant(x)), (features - mean) @ matrix, atol=2e-3, rtol=2e-3
     )
 
-  def test_the_head_is_the_function_of_the_whole_model(self):
+  def test_head_on_features_equals_the_whole_model(self):
     model, body, head = _split()
     x, _ = _examples(50, seed=2)
     *_, kernel, bias = _weights(model).trainable
@@ -116,7 +116,7 @@ class TestExecution:
           _logits(model, body.weights_of(moved), x), atol=5e-3,  # Features are float16.
       )
 
-  def test_refuses_examples_that_do_not_differ(self):
+  def test_equal_examples_are_refused(self):
     with pytest.raises(ValueError, match='are the same for all'):
       split.whitening(np.repeat(np.random.default_rng(0).normal(size=(1, 5)), 50, axis=0))
 

@@ -52,7 +52,7 @@ def _curves(axes):
 
 class TestComputation:
 
-  def test_accuracy_over_rounds_and_uplink(self, make):
+  def test_curves_show_accuracy_over_rounds_and_uplink(self, make):
     drawn = make(
         dict(accuracies=[0.1, 0.6], seed=0), dict(accuracies=[0.1, 0.8], seed=2),
         dict(accuracies=[0.2, 0.5, 0.4], algorithm='fedavg'),
@@ -85,7 +85,7 @@ class TestComputation:
     assert _curves(by_uplink)[1][0] == pytest.approx([np.nan, 0.01, 0.02], nan_ok=True)
     assert by_round.get_ylim()[0] == pytest.approx(15)  # 25 points below the lowest final accuracy.
 
-  def test_an_ablation_has_its_steps_in_order_and_baselines_apart(self, make):
+  def test_ablation_has_ordered_steps_and_separate_baselines(self, make):
     steps, baselines = grids.read('ablation/fashion_mnist')
     titles = [cell.title for cell in (*steps, *baselines)]
     assert all(titles) and len({*titles}) == len(titles)
@@ -108,7 +108,7 @@ class TestComputation:
     assert [np.ptp(bar[:, 0]) for bar in bars] == pytest.approx([2, 2, 2])
     assert _note(figure).endswith('bars: one standard error over seeds')
 
-  def test_over_rounds_a_system_has_one_curve_the_papers_or_its_best(self, make):
+  def test_rounds_figure_has_one_curve_per_system(self, make):
     runs = [
         dict(accuracies=[0.1, 0.9], p=0.1), dict(accuracies=[0.1, 0.5]),
         dict(accuracies=[0.1, 0.8], p=0.005, clip=0.5),
@@ -141,7 +141,7 @@ class TestComputation:
     assert min(np.diff(heights)) == pytest.approx(figures._LABEL_HEIGHT)
     assert 0 <= heights[0] and heights[-1] <= 1
 
-  def test_over_p_with_and_without_noise(self, make):
+  def test_ratio_figure_shows_noisy_and_noiseless_runs(self, make):
     figure = make(
         dict(accuracies=[0.1, 0.5], p=0.005), dict(accuracies=[0.1, 0.6], p=0.1, seed=1),
         dict(accuracies=[0.1, 0.8], p=0.1, seed=2),
@@ -179,7 +179,7 @@ class TestComputation:
     assert 'a function of their data that no epsilon covers' in _note(figure)
     assert 'rounds: 1 to 2; ' in _note(figure)
 
-  def test_unscaled_randk_has_a_curve_beside_scaled_randk_and_one_of_the_paper(self, make):
+  def test_unscaled_randk_has_a_separate_curve(self, make):
     figure = make(*[
         dict(accuracies=[0.1, p + unbiased / 10], p=p, algorithm='fedsmp_randk', unbiased=unbiased)
         for p in (0.1, 0.2, 0.4) for unbiased in (True, False)

@@ -58,7 +58,7 @@ class TestExecution:
         tmp_path / 'two', *(runs / name for name in 'abc')
     )
 
-  def test_everything_that_is_kept_has_all_its_digits(self, runs, tmp_path):
+  def test_kept_numbers_have_all_digits(self, runs, tmp_path):
     _make(tmp_path / 'kept', runs)
     with open(tmp_path / 'kept' / 'curves.csv', encoding='utf-8', newline='') as file:
       curves = [*csv.DictReader(file)]
@@ -83,7 +83,7 @@ class TestExecution:
     secrets = [str(runs), config['date'], config['run_id'], '--output_dir', 'command', 'versions']
     assert not [text for text in secrets if text.encode() in b''.join(files.values())]
 
-  def test_of_a_run_that_went_on_the_longer_record_counts(self, tmp_path):
+  def test_the_longer_record_of_a_resumed_run_counts(self, tmp_path):
     before = runs_on_disk.write(tmp_path / 'before' / 'run', [0.1, None, 0.5], rounds=4)
     after = runs_on_disk.write(tmp_path / 'after' / 'run', [0.1, None, 0.5, None, 0.6], rounds=4)
     other = runs_on_disk.write(tmp_path / 'other' / 'run', [0.1, None, 0.4], rounds=4)
@@ -108,7 +108,7 @@ class TestExecution:
     assert after.values['epsilon'] == math.inf and math.isnan(after.values['masked'])
     assert np.isnan(after.columns['epsilon']).all()
 
-  def test_finds_runs_and_kept_reports_below_a_directory(self, tmp_path):
+  def test_runs_and_kept_reports_are_found_in_a_directory(self, tmp_path):
     b, a = (runs_on_disk.write(tmp_path / 'x' / name, accuracies=[0.1]) for name in 'ba')
     _make(tmp_path / 'x' / 'c', a)
     assert kept.find([str(tmp_path), str(b)]) == [a, b, tmp_path / 'x' / 'c']

@@ -14,7 +14,7 @@ from tests.support import runs_on_disk
 
 class TestExecution:
 
-  def test_reads_the_rows_with_an_accuracy(self, tmp_path):
+  def test_only_rows_with_an_accuracy_are_read(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, None, 0.6, 0.4])
     run = results.read(path)
     assert run.columns['round'].tolist() == [0, 2, 3]
@@ -43,7 +43,7 @@ class TestExecution:
       (path / 'summary.json').write_text(json.dumps({'rounds': rounds, 'gain': 0.2}))
       assert results.read(path).values['gain'] == pytest.approx(gain, nan_ok=True)
 
-  def test_interrupted_between_measurements(self, tmp_path):
+  def test_epsilon_after_an_interrupt_is_from_the_summary(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, None, None], rounds=5)
     rows = commands.rows(path / 'metrics.csv')
     for row in rows[1:]:
@@ -60,7 +60,7 @@ class TestExecution:
     (path / 'summary.json').write_text(json.dumps(summary | {'rounds': 1}))
     assert math.isnan(results.read(path).values['epsilon'])  # The summary is of another round.
 
-  def test_groups_are_of_all_flags_but_the_seed_and_of_one_length(self, tmp_path):
+  def test_runs_are_grouped_by_flags_and_length(self, tmp_path):
     paths = [
         runs_on_disk.write(tmp_path / str(accuracy), [0.1, accuracy], **options)
         for accuracy, options in (
@@ -78,7 +78,7 @@ class TestExecution:
     assert rounds.tolist() == [0, 1] and accuracy == pytest.approx([10, 55])
     assert spread == pytest.approx([0, std])
 
-  def test_p_is_the_flag_if_it_has_this_k(self, tmp_path):
+  def test_p_is_the_flag_if_k_matches(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6], p=0.05)
     config = json.loads((path / 'config.json').read_text())
     for flag, dim, num_kept, p in (
@@ -90,7 +90,7 @@ class TestExecution:
       (path / 'config.json').write_text(content)
       assert results.group([results.read(path)])[0].p == p
 
-  def test_the_first_evaluated_round_that_reaches_an_accuracy(self, tmp_path):
+  def test_first_to_reach_is_the_first_evaluated_round(self, tmp_path):
     run = results.read(runs_on_disk.write(tmp_path / 'a', [0.1, None, 0.72, 0.71, 0.9], p=0.1))
     assert run.first_to_reach(72) == (2, pytest.approx(0.01 * 0.1 * 2))
     assert run.first_to_reach(72.01)[0] == 4 and run.first_to_reach(90.1) is None
@@ -100,7 +100,7 @@ class TestExecution:
       ('metrics.csv', 'round,test_accuracy\n0,x\n'),
       ('metrics.csv', f'round,test_accuracy\n0,{"1" * 200_000}\n'),
   ])
-  def test_refuses_damaged_files(self, tmp_path, file, content):
+  def test_damaged_files_are_refused(self, tmp_path, file, content):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.2])
     (path / file).write_text(content)
     with pytest.raises(errors.InputError, match="a can't be read as a run"):

@@ -99,7 +99,7 @@ class TestSignals:
     assert not list(temporary.glob('__autograph_generated_file*'))
 
   @pytest.mark.slow
-  def test_a_round_of_ray_s_that_takes_too_long_is_abandoned(self, data_dir, tmp_path):
+  def test_a_ray_round_that_takes_too_long_is_abandoned(self, data_dir, tmp_path):
     out = tmp_path / 'a'
     arguments = commands.tiny(data_dir, out, '--local_epochs=1000000', '--runtime=ray')
     command = commands.command(arguments, {'tasks.cli.interruption._GRACE_SECONDS': 0.5})
@@ -111,7 +111,7 @@ class TestSignals:
     waiting.until_ended([process.pid for process in others])
 
   @pytest.mark.slow
-  def test_a_second_signal_ends_at_once_with_ray_s_processes(self, data_dir, tmp_path):
+  def test_a_second_signal_ends_ray_processes_at_once(self, data_dir, tmp_path):
     out = tmp_path / 'a'
     arguments = commands.tiny(data_dir, out, '--local_epochs=1000000', '--runtime=ray')
     command = commands.command(arguments, commands.LONG_GRACE)
@@ -126,7 +126,7 @@ class TestSignals:
 
 
 @pytest.mark.slow
-def test_memory_threads_and_files_of_a_long_run_stay(data_dir, tmp_path):
+def test_memory_threads_and_files_do_not_grow(data_dir, tmp_path):
   out = tmp_path / 'a'
   # Distributions of losses take more memory the more rounds they add up.
   command = commands.command(
@@ -151,7 +151,7 @@ def test_memory_threads_and_files_of_a_long_run_stay(data_dir, tmp_path):
 
 @pytest.mark.slow
 @_FEW_AND_MANY_KILLS
-def test_killed_at_random_a_run_is_as_if_undisturbed(data_dir, tmp_path, num_kills):
+def test_random_kills_leave_an_equal_run(data_dir, tmp_path, num_kills):
   rng = random.Random(7)
   flags = ['--seed=1', f'--rounds={max(6, num_kills * 3 // 2)}', '--local_epochs=100']
   whole, out = tmp_path / 'whole', tmp_path / 'killed'
@@ -196,7 +196,7 @@ def _unfinished(out):
   return None
 
 
-def test_a_kill_within_a_round_costs_one_round_and_the_resume_says_so(data_dir, tmp_path):
+def test_a_kill_within_a_round_costs_one_round(data_dir, tmp_path):
   out = tmp_path / 'a'
   arguments = commands.tiny(data_dir, out, '--rounds=24', '--epsilon=4')
   command = commands.command(arguments)
@@ -224,7 +224,7 @@ def test_a_kill_within_a_round_costs_one_round_and_the_resume_says_so(data_dir, 
 
 
 @_FEW_AND_MANY_KILLS
-def test_killed_at_random_the_ledger_never_counts_too_few(data_dir, tmp_path, num_kills):
+def test_random_kills_never_undercount_the_ledger(data_dir, tmp_path, num_kills):
   rng = random.Random(3)
   out = tmp_path / 'a'
   arguments = commands.tiny(data_dir, out, '--rounds=100000')

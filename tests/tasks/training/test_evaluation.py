@@ -30,7 +30,7 @@ def _examples():
 class TestExecution:
 
   @pytest.mark.parametrize('scored_from', [0, 4])
-  def test_equals_numpy_over_uneven_batches(self, scored_from):
+  def test_measures_equal_numpy_over_uneven_batches(self, scored_from):
     model, weights = _model_and_weights()
     x, y = _examples()
     measure = evaluation.build(model, lambda labels: labels >= scored_from, 4)
@@ -45,7 +45,7 @@ class TestExecution:
     ), rel=1e-4)
     assert np.mean(agrees) != pytest.approx(np.mean(agrees[y != 4]), rel=1e-3)
 
-  def test_shards_of_some_examples(self):
+  def test_shards_hold_all_examples_or_a_seeded_sample(self):
     x, y = _examples()
 
     def labels(*arguments):
@@ -56,7 +56,7 @@ class TestExecution:
     assert labels(20, 1) == labels(20, 1) != labels(20, 2)
     assert [len(shard) for shard in evaluation.shards_of((x, y))] == [121] * 5
 
-  def test_one_logit_and_a_column_of_labels_count_one_by_one(self):
+  def test_a_column_of_labels_counts_per_example(self):
     # Compared with a column, the predictions of five examples would make 25 comparisons.
     y = np.array([[1], [0], [1], [1], [0]], np.int64)
     x = np.array([[2], [-1], [3], [-4], [5]], np.float32)  # The logits: three of them right.
@@ -75,7 +75,7 @@ class TestExecution:
     margins = np.where(y, x, -x).astype(np.float64)
     assert result.loss == pytest.approx(np.mean(np.log1p(np.exp(-margins))), rel=1e-5)
 
-  def test_labels_of_sequences_count_one_by_one(self):
+  def test_labels_of_sequences_count_per_label(self):
     model = rnn.character_rnn(11, 3, (5, 4), 7, 0, initializers.KerasInitializer(0))
     weights = tff.learning.models.ModelWeights(*model.initial_weights)
     x, y = np.random.default_rng(1).integers(0, 11, (2, 130, 7)).astype(np.int32)

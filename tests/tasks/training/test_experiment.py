@@ -65,7 +65,7 @@ class TestComputation:
     with pytest.raises(errors.InputError, match='Return a tasks.models.split.SplitModel from'):
       experiment._trained_model(head, model)
 
-  def test_sparsifiers(self):
+  def test_each_algorithm_builds_its_sparsifier(self):
     def sparsifier(*arguments):
       class data:  # The public set is all that it needs.
         public = (np.zeros([9, 2]), np.zeros(9))
@@ -99,7 +99,7 @@ class TestComputation:
     with pytest.raises(errors.InputError, match="client 'bob' has wrong labels: label 10 is not one of 0 to 9"):
       built(label=10)
 
-  def test_a_model_of_labels_that_are_no_classes_is_refused_before_data_load(
+  def test_non_class_labels_are_refused_before_data_load(
       self, built, monkeypatch
   ):
     built()
@@ -111,11 +111,11 @@ class TestComputation:
     with pytest.raises(errors.InputError, match='labels must be classes'):
       experiment.Experiment.build(s, experiment.make_seeds(1, None))
 
-  def test_a_task_without_the_public_examples_that_were_requested(self, built):
+  def test_missing_public_examples_are_refused(self, built):
     with pytest.raises(errors.InputError, match='--task=tiny has no public examples. Return'):
       built(has_public=False)
 
-  def test_a_run_resumes_with_the_sigma_that_it_began_with(self, built):
+  def test_a_resumed_run_keeps_its_sigma(self, built):
     began = built('--epsilon=2', sigma=9.25)
     assert began.spec.noise_multiplier == 9.25 == began.aggregator.mechanism.noise_multiplier
     assert built('--epsilon=2').spec.epsilon() == pytest.approx(2, rel=1e-4)
@@ -137,7 +137,7 @@ class TestComputation:
       assert seeds == experiment.make_seeds(seed, None) and len({*seeds, None}) == 6
 
   @pytest.mark.parametrize('num', [0, 3, 4, 9])
-  def test_a_test_set_s_size_shows_only_if_it_is_not_of_clients(self, num, built):
+  def test_size_of_test_set_shows_only_without_clients(self, num, built):
     made = [built(f'--eval_examples={num}', test_owners=_owners(name)) for name in ('bob', 'cid')]
     # The test set has four examples.
     assert [m.eval_examples for m in made] == [num or None, num if num == 3 else None]
@@ -149,7 +149,7 @@ class TestComputation:
     assert made.epsilons(made.settings.rounds)['epsilon'] == pytest.approx(3, abs=1e-3)
     assert made.spec.num_values == (made.round.num_kept + 1 if flags else None)
 
-  def test_only_tests_on_others_are_shown(self, built):
+  def test_only_results_on_non_clients_are_shown(self, built):
     for owners, shown in ((_owners('cid'), 'a sample'), (_owners('bob', 'cid'), None), (None, None)):
       made = built(test_owners=owners)
       weights = tff.learning.models.ModelWeights(*made.model.initial_weights)
@@ -169,7 +169,7 @@ class TestComputation:
   @pytest.mark.parametrize('schedule, expected', [
       ('linear_decay', [8, 6, 4, 2]), ('constant', [8, 8, 8, 8]),
   ])
-  def test_the_servers_learning_rate(self, schedule, expected):
+  def test_server_learning_rate_follows_the_schedule(self, schedule, expected):
     optimizer = experiment._server_optimizer(_settings(
         f'--server_learning_rate_schedule={schedule}', '--server_learning_rate=8', '--rounds=4'
     ))
@@ -200,7 +200,7 @@ class TestExecution:
       assert [float(r['clipping_norm']) for r in rows[1:]] == pytest.approx(expected, rel=1e-6)
     assert len(epsilons) == 1 and len(stories) == 1 + len(_FREE)
 
-  def test_a_public_update_that_is_not_finite_ends_the_run_with_a_sentence(
+  def test_a_non_finite_public_update_ends_the_run(
       self, data_dir, tmp_path, capsys
   ):
     flags = ('--algorithm=fedsmp_topk', '--learning_rate=1e30', '--local_epochs=4', '--seed=1')
@@ -215,7 +215,7 @@ class TestExecution:
           '--mask_rounds=2',
       ),
   ])
-  def test_an_interrupted_run_remembers(
+  def test_an_interrupted_run_keeps_its_memory(
       self, flags, data_dir, tmp_path, capsys, checkpoint_each_round
   ):
     # All that has a memory: without it in the checkpoint, the story would be another.

@@ -37,7 +37,7 @@ def _split(data):
 class TestExecution:
 
   @pytest.mark.parametrize('kept, used', [(0, [7, 10, 10, 10, 7]), (10**6, [7, 10, 1])])
-  def test_clients_are_computed_once_if_there_is_room(self, kept, used, monkeypatch):
+  def test_features_are_computed_once_if_there_is_room(self, kept, used, monkeypatch):
     monkeypatch.setattr(features, 'KEPT_BYTES', kept)
     # Parts of one client, each computed while the datasets of the part before are made.
     monkeypatch.setattr(features, '_CLIENTS', 1)

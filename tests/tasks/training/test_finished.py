@@ -47,7 +47,7 @@ def test_a_cleaned_run_is_smaller_and_finished(run, tmp_path, capsys):
   assert '1 rounds\n  accuracy ' in capsys.readouterr().out and commands.story(done) == before
 
 
-def test_the_documents_saved_model_has_the_same_logits(run, tmp_path):
+def test_documented_saved_model_has_the_same_logits(run, tmp_path):
   (snippet,) = re.findall(
       r'```python\n(def save\(.*?)```', _COMPOSING.read_text(encoding='utf-8'), re.DOTALL
   )
@@ -69,7 +69,7 @@ def test_unfinished_runs_have_no_model(run, tmp_path):
     finished.load_model(tmp_path)
 
 
-def test_flags_that_an_earlier_version_lacked_count_as_their_defaults():
+def test_missing_flags_of_earlier_versions_are_defaults():
   recorded, flags = {'p': 0.1}, {'p': 0.1, 'server_optimizer': 'sgd', 'unbiased': True}
   assert not finished.differing(recorded, flags)
   other = flags | {'server_optimizer': 'fedexp', 'unbiased': False}

@@ -43,7 +43,7 @@ def _log_until_round_2(line):
 
 
 @pytest.mark.parametrize('place', ['release manager', 'line of progress'])
-def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
+def test_summary_matches_the_weights_after_an_interrupt(
     place, data_dir, tmp_path, capsys, monkeypatch
 ):
   run = commands.tiny(data_dir, tmp_path / 'run', '--seed=1', '--rounds_per_evaluation=9')
@@ -68,7 +68,7 @@ def test_the_summary_is_of_the_weights_if_a_report_is_interrupted(
   assert '\nround 2/3: epsilon ' in capsys.readouterr().err
 
 
-def test_a_lost_round_counts_in_the_table_the_lines_and_the_summary_alike(
+def test_a_lost_round_counts_in_table_lines_and_summary(
     data_dir, tmp_path, capsys, monkeypatch
 ):
   run = commands.tiny(data_dir, tmp_path / 'run')
@@ -91,7 +91,7 @@ def test_a_lost_round_counts_in_the_table_the_lines_and_the_summary_alike(
 @pytest.mark.parametrize('name, is_interrupted', [
     ('metrics.csv', True), ('metrics.csv', False), ('timings.csv', True), ('timings.csv', False),
 ])
-def test_a_table_that_another_program_saved(
+def test_a_table_saved_by_another_program_is_refused(
     name, is_interrupted, data_dir, tmp_path, capsys, monkeypatch
 ):
   table = tmp_path / 'run' / name
@@ -112,7 +112,7 @@ def test_a_table_that_another_program_saved(
   assert (tmp_path / 'run' / 'summary.json').exists() != lost
 
 
-def test_accuracy_on_samples(data_dir, tmp_path, capsys):
+def test_sampled_and_full_accuracy_are_kept_apart(data_dir, tmp_path, capsys):
   # It is luck that the sample of this seed starts higher than the whole test set ends.
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
   assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
@@ -147,7 +147,7 @@ def test_accuracy_on_samples(data_dir, tmp_path, capsys):
   assert f'accuracy {gain} over random weights\n' in capsys.readouterr().out
 
 
-def test_the_initial_weights_of_an_interrupted_run_have_no_gain(
+def test_initial_weights_have_no_gain(
     data_dir, tmp_path, capsys, monkeypatch
 ):
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg', '--rounds=4')
@@ -178,7 +178,7 @@ def test_gain_of_an_interrupted_run_is_on_the_sample(data_dir, tmp_path, capsys,
   assert f'over random weights, on {_SAMPLE} random test examples\n' in capsys.readouterr().out
 
 
-def test_a_run_that_an_earlier_version_began_goes_on_in_its_columns(data_dir, tmp_path, capsys):
+def test_a_run_of_an_earlier_version_keeps_its_columns(data_dir, tmp_path, capsys):
   flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
   assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
   samples = [row['test_sample_accuracy'] for row in commands.rows(tmp_path / 'a' / 'metrics.csv')]
@@ -203,7 +203,7 @@ def test_a_run_that_an_earlier_version_began_goes_on_in_its_columns(data_dir, tm
 
 
 @pytest.mark.parametrize('seconds', [0, 100_000])
-def test_lines_of_progress(seconds, data_dir, tmp_path, monkeypatch, capfd):
+def test_progress_lines_have_accuracy_and_time_left(seconds, data_dir, tmp_path, monkeypatch, capfd):
   monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', seconds)
   flags = ('--seed=1', '--algorithm=fedavg', '--rounds=6', '--rounds_per_evaluation=2')
   assert commands.main(commands.tiny(data_dir, tmp_path / 'run', *flags)) == 0
@@ -226,7 +226,7 @@ def test_lines_of_progress(seconds, data_dir, tmp_path, monkeypatch, capfd):
   assert lines[-1].endswith(' 00:00 left')
 
 
-def test_time_left_is_without_the_compiled_round(monkeypatch, capfd):
+def test_time_left_excludes_the_compiled_round(monkeypatch, capfd):
   now = iter((10.0, 500.0, 503.0, 506.0))  # After rounds 0 to 3: the first compiles for 490 s.
   monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', 0)
   lines = reporters.Lines(_Experiment())

@@ -51,7 +51,7 @@ def _stop_after(monkeypatch, *rounds):
   monkeypatch.setattr(interruption.Interruption, 'check', check)
 
 
-class TestGoingOn:
+class TestResuming:
 
   def test_a_seeded_run_is_as_if_undisturbed(self, data_dir, tmp_path, monkeypatch, capsys):
     flags = ['--algorithm=fedsmp_topk', '--seed=1', '--rounds=4']
@@ -116,7 +116,7 @@ class TestGoingOn:
     assert (out / 'config.json').read_bytes() == before
     assert 'sampling' not in json.loads(before)['seeds']
 
-  def test_it_keeps_its_sigma_unless_that_misses_epsilon(
+  def test_sigma_is_kept_unless_epsilon_is_missed(
       self, data_dir, tmp_path, monkeypatch, capsys
   ):
     out = tmp_path / 'a'
@@ -174,7 +174,7 @@ class TestGoingOn:
     path.unlink()
     assert f"{path} can't be read (FileNotFound" in commands.say(capsys, *arguments[1:])
 
-  def test_two_runs_of_a_seed_share_neither_the_data_s_digest_nor_checkpoints(
+  def test_two_runs_of_a_seed_share_no_digest_or_checkpoint(
       self, finished, finished_once, data_dir, tmp_path, capsys
   ):
     (out, arguments), other = finished, tmp_path / 'other'
@@ -306,7 +306,7 @@ def test_a_damaged_ledger_is_named_even_of_a_finished_run(finished, capsys, dama
   assert interrupted.files(out) == before
 
 
-def test_a_run_goes_on_with_a_ledger_of_all_its_rounds_alone(finished, capsys):
+def test_resuming_needs_a_ledger_of_all_rounds(finished, capsys):
   out, arguments = finished
   ledger = out / 'privacy_ledger.jsonl'
   (out / 'summary.json').unlink()

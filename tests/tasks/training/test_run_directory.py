@@ -44,7 +44,7 @@ def run(command):
 
 class TestModes:
 
-  def test_all_that_a_command_makes_is_its_owner_s(self, run):
+  def test_only_the_owner_can_read_files_of_a_command(self, run):
     paths = [run.parent, run, *run.rglob('*')]
     assert {'data_digest.json', 'config.json', 'privacy_ledger.jsonl', 'round_1.npz'} <= {
         path.name for path in paths
@@ -81,7 +81,7 @@ def test_an_overwrite_never_replaces_a_ledger(tmp_path, monkeypatch):
   }
 
 
-class TestSomebodysFiles:
+class TestFilesOfOthers:
 
   @pytest.fixture
   def other(self, run, tmp_path):
@@ -112,7 +112,7 @@ class TestSomebodysFiles:
       (dict(flags={'initializer': []}), 'which this version does not have. Load it with the version'),
       (dict(flags={'initializer': 'torch'}, task='svhn'), r'its arrays are float32\[5, 5, 1, 2\]'),
   ])
-  def test_a_model_of_somebody_s_is_loaded_or_refused(self, other, monkeypatch, fields, sentence):
+  def test_a_foreign_model_is_loaded_or_refused(self, other, monkeypatch, fields, sentence):
     monkeypatch.delitem(datasets.TASKS, 'tests.support.tiny_task')
     monkeypatch.delitem(datasets.TASKS, 'tiny', raising=False)
     task = None if 'task' in fields else tiny_task.TASK
@@ -122,7 +122,7 @@ class TestSomebodysFiles:
     with pytest.raises(errors.InputError, match='Pass the TASK of that module as `task`'):
       finished.load_model(other())
 
-  def test_options_of_somebody_s_run_are_checked_as_flags(self, other):
+  def test_options_of_a_foreign_run_are_checked_as_flags(self, other):
     for value, sentence in (
         ('keras', None), ('x', 'should be one of'), (3, 'should be one of'), ([], 'should be one'),
     ):
@@ -150,7 +150,7 @@ class TestSomebodysFiles:
       '{"finished": true, "final_test_accuracy": 0.1, "epsilon": []}',
       '{"finished": true, "final_test_accuracy": 0.1, "epsilon": 1, "rounds_charged": "1"}',
   ])
-  def test_a_summary_of_wrong_types_is_of_no_finished_run(self, run, summary, command):
+  def test_a_summary_of_wrong_types_is_not_finished(self, run, summary, command):
     (run / 'summary.json').rename(run / 'kept')
     try:
       (run / 'summary.json').write_text(summary)

@@ -20,7 +20,7 @@ def _row(round_num):
 
 
 @pytest.mark.parametrize('rest', [b'', b'4', b'4,2.5', b'4,2.5,\r\n5,'])
-def test_keep_takes_back_later_rows_and_goes_on(tmp_path, rest):
+def test_keep_removes_later_rows(tmp_path, rest):
   path = tmp_path / 't.csv'
   _, digests = _table(path, 3)
   before = path.read_bytes()
@@ -33,7 +33,7 @@ def test_keep_takes_back_later_rows_and_goes_on(tmp_path, rest):
   assert path.read_bytes() == before and (table.digest() == digests[3]).all()
 
 
-def test_reads_whole_rows(tmp_path):
+def test_only_whole_rows_are_read(tmp_path):
   path = tmp_path / 't.csv'
   table, digests = _table(path, 2)
   with open(path, 'ab') as file:
