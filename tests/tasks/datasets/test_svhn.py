@@ -35,9 +35,7 @@ class TestExecution:
     assert x.dtype == np.uint8 and y.dtype == np.int32
 
   def test_dirichlet_option_skews_labels(self, parts, tmp_path):
-    even, skewed = _load(tmp_path, 2), _load(tmp_path, 2, dirichlet=0.1)
-    assert 'Dirichlet(0.1)' in skewed.source and 'Dirichlet' not in even.source
-    assert even.split_digest != skewed.split_digest
+    small_data.assert_labels_are_skewed(_load(tmp_path, 2), _load(tmp_path, 2, dirichlet=0.1))
 
   def test_matlab_7_3_files_give_equal_data(self, parts, tmp_path):
     expected = _load(tmp_path, 2)
@@ -50,11 +48,7 @@ class TestExecution:
         file.write(b'MATLAB 7.3 MAT-file'.ljust(124) + b'\x00\x02IM')
       with pytest.raises(NotImplementedError):
         scipy.io.loadmat(path)
-    data = _load(tmp_path, 2)
-    for own, other in zip([*data.clients, data.test], [*expected.clients, expected.test]):
-      np.testing.assert_array_equal(own[0], other[0])
-      np.testing.assert_array_equal(own[1], other[1])
-      assert own[0].dtype == np.uint8 and own[1].dtype == np.int32
+    small_data.assert_equal_data(_load(tmp_path, 2), expected)
 
   def test_a_missing_file_or_directory_is_refused(self, tmp_path):
     for directory in (None, tmp_path):
