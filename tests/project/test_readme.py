@@ -1,4 +1,4 @@
-"""Tests that the documents' snippets run and are private, and that the commands exist."""
+"""Tests of the documents: snippets run and are private, flags and pages exist."""
 
 import importlib
 import pathlib
@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+import fedsmp_tff
 from tasks.cli import settings
 from tests.support import leaks
 
@@ -72,6 +73,17 @@ def test_links_to_pictures_and_files_exist():
   for path in _DOCUMENTS:
     for target in re.findall(r'\]\(([^)#:]+)[^):]*\)', path.read_text(encoding='utf-8')):
       assert (path.parent / target).exists(), (path, target)
+
+
+def test_navigation_has_every_document_and_package():
+  navigation = re.findall(r': (\S+)\.md$', (_ROOT / 'mkdocs.yml').read_text(encoding='utf-8'), re.M)
+  packages = ['fedsmp_tff', *(f'fedsmp_tff.{name}' for name in fedsmp_tff._PACKAGES)]
+  docs = _ROOT / 'docs'
+  assert sorted(navigation) == sorted([
+      'index', 'reference/cli', *(f'reference/{package}' for package in packages),
+      *(path.stem for path in docs.glob('*.md')),
+      *(f'tutorials/{path.stem}' for path in docs.glob('tutorials/*.ipynb')),
+  ])
 
 
 def test_the_readme_fits_on_three_screens():
