@@ -82,7 +82,6 @@ class TestComputation:
     with pytest.raises(ValueError, match='learning_rate_fn'):
       _build(sparsifiers.Dense(), training=training)
 
-
   def test_moving_averages_of_a_model_warn(self):
     plain = tiny_models.linear_regression()
     averages = np.zeros(2, np.float32), np.ones(2, np.float32)
