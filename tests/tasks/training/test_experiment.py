@@ -58,7 +58,7 @@ def built(monkeypatch):
 
 class TestComputation:
 
-  def test_a_head_needs_a_model_whose_last_layer_is_known(self):
+  def test_a_head_needs_a_known_last_layer(self):
     model = tiny_models.linear_regression()
     assert experiment._trained_model(_settings('--trainable=all'), model) is model
     head = _settings('--algorithm=dp_fedavg', '--warm_start=public', '--trainable=head')

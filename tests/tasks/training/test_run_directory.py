@@ -58,7 +58,7 @@ class TestModes:
     assert (tmp_path / 'a').stat().st_mode & 0o777 == 0o700
 
 
-def test_runs_that_are_overwritten_within_a_second_keep_their_ledgers(tmp_path):
+def test_quick_overwrites_keep_all_ledgers(tmp_path):
   spec = spec_lib.PrivacySpec(60, 10, 5, 1.4, 0.5, 1e-3)
   for number in range(4):
     with run_directory.RunDirectory(tmp_path / 'a', overwrite=True) as out:
