@@ -19,7 +19,6 @@ import tree
 from fedsmp_tff.mechanism import state as state_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 
-_BFLOAT16 = tf.bfloat16.as_numpy_dtype
 _WEIGHTS = np.arange(4, 9, dtype=np.float32)  # Of `_state(4, value=4)`.
 
 
@@ -30,7 +29,7 @@ def _state(rounds_done, num=5, value=0.0):
       process=tff.learning.templates.LearningAlgorithmState(
           tff.learning.models.ModelWeights(
               (weights, np.float64(1 / 3)),
-              (np.array([0.5, 3], _BFLOAT16), np.zeros([0, 2], np.float32)),
+              (np.array([0.5, 3], tf.bfloat16.as_numpy_dtype), np.zeros([0, 2], np.float32)),
           ),
           (),
           {'learning_rate': np.float32(0.1), 'adapts': np.bool_(True)},
@@ -276,14 +275,18 @@ class TestDamage:
           'round_4.npz has other parts .* an earlier version .* start over',
       ),
       (_state(0)._replace(rounds_done=np.int64(0)), r'rounds_done is int32\[\], not int64'),
-      (  # Both have 16 bits.
-          tree.map_structure(lambda x: np.float16(x) if x.dtype == _BFLOAT16 else x, _state(0)),
-          r'/0 is \|V2\[2\], not float16',
-      ),
   ])
   def test_a_checkpoint_of_another_model_is_refused(self, saved, like, difference):
     with pytest.raises(checkpoints_lib.CheckpointError, match=difference):
       _latest(saved, like)
+
+  def test_bfloat16_is_not_float16(self, saved):
+    like = _state(0)
+    half = tree.map_structure(
+        lambda leaf: np.float16(leaf) if leaf.dtype == tf.bfloat16.as_numpy_dtype else leaf, like
+    )
+    with pytest.raises(checkpoints_lib.CheckpointError, match=r'/0 is \|V2\[2\], not float16'):
+      _latest(saved, half)
 
   def test_a_checkpoint_of_an_earlier_version_is_refused(self, saved):
     (saved / 'round_7').mkdir()
