@@ -79,7 +79,6 @@ class TestComputation:
     with pytest.raises(TypeError, match='tff.learning.optimizers.Optimizer'):
       local_training.LocalTraining(tf.keras.optimizers.SGD(), 3, epochs=1)
 
-
   @pytest.mark.parametrize('non_trainable, warns', [
       ([np.zeros(3), np.ones(3)], True),
       ([np.ones([2, 3]), np.ones(3), np.zeros(3), np.ones(3)], True),

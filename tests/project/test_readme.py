@@ -1,4 +1,4 @@
-"""Tests that the documents' snippets run and are private, and that the commands exist."""
+"""Tests of the documents: snippets run and are private, flags and pages exist."""
 
 import importlib
 import pathlib

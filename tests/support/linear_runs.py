@@ -24,10 +24,9 @@ def examples():
   return [tiny_models.regression_examples(8, seed=i) for i in range(CLIENTS)]
 
 
-def datasets(tagged=False):
-  """The examples as datasets; `tagged` as a run with a seed takes them."""
-  plain = [tf.data.Dataset.from_tensor_slices(e) for e in examples()]
-  return [fedsmp_tff.tag_client(i, d) for i, d in enumerate(plain)] if tagged else plain
+def datasets():
+  """The examples as datasets."""
+  return [tf.data.Dataset.from_tensor_slices(e) for e in examples()]
 
 
 def flat(weights):

@@ -106,6 +106,20 @@ def write_tff_emnist(cache_dir, sizes, seed=0, change=lambda writer, pixels, lab
   return parts
 
 
+def assert_equal_data(data, expected):
+  assert data.rows() == expected.rows() and data.split_digest == expected.split_digest
+  for own, other in zip([*data.clients, data.test], [*expected.clients, expected.test]):
+    for array, expected_array in zip(own, other):
+      np.testing.assert_array_equal(array, expected_array)
+      assert array.dtype == expected_array.dtype
+
+
+def assert_labels_are_skewed(even, skewed):
+  """Checks what a task's option `dirichlet`=0.1 changes."""
+  assert 'Dirichlet(0.1)' in skewed.source and 'Dirichlet' not in even.source
+  assert even.split_digest != skewed.split_digest
+
+
 def assert_nobody_is_in_two_sets(data):
   """Clients, test set and public set are of people all different, and each client is one person."""
   clients = frozenset(data.client_ids)

@@ -237,8 +237,10 @@ class TestExecution:
       *(('metrics.csv', text) for text in (
           'round,test_accuracy\n0,0.1\n', 'round,test_loss,test_accuracy,uplink_megabytes\n0,1,2,0\n',
           'round,test_loss,test_accuracy,uplink_megabytes\n0,1,nan,0\n', '\0', 'x\n0\n',
+          'round,test_accuracy\n0,x\n', f'round,test_accuracy\n0,{"1" * 200_000}\n',
       )),
-      ('timings.csv', 'round\n0\n'), ('config.json', '[' * 100_000), ('config.json', '3'),
+      *(('config.json', text) for text in ('[' * 100_000, '3', '{', '{"rounds": 3}')),
+      ('timings.csv', 'round\n0\n'),
   ])
   def test_a_run_of_wrong_types_is_refused(self, runs, capsys, name, fields):
     path = runs('a', [0.1, 0.2]) / name

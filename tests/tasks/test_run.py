@@ -136,7 +136,7 @@ class TestExecution:
       self, data_dir, tmp_path, capsys, monkeypatch
   ):
     monkeypatch.delenv('TF_DETERMINISTIC_OPS', raising=False)
-    # The other test of this, without a seed, is `test_every_algorithm`.
+    # The other test of this, without a seed, is `test_every_algorithm_runs_and_reports`.
     out = tmp_path / 'run'
     assert commands.main(commands.tiny(data_dir, out, '--seed=0')) == 0
     captured = capsys.readouterr()

@@ -20,12 +20,9 @@ class TestComputation:
       ('--p=0', r'--p must be a number > 0 and <= 1; got 0\.0'),
       ('--epsilon=1 --noise_multiplier=1', r'n=1\.0 and .*r=1\.0 exclude each other\. Remove'),
       ('--clip=nan', '--clip must be a finite number > 0; got nan'),
-      *(
-          (
-              f'--task=fashion_mnist --fashion_mnist_dirichlet={alpha}',
-              f'--fashion_mnist_dirichlet must be a finite number > 0; got {alpha}',
-          )
-          for alpha in ('0.0', '-1.0', 'nan', 'inf')
+      (
+          '--task=fashion_mnist --fashion_mnist_dirichlet=0',
+          r'--fashion_mnist_dirichlet must be a finite number > 0; got 0\.0',
       ),
       ('--sampling=shuffle', 'sampling.*shuffle'),
       (

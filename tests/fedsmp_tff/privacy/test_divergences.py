@@ -28,7 +28,6 @@ def _divergence(order, rate, sigma):
   return np.logaddexp(0, special.logsumexp(log_terms)) / (order - 1)
 
 
-
 class TestPoisson:
 
   @_many

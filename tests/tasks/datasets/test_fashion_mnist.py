@@ -26,13 +26,6 @@ def _copy(data_dir, folder, packed):
       (folder / path.stem).write_bytes(gzip.decompress(content))
 
 
-def _assert_equal(data, expected):
-  assert data.rows() == expected.rows() and data.split_digest == expected.split_digest
-  for own, other in zip([*data.clients, data.test], [*expected.clients, expected.test]):
-    np.testing.assert_array_equal(own[0], other[0])
-    np.testing.assert_array_equal(own[1], other[1])
-
-
 class TestExecution:
 
   def test_all_images_go_to_clients_and_the_public_set(self, data_dir):
@@ -52,12 +45,10 @@ class TestExecution:
   def test_dirichlet_option_skews_labels(self, data_dir):
     small_data.write_fashion_mnist(data_dir)
     split = task_lib.Split(0, 8, directory=str(data_dir))
-    even, skewed = (
+    small_data.assert_labels_are_skewed(*(
         fashion_mnist.TASK.load(fashion_mnist.TASK.options(dirichlet=alpha), split)
         for alpha in (None, 0.1)
-    )
-    assert 'Dirichlet(0.1)' in skewed.source and 'Dirichlet' not in even.source
-    assert even.split_digest != skewed.split_digest
+    ))
 
   @pytest.mark.parametrize('folder, packed', [
       ('', False), ('FashionMNIST/raw', False), ('FashionMNIST/raw', True),
@@ -66,7 +57,7 @@ class TestExecution:
       self, data_dir, tmp_path, folder, packed
   ):
     _copy(data_dir, tmp_path / 'other' / folder, packed)
-    _assert_equal(_load(tmp_path / 'other', 8), _load(data_dir, 8))
+    small_data.assert_equal_data(_load(tmp_path / 'other', 8), _load(data_dir, 8))
 
   def test_keras_files_are_read_without_debian_package(
       self, data_dir, tmp_path, monkeypatch
@@ -78,7 +69,7 @@ class TestExecution:
     with pytest.raises(errors.InputError, match='no_package/train-images.*gz does not exist'):
       fashion_mnist.load(12, split)
     _copy(data_dir, tmp_path / '.keras/datasets/fashion-mnist', packed=True)
-    _assert_equal(fashion_mnist.load(12, split), _load(data_dir))
+    small_data.assert_equal_data(fashion_mnist.load(12, split), _load(data_dir))
 
   @pytest.mark.parametrize('damage', [
       lambda b: b[: len(b) // 2],

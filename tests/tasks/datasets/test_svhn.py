@@ -50,11 +50,7 @@ class TestExecution:
         file.write(b'MATLAB 7.3 MAT-file'.ljust(124) + b'\x00\x02IM')
       with pytest.raises(NotImplementedError):
         scipy.io.loadmat(path)
-    data = _load(tmp_path, 2)
-    for own, other in zip([*data.clients, data.test], [*expected.clients, expected.test]):
-      np.testing.assert_array_equal(own[0], other[0])
-      np.testing.assert_array_equal(own[1], other[1])
-      assert own[0].dtype == np.uint8 and own[1].dtype == np.int32
+    small_data.assert_equal_data(_load(tmp_path, 2), expected)
 
   def test_a_missing_file_or_directory_is_refused(self, tmp_path):
     for directory in (None, tmp_path):

@@ -32,7 +32,7 @@ def _short(cells):
 
 class TestComputation:
 
-  def test_braces_and_paragraphs(self, write):
+  def test_braces_expand_and_repeated_runs_are_dropped(self, write):
     first, second = grids.read(write(_LINES))
     assert _short(first) == [
         'fedsmp_topk 0.1', 'fedsmp_topk 0.2', 'fedsmp_randk 0.1', 'fedsmp_randk 0.2',
@@ -42,7 +42,7 @@ class TestComputation:
     assert _short(second) == ['fedavg']
     assert first[0].flags[:2] == ('--task=fashion_mnist', '--sampling=fixed_size')
 
-  def test_seeds_of_a_paragraph_before_the_next(self, write):
+  def test_seeds_go_through_a_paragraph_before_the_next(self, write):
     paragraphs = grids.read(write('--task=a\n--task=b\n\n--task=c --seed=7\n--task=d'))
     assert [cell.flags for cell in grids.with_seeds(paragraphs, [1, 2])] == [
         ('--task=a', '--seed=1'), ('--task=b', '--seed=1'),
@@ -51,7 +51,7 @@ class TestComputation:
         ('--task=d', '--seed=1'), ('--task=d', '--seed=2'),
     ]
 
-  def test_flags_and_names(self):
+  def test_cells_have_merged_flags_and_short_names(self):
     cell = grids.Cell.of(['--rounds=3', '--task=svhn', '--algorithm=fedavg', '--rounds=1/4'])
     assert cell.flags == ('--rounds=1/4', '--task=svhn', '--algorithm=fedavg')
     assert cell.name == grids.Cell.of(reversed(cell.flags)).name == 'svhn-fedavg-rounds=1_4'
@@ -62,7 +62,7 @@ class TestComputation:
     long, other = grids.Cell.of(flags).name, grids.Cell.of([*flags[:-1], '--x=1']).name
     assert len(long) < 200 and long != other
 
-  def test_settings_are_of_this_line_alone(self):
+  def test_settings_of_a_cell_follow_from_its_line(self):
     one = grids.Cell.of(['--task=fashion_mnist', '--algorithm=fedsmp_randk', '--clip=0.5'])
     other = grids.Cell.of(['--task=svhn', '--algorithm=dp_fedavg'])
     assert one.settings.clip == 0.5 and one.settings.p == 0.2
@@ -77,10 +77,10 @@ class TestComputation:
       ('--task=a --workers={1,2}', 'line 1: two runs would share the directory a, whose name has'),
       ('--flagfile={a/x.flags,b/x.flags}', 'line 1: two runs would share the directory x, whose'),
   ])
-  def test_what_is_no_grid(self, write, text, sentence):
+  def test_malformed_grids_are_refused(self, write, text, sentence):
     with pytest.raises(errors.InputError, match=sentence):
       grids.read(write(text))
 
-  def test_no_file(self):
+  def test_a_missing_grid_is_refused(self):
     with pytest.raises(errors.InputError, match="--grid=none can't be read.*paper/svhn"):
       grids.read('none')

@@ -28,7 +28,7 @@ def _flags(row):
 
 class TestComputation:
 
-  def test_every_number_of_the_tables_is_there(self):
+  def test_tables_have_the_numbers_of_the_paper(self):
     counts = collections.Counter(row.table for row in paper_tables.rows())
     assert counts == {1: 16, 2: 16, 3: 16, **dict.fromkeys(range(4, 10), 20)}
     # Picked from the paper by hand, one a table.
@@ -45,7 +45,7 @@ class TestComputation:
       assert row.accuracy == accuracy
 
   @pytest.mark.parametrize('task', ['fashion_mnist', 'svhn', 'shakespeare'])
-  def test_every_row_has_the_cell_of_a_grid_that_reproduces_it(self, task):
+  def test_every_row_is_a_cell_of_the_grid(self, task):
     cells = [cell.identity for part in grids.read(f'paper/{task}') for cell in part]
     for row in paper_tables.rows():
       if row.task != task:
@@ -82,7 +82,7 @@ class TestComputation:
           'p', 'noise_multiplier'
       }
 
-  def test_sigma_has_the_epsilon_of_its_row_in_the_papers_accounting(self):
+  def test_sigma_of_each_row_gives_the_printed_epsilon(self):
     # Printed with three digits: half a unit of the last is at most 1.2 % (of 0.44).
     rows = {
         (row.task, row.noise_multiplier): row for row in paper_tables.rows() if row.epsilon
@@ -106,7 +106,7 @@ class TestComputation:
         if row.task == task and row.table <= 3 and row.p < 1:
           assert (row.algorithm.replace('fedsmp', 'fedavg'), row.p) in without_noise
 
-  def test_what_is_meant_to_be_one(self):
+  def test_a_row_matches_by_task_p_and_sigma(self):
     row = next(row for row in paper_tables.rows() if row.task == 'shakespeare' and row.p == 0.05)
     assert row.is_of('shakespeare', row.algorithm, 41126 / 822570, 0.3)
     assert not row.is_of('shakespeare', row.algorithm, 0.05, 0.253)

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from tasks import errors
 from tasks.reporting import results
 from tests.support import commands
 from tests.support import runs_on_disk
@@ -94,14 +93,3 @@ class TestExecution:
     run = results.read(runs_on_disk.write(tmp_path / 'a', [0.1, None, 0.72, 0.71, 0.9], p=0.1))
     assert run.first_to_reach(72) == (2, pytest.approx(0.01 * 0.1 * 2))
     assert run.first_to_reach(72.01)[0] == 4 and run.first_to_reach(90.1) is None
-
-  @pytest.mark.parametrize('file, content', [
-      ('config.json', '{'), ('config.json', '{"rounds": 3}'), ('timings.csv', 'round\n0\n'),
-      ('metrics.csv', 'round,test_accuracy\n0,x\n'),
-      ('metrics.csv', f'round,test_accuracy\n0,{"1" * 200_000}\n'),
-  ])
-  def test_refuses_damaged_files(self, tmp_path, file, content):
-    path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.2])
-    (path / file).write_text(content)
-    with pytest.raises(errors.InputError, match="a can't be read as a run"):
-      results.read(path)

@@ -55,7 +55,7 @@ def _numpy_training(weights, x, y, schedule, seed):
 class TestTrain:
 
   @pytest.mark.parametrize('decay', [0.0, 0.9])
-  def test_equals_numpy(self, decay):
+  def test_training_equals_numpy(self, decay):
     # Inputs of norm 10: gradients are clipped at first.
     model, (x, y) = tiny_models.softmax_regression(_FEATURES, _CLASSES), _examples(50)
     schedule = task_lib.Pretraining(3, 0.05, 16, decay, temperature=1.3)

@@ -42,7 +42,7 @@ class TestParse:
       monkeypatch.setitem(sys.modules, name, module)
       assert _settings(f'--task={name}', '--own_size=2').task_options == own(size=2)
 
-  def test_what_the_system_does_not_have_is_none(self):
+  def test_settings_without_effect_are_none(self):
     found = _settings('--algorithm=fedavg')
     assert [found.p, found.clip, found.noise_multiplier, found.epsilon] == [None] * 4
     assert found.sampling == 'fixed_size'
@@ -75,7 +75,7 @@ class TestParse:
     with pytest.raises(errors.InputError, match=r"flag 'own'.*\(see a command --help\)"):
       settings.parse(['--task=svhn', '--own=4'], program='a command')
 
-  def test_an_option_of_a_plug_in_that_exists_already(self, monkeypatch):
+  def test_a_repeated_option_of_a_plug_in_is_refused(self, monkeypatch):
     module = types.ModuleType('somebodys')
     module.METHOD = dataclasses.replace(
         methods.METHODS['fedsmp_randk'], name='somebodys', options=runtime_flags.RuntimeSettings
@@ -101,7 +101,7 @@ class TestFlagfile:
       assert settings.parse([file, *flags])[0].rounds == 8
       assert settings.parse([*flags, '--flagfile', f'{tmp_path}/outer'])[0].rounds == 8
 
-  def test_what_has_no_effect_with_the_system_is_ignored_in_it_alone(self, tmp_path):
+  def test_flag_files_may_have_flags_without_effect(self, tmp_path):
     (tmp_path / 'file').write_text(
         '--task=fashion_mnist\n--p=0.1\n--clip=2\n--noise_multiplier=3\n--public_clients=2\n'
     )
@@ -122,7 +122,7 @@ class TestFlagfile:
 
 class TestIdentity:
 
-  def test_it_has_all_but_where_things_are_and_the_budget(self):
+  def test_identity_leaves_out_paths_and_budget(self):
     found = settings.parse([
         '--task=shakespeare', '--data_dir=/x', '--p=0.5', '--seed=1', '--epsilon_budget=9',
         '--shakespeare_lstm=keras', '--public_clients=3',

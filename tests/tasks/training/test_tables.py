@@ -26,21 +26,14 @@ def test_only_whole_rows_are_read_and_later_ones_removed(tmp_path, rest):
   before = path.read_bytes()
   path.write_bytes(before + rest)
   table = tables.Table(path)
+  # A row that is not whole is not read.
+  assert [row['loss'] for row in table.rows()][:4] == [str(i / 3) for i in range(4)]
+  assert len(table.rows()) == 4 + rest.count(b'\n')
   table.keep(1, digests[1])
   assert [row['round'] for row in table.rows()] == ['0', '1']
   table.add(_row(2))
   table.add(_row(3))
   assert path.read_bytes() == before and (table.digest() == digests[3]).all()
-
-
-def test_reads_whole_rows(tmp_path):
-  path = tmp_path / 't.csv'
-  table, digests = _table(path, 2)
-  with open(path, 'ab') as file:
-    file.write(b'3,1.0')
-  assert [row['loss'] for row in table.rows()] == [str(i / 3) for i in range(3)]
-  table.keep(1, digests[1])
-  assert [row['round'] for row in table.rows()] == ['0', '1']
 
 
 @pytest.mark.parametrize('damage', [

@@ -33,10 +33,6 @@ def public(tmp_path_factory):
   return made / 'run'
 
 
-def _epsilon_after(out, rounds):
-  return float(commands.rows(out / 'metrics.csv')[rounds]['epsilon'])
-
-
 def _json(path):
   return json.loads(path.read_text())
 
@@ -149,7 +145,7 @@ def test_rounds_train_the_last_layer_of_the_public_model(
 def test_a_run_on_features_resumes_with_its_body(flags, data_dir, tmp_path, capsys):
   whole, parts = tmp_path / 'whole', tmp_path / 'parts'
   assert _run(data_dir, whole, *flags, *_HEAD) == 0
-  budget = (_epsilon_after(whole, 2) + _epsilon_after(whole, 3)) / 2
+  budget = np.mean([float(row['epsilon']) for row in commands.rows(whole / 'metrics.csv')[2:4]])
   assert _run(data_dir, parts, *flags, *_HEAD, f'--epsilon_budget={budget}') == 1
   assert len(commands.rows(parts / 'metrics.csv')) == 3
   body = parts / 'checkpoints' / 'body.npz'
