@@ -303,8 +303,8 @@ def parse(
     if parsed[name].present and parsed[name].value != value:
       raise errors.InputError(
           f'{options.flag_of(name, parsed[name].value)} has no effect, because'
-          f' --algorithm={parsed["algorithm"].value} means {options.flag_of(name, value)}. Remove one'
-          ' of the two flags.'
+          f' --algorithm={parsed["algorithm"].value} means {options.flag_of(name, value)}. Remove'
+          ' one of the two flags.'
       )
     parsed.set_default(name, value)
   settings, own = options.make(RunSettings, parsed), {}
