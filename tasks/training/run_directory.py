@@ -24,8 +24,7 @@ from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
-# Environment variable with the descriptor of a lock file that the parent process has locked.
-LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'
+LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'  # A variable: of a lock that the parent has taken.
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 _OPTIONAL_INT = (int, type(None))
@@ -44,8 +43,7 @@ _SEEDS = ('partition', 'weights', 'evaluation')
 def open_locked(directory: pathlib.Path) -> Optional[IO[str]]:
   """Returns a run's open lock file; None if another process has locked it.
 
-  Without locks, it warns. The lock ends with the last process that has the file open: a sweep hands
-  it to its run (`LOCK_DESCRIPTOR`).
+  The lock ends with the last process that has the file open: a sweep hands it to its run.
   """
   descriptor = os.environ.pop(LOCK_DESCRIPTOR, None)
   file = open(directory / LOCK if descriptor is None else int(descriptor), 'a+', encoding='utf-8')
