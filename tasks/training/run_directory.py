@@ -24,7 +24,7 @@ from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
-LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'  # Of a lock file that the parent has locked.
+LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'  # A variable: of a lock that the parent has taken.
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 _OPTIONAL_INT = (int, type(None))
@@ -43,8 +43,7 @@ _SEEDS = ('partition', 'weights', 'evaluation')
 def open_locked(directory: pathlib.Path) -> Optional[IO[str]]:
   """Returns a run's open lock file; None if another process has locked it.
 
-  Without locks, it warns. The lock ends with the last process that has the file open: a sweep hands
-  it to its run (`LOCK_DESCRIPTOR`).
+  The lock ends with the last process that has the file open: a sweep hands it to its run.
   """
   descriptor = os.environ.pop(LOCK_DESCRIPTOR, None)
   file = open(directory / LOCK if descriptor is None else int(descriptor), 'a+', encoding='utf-8')
@@ -305,7 +304,8 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
       of these is damaged.
   """
   own, rows = pathlib.Path(run_dir) / LEDGER, {}
-  # Before the ledger, which a run writes first. Only the summary counts an interrupted round.
+  # Before the ledger, which a run writes first. A round that an interrupt ended has no row of
+  # metrics: only the summary counts it.
   for name, read in ((tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, _results)):
     with _counting(own.with_name(name)) as path:
       rows[path] = read(path)
@@ -330,7 +330,7 @@ def _results(path: pathlib.Path) -> list[dict[str, str]]:
 
 def _count(row: dict[str, str], default: str) -> int:
   """Returns how many rounds a row counts; raises ValueError if no run writes that."""
-  count = row.get('rounds_charged', default)
+  count = row.get('rounds_charged', default)  # Of every run with noise.
   if not re.fullmatch('[0-9]{1,18}', count):
     raise ValueError(f'rounds_charged: {library_errors.printable(count, 20)}')
   return int(count)

@@ -25,7 +25,7 @@ with runtime_flags._watched():
     ('os.kill(os.getpid(), 9)', True),
     # As Ray's C++ may: see `kill_child_processes_on_worker_exit` in Ray's documentation.
     ('kill(psutil.Process().children()); os._exit(1)', True),
-    # As `interruption`, which has said its own sentence.
+    # As `signals`, which has said its own sentence.
     ('kill(psutil.Process().children(recursive=True)); os._exit(1)', False),
     ('pass', False),
     ('sys.exit(1)', False),
