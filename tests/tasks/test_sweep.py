@@ -46,6 +46,13 @@ def _start(*arguments):
   )
 
 
+def _finish(*arguments):
+  """Runs a sweep to its end, in a process without the threads of the tests; returns status, stdout."""
+  process = _start(*arguments)
+  out, _ = process.communicate(timeout=waiting.SECONDS)
+  return process.returncode, out
+
+
 def _names(printed):
   """The names of the runs that --print lists."""
   lines = (shlex.split(line) for line in printed.splitlines())
@@ -218,7 +225,7 @@ class TestExecution:
     assert [line.split()[1] for line in out.splitlines()] == ['done', 'begun']
     # A round that was abandoned is run again; none is there twice.
     assert _rounds(second) == [*range(len(_rounds(second)))]
-    status, out, _ = _main(capsys, *arguments)
+    status, out = _finish(*arguments)
     assert status == 0, out + _texts(tmp_path / 'runs')
     report = f'report: python -m tasks.report {tmp_path / "runs"}'
     assert out.splitlines()[-2:] == ['1 done, 1 done before', report]
@@ -252,7 +259,7 @@ class TestExecution:
     assert all(re.match(r'\[[1-4]/4\] ', line) for line in out.splitlines()[:-1]), out
     assert '[3/4]' not in out and '[4/4]' not in out
     seen = [len(_rounds(run)) for run in both]
-    status, out, _ = _main(capsys, *arguments)
+    status, out = _finish(*arguments)
     assert status == 1 and f'python -m tasks.account {root}' in out, out + _texts(root)
     assert '3 done' in out, out + _texts(root)
     assert all(before < len(_rounds(run)) for before, run in zip(seen, both))
