@@ -23,7 +23,7 @@ pytest.register_assert_rewrite('tests.support')
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Both are settled before TensorFlow runs anything. Several devices stand for GPUs.
-graphs.use_one_thread_an_operation()
+graphs.use_one_thread_per_op()
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices('CPU')[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )

@@ -237,8 +237,8 @@ class _Algorithm1:
     if self._seed is None:
       client_seed, examples = randomness.fresh_seed(), data
     else:
-      round_seed = randomness.of_round(state.seed, state.round_num)
-      client_seed = randomness.of_client(round_seed, data['client_id'].get_single_element())
+      round_seed = randomness.round_seed(state.seed, state.round_num)
+      client_seed = randomness.client_seed(round_seed, data['client_id'].get_single_element())
       examples = data['examples']
     examples = self._training.draw(
         local_training.examples_of(examples),

@@ -71,7 +71,7 @@ def fold_in(seed: tf.Tensor, data: Union[int, tf.Tensor]) -> tf.Tensor:
   XORed with a constant: every bit depends on all 128 bits of `seed`, and results for two `data`
   differ. (`tf.random.fold_in` returns 64 bits of hash, and `data` itself.)
 
-  >>> one, again, other = (fold_in(of_run(5), round_num) for round_num in (0, 0, 1))
+  >>> one, again, other = (fold_in(run_seed(5), round_num) for round_num in (0, 0, 1))
   >>> bool((one == again).numpy().all()), bool((one == other).numpy().all())
   (True, False)
   """
@@ -110,16 +110,16 @@ def derive(seed: tf.Tensor, stream: Stream) -> tf.Tensor:
   return fold_in(seed, tf.constant(number, tf.int64))
 
 
-def of_run(seed: int) -> tf.Tensor:
+def run_seed(seed: int) -> tf.Tensor:
   """Returns the state's seed int64[2] of a run with this seed."""
   return fold_in(tf.zeros([2], tf.int64), seed)
 
 
-def of_round(state_seed: tf.Tensor, round_num: tf.Tensor) -> tf.Tensor:
+def round_seed(state_seed: tf.Tensor, round_num: tf.Tensor) -> tf.Tensor:
   """Returns the public seed int64[2] of a round."""
   return fold_in(state_seed, round_num)
 
 
-def of_client(round_seed: tf.Tensor, client_id: tf.Tensor) -> tf.Tensor:
+def client_seed(round_seed: tf.Tensor, client_id: tf.Tensor) -> tf.Tensor:
   """Returns the seed int64[2] of a client in a round, for simulation only."""
   return fold_in(round_seed, client_id)

@@ -15,7 +15,7 @@ from fedsmp_tff import sparsifiers
 from fedsmp_tff import state as state_lib
 
 _FITS = 3
-_LEAST = 1 / 50  # Minimum factor of a group of coordinates, whose low estimate may be noise.
+_MIN_FACTOR = 1 / 50  # Minimum factor of a group of coordinates, whose low estimate may be noise.
 _EQUAL_FRACTION = 0.5  # Fraction of the exploration that all tensors share equally.
 _DECAY = 0.95  # Factor per round on the weight of past releases.
 _JITTER = 0.01  # Orders coordinates with equal estimates, such as never-selected ones, at random.
@@ -171,7 +171,7 @@ class _Fit:
     variance = 2 * visits * v**2 + (4 * v + 2 * level) * expected
     weight = tf.math.divide_no_nan(expected**2, expected**2 + variance)
     exceeds = tf.math.divide_no_nan(total, expected) - 1
-    return tf.maximum(1 + weight * exceeds, _LEAST)
+    return tf.maximum(1 + weight * exceeds, _MIN_FACTOR)
 
   def coordinates(self, total: tf.Tensor, visits: tf.Tensor, prior: tf.Tensor) -> tf.Tensor:
     """Returns each coordinate's estimate [d], for normal values of variance `prior`."""

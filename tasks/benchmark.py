@@ -126,8 +126,8 @@ def _rounds(part: str, repeats: int) -> Iterator[tuple[str, float]]:
   from tasks.models import initializers
   from tasks.training import features
 
-  graphs.use_one_thread_an_operation()
-  settings = paper_tables.settings_of(part)
+  graphs.use_one_thread_per_op()
+  settings = paper_tables.settings_for(part)
   data = task.load(settings.task_options, task_lib.Split(0, _PUBLIC))
   model = task.build_model(settings.task_options, initializers.KerasInitializer(0))
   optimizer = tff.learning.optimizers.build_sgdm(settings.learning_rate, settings.momentum)
@@ -177,7 +177,7 @@ def _slots(repeats: int) -> Iterator[tuple[str, float]]:
   from fedsmp_tff import runtime
   from fedsmp_tff.runtime import graphs
 
-  graphs.use_one_thread_an_operation()
+  graphs.use_one_thread_per_op()
   spec = tf.TensorSpec([None, 12]), tf.TensorSpec([None], tf.int32)
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

@@ -50,7 +50,7 @@ def _main(options: Options, run_dirs: list[str]) -> None:
   groups = results.group(runs)
   tables, figures = tables_lib.all_tables(groups), {}
   for _, of_task in itertools.groupby(groups, lambda group: group.config['task']):
-    figures |= figures_lib.of_task([*of_task])
+    figures |= figures_lib.draw_task([*of_task])
   output = pathlib.Path(options.output)
   with errors.writing_to('output', output):
     output.mkdir(parents=True, exist_ok=True)

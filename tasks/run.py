@@ -69,7 +69,7 @@ def run(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.Run
     print(f'\noutput: {out.path}\n', flush=True)
     checkpoints = resuming.begin(out, experiment)
     has_begun = checkpoints.rounds_done() is not None
-    experiment = pretraining.initialized(experiment, out, has_begun)   # theta^0.
+    experiment = pretraining.initialize(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, budget, has_begun))
     metrics = reporters.Metrics(experiment, out, ledger, lost)
     weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
@@ -77,7 +77,7 @@ def run(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.Run
         experiment.client_data(),
         experiment.spec.sampler(experiment.seeds.sampling),   #   of r sampled clients.
         s.rounds,
-        evaluation.of_run(experiment),
+        evaluation.make_evaluate_fn(experiment),
         reporters.all_of(metrics, experiment, out, manager),
         checkpoints=checkpoints, ledger=ledger, between_rounds=stop.check,
     )

@@ -126,7 +126,7 @@ FAULTS = (
           'tests/system/test_secrets.py'),
     Fault(_PROCESS, 'examples = randomness.fresh_seed(), data', 'examples = state.seed, data',
           'tests/system/test_secrets.py'),
-    Fault(_PROCESS, 'round_seed = randomness.of_round(state.seed, state.round_num)',
+    Fault(_PROCESS, 'round_seed = randomness.round_seed(state.seed, state.round_num)',
           'round_seed = state.seed', 'tests/system/test_secrets.py'),
     Fault(_RANDOMNESS, '_HASH_KEYS = ((1, 2), (3, 4))', '_HASH_KEYS = ((1, 2), (1, 2))'),
     Fault(_RANDOMNESS, 'tf.stack([number, counter])', 'tf.stack([number, tf.zeros_like(counter)])'),
@@ -271,7 +271,7 @@ FAULTS = (
     Fault('tasks/training/plan.py', 'end = experiment.spec.epsilon(rounds=s.rounds + lost)',
           'end = experiment.spec.epsilon(rounds=s.rounds)',
           'tests/tasks/training/test_resuming.py -k run_again'),
-    Fault(_RUN_DIRECTORY, 'if most > (', 'if False and most > (',
+    Fault(_RUN_DIRECTORY, 'if num_rounds > (', 'if False and num_rounds > (',
           'tests/tasks/training/test_resuming.py -k ledger_of'),
     Fault('tasks/training/resuming.py', "privacy.get('noise_multiplier')", 'None',
           'tests/tasks/training/test_resuming.py -k sigma'),
@@ -380,8 +380,8 @@ FAULTS = (
     Fault('tasks/datasets/label_skew.py', 'used += drawn', 'used = drawn'),
     Fault('tasks/datasets/task.py', 'cut = (*cut, float(dirichlet))', 'pass',
           'tests/tasks/datasets/test_task.py -k digest'),
-    Fault('tasks/datasets/people.py', 'gone = {*apart, *public_groups,',
-          'gone = {*apart, *public_groups[1:],'),
+    Fault('tasks/datasets/people.py', 'excluded = {*test_groups, *public_groups,',
+          'excluded = {*test_groups, *public_groups[1:],'),
 )
 
 

@@ -79,7 +79,7 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
   ])
   seeds = experiment_lib.make_seeds(seed, None)
   experiment = experiment_lib.Experiment.build(settings, seeds)
-  start, body = pretraining.pretrained(experiment)
+  start, body = pretraining.pretrain(experiment)
   model = experiment.model
 
   def trained(values, examples, epochs, seed):

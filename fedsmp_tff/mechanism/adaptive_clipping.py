@@ -7,7 +7,7 @@ from typing import Any
 from fedsmp_tff import errors
 
 _VOTES_STDDEV = 1 / 20  # Noise stddev of the sum of votes, divided by r (Andrew et al. 2021).
-_MOST_WEIGHT = 0.5
+_MAX_WEIGHT = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +29,14 @@ class AdaptiveClipping:
   learning_rate: float = 0.2
 
   def __post_init__(self):
-    for name, most in (('quantile', 1.0), ('learning_rate', math.inf)):
+    for name, maximum in (('quantile', 1.0), ('learning_rate', math.inf)):
       value = getattr(self, name)
-      errors.check_value(0 < value < most, name, f'in (0, {most:g})', value)
+      errors.check_value(0 < value < maximum, name, f'in (0, {maximum:g})', value)
 
   def vote_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
     """Returns the vote weight: noise stddev of the vote sum r / 20, or 2 sigma if that is more."""
     weight = noise_multiplier / (_VOTES_STDDEV * clients_per_round)
-    return min(weight, _MOST_WEIGHT) if weight else _MOST_WEIGHT
+    return min(weight, _MAX_WEIGHT) if weight else _MAX_WEIGHT
 
   def value_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
     """Returns the factor on a clipped vector of norm at most 1 that leaves room for the vote."""

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 _CONSTANTS = np.frombuffer(b'expand 32-byte k', np.uint32)
 _DOUBLE_ROUNDS = 10
-_WORDS_A_BLOCK = 8
+_WORDS_PER_BLOCK = 8
 _TILE = 256  # Blocks, whose state fits in a core's cache; a single tile takes 2.5 times as long.
 
 
@@ -30,14 +30,14 @@ def stream(seed: tf.Tensor, num: int) -> tf.Tensor:
   Returns:
     int64[num].
   """
-  blocks = -(-num // _WORDS_A_BLOCK)
+  blocks = -(-num // _WORDS_PER_BLOCK)
   size = max(1, min(_TILE, blocks))
   num_tiles = -(-blocks // size)
   half = tf.reshape(tf.bitcast(tf.cast(seed, tf.int64), tf.uint32), [4, 1])
   _, tiles = tf.while_loop(
       lambda i, _: i < num_tiles,
       lambda i, tiles: (i + 1, tiles.write(i, _tile(half, i * size, size))),
-      (0, tf.TensorArray(tf.int64, num_tiles, element_shape=[size, _WORDS_A_BLOCK])),
+      (0, tf.TensorArray(tf.int64, num_tiles, element_shape=[size, _WORDS_PER_BLOCK])),
       parallel_iterations=1,
   )
   return tf.reshape(tiles.stack(), [-1])[:num]
@@ -67,28 +67,28 @@ def _tile(half: tf.Tensor, first: tf.Tensor, size: int) -> tf.Tensor:
 def _double_round(a, b, c, d):
   """Runs a round of columns and one of diagonals; the rows are uint32[4, blocks]."""
   a, b, c, d = _quarter_round(a, b, c, d)
-  a, b, c, d = _quarter_round(a, _turned(b, 1), _turned(c, 2), _turned(d, 3))
-  return a, _turned(b, 3), _turned(c, 2), _turned(d, 1)
+  a, b, c, d = _quarter_round(a, _rotate_row(b, 1), _rotate_row(c, 2), _rotate_row(d, 3))
+  return a, _rotate_row(b, 3), _rotate_row(c, 2), _rotate_row(d, 1)
 
 
 def _quarter_round(a, b, c, d):
   a += b
-  d = _rotated(tf.bitwise.bitwise_xor(d, a), 16)
+  d = _rotate_bits(tf.bitwise.bitwise_xor(d, a), 16)
   c += d
-  b = _rotated(tf.bitwise.bitwise_xor(b, c), 12)
+  b = _rotate_bits(tf.bitwise.bitwise_xor(b, c), 12)
   a += b
-  d = _rotated(tf.bitwise.bitwise_xor(d, a), 8)
+  d = _rotate_bits(tf.bitwise.bitwise_xor(d, a), 8)
   c += d
-  b = _rotated(tf.bitwise.bitwise_xor(b, c), 7)
+  b = _rotate_bits(tf.bitwise.bitwise_xor(b, c), 7)
   return a, b, c, d
 
 
-def _rotated(x, bits):
+def _rotate_bits(x, bits):
   return tf.bitwise.bitwise_or(
       tf.bitwise.left_shift(x, tf.constant(bits, tf.uint32)),
       tf.bitwise.right_shift(x, tf.constant(32 - bits, tf.uint32)),
   )
 
 
-def _turned(row, places):
+def _rotate_row(row, places):
   return tf.concat([row[places:], row[:places]], 0)

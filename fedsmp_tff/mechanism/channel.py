@@ -19,7 +19,7 @@ from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.mechanism import noise_shares
 
 Report = collections.OrderedDict  # Integers: `values`, [num_integers], and `participants`, 1.
-_MOST_TRIES = 1000
+_MAX_TRIES = 1000
 
 
 class Channel(abc.ABC):
@@ -118,8 +118,8 @@ class GaussianChannel(Channel):
     return tf.cast(total - offset, tf.float64) * self.encoding.step
 
   def secure_sum(self, reports: tff.Value) -> tff.Value:
-    most = collections.OrderedDict(values=self.encoding.max_input, participants=1)
-    return tff.federated_secure_sum(reports, most)
+    bounds = collections.OrderedDict(values=self.encoding.max_input, participants=1)
+    return tff.federated_secure_sum(reports, bounds)
 
   def sum(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n(list(values))
@@ -145,8 +145,8 @@ class LatticeChannel(Channel):
     return self.encoding.num_integers
 
   def encode(self, values: tf.Tensor, seed: tf.Tensor, public_seed: tf.Tensor) -> tf.Tensor:
-    integers = self._rounded(
-        self._rotated(values, public_seed) * self.encoding.scale,
+    integers = self._round(
+        self._rotate(values, public_seed) * self.encoding.scale,
         randomness.derive(seed, randomness.Stream.ROUNDING),
     )
     if self.mechanism.noise_multiplier:
@@ -162,7 +162,7 @@ class LatticeChannel(Channel):
     del num_clients  # There is no offset to remove.
     modulus = self.encoding.modulus
     centered = tf.math.floormod(tf.cast(total, tf.int64) + modulus // 2, modulus) - modulus // 2
-    return self._rotated_back(tf.cast(centered, tf.float64) * self.encoding.step, public_seed)
+    return self._rotate_back(tf.cast(centered, tf.float64) * self.encoding.step, public_seed)
 
   def secure_sum(self, reports: tff.Value) -> tff.Value:
     modular_sum = tff.backends.mapreduce.federated_secure_modular_sum
@@ -181,7 +181,7 @@ class LatticeChannel(Channel):
         f' {bound:.4g}{unit} don\'t wrap around, step {step:.2g}{unit}'
     )
 
-  def _rounded(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  def _round(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     low = tf.floor(values)
 
     def rounding(tries):
@@ -194,7 +194,7 @@ class LatticeChannel(Channel):
       return tf.reduce_sum(integers**2) > self.encoding.squared_norm_bound
 
     _, integers = tf.while_loop(
-        lambda tries, integers: too_long(integers) & (tries < _MOST_TRIES),
+        lambda tries, integers: too_long(integers) & (tries < _MAX_TRIES),
         lambda tries, _: (tries + 1, rounding(tries)),
         (tf.constant(1), rounding(0)),
         parallel_iterations=1,
@@ -202,13 +202,13 @@ class LatticeChannel(Channel):
     # A vector above the bound is never sent, even after all tries.
     return tf.where(too_long(integers), tf.zeros_like(integers), integers)
 
-  def _rotated(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  def _rotate(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     padded = tf.pad(values, [[0, self.num_integers - self.num_values]])
     pairs = tf.complex(*tf.split(padded, 2)) * self._phases(seed)
     spread = tf.signal.fft(pairs) / math.sqrt(self.num_integers // 2)
     return tf.concat([tf.math.real(spread), tf.math.imag(spread)], 0)
 
-  def _rotated_back(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  def _rotate_back(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     spread = tf.complex(*tf.split(values, 2))
     pairs = tf.signal.ifft(spread) * math.sqrt(self.num_integers // 2)
     pairs *= tf.math.conj(self._phases(seed))

@@ -30,10 +30,10 @@ _BETA = math.exp(-0.5)  # A random rounding is accepted with probability at leas
 _MIN_BITS, _MAX_BITS = 8, 30
 _DEFAULT_BITS = 16
 # Minimum share variance, in squared steps, that a Gaussian dominates (`privacy.discrete_gaussian`).
-LEAST_SHARE_VARIANCE = 8.0
+MIN_SHARE_VARIANCE = 8.0
 _DIGITS = 60  # Decimal digits in the computation of a table.
 _TAIL = decimal.Decimal(2) ** -80  # Maximum probability beyond each end of a table.
-_MOST_ENTRIES = 2**18
+_MAX_ENTRIES = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Lattice:
   def __post_init__(self):
     rule = f'an integer from {_MIN_BITS} to {_MAX_BITS} with integer noise'
     errors.check_value(_MIN_BITS <= self.bits <= _MAX_BITS, 'bits', rule, self.bits)
-    if self.mechanism.noise_multiplier and self.share_variance < LEAST_SHARE_VARIANCE:
+    if self.mechanism.noise_multiplier and self.share_variance < MIN_SHARE_VARIANCE:
       more_bits = f', or `bits` (at most {_MAX_BITS})' if self.bits < _MAX_BITS else ''
       raise errors.ArgumentError(
           'noise_multiplier',
           'is too small: a noise share must have a variance of at least'
-          f' {LEAST_SHARE_VARIANCE:g} squared steps, as the guarantee requires. With {self.bits} bits'
+          f' {MIN_SHARE_VARIANCE:g} squared steps, as the guarantee requires. With {self.bits} bits'
           f' per value it has {self.share_variance:.3g}. Raise it{more_bits}.',
       )
 
@@ -189,7 +189,7 @@ def integer_table(variance: float) -> IntegerTable:
     ValueError: If the table would have over 2^18 integers.
   """
   entries = 2 * (math.ceil(12 * math.sqrt(variance)) + 40)  # Negligible probability beyond.
-  if entries > _MOST_ENTRIES:
+  if entries > _MAX_ENTRIES:
     raise errors.ArgumentError(
         'bits',
         f'are too many: integer noise of standard deviation {math.sqrt(variance):.4g} per client is'

@@ -97,7 +97,7 @@ class FedSmpRound:
     Args:
       seed: Seed of the masks, which are public; None: a fresh seed.
     """
-    state_seed = randomness.fresh_seed() if seed is None else randomness.of_run(seed)
+    state_seed = randomness.fresh_seed() if seed is None else randomness.run_seed(seed)
     num_listed = 0 if self._sparsifier.keeps_all else self.num_kept
     norm = self.mechanism.clipping_norm
     return state_lib.FedSmpState(
@@ -128,7 +128,7 @@ class FedSmpRound:
     """
     if self._sparsifier.keeps_all:
       return state
-    seed = randomness.of_round(state.seed, state.round_num)
+    seed = randomness.round_seed(state.seed, state.round_num)
     context = sparsifiers.PublicContext(
         shapes=self._shapes,
         dim=self.dim,
@@ -171,7 +171,7 @@ class FedSmpRound:
     finite = tf.reduce_all(tf.math.is_finite(kept))
     kept = tf.where(finite, kept, tf.zeros_like(kept))
     if self.mechanism.private:
-      kept, clipped, empty = _clipped(kept, state.clipping_norm)
+      kept, clipped, empty = _clip(kept, state.clipping_norm)
       kept = self._with_vote(kept, clipped, empty)
     values = self.channel.encode(kept, noise_seed, _public_seed(state))
     return collections.OrderedDict(values=values, participants=tf.constant(1))
@@ -203,7 +203,7 @@ class FedSmpRound:
         clipping_norm=self._next_clipping_norm(state, mean_vote, release.valid),
         memory=memory,
     )
-    measured = self._measured(total['participants'], release, state)
+    measured = self._measure(total['participants'], release, state)
     update = release.values
     if self._extrapolate:
       r = self.mechanism.clients_per_round
@@ -272,7 +272,7 @@ class FedSmpRound:
     stddev = clipping_norm * mechanism.values_noise_multiplier / mechanism.clients_per_round
     return stddev * tf.sqrt(shares)
 
-  def _measured(self, participants, release, state) -> Measurements:
+  def _measure(self, participants, release, state) -> Measurements:
     measured = collections.OrderedDict(
         participants=participants, released=tf.cast(release.valid, tf.int32)
     )
@@ -307,7 +307,7 @@ class FedSmpRound:
     return tf.where(valid, state.clipping_norm * tf.exp(log_factor), state.clipping_norm)
 
 
-def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _clip(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Clips to norm C, divides by C; also returns whether the norm exceeded C, and was zero."""
   # Dividing by the largest value first keeps squares from overflowing.
   largest = tf.reduce_max(tf.abs(kept))
@@ -321,5 +321,5 @@ def _clipped(kept, clipping_norm) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 def _public_seed(state: state_lib.FedSmpState) -> tf.Tensor:
   """Returns the public seed of a round's rotation."""
-  round_seed = randomness.of_round(state.seed, state.round_num)
+  round_seed = randomness.round_seed(state.seed, state.round_num)
   return randomness.derive(round_seed, randomness.Stream.ROTATION)

@@ -297,7 +297,7 @@ def _node_of(reference: str) -> str:
   return reference.split(':')[0].lstrip('^')
 
 
-def use_one_thread_an_operation() -> bool:
+def use_one_thread_per_op() -> bool:
   """Has TensorFlow run each operation on one thread; returns whether it does from now on.
 
   With a client on each CPU core this is the fastest arrangement, and results do not depend on the

@@ -98,7 +98,7 @@ class LocalWorkers(workers_lib.Workers):
 def _create(
     devices: Optional[Sequence[str]], workers: Optional[int]
 ) -> map_reduce.MapReduceContext:
-  if not graphs.use_one_thread_an_operation():
+  if not graphs.use_one_thread_per_op():
     warnings.warn(
         'TensorFlow had started before the local context was made, with several threads per'
         ' operation: rounds are slower, and the last bits of results depend on the number of CPU'

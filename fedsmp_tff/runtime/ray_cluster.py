@@ -320,7 +320,7 @@ def ray_context(
   os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
   import ray  # pylint: disable=g-import-not-at-top
 
-  graphs.use_one_thread_an_operation()
+  graphs.use_one_thread_per_op()
   options, stack = {'address': address or 'local'}, contextlib.ExitStack()
   if address is None:
     # Of this cluster alone, and only for this user.

@@ -32,7 +32,7 @@ class Worker:
           f'A Ray node has TensorFlow {tf.__version__}, but the driver has {tensorflow_version}.'
           ' Install the same version on all nodes.'
       )
-    graphs.use_one_thread_an_operation()
+    graphs.use_one_thread_per_op()
     if not use_gpu:
       tf.config.set_visible_devices([], 'GPU')
     devices = tf.config.list_logical_devices('GPU' if use_gpu else 'CPU')

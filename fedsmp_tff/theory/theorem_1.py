@@ -33,14 +33,14 @@ def epsilon(spec: spec_lib.PrivacySpec) -> tuple[float, list[str]]:
   scale, log_delta = 7 * rate**2 * spec.rounds / sigma**2, math.log(1 / delta)
   epsilon = (scale + math.sqrt(scale**2 + 8 * scale * log_delta)) / 2
   alpha = 1 + 2 * log_delta / epsilon
-  most = 1 + 2 / 3 * sigma**2 * math.log(1 / (rate * alpha * (1 + sigma**2)))
+  bound = 1 + 2 / 3 * sigma**2 * math.log(1 / (rate * alpha * (1 + sigma**2)))
   unmet = []
   if epsilon >= 2 * log_delta:
     unmet.append(f'epsilon < 2 log(1/delta) = {2 * log_delta:.4g}')
   if sigma**2 < 0.7:
     unmet.append(f'sigma^2 = {sigma**2:.4g} >= 0.7')
-  if alpha > most:
+  if alpha > bound:
     unmet.append(
-        f'alpha = {alpha:.4g} <= 1 + (2/3) sigma^2 log(1 / (q alpha (1 + sigma^2))) = {most:.4g}'
+        f'alpha = {alpha:.4g} <= 1 + (2/3) sigma^2 log(1 / (q alpha (1 + sigma^2))) = {bound:.4g}'
     )
   return epsilon, unmet

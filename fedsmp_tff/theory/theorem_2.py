@@ -20,9 +20,9 @@ _RESOLUTION = 0.007  # Step of the search over log k.
 def _check(values: object, positive: Sequence[str], minima: Mapping[str, float]) -> None:
   """Raises ValueError if an attribute is not positive, or below its minimum, or not finite."""
   for name in (*positive, *minima):
-    value, least = getattr(values, name), minima.get(name)
-    if not (value > 0 if least is None else value >= least) or value == math.inf:
-      rule = 'greater than 0' if least is None else f'at least {least}'
+    value, minimum = getattr(values, name), minima.get(name)
+    if not (value > 0 if minimum is None else value >= minimum) or value == math.inf:
+      rule = 'greater than 0' if minimum is None else f'at least {minimum}'
       raise ValueError(f'`{name}` must be {rule} and finite. Found {value}.')
 
 

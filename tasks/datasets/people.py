@@ -37,7 +37,7 @@ class Person:
   @property
   def examples(self) -> task_lib.Examples:
     """All of the person's examples."""
-    return _concatenated([self.train, self.test])
+    return _concatenate([self.train, self.test])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,15 +108,15 @@ def divide(
   """
   rng = np.random.default_rng(split.seed)
   spare = list(groups.spare)
-  apart = [] if per_client else list(groups.test)
+  test_groups = [] if per_client else list(groups.test)
   public_groups = _take(groups, spare, split.num_public, 'public_examples')
   validation_groups = _take(
       groups, list(groups.validation) or spare, split.num_validation, 'validation_examples'
   )
-  gone = {*apart, *public_groups, *validation_groups, *groups.validation}
-  staying = groups.people(name for name in groups.members if name not in gone)
-  clients = [person for person in staying if person.eligible]
-  if not clients or not (apart or per_client):
+  excluded = {*test_groups, *public_groups, *validation_groups, *groups.validation}
+  remaining = groups.people(name for name in groups.members if name not in excluded)
+  clients = [person for person in remaining if person.eligible]
+  if not clients or not (test_groups or per_client):
     raise errors.InputError(
         f'{source}: too few {groups.noun} to set some aside and to have others as clients. Use the'
         ' whole data set, or smaller numbers.'
@@ -127,10 +127,10 @@ def divide(
     source = f'{source}; {split.num_validation:,} VALIDATION examples in place of the test set'
     test, test_owners = _draw(groups, validation_groups, split.num_validation, rng)
   elif per_client:
-    test = _concatenated(person.test for person in clients)
+    test = _concatenate(person.test for person in clients)
     test_owners = task_lib.Owners('a part of each client\'s examples', frozenset(client_ids))
   else:
-    test, test_owners = _draw(groups, apart, None, rng)
+    test, test_owners = _draw(groups, test_groups, None, rng)
   return task_lib.TaskData(
       clients=[person.train if per_client else person.examples for person in clients],
       test=test,
@@ -141,11 +141,11 @@ def divide(
       public_owners=public_owners,
       has_validation=bool(split.num_validation),
       # Only names that are set aside: a digest of clients' names would depend on each client.
-      split_digest=task_lib.digest_of_split(per_client, sorted(gone)),
+      split_digest=task_lib.digest_of_split(per_client, sorted(excluded)),
   )
 
 
-def _concatenated(parts: Iterable[task_lib.Examples]) -> task_lib.Examples:
+def _concatenate(parts: Iterable[task_lib.Examples]) -> task_lib.Examples:
   return tuple(map(np.concatenate, zip(*parts)))
 
 
@@ -170,7 +170,7 @@ def _draw(
   if not names:
     return None, None
   people = groups.people(names)
-  x, y = _concatenated(person.examples for person in people)
+  x, y = _concatenate(person.examples for person in people)
   if num is not None:
     chosen = np.sort(rng.choice(len(x), num, replace=False))
     x, y = x[chosen], y[chosen]

@@ -108,7 +108,7 @@ def summaries() -> list[Row]:
 
 
 @functools.cache
-def settings_of(task: str) -> settings_lib.RunSettings:
+def settings_for(task: str) -> settings_lib.RunSettings:
   """Returns the settings of DP-FedAvg in a task's file of flags."""
   return settings_lib.parse(_flags(task, 'dp_fedavg'))[0]
 

@@ -22,7 +22,7 @@ _MAX_CURVES = 6
 _OF_EPSILON = (*results.NOT_COMPARED, 'epsilon', 'noise_multiplier', 'delta')
 
 
-def of_task(groups: Sequence[results.Group]) -> dict[str, mpl_figure.Figure]:
+def draw_task(groups: Sequence[results.Group]) -> dict[str, mpl_figure.Figure]:
   """Returns the figures for which the runs of one task have points, by name.
 
   Args:

@@ -35,7 +35,7 @@ def draw(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figu
   """Returns Figure 3: loss and accuracy over p in the paper's setting, with noise and without."""
   if paper_tables.identity(task, 'dp_fedavg') is None:
     return None
-  sigma = paper_tables.settings_of(task).noise_multiplier
+  sigma = paper_tables.settings_for(task).noise_multiplier
   used, curves_by_panel = [], {}
   for dense, masked in _OVER_P.items():
     level = sigma if methods.METHODS[dense].private else None
@@ -86,9 +86,9 @@ def _draw_row(
   for axes in (loss_axes, accuracy_axes):
     axes.minorticks_off()
   handles, drawn_ratios = {}, set()
-  at_1 = styles.of(dense).line(linestyle='none', markersize=5, zorder=5)
+  at_1 = styles.style_of(dense).line(linestyle='none', markersize=5, zorder=5)
   for (algorithm, unscaled), points in curves.items():
-    style, ratios = styles.of(algorithm, unscaled), [p for p, _ in points]
+    style, ratios = styles.style_of(algorithm, unscaled), [p for p, _ in points]
     for axes, value in ((loss_axes, 'loss'), (accuracy_axes, 'best')):
       means, stds = canvas.means_and_stds([group for _, group in points], value)
       # No bar for one seed.

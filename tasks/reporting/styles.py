@@ -58,6 +58,6 @@ def by_method(groups: Iterable[results.Group]) -> dict[Style, list[results.Group
   return {style: members for style, members in found.items() if members}
 
 
-def of(algorithm: str, unscaled: bool = False) -> Style:
+def style_of(algorithm: str, unscaled: bool = False) -> Style:
   """Returns the style of a built-in method."""
   return _BY_METHOD[algorithm, unscaled]

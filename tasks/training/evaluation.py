@@ -111,7 +111,7 @@ def shards_of(
   return [tf.data.Dataset.from_tensor_slices(shard) for shard in shards]
 
 
-def of_run(
+def make_evaluate_fn(
     experiment: experiment_lib.Experiment,
 ) -> Callable[[int, Any], Optional[RoundEvaluation]]:
   """Returns a run's evaluation function, whose result is None if no evaluation is due.

@@ -110,7 +110,7 @@ def train(
   )
 
 
-def initialized(
+def initialize(
     experiment: experiment_lib.Experiment, out: run_directory.RunDirectory, began: bool
 ) -> experiment_lib.Experiment:
   """Returns the run with the initial weights and the frozen body that its flags ask for.
@@ -123,7 +123,7 @@ def initialized(
     return experiment
   if began:
     return experiment.with_body(_read_body(model, out.path / run_directory.BODY))
-  weights, body = pretrained(experiment)
+  weights, body = pretrain(experiment)
   if body is None:
     return experiment.with_initial_weights(weights)
   out.write_weights(
@@ -132,7 +132,7 @@ def initialized(
   return experiment.with_initial_weights(weights).with_body(body)
 
 
-def pretrained(
+def pretrain(
     experiment: experiment_lib.Experiment,
 ) -> tuple[tff.learning.models.ModelWeights, Optional[split.FrozenBody]]:
   """Returns pre-trained weights of what rounds train, and the frozen body of --trainable=head."""

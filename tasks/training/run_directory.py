@@ -315,10 +315,10 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   default = 'missing' if record and record.spec.noise_multiplier else '0'
   for path in rows:
     with _counting(path):
-      most = max((_count(row, default) for row in rows[path]), default=0)
-    if most > (record.rounds_charged if record else 0):
+      num_rounds = max((_count(row, default) for row in rows[path]), default=0)
+    if num_rounds > (record.rounds_charged if record else 0):
       raise ledger_lib.LedgerError(
-          f'{own} is truncated or missing: {path} has {most} rounds. {ledger_lib.REMEDY}.'
+          f'{own} is truncated or missing: {path} has {num_rounds} rounds. {ledger_lib.REMEDY}.'
       )
   return found
 

@@ -112,8 +112,8 @@ def test_noise_seed_depends_on_run_round_and_client(seeds_as_noise):
   for client_id in (0, 8):
     _, releases = _releases(rounds=2, client_id=client_id, seed=0)
     for round_num, values in enumerate(releases):
-      client = randomness.of_client(
-          randomness.of_round(randomness.of_run(0), tf.constant(round_num)), tf.constant(client_id)
+      client = randomness.client_seed(
+          randomness.round_seed(randomness.run_seed(0), tf.constant(round_num)), tf.constant(client_id)
       )
       np.testing.assert_array_equal(
           _seed_of(values), randomness.derive(client, randomness.Stream.NOISE)

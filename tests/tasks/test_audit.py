@@ -67,7 +67,7 @@ class TestExecution:
     def with_values(self, update, state, seed):
       made = report(self, update, state, seed)
       kept = tf.cast(tf.gather(update, state.coordinates), tf.float64)
-      return made | {'exact': round_lib._clipped(kept, state.clipping_norm)[0]}
+      return made | {'exact': round_lib._clip(kept, state.clipping_norm)[0]}
 
     def with_sum(self, reports):
       exact = tf.add_n([made['exact'] for made in reports])

@@ -14,10 +14,10 @@ from fedsmp_tff.mechanism import mechanism as mechanism_lib
 class _Unrotated(channel.LatticeChannel):
   """A channel whose integers a test can foretell."""
 
-  def _rotated(self, values, seed):
+  def _rotate(self, values, seed):
     return tf.pad(values, [[0, self.num_integers - self.num_values]])
 
-  def _rotated_back(self, values, seed):
+  def _rotate_back(self, values, seed):
     return values[: self.num_values]
 
 

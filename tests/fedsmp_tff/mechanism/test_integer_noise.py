@@ -29,7 +29,7 @@ class TestComputation:
 
   def test_too_coarse_steps_are_refused(self):
     fine = _lattice(num_values=8317, sigma=0.3, r=100, bits=11)
-    assert fine.share_variance >= integer_noise.LEAST_SHARE_VARIANCE
+    assert fine.share_variance >= integer_noise.MIN_SHARE_VARIANCE
     with pytest.raises(ValueError, match='variance of at least 8 .*With 8 bits .*or `bits`'):
       _lattice(num_values=8317, sigma=0.3, r=100, bits=8)
 

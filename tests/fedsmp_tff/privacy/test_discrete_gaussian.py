@@ -96,7 +96,7 @@ class TestExecution:
     assert found.distance == pytest.approx(lattice.statistical_distance, rel=1e-6)
     assert found.distance >= lattice.statistical_distance
     # Shares so small that their sum is no discrete Gaussian: by its own sum of probabilities.
-    monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
+    monkeypatch.setattr(integer_noise, 'MIN_SHARE_VARIANCE', 0)
     mechanism = _mechanism(0.36, 8)
     small = mechanism.encoding()
     noise = _sum_of_shares(small)
@@ -108,7 +108,7 @@ class TestExecution:
   # At 3 the sums of shares are all that shows, at 0.25 the random rounding.
   @pytest.mark.parametrize('rounding_variance', [3.0, 0.25])
   def test_distance_adds_rounding_and_each_partial_sum(self, monkeypatch, rounding_variance):
-    monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
+    monkeypatch.setattr(integer_noise, 'MIN_SHARE_VARIANCE', 0)
     monkeypatch.setattr(discrete_gaussian, '_ROUNDING_VARIANCE', rounding_variance)
     mechanism = _mechanism(0.36, 8)
     lattice = mechanism.encoding()
@@ -129,7 +129,7 @@ class TestExecution:
   @pytest.mark.parametrize('min_reports', [10, 1000, 1001, 5000])
   def test_distance_of_many_shares_bounds_the_exact_sum(self, min_reports, monkeypatch):
     # Small shares, whose ratios can be seen; the guarantee needs larger ones.
-    monkeypatch.setattr(integer_noise, 'LEAST_SHARE_VARIANCE', 0)
+    monkeypatch.setattr(integer_noise, 'MIN_SHARE_VARIANCE', 0)
     monkeypatch.setattr(integer_noise.Lattice, 'share_variance', 0.4)
     monkeypatch.setattr(integer_noise.Lattice, 'statistical_distance', 0.0)
     mechanism = _mechanism(2.0, num_slots=min_reports, bits=20)

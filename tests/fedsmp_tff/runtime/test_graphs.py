@@ -51,7 +51,7 @@ class TestExecution:
 
   def test_operations_use_a_single_thread(self):
     tf.constant(1) + 1
-    assert graphs.use_one_thread_an_operation()  # conftest.py did it in time.
+    assert graphs.use_one_thread_per_op()  # conftest.py did it in time.
 
 
 def _reductions():

@@ -55,7 +55,7 @@ class TestComputation:
       assert (s.task, s.algorithm, s.p or 1.0) == (row.task, row.algorithm, row.p)
       assert s.noise_multiplier == row.noise_multiplier
       assert s.sampling == 'fixed_size' and s.initializer == 'torch'
-      standard = paper_tables.settings_of(row.task)
+      standard = paper_tables.settings_for(row.task)
       assert (s.rounds, s.clients_per_round) == (standard.rounds, standard.clients_per_round)
 
   def test_figure_2_has_the_best_p_of_each_mask(self):
@@ -89,7 +89,7 @@ class TestComputation:
     }
     assert len(rows) == 12
     for (task, sigma), row in rows.items():
-      standard = paper_tables.settings_of(task)
+      standard = paper_tables.settings_for(task)
       n = datasets.TASKS[task].defaults.paper_population or 6000
       spec = spec_lib.PrivacySpec(
           population=n, clients_per_round=standard.clients_per_round,

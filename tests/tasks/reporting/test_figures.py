@@ -19,7 +19,7 @@ def make(tmp_path):
 
   def make(*runs):
     paths = [runs_on_disk.write(tmp_path / str(next(numbers)), **options) for options in runs]
-    drawn = figures.of_task(results.group([*map(results.read, paths)]))
+    drawn = figures.draw_task(results.group([*map(results.read, paths)]))
     return {name.removeprefix('fashion_mnist_'): figure for name, figure in drawn.items()}
 
   return make
