@@ -1,6 +1,8 @@
 """Builds the documentation site into site/ and checks its links: `make docs`."""
 
 import html
+import importlib
+import inspect
 import json
 import pathlib
 import re
@@ -13,6 +15,11 @@ import griffe
 import fedsmp_tff
 from fedsmp_tff import runtime
 
+_FIRST = (
+    'privacy.spec.PrivacySpec', 'aggregator.FedSmpFactory', 'sparsifiers.RandK', 'sparsifiers.TopK',
+    'sparsifiers.Dense', 'cohorts.cohort', 'learning_process.build_fed_smp',
+    'local_training.LocalTraining',
+)
 _DOCS, _STAGED, _SITE = (pathlib.Path(path).resolve() for path in ('docs', 'build/docs', 'site'))
 
 
@@ -21,8 +28,11 @@ class Doctests(griffe.Extension):
 
   def on_object(self, *, obj, **_):
     if obj.docstring:
-      doctest = re.compile(r'^>>> .*(?:\n.+)*', re.M)
-      obj.docstring.value = doctest.sub(r'```pycon\n\g<0>\n```', obj.docstring.value)
+      obj.docstring.value = self.fence(obj.docstring.value)
+
+  @staticmethod
+  def fence(text: str) -> str:
+    return re.sub(r'^>>> .*(?:\n.+)*', r'```pycon\n\g<0>\n```', text, flags=re.M)
 
 
 def _notebook(path: pathlib.Path) -> str:
@@ -59,8 +69,11 @@ def _stage() -> None:
   files = sorted(pathlib.Path('tasks').glob('*.py'))
   names = [file.stem for file in files if '__main__' in file.read_text()]
   pages['reference/cli'] = '\n\n'.join(['# Commands', *map(_command, names)])
+  public = [f'{module}.{n}' for module, names in fedsmp_tff._NAMES.items() for n in names]
+  # What a reader looks for first; the others in alphabetical order.
+  public.sort(key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
   api = {
-      'fedsmp_tff': [f'{module}.{n}' for module, names in fedsmp_tff._NAMES.items() for n in names],
+      'fedsmp_tff': public,
       'fedsmp_tff.runtime': [f'runtime.{module}.{n}' for n, module in runtime._MODULES.items()],
   }
   for package in ('privacy', 'program', 'theory'):
@@ -68,7 +81,9 @@ def _stage() -> None:
     api[f'fedsmp_tff.{package}'] = [f'{package}.{path.stem}' for path in modules]
   for title, names in api.items():
     objects = (f'::: fedsmp_tff.{name}' for name in names)
-    pages[f'reference/{title}'] = '\n\n'.join([f'# {title}', *objects])
+    about = inspect.getdoc(importlib.import_module(title)) or ''
+    about = Doctests.fence(about)
+    pages[f'reference/{title}'] = '\n\n'.join([f'# {title}', about, *objects])
   (_STAGED / 'reference').mkdir()
   for path in _DOCS.rglob('*.md'):
     pages[path.relative_to(_DOCS).with_suffix('')] = path.read_text(encoding='utf-8')
