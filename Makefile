@@ -13,11 +13,11 @@ PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorde
 run: $(INSTALLED)
 	$(VENV)/bin/python -m tasks.run --task=shakespeare --p=0.05 $(ARGS)
 
-# Most tests of privacy, and others: 6-10 minutes.
+# Most tests of privacy, and others: 5 to 10 minutes.
 test: $(INSTALLED)
 	$(PYTEST) -m 'not slow' $(ARGS)
 
-# The rest, about 25 minutes: Ray, signals, real data, planted faults, notebooks, the wheel.
+# The rest, 25 to 35 minutes: Ray, signals, real data, planted faults, notebooks, the wheel.
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(ARGS)
 

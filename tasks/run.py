@@ -79,7 +79,7 @@ def run(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.Run
         s.rounds,
         evaluation.make_evaluate_fn(experiment),
         reporters.all_of(metrics, experiment, out, manager),
-        checkpoints=checkpoints, ledger=ledger, between_rounds=stop.check,
+        checkpoints=checkpoints, ledger=ledger, between_rounds=stop.begin_round,
     )
     stop.in_round = False
     weights = experiment.task_weights(weights)

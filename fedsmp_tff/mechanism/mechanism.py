@@ -1,4 +1,4 @@
-"""Options of the private sum as one object, checked once; works without TensorFlow."""
+"""Options of the private sum, its two kinds of noise, and fixed point; works without TensorFlow."""
 
 import dataclasses
 import math
@@ -108,10 +108,13 @@ class Gaussian:
 
   name, assumption = 'gaussian', 'exact arithmetic'
   num_values = None  # Epsilon holds for vectors of any length.
-  encoding = FixedPoint
 
   def __post_init__(self):
     errors.convert_integers(self, 'bits')
+
+  def encoding(self, mechanism: 'Mechanism', scale: float) -> FixedPoint:
+    """See `Mechanism.encoding`."""
+    return FixedPoint(mechanism, scale)
 
 
 Noise = Union[Gaussian, integer_noise.DiscreteGaussian]

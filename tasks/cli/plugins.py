@@ -16,7 +16,7 @@ _IMPORT_ERRORS = (ImportError, AttributeError, TypeError, ValueError)
 def find(flag: str, name: str, known: dict[str, _T], attribute: str, kind: type[_T]) -> _T:
   """Returns the plug-in that a flag names: a known one, or the `attribute` of an importable module.
 
-  Only this imports a module, for a flag that names it, and adds it to `known`. A look-up never does:
+  A module is imported only because a flag names it, and added to `known`. A look-up never imports:
   the names that files record are of whoever wrote the files.
 
   Raises:

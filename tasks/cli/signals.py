@@ -26,7 +26,7 @@ class Signals:
   def __init__(self):
     self.next_step, self.in_round, self._number = '', False, None
 
-  def check(self) -> None:
+  def begin_round(self) -> None:
     """Begins a round; raises `Interrupted` instead if a signal has come."""
     self.in_round = self._number is None
     if not self.in_round:

@@ -61,7 +61,7 @@ class Cell:
         and name.lstrip('-') not in settings_lib.MAY_CHANGE
     )
     name = _UNSAFE.sub('_', '-'.join([*first, *rest]))
-    if len(name) > _MAX_NAME:  # File methods take 255 bytes.
+    if len(name) > _MAX_NAME:  # File systems take 255 bytes.
       digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
       name = f'{name[:_MAX_NAME]}-{digest}'
     return name

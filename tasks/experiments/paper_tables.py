@@ -10,7 +10,7 @@ from typing import Any, Optional
 from tasks import methods
 from tasks.training import settings as settings_lib
 
-_DIRECTORY = pathlib.Path(__file__).parents[1] / 'experiments' / 'paper'
+_DIRECTORY = pathlib.Path(__file__).parent / 'paper'
 _TASKS = ('Fashion-MNIST', 'SVHN', 'Shakespeare')
 TITLES = dict(enumerate((
     *_TASKS, *(f'{task}, {mask}, over epsilon' for task in _TASKS for mask in ('rand-k', 'top-k'))

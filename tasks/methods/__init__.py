@@ -1,4 +1,4 @@
-"""The methods that `--algorithm` names, in the order of colors and legends."""
+"""The methods that `--algorithm` names, in the order of help and tables."""
 
 import fedsmp_tff
 from tasks.cli import plugins

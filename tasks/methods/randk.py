@@ -25,5 +25,5 @@ def sparsifier(settings: Any, data: task_lib.TaskData) -> fedsmp_tff.Sparsifier:
   """Returns the sparsifier of (a run's settings, its data)."""
   del data
   return fedsmp_tff.RandK(
-      settings.p, unbiased=settings.system_options.unbiased, mask_rounds=settings.mask_rounds
+      settings.p, unbiased=settings.method_options.unbiased, mask_rounds=settings.mask_rounds
   )

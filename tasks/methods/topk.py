@@ -26,7 +26,7 @@ class Options:
 
 def sparsifier(settings: Any, data: task_lib.TaskData) -> fedsmp_tff.Sparsifier:
   """Returns the sparsifier of (a run's settings, its data)."""
-  own, num_examples = settings.system_options, len(data.public[0])
+  own, num_examples = settings.method_options, len(data.public[0])
   if own.public_clients > num_examples:
     raise errors.InputError(
         f'--public_clients={own.public_clients} exceeds the {num_examples} public examples. Use'

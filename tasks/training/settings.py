@@ -33,7 +33,7 @@ _option = options.option
 _prefix = '{0.name}_'.format  # Of a task's own flags.
 
 
-def _when_system(predicate: Callable[[method_lib.Method], bool]) -> options.Condition:
+def _when_method(predicate: Callable[[method_lib.Method], bool]) -> options.Condition:
   built_in = [name for name in methods.NAMES if predicate(methods.METHODS[name])]
   return options.Condition(
       options.when('algorithm', *built_in).text,
@@ -41,9 +41,9 @@ def _when_system(predicate: Callable[[method_lib.Method], bool]) -> options.Cond
   )
 
 
-_MASKED = _when_system(lambda method: method.masked)
-_PRIVATE = _when_system(lambda method: method.private)
-_NEEDS_PUBLIC = _when_system(lambda method: method.needs_public)
+_MASKED = _when_method(lambda method: method.masked)
+_PRIVATE = _when_method(lambda method: method.private)
+_NEEDS_PUBLIC = _when_method(lambda method: method.needs_public)
 _WITH_PUBLIC = options.Condition(
     f'{_NEEDS_PUBLIC.text}, or --warm_start={PUBLIC}',
     lambda values: _NEEDS_PUBLIC.met(values) or values['warm_start'] == PUBLIC,
@@ -75,7 +75,7 @@ class RunSettings:
 
   Attributes:
     task_options: An instance of `Task.options`; None if the task has none.
-    system_options: An instance of `Method.options`; None if the method has none.
+    method_options: An instance of `Method.options`; None if the method has none.
   """
 
   task: str = _option(
@@ -231,7 +231,7 @@ class RunSettings:
       group=_EVALUATION, at_least=1,
   )
   task_options: Any = None
-  system_options: Any = None
+  method_options: Any = None
 
   @property
   def method(self) -> method_lib.Method:
@@ -312,7 +312,7 @@ def parse(
     if (prefix, table) == (_prefix(task), task.options):
       own['task_options'] = options.make(table, parsed, prefix)
     elif (prefix, table) == ('', method.options):
-      own['system_options'] = options.make(table, parsed)
+      own['method_options'] = options.make(table, parsed)
     else:
       for name in (prefix + name for name in options.options_of(table)):
         if parsed[name].present:
@@ -336,5 +336,5 @@ def identity(settings: RunSettings) -> dict[str, Any]:
   prefix = _prefix(datasets.TASKS[settings.task])
   task_values = values.pop('task_options') or {}
   values |= {prefix + name: value for name, value in task_values.items()}
-  values |= values.pop('system_options') or {}
+  values |= values.pop('method_options') or {}
   return json.loads(json.dumps(values))

@@ -41,7 +41,7 @@ def _build(sparsifier, sigma=0.0, clip=0.5, training=None, **options):
 
 
 # How each is built, its scale and its C.
-_SYSTEMS = {
+_METHODS = {
     'fedsmp_randk': (functools.partial(_build, sparsifiers.RandK(num=4)), 10 / 4, 0.5),
     'unscaled': (functools.partial(_build, sparsifiers.RandK(num=4, unbiased=False)), 1.0, 0.5),
     'fedsmp_topk': (functools.partial(_build, _topk()), 1.0, 0.5),
@@ -111,9 +111,9 @@ class TestComputation:
 
 class TestExecution:
 
-  @pytest.mark.parametrize('name', _SYSTEMS)
+  @pytest.mark.parametrize('name', _METHODS)
   def test_two_rounds_equal_numpy_by_secure_sums_alone(self, name):
-    build, scale, clip = _SYSTEMS[name]
+    build, scale, clip = _METHODS[name]
     process, fixed = build(), _FIXED.get(name)
     linear_runs.check_two_rounds(process, scale, clip, topk=name.endswith('topk'), fixed=fixed)
     linear_runs.check_only_a_secure_sum_of_integers(process, kept=len(fixed or range(4)))

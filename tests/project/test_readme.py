@@ -1,5 +1,6 @@
 """Tests of the documents: snippets run and are private, flags and pages exist."""
 
+import ast
 import importlib
 import pathlib
 import re
@@ -82,10 +83,18 @@ def test_the_kept_figures_are_what_the_script_draws(name):
 
 
 def test_the_messages_of_the_troubleshooting_page_exist():
-  sources = [_ROOT / 'Makefile', *(_ROOT / 'fedsmp_tff').rglob('*.py'), *(_ROOT / 'tasks').rglob('*.py')]
-  code = '\n'.join(path.read_text(encoding='utf-8') for path in sources)
-  # Literals that stand in several lines become one.
-  code = re.sub(r'''['"]\s*\n\s*f?['"]''', '', code)
+  texts = [(_ROOT / 'Makefile').read_text(encoding='utf-8')]
+  for package in ('fedsmp_tff', 'tasks'):
+    for path in (_ROOT / package).rglob('*.py'):
+      tree = ast.parse(path.read_text(encoding='utf-8'))
+      docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+      texts += [
+          ''.join(part.value for part in getattr(node, 'values', [node]) if hasattr(part, 'value')
+                  and isinstance(part.value, str))
+          for node in ast.walk(tree)
+          if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in docstrings
+      ]
+  code = '\n'.join(texts)
   page = (_ROOT / 'docs/troubleshooting.md').read_text(encoding='utf-8')
   titles = re.findall(r'^\*\*`.*', page, re.MULTILINE)
   messages = re.findall(r'\*\*`([^`]+)`\*\*', '\n'.join(titles))

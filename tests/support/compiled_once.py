@@ -31,14 +31,14 @@ def compiled_once():
   own_process = experiment_lib.Experiment.process
 
   @contextlib.contextmanager
-  def context(place):
-    if place.runtime != 'local' or place.devices is not None:
-      with own_context(place):
+  def context(settings):
+    if settings.runtime != 'local' or settings.devices is not None:
+      with own_context(settings):
         yield
       return
-    if place.workers not in contexts:
-      contexts[place.workers] = local._create(None, place.workers)
-    with tff.framework.get_context_stack().install(contexts[place.workers]):
+    if settings.workers not in contexts:
+      contexts[settings.workers] = local._create(None, settings.workers)
+    with tff.framework.get_context_stack().install(contexts[settings.workers]):
       yield
 
   def process(experiment):

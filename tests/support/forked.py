@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 _CONTEXT = multiprocessing.get_context('forkserver')
 _CONTEXT.set_forkserver_preload(
-    [f'tasks.training.{name}' for name in ('experiment', 'reporters', 'public_model')]
+    [f'tasks.training.{name}' for name in ('experiment', 'reporters', 'pretraining')]
 )
 
 

@@ -58,5 +58,5 @@ def test_a_tilde_is_the_home_directory(tmp_path):
 
 
 def test_names_of_other_files_of_the_package_are_not_found():
-  for text in ('cli/settings.py', 'paper/tables.csv', '../cli/settings', '/paper/svhn'):
+  for text in ('grids.py', 'paper/tables.csv', '../training/settings', '/paper/svhn'):
     assert experiment_files.locate(text, experiment_files.FLAGS) == pathlib.Path(text)

@@ -76,7 +76,7 @@ def _started(body):
 _LONG = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
 
 
-@pytest.mark.parametrize('before', ['', '  stop.check()\n  stop.in_round = False\n'])
+@pytest.mark.parametrize('before', ['', '  stop.begin_round()\n  stop.in_round = False\n'])
 def test_outside_of_rounds_a_signal_ends_a_long_call(before):
   with _started(f'{before}  signal_soon(signal.SIGTERM)\n  {_LONG}\n') as process:
     _, err = process.communicate(timeout=waiting.SECONDS)
@@ -85,7 +85,7 @@ def test_outside_of_rounds_a_signal_ends_a_long_call(before):
 
 
 def test_in_a_round_only_a_second_signal_ends_a_long_call():
-  with _started(f'  stop.check()\n  signal_soon(signal.SIGTERM)\n  {_LONG}\n') as process:
+  with _started(f'  stop.begin_round()\n  signal_soon(signal.SIGTERM)\n  {_LONG}\n') as process:
     waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the run ends after the round in flight')
     time.sleep(1)
     assert process.poll() is None
@@ -98,7 +98,7 @@ def test_in_a_round_only_a_second_signal_ends_a_long_call():
 def test_a_background_job_still_ignores_sigint():
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # The process inherits it, as from a shell.
   try:
-    with _started('  stop.check()\n  print("begun", file=__import__("sys").stderr, flush=True)\n'
+    with _started('  stop.begin_round()\n  print("begun", file=__import__("sys").stderr, flush=True)\n'
                   '  time.sleep(6000)\n') as process:
       waiting.until_line(process.stderr, 'begun')
       process.send_signal(signal.SIGINT)

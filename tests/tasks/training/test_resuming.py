@@ -49,7 +49,7 @@ def _stop_after(monkeypatch, *rounds):
       raise errors.Interrupted(signal.SIGTERM)
     done[0] += 1
 
-  monkeypatch.setattr(signals.Signals, 'check', check)
+  monkeypatch.setattr(signals.Signals, 'begin_round', check)
 
 
 class TestResuming:

@@ -51,7 +51,7 @@ class TestParse:
     ).public_examples is None
     assert _settings('--noise_multiplier=1').epsilon is None
     assert _settings('--server_optimizer=fedexp').server_learning_rate is None
-    assert _settings().system_options.public_clients == 0
+    assert _settings().method_options.public_clients == 0
     assert settings.parse(['--task=shakespeare', '--eval_examples=0'])[0].eval_examples == 0
 
   def test_a_system_fixes_flags_also_of_files(self, tmp_path):
@@ -107,7 +107,7 @@ class TestFlagfile:
     )
     file = f'--flagfile={tmp_path}/file'
     found = settings.parse([file])[0]
-    assert (found.p, found.clip, found.system_options.public_clients) == (0.1, 2, 2)
+    assert (found.p, found.clip, found.method_options.public_clients) == (0.1, 2, 2)
     dense = settings.parse([file, '--algorithm=dp_fedavg'])[0]
     assert (dense.p, dense.clip, dense.noise_multiplier) == (None, 2, 3)
     plain = settings.parse([file, '--algorithm=fedavg'])[0]
