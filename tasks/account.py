@@ -148,15 +148,17 @@ def _account_for_numbers(options: Options) -> None:
       num_slots=n if poisson and options.num_slots is None else options.num_slots,
       allow_large_delta=options.allow_large_delta,
   )
-  if options.noise_multiplier is None:
-    spec = spec_lib.PrivacySpec.for_epsilon(options.epsilon, **numbers)
-  else:
-    spec = spec_lib.PrivacySpec(noise_multiplier=options.noise_multiplier, **numbers)
-  answers = {a: options.answer(a, spec, numbers) for a in shown}
+  with _computing():
+    if options.noise_multiplier is None:
+      spec = spec_lib.PrivacySpec.for_epsilon(options.epsilon, **numbers)
+    else:
+      spec = spec_lib.PrivacySpec(noise_multiplier=options.noise_multiplier, **numbers)
+    answers = {a: options.answer(a, spec, numbers) for a in shown}
+    theorem = theorem_1.epsilon(spec)
   print(f'delta = {spec.delta:.4g}')
   _print_answers(answers, [(spec.round, spec.rounds)], options)
   if options.epsilon is None:
-    epsilon, unmet = theorem_1.epsilon(spec)
+    epsilon, unmet = theorem
     _print_row(
         f'epsilon = {epsilon:.4g}', 'no guarantee',
         "theorem_1: the paper's closed form, exactly r of n clients",
@@ -247,14 +249,16 @@ def _account_for_runs(options: Options) -> None:
 
 @contextlib.contextmanager
 def _computing() -> Iterator[None]:
-  """Raises `InputError` if the numbers of a ledger are beyond what the block can compute."""
+  """Raises `InputError` if numbers are beyond what the block can compute."""
   try:
     yield
+  except library_errors.Error:
+    raise
   except (ArithmeticError, MemoryError, TypeError, ValueError) as error:
     raise errors.InputError(
-        f'epsilon of these ledgers can\'t be computed ({type(error).__name__}: {error}). Either no'
-        ' run of tasks.run has their numbers, above, or an accountant of --accountant is wrong. Name'
-        ' other runs, or correct it.'
+        f'epsilon of these numbers can\'t be computed ({type(error).__name__}: {error}). Either no run'
+        ' of tasks.run has them, or an accountant of --accountant is wrong. Correct them, or name'
+        ' other runs.'
     ) from None
 
 

@@ -53,7 +53,7 @@ def run(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.Run
   now = f'{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
   path = runtime_flags.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
   with contextlib.ExitStack() as stack:
-    stack.enter_context(run_directory.owner_only())
+    stack.enter_context(command.owner_only())
     stack.enter_context(stop.handled())
     stack.enter_context(errors.refusing_unseeded_draws(s.seed))
     stack.enter_context(runtime_flags_lib.context(runtime_flags))

@@ -19,6 +19,7 @@ from typing import IO, Any, Optional
 
 from tasks import errors
 from tasks.cli import command
+from tasks.cli import locks
 from tasks.cli import options as options_lib
 from tasks.experiments import grids
 from tasks.experiments import run_search
@@ -26,6 +27,7 @@ from tasks.training import finished
 from tasks.training import run_directory
 
 _PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl  # Looked up here: not between a fork and an exec.
 _SECONDS_PER_LOOK = 0.5
 # Time between lines on the progress of a run.
 _SECONDS_PER_LINE = 60.0
@@ -69,7 +71,7 @@ class Options:
 
 def _end_with_parent() -> None:
   """Has the kernel send this process SIGTERM when the process that started it ends; Linux only."""
-  ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+  _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +122,7 @@ class _Run:
     """Returns 'done', 'running', 'begun' or 'to do'; creates no file."""
     if self.is_done():
       return 'done'
-    if (self.directory / run_directory.LOCK).exists():
+    if (self.directory / locks.LOCK).exists():
       with self.locked() as lock:
         if lock is None:
           return 'running'
@@ -128,10 +130,10 @@ class _Run:
 
   @contextlib.contextmanager
   def locked(self) -> Iterator[Optional[IO[str]]]:
-    """Locks its directory; yields None in label of the lock if another process runs it."""
+    """Locks its directory; yields None in place of the lock if another process runs it."""
     with errors.writing_to('sweep_dir', self.root):
       self.directory.mkdir(parents=True, exist_ok=True)
-      lock = run_directory.open_locked(self.directory)
+      lock = locks.open_locked(self.directory)
     with lock or contextlib.nullcontext():
       yield lock
 
@@ -154,7 +156,7 @@ class _Run:
           stdout=output,
           stderr=output,
           pass_fds=[lock.fileno()],
-          env={**os.environ, run_directory.LOCK_DESCRIPTOR: str(lock.fileno())},
+          env={**os.environ, locks.DESCRIPTOR: str(lock.fileno())},
           # Signals of a terminal reach the run through this process, once.
           start_new_session=True,
           preexec_fn=_end_with_parent,
@@ -194,7 +196,7 @@ def _main(options: Options, extra: Sequence[str]) -> int:
       end = f': {result}' if result else ''
       print(f'{number:4d} {run.status():8s} {run.cell.name}{end}', flush=True)
   else:
-    with run_directory.owner_only():
+    with command.owner_only():
       return _run(runs, options)
   return 0
 

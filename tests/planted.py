@@ -48,6 +48,7 @@ _PLD = 'fedsmp_tff/privacy/pld.py'
 _RUN_SEARCH = 'tasks/experiments/run_search.py'
 _SPEC = 'fedsmp_tff/privacy/spec.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
+_BUDGET = 'fedsmp_tff/privacy/budget.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _FIELDS = 'fedsmp_tff/privacy/ledger_fields.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
@@ -253,6 +254,9 @@ FAULTS = (
     Fault(_LEDGER, 'if budget is not None and budget.spec != spec:', 'if False:',
           f'{_LIB}/privacy/test_budget.py'),
     Fault(_LEDGER, 'fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)', 'pass'),
+    Fault('tasks/cli/locks.py', 'return descriptor if _is_open_at(path, descriptor) else None',
+          'return descriptor'),
+    Fault(_BUDGET, '[*self._before, (spec.round, spec.rounds)]', '[*before, (spec.round, spec.rounds)]'),
     Fault(_MECHANISM, 'if 0 < (share := self.mechanism.share_stddev) < self.step:', 'if False:'),
     Fault('tasks/training/resuming.py', 'if record.rounds and (out', 'if (out',
           'tests/tasks/test_run.py -k without_rounds'),
@@ -332,7 +336,8 @@ FAULTS = (
           'reported = dict(config)', 'tests/tasks/reporting/test_kept.py -k nothing_of_the_place'),
     Fault(_RUN_DIRECTORY, '.jsonl\').exists():', '.jsonl\').exists() and False:'),
     # Who may read a run's secrets.
-    Fault(_RUN_DIRECTORY, 'os.umask(0o077)', 'os.umask(0o022)'),
+    Fault('tasks/cli/command.py', 'os.umask(0o077)', 'os.umask(0o022)',
+          'tests/tasks/training/test_run_directory.py -k mode'),
     Fault('fedsmp_tff/program/checkpoints.py', 'chmod(0o700)', 'chmod(0o755)',
           'tests/tasks/training/test_run_directory.py -k closed'),
     # The mask.

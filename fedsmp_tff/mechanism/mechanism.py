@@ -180,7 +180,8 @@ class Mechanism:
     num_slots, reports = self.num_slots, self.min_reports
     is_number = isinstance(num_slots, numbers.Integral) and num_slots >= r
     check(is_number, 'num_slots', f'an integer at least `clients_per_round`={r}', num_slots)
-    check(1 <= reports <= num_slots, 'min_reports', f'from 1 to `num_slots`={num_slots}', reports)
+    errors.check_positive('min_reports', reports)
+    check(reports <= num_slots, 'min_reports', f'from 1 to `num_slots`={num_slots}', reports)
     is_norm = norm is None or 0 < norm < math.inf
     check(is_norm, 'clipping_norm', 'positive and finite, or None (no clipping)', norm)
     check(0 <= sigma < math.inf, 'noise_multiplier', 'non-negative and finite', sigma)

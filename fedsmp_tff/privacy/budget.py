@@ -41,7 +41,9 @@ class EpsilonBudget:
     self.epsilon = epsilon
     self.spec = spec
     self._before = list(before)
-    self._accountant = accountants.tightest_sound_accountant([*before, (spec.round, spec.rounds)])
+    self._accountant = accountants.tightest_sound_accountant(
+        [*self._before, (spec.round, spec.rounds)]
+    )
     # The most rounds known to fit, and the fewest known not to fit.
     self._most_allowed, self._fewest_refused = -1, math.inf
 

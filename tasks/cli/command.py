@@ -1,6 +1,6 @@
 """The frame of every command: its help, its flags, its errors and its exit status."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import os
@@ -126,6 +126,19 @@ class Command:
     return status
 
 
+@contextlib.contextmanager
+def owner_only() -> Iterator[None]:
+  """Lets the owner alone read all files that this block makes, whoever's code makes them.
+
+  Some are secret (docs/privacy.md), and TensorFlow and Ray write some: only a umask is for all.
+  """
+  before = os.umask(0o077)
+  try:
+    yield
+  finally:
+    os.umask(before)
+
+
 def _open_closed_streams() -> None:
   """Opens the standard streams that are closed, or a file of the run would be one of them."""
   for number, name in enumerate(('stdin', 'stdout', 'stderr')):
@@ -153,8 +166,8 @@ def remove_generated_files() -> None:
   """
   for name, module in sys.modules.copy().items():  # Other threads may import.
     if name.startswith(_GENERATED):
-      for path in (module.__file__, module.__cached__):
-        with contextlib.suppress(OSError):
+      for path in (getattr(module, name, None) for name in ('__file__', '__cached__')):
+        with contextlib.suppress(OSError, TypeError):
           os.remove(path)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import psutil
 
@@ -13,6 +14,7 @@ from tasks import errors
 from tasks.cli import command
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SECONDS_FOR_ONE = 2.0  # Within this time two SIGTERM are one request.
 
 
 class Signals:
@@ -24,7 +26,8 @@ class Signals:
   """
 
   def __init__(self):
-    self.next_step, self.in_round, self._number = '', False, None
+    self.next_step, self.in_round = '', False
+    self._number, self._first = None, 0.0
 
   def begin_round(self) -> None:
     """Begins a round; raises `Interrupted` instead if a signal has come."""
@@ -57,18 +60,24 @@ class Signals:
     while number := int.from_bytes(os.read(reader, 1)):
       if number not in _SIGNALS:
         continue
+      # A batch system signals every process, and the sweep that started this one forwards its own.
+      if number == self._number == signal.SIGTERM and time.monotonic() < self._first + _SECONDS_FOR_ONE:
+        continue
       if self.in_round and self._number is None:
         self._number, name = number, signal.Signals(number).name
+        self._first = time.monotonic()
         _say(f'{name}: the run ends after the round in flight; a second signal ends it at once.')
       else:
         _say(errors.Interrupted(number, self.next_step))
-        command.remove_generated_files()
-        # Some of Ray's processes would notice only in a minute. Last, since Ray ends this process,
-        # with another status, soon after them.
-        for child in psutil.Process().children(recursive=True):
-          with contextlib.suppress(psutil.Error):
-            child.kill()
-        os._exit(128 + number)  # Files are complete at any time.
+        try:
+          command.remove_generated_files()
+          # Some of Ray's processes would notice only in a minute. Last, since Ray ends this process,
+          # with another status, soon after them.
+          for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+              child.kill()
+        finally:
+          os._exit(128 + number)  # Files are complete at any time.
 
 
 def _say(text: object) -> None:

@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Iterator
 import contextlib
-import fcntl
 import json
 import os
 import pathlib
 import re
 import shutil
 import socket
-import sys
 import time
-from typing import IO, Any, BinaryIO, Optional
+from typing import Any, BinaryIO, Optional
 import zipfile
 import zlib
 
@@ -20,11 +18,11 @@ import numpy as np
 from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import errors
+from tasks.cli import locks
 from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
-LEDGER, CHECKPOINTS, LOCK = 'privacy_ledger.jsonl', 'checkpoints', '.lock'
-LOCK_DESCRIPTOR = 'FEDSMP_TFF_LOCK_DESCRIPTOR'  # A variable: of a lock that the parent has taken.
+LEDGER, CHECKPOINTS = 'privacy_ledger.jsonl', 'checkpoints'
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 _OPTIONAL_INT = (int, type(None))
@@ -38,40 +36,6 @@ _RESUMED_KINDS = {
     'run_id': (str,), 'seeds': (dict,), 'versions': (dict,), 'data_source': (str,),
 }
 _SEEDS = ('partition', 'weights', 'evaluation')
-
-
-def open_locked(directory: pathlib.Path) -> Optional[IO[str]]:
-  """Returns a run's open lock file; None if another process has locked it.
-
-  The lock ends with the last process that has the file open: a sweep hands it to its run.
-  """
-  descriptor = os.environ.pop(LOCK_DESCRIPTOR, None)
-  file = open(directory / LOCK if descriptor is None else int(descriptor), 'a+', encoding='utf-8')
-  os.set_inheritable(file.fileno(), False)  # To processes of this one.
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    file.close()
-    return None
-  except OSError as error:
-    print(
-        f'{directory} can\'t be locked ({error.strerror}): make sure that no other run uses it.',
-        file=sys.stderr,
-    )
-  return file
-
-
-@contextlib.contextmanager
-def owner_only() -> Iterator[None]:
-  """Lets the owner alone read all files that this block makes, whoever's code makes them.
-
-  Some are secret (docs/privacy.md), and TensorFlow and Ray write some: only a umask is for all.
-  """
-  before = os.umask(0o077)
-  try:
-    yield
-  finally:
-    os.umask(before)
 
 
 class RunDirectory(contextlib.AbstractContextManager):
@@ -106,9 +70,12 @@ class RunDirectory(contextlib.AbstractContextManager):
       # A command that ends before its run begins removes them, innermost first.
       self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
       self.path.mkdir(parents=True, exist_ok=True)
-      self._lock = open_locked(self.path)
+      self._lock = locks.open_locked(self.path)
     if self._lock is None:
-      owner = (self.path / LOCK).read_text(encoding='utf-8').strip() or 'another process'
+      owner = b''
+      with contextlib.suppress(OSError):
+        owner = (self.path / locks.LOCK).read_bytes()[:100].strip()
+      owner = library_errors.printable(owner.decode(errors='replace')) or 'another process'
       raise errors.InputError(
           f'--output_dir={self.path} is in use by {owner}. Wait until that ends, or'
           ' name another directory.'
@@ -131,7 +98,7 @@ class RunDirectory(contextlib.AbstractContextManager):
     """Removes the directories that were made for a run that has not begun."""
     if self._made:
       with contextlib.suppress(OSError):  # Another process may use a parent.
-        (self.path / LOCK).unlink()
+        (self.path / locks.LOCK).unlink()
         for path in self._made:
           path.rmdir()
 
@@ -191,6 +158,8 @@ class RunDirectory(contextlib.AbstractContextManager):
       library_errors.check_fields(config['seeds'], dict.fromkeys(_SEEDS, (int,)))
       if config['seeds'].keys() != {*_SEEDS} or min(config['seeds'].values()) < 0:
         raise ValueError(f'`seeds` must be {", ".join(_SEEDS)}, and not negative')
+      if not re.fullmatch('[0-9a-f]+', config['run_id']):
+        raise ValueError('`run_id` must be hexadecimal')
     except (OSError, ValueError) as error:
       reason = library_errors.reason(error)
       raise errors.InputError(

@@ -44,6 +44,10 @@ class TestComputation:
       (['--noise_multiplier=1', '--rounds=2', '--population=9'], '--clients_per_round'),
       (['--epsilon=1'], 'needs either --rounds'),
       (['--epsilon=1e-9', '--rounds=9999', '--delta=1e-9'], '--epsilon is out of reach'),
+      *(
+          ([f'--noise_multiplier={sigma}', '--rounds=1'], "epsilon of these numbers can't be computed")
+          for sigma in (1e-200, 1e300)
+      ),
       (['stray'], '--ledger=stray exclude each other. Remove one'),
       (
           ['--noise_multiplier=1', '--rounds=2', '--accountant=math'],

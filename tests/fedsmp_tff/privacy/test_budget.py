@@ -40,7 +40,7 @@ class TestComputation:
         budget_lib.EpsilonBudget(epsilon, _SPEC)
     fixed = dataclasses.replace(_SPEC, sampling='fixed_size', num_slots=None, min_reports=None)
     with pytest.raises(ValueError, match='do not compose'):
-      budget_lib.EpsilonBudget(1.0, _SPEC, before=[(fixed.round, 1)])
+      budget_lib.EpsilonBudget(1.0, _SPEC, before=iter([(fixed.round, 1)]))
 
 
 class TestExecution:

@@ -106,3 +106,19 @@ def test_a_background_job_still_ignores_sigint():
       waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the run ends after')
   finally:
     signal.signal(signal.SIGINT, before)
+
+
+def test_two_sigterm_at_once_are_one_request():
+  # As of a batch system that signals every process, and of a sweep that forwards its own.
+  with _started(f'  stop.begin_round()\n  signal_soon(signal.SIGTERM)\n  {_LONG}\n') as process:
+    waiting.until_line(process.stderr, 'tasks.run: SIGTERM: the run ends after the round in flight')
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None
+
+
+def test_a_signal_ends_the_command_though_the_clean_up_fails():
+  fault = '  import psutil; psutil.Process = None\n'
+  with _started(f'{fault}  signal_soon(signal.SIGTERM)\n  {_LONG}\n') as process:
+    process.communicate(timeout=waiting.SECONDS)
+  assert process.returncode == 143

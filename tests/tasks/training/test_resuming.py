@@ -253,6 +253,11 @@ def _end_in_overwrite(out):
     (out / name).unlink()
 
 
+def _set_run_id(out):
+  config = json.loads((out / 'config.json').read_text())
+  (out / 'config.json').write_text(json.dumps(config | {'run_id': '\ud800'}))
+
+
 @pytest.mark.parametrize('damage, status, sentence', [
     (_cut('checkpoints/round_3.npz', 100), 1,
      "The checkpoint {out}/checkpoints/round_3.npz can't be read"),
@@ -271,6 +276,7 @@ def _end_in_overwrite(out):
          "config.json is missing or can't be read")
         for text in ('', '[]', '{"p": 1}')
     ),
+    (_set_run_id, 2, '`run_id` must be hexadecimal'),
 ])
 def test_damage_is_named_with_the_remedy_and_nothing_is_changed(
     finished, capsys, damage, status, sentence

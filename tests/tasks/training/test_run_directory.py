@@ -14,6 +14,7 @@ from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.program import checkpoints
 from tasks import datasets
 from tasks import errors
+from tasks.cli import locks
 from tasks.training import finished
 from tasks.training import run_directory
 from tests.support import commands
@@ -85,14 +86,14 @@ def test_an_overwrite_never_replaces_a_ledger(tmp_path, monkeypatch):
 
 
 def test_a_lock_lasts_until_the_run_of_a_sweep_ends(tmp_path):
-  with run_directory.open_locked(tmp_path) as lock:
+  with locks.open_locked(tmp_path) as lock:
     run = subprocess.Popen(
         [sys.executable, '-c',
          'import sys; from tasks.training import run_directory\n'
          'with run_directory.RunDirectory(sys.argv[1]): print("begun", flush=True); input()',
          str(tmp_path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[lock.fileno()],
-        env={**os.environ, run_directory.LOCK_DESCRIPTOR: str(lock.fileno())},
+        env={**os.environ, locks.DESCRIPTOR: str(lock.fileno())},
     )
     waiting.until_line(run.stdout, 'begun')
   with pytest.raises(errors.InputError, match=f'is in use by process {run.pid} on'):
@@ -100,7 +101,7 @@ def test_a_lock_lasts_until_the_run_of_a_sweep_ends(tmp_path):
   run.communicate('\n', timeout=waiting.SECONDS)
   assert run.returncode == 0
   with run_directory.RunDirectory(tmp_path):
-    assert run_directory.open_locked(tmp_path) is None
+    assert locks.open_locked(tmp_path) is None
 
 
 class TestFilesOfOthers:
