@@ -86,7 +86,11 @@ def _stage() -> None:
     pages[f'reference/{title}'] = '\n\n'.join([f'# {title}', about, *objects])
   (_STAGED / 'reference').mkdir()
   for path in _DOCS.rglob('*.md'):
-    pages[path.relative_to(_DOCS).with_suffix('')] = path.read_text(encoding='utf-8')
+    name, text = path.relative_to(_DOCS).with_suffix(''), path.read_text(encoding='utf-8')
+    if name.name == 'report':  # Many have the same words, so a search would find nothing else.
+      text = re.sub('^# .*', f'# {name.parent.relative_to("results")}', text, count=1)
+      text = f'---\nsearch:\n  exclude: true\n---\n{text}'
+    pages[name] = text
   for name, text in pages.items():
     text = text.replace('](../README.md', '](index.md').replace('.ipynb)', '.md)')
     (_STAGED / f'{name}.md').write_text(text, encoding='utf-8')
