@@ -35,9 +35,12 @@ class ArgumentError(Error, ValueError):
     return f'`{self.argument}` {self.rule}'
 
 
-def check_value(is_right: bool, name: str, rule: str, value: Any) -> None:
-  """Raises `ArgumentError` if an argument breaks a rule; NaN does, if `is_right` is of comparisons."""
-  if not is_right:
+def check_value(holds: bool, name: str, rule: str, value: Any) -> None:
+  """Raises `ArgumentError` unless a rule holds for an argument.
+
+  Write the rule as comparisons that hold, such as `0 < x < 1`: for NaN they are all false.
+  """
+  if not holds:
     raise ArgumentError(name, f'must be {rule}. Found {value}.')
 
 

@@ -122,7 +122,7 @@ def build_fed_smp(
   Raises:
     TypeError: If an argument has the wrong type.
     ValueError: If a number is out of range, the optimizer does not fit the schedule, examples are
-      neither pairs nor mappings with the keys 'x' and 'y', `mechanism.noise.num_values` is wrong, or the
+      neither pairs nor mappings with the keys 'x' and 'y', `mechanism.noise` is of another length, or the
       sparsifier requests a public update and has no public data.
   """
   if server_optimizer is None:

@@ -29,7 +29,9 @@ from tasks.training import settings as settings_lib
 from tasks.training import tables
 
 
-def run(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.RuntimeSettings) -> int:
+def run(
+    settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.RuntimeSettings
+) -> int:
   """Runs Algorithm 1, or resumes the run in --output_dir; returns the exit status.
 
   The comments on the right are the lines of the paper.
@@ -59,7 +61,7 @@ def run(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.Run
     stack.enter_context(runtime_flags_lib.context(runtime_flags))
     out = stack.enter_context(run_directory.RunDirectory(path, runtime_flags.overwrite))
     resuming.check_flags(out, s)
-    experiment = resuming.build(out, s, runtime_flags.data_dir)                 # n clients, k, sigma.
+    experiment = resuming.build(out, s, runtime_flags.data_dir)         # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
     lost = resuming.lost_rounds(out, experiment)
     print(plan.text(experiment, lost), flush=True)

@@ -40,7 +40,7 @@ class Options:
   grid: Optional[str] = options_lib.option(
       None,
       f'Grid: one of {", ".join(grids.names())}, or a file of your own (see'
-      ' tasks/experiments/grids.py): a line of flags of tasks.run per run, --p={0.1,0.2} for two runs.',
+      ' tasks/experiments/grids.py): a line of flags of tasks.run per run, --p={0.1,0.2} for two.',
       is_path=True,
   )
   sweep_dir: str = options_lib.option(

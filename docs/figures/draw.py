@@ -5,6 +5,7 @@ light or a dark page.
 """
 
 import csv
+import dataclasses
 import math
 import pathlib
 
@@ -81,41 +82,72 @@ def _mark(kind: str, x: float, y: float, more: str = '') -> str:
   return f'<g class="{kind}" transform="translate({x:.1f} {y:.1f})" {more}>{_MARKS[kind]}</g>'
 
 
+@dataclasses.dataclass(frozen=True)
+class _Axes:
+  """A plot of percentages over a logarithmic scale; methods return SVG, or places in it."""
+
+  width: float
+  height: float
+  x_range: tuple[float, float]
+  y_range: tuple[float, float]
+  left: float = 56
+  top: float = 16
+
+  def x_of(self, value: float) -> float:
+    first, last = map(math.log, self.x_range)
+    return self.left + self.width * (math.log(value) - first) / (last - first)
+
+  def y_of(self, value: float) -> float:
+    low, high = self.y_range
+    return self.top + self.height * (high - value) / (high - low)
+
+  @property
+  def right(self) -> float:
+    return self.left + self.width
+
+  @property
+  def bottom(self) -> float:
+    return self.top + self.height
+
+  def grid(self, percents: range) -> list[str]:
+    parts = []
+    for percent in percents:
+      parts += [
+          _line(self.left, self.y_of(percent), self.right, self.y_of(percent), 'grid'),
+          _text(self.left - 8, self.y_of(percent) + 4, str(percent), 'end', 'small'),
+      ]
+    return parts
+
+  def tick(self, value: float) -> str:
+    return _text(self.x_of(value), self.bottom + 20, f'{value:g}', 'middle', 'small')
+
+  def y_label(self, text: str) -> str:
+    return (
+        f'<g transform="translate(14 {self.top + self.height / 2}) rotate(-90)">'
+        f'{_text(0, 0, text, "middle")}</g>'
+    )
+
+
 def headline() -> str:
   """Returns accuracy over the uplink on the last layer of Fashion-MNIST, over five seeds."""
   rows = _cells('main/fashion_mnist_head')
-  left, top, width, height, low, high = 56, 16, 560, 270, 82.5, 88.0
-  megabytes = (0.0015, 0.06)
-
-  def x_of(value: float) -> float:
-    first, last = map(math.log, megabytes)
-    return left + width * (math.log(value) - first) / (last - first)
-
-  def y_of(value: float) -> float:
-    return top + height * (high - value) / (high - low)
-
-  parts = []
-  for percent in range(83, 89):
-    parts += [
-        _line(left, y_of(percent), left + width, y_of(percent), 'grid'),
-        _text(left - 8, y_of(percent) + 4, str(percent), 'end', 'small'),
-    ]
+  axes = _Axes(560, 270, (0.0015, 0.06), (82.5, 88.0))
+  left, right, x_of, y_of = axes.left, axes.right, axes.x_of, axes.y_of
+  parts = axes.grid(range(83, 89))
   for value in (0.002, 0.005, 0.01, 0.02, 0.05):
-    parts += [
-        _line(x_of(value), top + height, x_of(value), top + height + 5, 'line'),
-        _text(x_of(value), top + height + 20, f'{value:g}', 'middle', 'small'),
-    ]
+    x = x_of(value)
+    parts += [_line(x, axes.bottom, x, axes.bottom + 5, 'line'), axes.tick(value)]
+  label = 'uplink per client over the run (MB)'
   parts += [
-      _line(left, top + height, left + width, top + height, 'line'),
-      _text(left + width / 2, top + height + 40, 'uplink per client over the run (MB)', 'middle'),
-      f'<g transform="translate(14 {top + height / 2}) rotate(-90)">'
-      f'{_text(0, 0, "test accuracy (%)", "middle")}</g>',
+      _line(left, axes.bottom, right, axes.bottom, 'line'),
+      _text(left + axes.width / 2, axes.bottom + 40, label, 'middle'),
+      axes.y_label('test accuracy (%)'),
   ]
   for row in rows:
     mean, spread = map(float, row['final (%)'].split(' ± '))
     if row['algorithm'] == 'public_only':
       parts += [
-          _line(left, y_of(mean), left + width, y_of(mean), 'line', 'stroke-dasharray="6 4"'),
+          _line(left, y_of(mean), right, y_of(mean), 'line', 'stroke-dasharray="6 4"'),
           _text(left + 8, y_of(mean) - 7, f'public images alone: {mean:.1f} %', kind='small'),
       ]
       continue
@@ -162,45 +194,28 @@ def gains() -> str:
   for i, (name, epsilon, grids) in enumerate(_SETTINGS):
     y = top + row_height * (i + 0.5)
     rows = [row for grid in grids for row in _cells(grid) if row['seeds'] == '5']
-    finals = [(row['algorithm'], float(row['final (%)'].split()[0]), row['p']) for row in rows]
-    (start,) = (final for kind, final, _ in finals if kind == 'public_only')
+    finals = [(row['algorithm'], float(row['final (%)'].split()[0])) for row in rows]
+    (start,) = (final for kind, final in finals if kind == 'public_only')
     parts += [
         _text(left - 14, y - 1, name, 'end'), _text(left - 14, y + 14, epsilon, 'end', 'small'),
     ]
-    best = {}  # The best p of a mask.
-    for kind, final, _ in finals:
-      if kind in _MARKS:
-        best[kind] = max(final - start, best.get(kind, 0.0))
     # One above the other, since some have the same gain.
-    for offset, kind in zip((-12, -4, 4, 12), ('fedavg', 'dp_fedavg', 'fedsmp_randk', 'fedsmp_topk')):
-      if kind in best:
-        parts.append(_mark(kind, x_of(best[kind]), y + offset))
+    for offset, kind in ((-12, 'fedavg'), (-4, 'dp_fedavg'), (4, 'fedsmp_randk'), (12, 'fedsmp_topk')):
+      if of_kind := [final - start for name, final in finals if name == kind]:
+        parts.append(_mark(kind, x_of(max(of_kind)), y + offset))  # The best p of a mask.
   title = 'Gain over pre-training alone, by setting and method, means over five seeds'
   return _svg(760, top + height + 56, title, parts)
 
 
 def table_1() -> str:
   """Returns Table 1 of the paper beside ours: best accuracy over p, rand-k in both readings."""
-  left, top, width, height, low, high = 56, 16, 500, 330, 10.0, 90.0
-
-  def x_of(p: float) -> float:
-    return left + width * (math.log(p) - math.log(0.001)) / -math.log(0.001)
-
-  def y_of(value: float) -> float:
-    return top + height * (high - value) / (high - low)
-
-  parts = []
-  for percent in range(10, 91, 10):
-    parts += [
-        _line(left, y_of(percent), left + width, y_of(percent), 'grid'),
-        _text(left - 8, y_of(percent) + 4, str(percent), 'end', 'small'),
-    ]
-  for p in (0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8):
-    parts.append(_text(x_of(p), top + height + 20, f'{p:g}', 'middle', 'small'))
+  axes = _Axes(500, 330, (0.001, 1.0), (10.0, 90.0))
+  x_of, y_of = axes.x_of, axes.y_of
+  parts = axes.grid(range(10, 91, 10))
+  parts += map(axes.tick, (0.001, 0.005, 0.01, 0.1, 0.2, 0.4, 0.8))
   parts += [
-      _text(left + width / 2, top + height + 42, 'compression ratio p', 'middle'),
-      f'<g transform="translate(14 {top + height / 2}) rotate(-90)">'
-      f'{_text(0, 0, "best accuracy (%)", "middle")}</g>',
+      _text(axes.left + axes.width / 2, axes.bottom + 42, 'compression ratio p', 'middle'),
+      axes.y_label('best accuracy (%)'),
   ]
   rows = [row for row in _cells('paper/table1') if row['table'].startswith('Table 1:')]
   unscaled = [
@@ -226,13 +241,13 @@ def table_1() -> str:
     )
     hollow = 'fill-opacity="0"' if 'paper' in name else ''
     parts += [_mark(kind, x_of(p), y_of(value), hollow) for p, value in points]
-    key = left + width + 18
+    key = axes.right + 18
     parts += [
         _line(key, y_of(label_y), key + 34, y_of(label_y), kind,
               f'stroke-width="2" stroke-dasharray="{dash}"'),
         _text(key + 42, y_of(label_y) + 4, name),
     ]
-  return _svg(760, top + height + 56, 'Best accuracy over p, ours and the paper\'s', parts)
+  return _svg(760, axes.bottom + 56, 'Best accuracy over p, ours and the paper\'s', parts)
 
 
 def one_round() -> str:

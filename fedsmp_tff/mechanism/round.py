@@ -56,7 +56,7 @@ class FedSmpRound:
     """Initializes the round; `shapes` has the shapes of the model's tensors, in order.
 
     Raises:
-      ValueError: If `mechanism.noise.num_values` is not the length of a client's vector, or `extrapolate`
+      ValueError: If `mechanism.noise` is not for the length of a client's vector, or `extrapolate`
         is set without clipping.
     """
     if extrapolate and not mechanism.private:

@@ -253,8 +253,6 @@ def _check_is_of_ledger(
     )
 
 
-
-
 def is_due(rounds_done: int, every: int, rounds: int) -> bool:
   """Returns whether a periodic event is due: every `every` rounds, and after all `rounds`.
 

@@ -27,6 +27,7 @@ def open_locked(directory: pathlib.Path) -> Optional[IO[str]]:
         path if descriptor is None else descriptor, 'a+', encoding='utf-8', errors='replace',
         opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666),
     )
+    descriptor = None  # `file` owns it, and closes it.
     os.set_inheritable(file.fileno(), False)  # To processes of this one.
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

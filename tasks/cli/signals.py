@@ -61,7 +61,8 @@ class Signals:
       if number not in _SIGNALS:
         continue
       # A batch system signals every process, and the sweep that started this one forwards its own.
-      if number == self._number == signal.SIGTERM and time.monotonic() < self._first + _SECONDS_FOR_ONE:
+      is_repeated = number == self._number == signal.SIGTERM
+      if is_repeated and time.monotonic() < self._first + _SECONDS_FOR_ONE:
         continue
       if self.in_round and self._number is None:
         self._number, name = number, signal.Signals(number).name
@@ -71,8 +72,8 @@ class Signals:
         _say(errors.Interrupted(number, self.next_step))
         try:
           command.remove_generated_files()
-          # Some of Ray's processes would notice only in a minute. Last, since Ray ends this process,
-          # with another status, soon after them.
+          # Some of Ray's processes would notice only in a minute. Last, since Ray ends this
+          # process, with another status, soon after them.
           for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
               child.kill()

@@ -1,1 +1,1 @@
-"""Experiments: grids, the tables of the paper, and the search for runs; flag files and grids lie here."""
+"""Grids and flag files, the tables of the paper, and the search for runs."""

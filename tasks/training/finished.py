@@ -122,7 +122,9 @@ def accuracy_text(found: dict[str, Any], settings: settings_lib.RunSettings) -> 
   )
 
 
-def text(settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.RuntimeSettings) -> Optional[str]:
+def text(
+    settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.RuntimeSettings
+) -> Optional[str]:
   """Returns the results of the finished run in --output_dir; None if there is none to keep."""
   if runtime_flags.output_dir is None or runtime_flags.overwrite:
     return None

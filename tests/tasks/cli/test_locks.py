@@ -25,6 +25,12 @@ def test_the_descriptor_of_another_file_does_not_replace_a_lock(tmp_path, monkey
   assert other.read_text() == 'precious'
 
 
+def test_a_descriptor_without_the_lock_does_not_take_it(tmp_path, monkeypatch):
+  with locks.open_locked(tmp_path) as lock:
+    monkeypatch.setenv(locks.DESCRIPTOR, str(os.open(lock.name, os.O_RDWR)))
+    assert locks.open_locked(tmp_path) is None
+
+
 def test_a_link_is_not_followed(tmp_path):
   other = tmp_path / 'precious.txt'
   other.write_text('precious')
