@@ -1,11 +1,20 @@
 """The fixtures of several directories of tests."""
 
+import os
+
 import pytest
 from tensorflow.python.framework import config
 
 from fedsmp_tff.program import checkpoints
 from tests.support import small_data
 from tests.support.compiled_once import compiled_once  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def environment_without_determinism():
+  """A seeded run in this process sets it, and later tests' processes would inherit it."""
+  yield
+  os.environ.pop('TF_DETERMINISTIC_OPS', None)
 
 
 @pytest.fixture
