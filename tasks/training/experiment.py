@@ -191,6 +191,8 @@ class Experiment:
   @property
   def guarantee_status(self) -> str:
     """Whether epsilon is a guarantee, for every output."""
+    if not self.spec.noise_multiplier:
+      return 'no guarantee without noise'
     return 'valid' if self.settings.seed is None else 'simulated'
 
   @property

@@ -2,6 +2,8 @@
 
 import textwrap
 
+import math
+
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
 from tasks.training import experiment as experiment_lib
@@ -36,7 +38,7 @@ def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
       f'epsilon = {epsilon:.4g}, delta = {spec.delta:.3g} for {spec.population:,} clients,'
       f' {rounds} rounds: {experiment.guarantee_status.upper()}'
   )
-  if epsilon > _MEANINGFUL_EPSILON:
+  if _MEANINGFUL_EPSILON < epsilon < math.inf:
     line += f'; above {_MEANINGFUL_EPSILON} it promises little'
   return line
 

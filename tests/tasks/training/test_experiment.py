@@ -122,6 +122,11 @@ class TestComputation:
   def test_only_a_run_without_a_seed_is_valid(self, seed, built):
     made = built(*([] if seed is None else [f'--seed={seed}']))
     assert made.guarantee_status == ('valid' if seed is None else 'simulated')
+
+  def test_a_run_without_noise_has_no_guarantee(self, built):
+    made = built('--noise_multiplier=0')
+    assert made.guarantee_status == 'no guarantee without noise'
+    assert plan.spent_text(made, 1).endswith(': NO GUARANTEE WITHOUT NOISE')
     assert ('SIMULATION' in plan.text(made, 0)) == (seed is not None)
     client = made.client_data()(0)
     assert isinstance(client, dict) == (seed is not None)
