@@ -1,8 +1,7 @@
 """Renders the plan of a run: its data, mechanism and privacy, a row per fact, before it starts."""
 
-import textwrap
-
 import math
+import textwrap
 
 from fedsmp_tff.privacy import sampling
 from tasks import datasets

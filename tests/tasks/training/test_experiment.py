@@ -118,15 +118,15 @@ class TestComputation:
     assert began.spec.noise_multiplier == 9.25 == began.aggregator.mechanism.noise_multiplier
     assert built('--epsilon=2').spec.epsilon() == pytest.approx(2, rel=1e-4)
 
-  @pytest.mark.parametrize('seed', [None, 0, 1])
-  def test_only_a_run_without_a_seed_is_valid(self, seed, built):
-    made = built(*([] if seed is None else [f'--seed={seed}']))
-    assert made.guarantee_status == ('valid' if seed is None else 'simulated')
-
   def test_a_run_without_noise_has_no_guarantee(self, built):
     made = built('--noise_multiplier=0')
     assert made.guarantee_status == 'no guarantee without noise'
     assert plan.spent_text(made, 1).endswith(': NO GUARANTEE WITHOUT NOISE')
+
+  @pytest.mark.parametrize('seed', [None, 0, 1])
+  def test_only_a_run_without_a_seed_is_valid(self, seed, built):
+    made = built(*([] if seed is None else [f'--seed={seed}']))
+    assert made.guarantee_status == ('valid' if seed is None else 'simulated')
     assert ('SIMULATION' in plan.text(made, 0)) == (seed is not None)
     client = made.client_data()(0)
     assert isinstance(client, dict) == (seed is not None)
