@@ -64,7 +64,8 @@ def run(
     experiment = resuming.build(out, s, runtime_flags.data_dir)         # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
     lost = resuming.lost_rounds(out, experiment)
-    print(plan.text(experiment, lost), flush=True)
+    verbose = runtime_flags.verbose or runtime_flags.dry_run
+    print(plan.text(experiment, lost, verbose), flush=True)
     if runtime_flags.dry_run:
       return 0
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'

@@ -68,7 +68,11 @@ class RuntimeSettings:
       group='Output',
   )
   dry_run: bool = options.option(
-      False, 'Print the plan and the privacy cost, and end without writing files.', group='Output'
+      False, 'Print the whole plan with its epsilon, and end without writing files.',
+      group='Output',
+  )
+  verbose: bool = options.option(
+      False, 'Print the whole plan before the run, not only its first lines.', group='Output'
   )
   release_manager: Optional[str] = options.option(
       None,
