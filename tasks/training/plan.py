@@ -114,7 +114,7 @@ def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
     rows.append(('CONDITION', 'epsilon holds if no client has an example of the public set'))
   excludes = 'tuning, other runs on these clients, the exact number of reports'
   if experiment.data.test_outside_guarantee:
-    excludes += ', columns test_* (measured on clients\' examples: do not publish them)'
+    excludes += '; columns test_*, measured on clients\' examples: do not publish them'
   return [*rows, ('excludes', f'{excludes}; see docs/privacy.md')]
 
 
