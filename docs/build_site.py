@@ -55,9 +55,9 @@ def _command(name: str) -> str:
   parts = [f'## tasks.{name}', f'```text\n{usage.strip()}\n```']
   for title, flags in zip(groups[::2], groups[1::2]):
     parts.append(f'### {title}')
-    for flag, meaning in re.findall(r'^  (--\S+)\n((?:      .*\n?)+)', flags, re.M):
+    for flag, key, meaning in re.findall(r'^  (--(?:\[no\])?(\w+)\S*)\n((?:      .*\n?)+)', flags, re.M):
       meaning = html.escape(' '.join(meaning.split()), quote=False)
-      parts.append(f'`{flag}`\n:   ' + re.sub(r'[\\`*_\[\]]', r'\\\g<0>', meaning))
+      parts.append(f'`{flag}`{{#{name}-{key}}}\n:   ' + re.sub(r'[\\`*_\[\]]', r'\\\g<0>', meaning))
   return '\n\n'.join(parts)
 
 
@@ -65,6 +65,7 @@ def _stage() -> None:
   """Writes the Markdown of all pages; imports no TensorFlow."""
   shutil.rmtree(_STAGED, ignore_errors=True)
   shutil.copytree(_DOCS, _STAGED, ignore=shutil.ignore_patterns('build_site.py', 'draw.py', '__pycache__'))
+  shutil.copy('CITATION.cff', _STAGED)  # A link of the home page.
   pages = {f'tutorials/{path.stem}': _notebook(path) for path in _DOCS.glob('tutorials/*.ipynb')}
   pages['index'] = pathlib.Path('README.md').read_text(encoding='utf-8').replace('](docs/', '](')
   files = pathlib.Path('tasks').glob('*.py')
