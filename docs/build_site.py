@@ -55,7 +55,8 @@ def _command(name: str) -> str:
   parts = [f'## tasks.{name}', f'```text\n{usage.strip()}\n```']
   for title, flags in zip(groups[::2], groups[1::2]):
     parts.append(f'### {title}')
-    for flag, key, meaning in re.findall(r'^  (--(?:\[no\])?(\w+)\S*)\n((?:      .*\n?)+)', flags, re.M):
+    form = r'^  (--(?:\[no\])?(\w+)\S*)\n((?:      .*\n?)+)'
+    for flag, key, meaning in re.findall(form, flags, re.M):
       meaning = html.escape(' '.join(meaning.split()), quote=False)
       parts.append(f'`{flag}`{{#{name}-{key}}}\n:   ' + re.sub(r'[\\`*_\[\]]', r'\\\g<0>', meaning))
   return '\n\n'.join(parts)
@@ -71,7 +72,7 @@ def _stage() -> None:
   files = pathlib.Path('tasks').glob('*.py')
   names = [file.stem for file in files if '__main__' in file.read_text(encoding='utf-8')]
   # In the order in which a user needs them.
-  names.sort(key=lambda name: (_COMMANDS.index(name) if name in _COMMANDS else len(_COMMANDS), name))
+  names = [*_COMMANDS, *sorted({*names} - {*_COMMANDS})]
   pages['reference/cli'] = '\n\n'.join(['# Commands', *map(_command, names)])
   public = [f'{module}.{n}' for module, names in fedsmp_tff._NAMES.items() for n in names]
   # What a reader looks for first; the others in alphabetical order.

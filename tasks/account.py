@@ -41,13 +41,16 @@ class Options:
       'Noise multiplier sigma: the standard deviation of the noise in the sum over clients, divided'
       ' by C.',
   )
-  clients_per_round: Optional[int] = _option(None, 'Number of clients per round r; with Poisson sampling, the mean.')
+  clients_per_round: Optional[int] = _option(
+      None, 'Number of clients per round r; with Poisson sampling, the mean.'
+  )
   population: Optional[int] = _option(None, 'Number of clients n in the data.')
   rounds: Optional[int] = _option(
       None, 'Number of rounds T.', at_least=1, at_most=calibration.MAX_ROUNDS
   )
   delta: Optional[float] = options_lib.option(
-      None, 'The delta of (epsilon, delta) (default: n^-1.1; of runs, the smallest of theirs).', above=0, below=1
+      None, 'The delta of (epsilon, delta) (default: n^-1.1; of runs, the smallest of theirs).',
+      above=0, below=1,
   )
   allow_large_delta: bool = options_lib.option(
       False, 'Accept a delta above 1/n, with which a guarantee means little.'
@@ -75,9 +78,9 @@ class Options:
   )
   ledger: list[str] = options_lib.option(
       [],
-      'Directory of a run, or of many. In place of numbers, the command reads the privacy ledgers of'
-      ' all runs in it, and prints their joint epsilon. An argument without --ledger= means the same.'
-      ' Patterns such as runs/* are expanded.',
+      'Directory of a run, or of many. In place of numbers, the command reads the privacy ledgers'
+      ' of all runs in it, and prints their joint epsilon. An argument without --ledger= means the'
+      ' same. Patterns such as runs/* are expanded.',
       repeated=True, is_path=True,
   )
 
@@ -308,9 +311,9 @@ main = command.Command(
         ' --population=6000 --rounds=180',
         '       python -m tasks.account RUN_DIR|SWEEP_DIR...',
         '',
-        'Prints the epsilon to quote, and that of every accountant with what it assumes. The first',
-        'form is for a setting that you plan; with --epsilon it finds sigma or the number of rounds.',
-        'The second form is for runs that were made.',
+        'Prints the epsilon to quote, and that of every accountant with what it assumes. The',
+        'first form is for a setting that you plan. With --epsilon it finds sigma, or the number',
+        'of rounds. The second form is for runs that were made.',
     ),
     _main,
     (Options,),

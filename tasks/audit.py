@@ -35,7 +35,8 @@ class Options:
 
   noise_multiplier: float = _option(1.4, 'Noise multiplier sigma.', at_least=0)
   delta: float = _option(
-      spec_lib.default_delta(_POPULATION), f'The delta of (epsilon, delta) (default: n^-1.1 for n = {_POPULATION}).'
+      spec_lib.default_delta(_POPULATION),
+      f'The delta of (epsilon, delta) (default: n^-1.1 for n = {_POPULATION}).',
   )
   noise: str = _option(
       mechanism_lib.Gaussian.name, 'Distribution of the noise.', values=list(mechanism_lib.NOISES)
@@ -44,7 +45,9 @@ class Options:
       'randk', 'Choice of coordinates. randk: at random. released: by past releases.',
       values=['randk', 'released'],
   )
-  releases: int = _option(400_000, 'Number of releases with the canary, and of those without.', at_least=100)
+  releases: int = _option(
+      400_000, 'Number of releases with the canary, and of those without.', at_least=100
+  )
   confidence: float = _option(
       0.95, 'Confidence level of the lower bound.', at_least=0.5, at_most=0.9999
   )

@@ -31,8 +31,8 @@ class Options:
   )
   task: list[str] = options_lib.option(
       [],
-      'Module with a TASK of your own, as in docs/extending.md. Its runs are shown with its title and'
-      ' defaults. Without this flag, a report imports no module that a run names.',
+      'Module with a TASK of your own, as in docs/extending.md. Its runs are shown with its title'
+      ' and defaults. Without this flag, a report imports no module that a run names.',
       repeated=True,
   )
   algorithm: list[str] = options_lib.option(

@@ -39,15 +39,15 @@ class Options:
 
   grid: Optional[str] = options_lib.option(
       None,
-      "Grid: paper/fashion_mnist, paper/shakespeare or paper/svhn for the paper's tables; another of"
-      ' tasks/experiments, such as main/fashion_mnist_head; or a file of your own. A line of it has'
-      ' the flags of tasks.run for a run; --p={0.1,0.2} makes two runs of a line.',
+      "Grid: paper/fashion_mnist, paper/shakespeare or paper/svhn for the paper's tables; another"
+      ' of tasks/experiments, such as main/fashion_mnist_head; or a file of your own. A line of it'
+      ' has the flags of tasks.run for a run; --p={0.1,0.2} makes two runs of a line.',
       is_path=True,
   )
   sweep_dir: str = options_lib.option(
       'runs/sweep',
-      'Directory of the runs, each of which has a subdirectory. Several sweeps of one grid may share'
-      ' it.',
+      'Directory of the runs, each of which has a subdirectory. Several sweeps of one grid may'
+      ' share it.',
       is_path=True,
   )
   seeds: int = options_lib.option(
@@ -55,8 +55,8 @@ class Options:
   )
   private: bool = options_lib.option(
       False,
-      'Run each line once and without a seed, so that its guarantee is valid. tasks.account SWEEP_DIR'
-      ' prints the epsilon of all runs together.',
+      'Run each line once and without a seed, so that its guarantee is valid. tasks.account'
+      ' SWEEP_DIR prints the epsilon of all runs together.',
       excludes=('seeds',),
   )
   jobs: int = options_lib.option(1, 'Number of runs at a time.', at_least=1)
@@ -329,10 +329,10 @@ main = command.Command(
     (
         'usage: python -m tasks.sweep --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
         '',
-        'Makes the runs of a grid that are not finished, the paper\'s headline rows first. The same',
-        'command resumes a sweep that was interrupted. If a run fails, the sweep reports it and goes',
-        'on, and has exit status 1 in the end. It removes the checkpoints of finished runs.',
-        'For example:',
+        'Makes the runs of a grid that are not finished, the paper\'s headline rows first. The',
+        'same command resumes a sweep that was interrupted. If a run fails, the sweep reports it',
+        'and goes on, and has exit status 1 in the end. It removes the checkpoints of finished',
+        'runs. For example:',
         '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
         '  python -m tasks.sweep --grid=my.grid --private --sweep_dir=runs/private --jobs=2',
     ),

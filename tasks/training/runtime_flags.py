@@ -29,13 +29,14 @@ class RuntimeSettings:
       None,
       'Directory of the data. fashion_mnist: the four IDX files *-ubyte.gz (default: those of the'
       ' Debian package dataset-fashion-mnist). svhn: train_32x32.mat, extra_32x32.mat and'
-      ' test_32x32.mat. emnist, and shakespeare with --shakespeare_data=tff: a cache of .sqlite files,'
-      ' which are downloaded if they are missing (default: ~/.tff).',
+      ' test_32x32.mat. emnist, and shakespeare with --shakespeare_data=tff: a cache of .sqlite'
+      ' files, which are downloaded if they are missing (default: ~/.tff).',
       group=_GROUP, is_path=True,
   )
   runtime: str = options.option(
       'local',
-      'Where clients run. local: in threads of this process, on CPUs or GPUs. ray: on a Ray cluster.',
+      'Where clients run. local: in threads of this process, on CPUs or GPUs. ray: on a Ray'
+      ' cluster.',
       group=_GROUP, values=['local', 'ray'],
   )
   devices: Optional[list[str]] = options.option(

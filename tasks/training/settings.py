@@ -80,8 +80,8 @@ class RunSettings:
 
   task: str = _option(
       None,
-      f'<{" | ".join(datasets.NAMES)} | MODULE>: Data, model and defaults. MODULE is a Python module'
-      ' with a TASK of your own, as in docs/extending.md.',
+      f'<{" | ".join(datasets.NAMES)} | MODULE>: Data, model and defaults. MODULE is a Python'
+      ' module with a TASK of your own, as in docs/extending.md.',
       **_RUN,
   )
   algorithm: str = _option(
@@ -129,8 +129,7 @@ class RunSettings:
   )
   noise_multiplier: Optional[float] = _task_option(
       'noise_multiplier',
-      'Noise multiplier sigma, in place of --epsilon: the standard deviation of the noise in the sum'
-      ' over clients, divided by C',
+      'sigma, in place of --epsilon: the standard deviation of the noise in the sum, divided by C',
       **_PRIVACY, at_least=0, excludes=('epsilon',), in_comparisons=False,
   )
   clip: Optional[float] = _task_option(
@@ -162,7 +161,7 @@ class RunSettings:
       **_PRIVACY, above=0, in_comparisons=False,
   )
   delta: Optional[float] = _option(
-      None, 'The delta of (epsilon, delta), at most 1/n (default: n^-1.1).', **_PRIVACY, above=0, below=1
+      None, 'The delta of (epsilon, delta) (default: n^-1.1).', **_PRIVACY, above=0, below=1
   )
   clip_quantile: Optional[float] = _option(
       None,
@@ -181,12 +180,11 @@ class RunSettings:
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   local_epochs: int = _task_option(
-      'local_epochs', 'Number of epochs that a client trains in a round', **_TRAINING, at_least=1, at_most=_INT32_MAX
+      'local_epochs', 'Epochs per client and round', **_TRAINING, at_least=1, at_most=_INT32_MAX
   )
   max_client_examples: Optional[int] = _task_option(
       'max_client_examples',
-      'Maximum number of examples that a client trains on in a round, drawn anew each time. Unset'
-      ' for all',
+      'Maximum number of examples of a client in a round, drawn anew each time (default: all)',
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   server_optimizer: str = _option(
@@ -200,8 +198,8 @@ class RunSettings:
   )
   server_learning_rate_schedule: str = _task_option(
       'server_learning_rate_schedule',
-      'Schedule of the server learning rate. linear_decay: to zero over all rounds, so that the last'
-      ' weights have less noise',
+      'Schedule of the server learning rate. linear_decay: to zero over all rounds, so that the'
+      ' last weights have less noise',
       **_TRAINING, values=[CONSTANT, LINEAR],
   )
   initializer: str = _option(
@@ -218,7 +216,7 @@ class RunSettings:
       group=_PUBLIC_DATA, at_least=1, requires=_WITH_PUBLIC,
   )
   rounds_per_evaluation: int = _option(
-      None, f'Number of rounds from one evaluation to the next (default: for {_EVALUATIONS} evaluations).',
+      None, f'Number of rounds per evaluation (default: for {_EVALUATIONS} evaluations).',
       group=_EVALUATION, at_least=1, in_comparisons=False,
       default_fn=lambda values: -(-(values['rounds'] or 1) // _EVALUATIONS),
   )
