@@ -20,6 +20,7 @@ _FIRST = (
     'sparsifiers.Dense', 'cohorts.cohort', 'learning_process.build_fed_smp',
     'local_training.LocalTraining',
 )
+_COMMANDS = ('run', 'sweep', 'report', 'account')
 _DOCS, _STAGED, _SITE = (pathlib.Path(path).resolve() for path in ('docs', 'build/docs', 'site'))
 
 
@@ -54,9 +55,10 @@ def _command(name: str) -> str:
   parts = [f'## tasks.{name}', f'```text\n{usage.strip()}\n```']
   for title, flags in zip(groups[::2], groups[1::2]):
     parts.append(f'### {title}')
-    for flag, meaning in re.findall(r'^  (--\S+): (.*(?:\n    .*)*)', flags, re.M):
-      meaning = html.escape(' '.join(re.sub(r'(\w-)\n +', r'\1', meaning).split()), quote=False)
-      parts.append(f'`{flag}`\n:   ' + re.sub(r'[\\`*_\[\]]', r'\\\g<0>', meaning))
+    form = r'^  (--(?:\[no\])?(\w+)\S*)\n((?:      .*\n?)+)'
+    for flag, key, meaning in re.findall(form, flags, re.M):
+      meaning = html.escape(' '.join(meaning.split()), quote=False)
+      parts.append(f'`{flag}`{{#{name}-{key}}}\n:   ' + re.sub(r'[\\`*_\[\]]', r'\\\g<0>', meaning))
   return '\n\n'.join(parts)
 
 
@@ -64,10 +66,13 @@ def _stage() -> None:
   """Writes the Markdown of all pages; imports no TensorFlow."""
   shutil.rmtree(_STAGED, ignore_errors=True)
   shutil.copytree(_DOCS, _STAGED, ignore=shutil.ignore_patterns('build_site.py', 'draw.py', '__pycache__'))
+  shutil.copy('CITATION.cff', _STAGED)  # A link of the home page.
   pages = {f'tutorials/{path.stem}': _notebook(path) for path in _DOCS.glob('tutorials/*.ipynb')}
   pages['index'] = pathlib.Path('README.md').read_text(encoding='utf-8').replace('](docs/', '](')
-  files = sorted(pathlib.Path('tasks').glob('*.py'))
-  names = [file.stem for file in files if '__main__' in file.read_text()]
+  files = pathlib.Path('tasks').glob('*.py')
+  names = [file.stem for file in files if '__main__' in file.read_text(encoding='utf-8')]
+  # In the order in which a user needs them.
+  names = [*_COMMANDS, *sorted({*names} - {*_COMMANDS})]
   pages['reference/cli'] = '\n\n'.join(['# Commands', *map(_command, names)])
   public = [f'{module}.{n}' for module, names in fedsmp_tff._NAMES.items() for n in names]
   # What a reader looks for first; the others in alphabetical order.

@@ -37,45 +37,50 @@ class Options:
   """The options of this command."""
 
   noise_multiplier: Optional[float] = _option(
-      None, 'sigma: noise stddev of the sum over clients / C.'
+      None,
+      'Noise multiplier sigma: the standard deviation of the noise in the sum over clients, divided'
+      ' by C.',
   )
-  clients_per_round: Optional[int] = _option(None, 'Number of clients per round, r.')
-  population: Optional[int] = _option(None, 'Number of clients to sample from, n.')
+  clients_per_round: Optional[int] = _option(
+      None, 'Number of clients per round r; with Poisson sampling, the mean.'
+  )
+  population: Optional[int] = _option(None, 'Number of clients n in the data.')
   rounds: Optional[int] = _option(
-      None, 'Number of rounds, T.', at_least=1, at_most=calibration.MAX_ROUNDS
+      None, 'Number of rounds T.', at_least=1, at_most=calibration.MAX_ROUNDS
   )
   delta: Optional[float] = options_lib.option(
-      None, 'delta (default: n^-1.1; with --ledger, the smallest of the runs).', above=0, below=1
+      None, 'The delta of (epsilon, delta) (default: n^-1.1; of runs, the smallest of theirs).',
+      above=0, below=1,
   )
   allow_large_delta: bool = options_lib.option(
-      False, 'Accept a delta above 1/n, where a guarantee means little (default: refuse it).'
+      False, 'Accept a delta above 1/n, with which a guarantee means little.'
   )
   epsilon: Optional[float] = _option(
       None,
-      'Target epsilon. With --rounds: find the sigma that reaches it. With --noise_multiplier: find'
-      ' the maximum number of rounds within it.',
+      'Target epsilon. With --rounds, the command finds the sigma that reaches it; with'
+      ' --noise_multiplier, the largest number of rounds within it.',
       above=0,
   )
   sampling: str = _option(
       sampling_lib.POISSON,
-      'Sampling of clients, which determines the sound accountants. poisson: each with probability'
-      ' r/n. fixed_size: exactly r of n, as in Algorithm 1.',
+      'Sampling of clients. poisson: each with probability r/n. fixed_size: exactly r of n, as in'
+      ' Algorithm 1.',
       values=[sampling_lib.POISSON, sampling_lib.FIXED],
   )
   num_slots: Optional[int] = _option(
       None,
-      'Maximum number of clients per round with Poisson sampling (default: no limit; tasks.run has'
-      ' one).',
+      'Maximum number of clients in a round with Poisson sampling. The whole plan of tasks.run has'
+      ' it (default: no limit).',
   )
   accountant: list[str] = options_lib.option(
-      [], 'Module with a custom ACCOUNTANT (docs/extending.md), printed next to the built-in ones.',
+      [], 'Module with an ACCOUNTANT of your own, as in docs/extending.md, to compare with.',
       repeated=True,
   )
   ledger: list[str] = options_lib.option(
       [],
-      'Directory of a run, its --output_dir, or of many, as of a sweep, in place of numbers: print'
-      ' the joint epsilon of all of the runs, on the same clients, from their privacy ledgers. As'
-      ' arguments, directories need no --ledger. Patterns of a shell are expanded.',
+      'Directory of a run, or of many. In place of numbers, the command reads the privacy ledgers'
+      ' of all runs in it, and prints their joint epsilon. An argument without --ledger= means the'
+      ' same. Patterns such as runs/* are expanded.',
       repeated=True, is_path=True,
   )
 
@@ -306,8 +311,9 @@ main = command.Command(
         ' --population=6000 --rounds=180',
         '       python -m tasks.account RUN_DIR|SWEEP_DIR...',
         '',
-        'Prints epsilon by every accountant, each with its assumptions, and whether it is sound',
-        'for the sampling in use. With --epsilon: sigma or the number of rounds.',
+        'Prints the epsilon to quote, and that of every accountant with what it assumes. The',
+        'first form is for a setting that you plan. With --epsilon it finds sigma, or the number',
+        'of rounds. The second form is for runs that were made.',
     ),
     _main,
     (Options,),

@@ -33,18 +33,21 @@ _option = options_lib.option
 class Options:
   """The options of this command."""
 
-  noise_multiplier: float = _option(1.4, 'sigma.', at_least=0)
+  noise_multiplier: float = _option(1.4, 'Noise multiplier sigma.', at_least=0)
   delta: float = _option(
-      spec_lib.default_delta(_POPULATION), f'delta (default: n^-1.1 for n = {_POPULATION}).'
+      spec_lib.default_delta(_POPULATION),
+      f'The delta of (epsilon, delta) (default: n^-1.1 for n = {_POPULATION}).',
   )
   noise: str = _option(
-      mechanism_lib.Gaussian.name, 'Kind of noise.', values=list(mechanism_lib.NOISES)
+      mechanism_lib.Gaussian.name, 'Distribution of the noise.', values=list(mechanism_lib.NOISES)
   )
   sparsifier: str = _option(
-      'randk', 'Choice of coordinates. randk: random; released: by past releases.',
+      'randk', 'Choice of coordinates. randk: at random. released: by past releases.',
       values=['randk', 'released'],
   )
-  releases: int = _option(400_000, 'Number of releases with the canary and without.', at_least=100)
+  releases: int = _option(
+      400_000, 'Number of releases with the canary, and of those without.', at_least=100
+  )
   confidence: float = _option(
       0.95, 'Confidence level of the lower bound.', at_least=0.5, at_most=0.9999
   )
@@ -163,8 +166,9 @@ main = command.Command(
     (
         'usage: python -m tasks.audit [flags]',
         '',
-        'Prints a lower confidence bound on epsilon, from a canary sent through the aggregator,',
-        'next to the reported epsilon. Exit status 1 if the bound exceeds the reported epsilon.',
+        'Attacks the mechanism: sends a canary, which is a conspicuous client, through the',
+        'aggregator, and prints a lower confidence bound on epsilon next to the reported epsilon.',
+        'If the bound is higher, the reported epsilon is wrong, and the exit status is 1.',
     ),
     _main,
     (Options,),

@@ -1,11 +1,13 @@
-"""`python -m tasks.benchmark`: Fed-SMP and stock `tff.learning` on this machine.
+"""`python -m tasks.benchmark`: measures Fed-SMP and stock `tff.learning` on this machine.
 
-Parts: a round of 100 clients of Fashion-MNIST, a round of 10 roles of Shakespeare, a round of 40
-slots with a tiny model, half of them without data, and the start of a run. Stock is
-`build_unweighted_fed_avg` with a Keras model; its aggregator is `dp_aggregator` with TFF's own
-settings, in TFF's context, or rand-k (`stock rand-k`), in this package's context and in TFF's.
-Implementations alternate, so that a busy machine slows all; the first rounds, which build graphs,
-are excluded. A top-k mask serves ten rounds: the mean over ten rounds includes one choice.
+The parts fashion_mnist and shakespeare measure rounds of 100 clients and of 10 roles. slots
+measures rounds of 40 slots with a tiny model, half of them without data. start measures whole
+commands, up to the plan and up to the end of the first round.
+
+The stock process is `build_unweighted_fed_avg` with a Keras model. Its aggregator is TFF's
+`dp_aggregator` in TFF's context, or rand-k, in this package's context and in TFF's. Implementations
+take turns, so that a busy machine slows all of them. The first rounds, which build graphs, do not
+count. A top-k mask serves ten rounds, so that a mean over ten rounds includes one choice.
 """
 
 import collections
@@ -42,12 +44,12 @@ class Options:
   """The options of this command."""
 
   part: list[str] = options_lib.option(
-      [*_CLIENTS, _SLOTS_PART, 'start'], 'Part; may be repeated.',
+      [*_CLIENTS, _SLOTS_PART, 'start'], 'What to measure, as above.',
       values=(*_CLIENTS, _SLOTS_PART, 'start'), repeated=True,
   )
   repeats: int = options_lib.option(10, 'Number of measurements per implementation.', at_least=1)
   json: str = options_lib.option(
-      '', 'JSON file for the measurements, complete after each of them.', is_path=True
+      '', 'JSON file for the measurements, written after each of them.', is_path=True
   )
 
 

@@ -31,12 +31,12 @@ class Options:
   )
   task: list[str] = options_lib.option(
       [],
-      'Module with a TASK of your own (docs/extending.md), whose title and defaults its runs are'
-      ' shown with. No module is imported for the sake of a run that names it.',
+      'Module with a TASK of your own, as in docs/extending.md. Its runs are shown with its title'
+      ' and defaults. Without this flag, a report imports no module that a run names.',
       repeated=True,
   )
   algorithm: list[str] = options_lib.option(
-      [], 'Module with a METHOD of your own, as --task.', repeated=True
+      [], 'Module with a METHOD of your own, in the same way as --task.', repeated=True
   )
 
 

@@ -64,7 +64,8 @@ def run(
     experiment = resuming.build(out, s, runtime_flags.data_dir)         # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
     lost = resuming.lost_rounds(out, experiment)
-    print(plan.text(experiment, lost), flush=True)
+    verbose = runtime_flags.verbose or runtime_flags.dry_run
+    print(plan.text(experiment, lost, verbose), flush=True)
     if runtime_flags.dry_run:
       return 0
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
@@ -126,9 +127,9 @@ main = command.Command(
         '  python -m tasks.run --task=fashion_mnist --algorithm=dp_fedavg --seed=1',
         '  python -m tasks.run --flagfile=tasks/experiments/paper/fashion_mnist.flags --p=0.005',
         '',
-        'Most flags that have no effect with the task or the algorithm are errors on the command',
-        'line, and ignored in a file of flags, one per line, that --flagfile=FILE reads. The same',
-        'command with the same --output_dir resumes a run, however it ended.',
+        'The same command with the same --output_dir resumes a run, however it ended.',
+        '--flagfile=FILE reads flags from a file, one per line. A flag that has no effect with the',
+        'task or the algorithm is ignored in a file, and mostly an error on the command line.',
     ),
     run,
     new_flags=settings_lib.new_flags,

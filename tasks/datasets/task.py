@@ -89,7 +89,7 @@ class TaskData:
     if self.even:
       sizes = [len(x) for x, _ in self.clients]
       clients += f' with {min(sizes)} to {max(sizes)} examples each'
-    name = 'validation set' if self.has_validation else 'test set'
+    name = 'validation' if self.has_validation else 'test set'
     num_test = '' if self.test_outside_guarantee else f'{len(self.test[0]):,} examples '
     rows = [('data', clients), (name, num_test + self._test_text())]
     if self.public is not None:

@@ -16,8 +16,8 @@ class Options:
 
   unbiased: bool = options.option(
       True,
-      "Whether a client's masked values are multiplied by d/k before it clips them, as in"
-      ' Algorithm 1. --unbiased=false leaves them as they are, as in Definition 6.',
+      "Multiply a client's masked values by d/k before the clip, as in Algorithm 1."
+      ' --unbiased=false leaves them as they are, as in Definition 6.',
   )
 
 

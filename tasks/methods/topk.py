@@ -17,9 +17,9 @@ class Options:
 
   public_clients: int = options.option(
       0,
-      'Number of pseudo-clients: they share the public examples and train as clients do, and the'
-      ' mask selects the top k of their mean update. 0: one training on all public examples, as in'
-      ' the paper.',
+      'Number of pseudo-clients. They divide the public examples among them and train as clients'
+      ' do, and the mask selects the top k of their mean update. With 0 there is one training on'
+      ' all public examples, as in the paper.',
       at_least=0,
   )
 

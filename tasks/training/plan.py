@@ -1,4 +1,4 @@
-"""Renders the plan of a run: its data, mechanism and privacy, a row per fact, before it starts."""
+"""Renders the plan of a run, before it starts: what a user needs first, or every fact."""
 
 import math
 import textwrap
@@ -8,7 +8,7 @@ from tasks import datasets
 from tasks.training import experiment as experiment_lib
 from tasks.training import settings as settings_lib
 
-_COLUMNS, _NAME_COLUMNS = 100, 14
+_COLUMNS, _NAME_COLUMNS = 100, 11  # The results at a run's end have equal columns.
 # Above this epsilon, an attacker's odds about a client may grow by a factor above 22,000.
 _MEANINGFUL_EPSILON = 10
 # The privacy of a run without rounds.
@@ -17,15 +17,27 @@ NO_ROUNDS = 'epsilon = 0: no round uses data of clients'
 _Rows = list[tuple[str, str]]
 
 
-def text(experiment: experiment_lib.Experiment, lost: int) -> str:
-  """Returns the plan; `lost`: the number of lost rounds that count for privacy."""
+def text(experiment: experiment_lib.Experiment, lost: int, verbose: bool) -> str:
+  """Returns the plan.
+
+  Args:
+    experiment: The run.
+    lost: Number of lost rounds that count for privacy.
+    verbose: Whether to add the rows that only config.json has otherwise. What a user must know
+      of the guarantee is in every plan.
+  """
   s = experiment.settings
-  rows = [*experiment.data.rows(), *_model_rows(experiment)]
-  rows += _round_rows(experiment) if s.rounds else [('privacy', NO_ROUNDS)]
-  lines = [f'{s.algorithm} on {s.task}, {s.rounds} rounds']
-  lines += [_row(f'  {name}', row) for name, row in rows]
-  if experiment.private and s.rounds:
-    lines += ['', *(_row(name, row) for name, row in _privacy_rows(experiment, lost))]
+  (data, *other_data), private = experiment.data.rows(), experiment.private and s.rounds
+  first = [data, ('model', _model_text(experiment)), *_privacy_rows(experiment, lost)]
+  more = [*other_data, ('init', _init_text(experiment))]
+  if s.rounds:
+    more += _round_rows(experiment)
+  if private:
+    more += _guarantee_rows(experiment, lost)
+  lines = [f'{s.algorithm} on {s.task}, {_rounds_text(experiment)}']
+  lines += [_row(name, row) for name, row in first]
+  if verbose:
+    lines += ['', *(_row(name, row) for name, row in more)]
   return '\n'.join(lines)
 
 
@@ -58,18 +70,53 @@ def lost_text(experiment: experiment_lib.Experiment, lost: int) -> str:
   return line
 
 
-def _model_rows(experiment: experiment_lib.Experiment) -> _Rows:
+def _rounds_text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
-  task = datasets.TASKS[s.task]
-  part = ' (whitened last layer)' if s.trainable == settings_lib.HEAD else ''
+  if not s.rounds:
+    return '0 rounds: evaluates the initial weights'
+  rounds = f'{s.rounds} round{"s" * (s.rounds != 1)}'
+  if experiment.spec.sampling == sampling.POISSON:
+    return f'{rounds} of {s.clients_per_round:,} clients on average'
+  return f'{rounds} of exactly {s.clients_per_round:,} clients'
+
+
+def _model_text(experiment: experiment_lib.Experiment) -> str:
+  s, dim = experiment.settings, experiment.round.dim
+  part = 'whitened last layer' if s.trainable == settings_lib.HEAD else 'all layers'
+  line = f'{datasets.TASKS[s.task].title}; {part}, d = {dim:,}'
+  return f'{line}; clients send k = {experiment.round.num_kept:,}' if s.rounds else line
+
+
+def _init_text(experiment: experiment_lib.Experiment) -> str:
+  s = experiment.settings
   library = {'keras': 'Keras', 'torch': 'PyTorch'}[s.initializer]
-  init = f'random, as in {library}'
-  if s.warm_start != settings_lib.NONE:
-    unknown = experiment.data.public_owners is None
-    privacy = 'assumes that no client has these examples' if unknown else 'unchanged'
-    schedule = experiment.pretraining.text()
-    init = f'{library} weights, pre-trained on the public set ({schedule}); epsilon {privacy}'
-  return [('model', f'{task.title}; d = {experiment.round.dim:,}{part}'), ('init', init)]
+  if s.warm_start == settings_lib.NONE:
+    return f'random, as in {library}'
+  schedule = experiment.pretraining.text()
+  return f'{library} weights, pre-trained on the public set ({schedule}); epsilon unchanged'
+
+
+def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
+  """Returns epsilon of all rounds, its status, and what it does not cover."""
+  s = experiment.settings
+  if not s.rounds:
+    return [('privacy', NO_ROUNDS)]
+  if not experiment.private:
+    return [('privacy', 'none: no clipping, no noise, NO PRIVACY beyond the secure sum')]
+  rows = [('privacy', spent_text(experiment, s.rounds + lost))]
+  if lost:
+    rows.append(('lost', lost_text(experiment, lost)))
+  if s.seed is not None:
+    rows.append((
+        'SIMULATION',
+        f'--seed={s.seed} makes the noise reproducible, so ANYONE WHO KNOWS THE SEED CAN REMOVE IT',
+    ))
+  if s.warm_start != settings_lib.NONE and experiment.data.public_owners is None:
+    rows.append(('CONDITION', 'epsilon holds if no client has an example of the public set'))
+  excludes = 'tuning, other runs on these clients, the exact number of reports'
+  if experiment.data.test_outside_guarantee:
+    excludes += '; columns test_*, measured on clients\' examples: do not publish them'
+  return [*rows, ('excludes', f'{excludes}; see docs/privacy.md')]
 
 
 def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
@@ -115,23 +162,19 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
     evaluation = f'{num:,} random test examples {every}; all before the first and after the last'
   randomness = 'from the operating system, fresh for every client and round'
   if s.seed is not None:
-    randomness = (
-        f'SIMULATION: --seed={s.seed} makes the noise reproducible, so ANYONE WHO KNOWS THE SEED'
-        ' CAN REMOVE IT'
-    )
+    randomness = f'from --seed={s.seed}'
   return [
       ('mask', mask), ('cohort', cohort), ('training', training), ('server', server),
       ('traffic', traffic),
       ('encoding', experiment.round.channel.describe(unit=' C' if experiment.private else '')),
-      ('mechanism', _mechanism_text(experiment)), ('evaluation', evaluation),
-      ('randomness', randomness), ('simulated', 'clients and secure aggregation'),
+      *([('mechanism', _mechanism_text(experiment))] if experiment.private else []),
+      ('evaluation', evaluation), ('randomness', randomness),
+      ('simulated', 'clients and secure aggregation'),
   ]
 
 
 def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   s, spec, mechanism = experiment.settings, experiment.spec, experiment.aggregator.mechanism
-  if not experiment.private:
-    return 'none: no clipping, no noise, NO PRIVACY beyond the secure sum'
   sigma = mechanism.values_noise_multiplier
   share = mechanism.share_stddev / mechanism.value_weight
   line = (
@@ -146,25 +189,20 @@ def _mechanism_text(experiment: experiment_lib.Experiment) -> str:
   return line
 
 
-def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
-  """Returns epsilon of all rounds, its assumptions and its limits."""
-  spec, rounds = experiment.spec, experiment.settings.rounds + lost
+def _guarantee_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
+  """Returns how epsilon of all rounds is computed, and what it assumes."""
+  spec = experiment.spec
   accountant = f'{spec.accountant.title}; {spec.accountant.assumption}'
-  if (paper := experiment.epsilons(rounds).get('epsilon_paper')) is not None:
+  epsilons = experiment.epsilons(experiment.settings.rounds + lost)
+  if (paper := epsilons.get('epsilon_paper')) is not None:
     population = experiment.paper_spec.population
     accountant += (
         f'. Not for quoting: the paper\'s RDP accountant, {population:,} clients: {paper:.4g}'
     )
   reports = f'{spec.min_reports} honest reports per round, of {spec.num_slots}'
-  excludes = 'tuning; other runs on these clients; the exact number of reports: do not publish it'
-  if experiment.data.test_outside_guarantee:
-    excludes += '; columns test_*, measured on clients\' examples: do not publish them'
   return [
-      ('privacy', spent_text(experiment, rounds)),
-      *([('  lost', lost_text(experiment, lost))] if lost else []),
-      ('  accountant', accountant),
-      ('  assumes', f'{reports}; secret cohorts; {spec.noise.assumption}'),
-      ('  excludes', f'{excludes}; docs/privacy.md lists all limits'),
+      ('accountant', accountant),
+      ('assumes', f'{reports}; secret cohorts; {spec.noise.assumption}'),
   ]
 
 
@@ -173,5 +211,6 @@ def _every(rounds: int) -> str:
 
 
 def _row(name: str, line: str) -> str:
-  columns = _NAME_COLUMNS + 2
-  return textwrap.fill(f'{name + " ":<{columns}}{line}', _COLUMNS, subsequent_indent=' ' * columns)
+  return textwrap.fill(
+      f'  {name:<{_NAME_COLUMNS}}{line}', _COLUMNS, subsequent_indent=' ' * (_NAME_COLUMNS + 2)
+  )

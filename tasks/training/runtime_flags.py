@@ -27,15 +27,15 @@ class RuntimeSettings:
 
   data_dir: Optional[str] = options.option(
       None,
-      'Directory of the data. fashion_mnist: the four IDX files *-ubyte.gz (default: from the'
-      ' Debian package dataset-fashion-mnist). svhn: train_32x32.mat, extra_32x32.mat,'
-      ' test_32x32.mat. emnist, and shakespeare from TFF: a cache of .sqlite files, downloaded if'
-      ' missing (default: ~/.tff).',
+      'Directory of the data. fashion_mnist: the four IDX files *-ubyte.gz (default: those of the'
+      ' Debian package dataset-fashion-mnist). svhn: train_32x32.mat, extra_32x32.mat and'
+      ' test_32x32.mat. emnist, and shakespeare with --shakespeare_data=tff: a cache of .sqlite'
+      ' files, which are downloaded if they are missing (default: ~/.tff).',
       group=_GROUP, is_path=True,
   )
   runtime: str = options.option(
       'local',
-      'Runtime of the clients. local: threads of this process, on CPUs or GPUs. ray: a Ray'
+      'Where clients run. local: in threads of this process, on CPUs or GPUs. ray: on a Ray'
       ' cluster.',
       group=_GROUP, values=['local', 'ray'],
   )
@@ -49,12 +49,14 @@ class RuntimeSettings:
   )
   ray_address: Optional[str] = options.option(
       None,
-      'Address of the Ray cluster; auto: the cluster on this machine (default: a new cluster on'
-      ' this machine, for this run).',
+      'Address of the Ray cluster; auto for the one that runs on this machine (default: a new'
+      ' cluster on this machine, for this run).',
       group=_GROUP, requires=options.when('runtime', 'ray'),
   )
   client_timeout: float = options.option(
-      600.0, 'Timeout per client in seconds: its worker is ended, and the client runs elsewhere.',
+      600.0,
+      'Time limit for a client, in seconds. After it the worker is ended, and the client runs'
+      ' elsewhere.',
       group=_GROUP, above=0, requires=options.when('runtime', 'ray'),
   )
   output_dir: Optional[str] = options.option(
@@ -64,16 +66,20 @@ class RuntimeSettings:
       group='Output', common=True, is_path=True,
   )
   overwrite: bool = options.option(
-      False, 'Remove the run in --output_dir, except for its privacy ledger, and start over.',
+      False, 'Remove the run in --output_dir and start over. Its privacy ledger is kept.',
       group='Output',
   )
   dry_run: bool = options.option(
-      False, 'Print the plan and the privacy cost, and end without writing files.', group='Output'
+      False, 'Print the whole plan with its epsilon, and end without writing files.',
+      group='Output',
+  )
+  verbose: bool = options.option(
+      False, 'Print the whole plan before the run, not only its first lines.', group='Output'
   )
   release_manager: Optional[str] = options.option(
       None,
-      'MODULE:FUNCTION that returns a tff.program.ReleaseManager, for MLflow, W&B and the like. It'
-      ' receives each row of metrics.csv, with the round as the key (default: none).',
+      'MODULE:FUNCTION that returns a tff.program.ReleaseManager, for MLflow, W&B and the like. The'
+      ' manager receives each row of metrics.csv, with the round as the key (default: none).',
       group='Output',
   )
 

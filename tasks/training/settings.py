@@ -80,67 +80,69 @@ class RunSettings:
 
   task: str = _option(
       None,
-      f'<{" | ".join(datasets.NAMES)} | MODULE>: Data, model and defaults. MODULE: a'
-      ' Python module with a TASK (docs/extending.md).',
+      f'<{" | ".join(datasets.NAMES)} | MODULE>: Data, model and defaults. MODULE is a Python'
+      ' module with a TASK of your own, as in docs/extending.md.',
       **_RUN,
   )
   algorithm: str = _option(
       'fedsmp_topk',
-      f'<{" | ".join(methods.NAMES)} | MODULE>: Training method. fedsmp_*: k selected'
-      ' coordinates, with clipping and noise. dp_fedavg: all coordinates, with clipping and noise.'
-      ' fedavg*: no privacy. Not in the paper: fedsmp_released selects the top k of past releases,'
-      ' without public data; public_only is the pre-trained model, with --rounds=0. MODULE: a'
-      ' Python module with a METHOD (docs/extending.md).',
+      f'<{" | ".join(methods.NAMES)} | MODULE>: Training method. fedsmp_* trains k coordinates with'
+      ' clipping and noise: the largest of a public update (topk), random ones (randk), or the'
+      ' largest of past releases (released, not in the paper). dp_fedavg trains all coordinates'
+      ' with clipping and noise. fedavg* has no privacy. public_only evaluates the pre-trained'
+      ' model, without rounds. MODULE is a Python module with a METHOD of your own, as in'
+      ' docs/extending.md.',
       **_RUN,
   )
   trainable: str = _task_option(
       'trainable',
-      'Trained layers. all: every layer. head: the last layer; its inputs are whitened, the layers'
-      ' before it are pre-trained on public examples and frozen, and d, k and p refer to it;'
-      f' requires --warm_start={PUBLIC}',
+      'Trained layers. all: every layer. head: the last layer, with whitened inputs; the layers'
+      ' before it are pre-trained on public examples and frozen. d, k and p are then of the last'
+      f' layer. head requires --warm_start={PUBLIC}',
       **_RUN, values=[ALL, HEAD],
   )
   p: Optional[float] = _task_option(
-      'p', 'Compression ratio in (0, 1]: masks select k = max(1, round(p d)) of d coordinates',
+      'p', 'Fraction of the d trained coordinates that a mask selects: k = max(1, round(p d))',
       **_RUN, above=0, at_most=1, requires=_MASKED, in_comparisons=False,
   )
   mask_rounds: int = _option(
-      1, 'Number of rounds per mask; 1, as in the paper, for a new mask in each round.',
+      1, 'Number of rounds that use one mask. With 1, as in the paper, each round has a new one.',
       group=_RUN['group'], at_least=1, at_most=_INT32_MAX, requires=_MASKED,
   )
   rounds: int = _task_option(
-      'rounds', 'Number of rounds, T; 0 evaluates the initial weights alone, at epsilon = 0',
+      'rounds', 'Number of rounds T. With 0, the initial weights are evaluated, at epsilon = 0',
       **_RUN, at_least=0, at_most=_INT32_MAX, in_comparisons=False,
   )
   clients_per_round: int = _task_option(
-      'clients_per_round', 'Number of clients per round, r; the mean if --sampling=poisson',
+      'clients_per_round', 'Number of clients per round r; with --sampling=poisson, the mean',
       **_TRAINING, common=True, at_least=1,
   )
   seed: Optional[int] = _option(
       None,
-      'Seed of partition, initial weights, sampling, masks, shuffling and, FOR SIMULATION ONLY,'
-      ' noise: anyone who knows the seed can remove the noise (default: fresh randomness).',
+      'Seed of all randomness, FOR SIMULATION ONLY: anyone who knows the seed can remove the noise'
+      ' (default: fresh randomness).',
       **_RUN, at_least=0, at_most=2**63 - 1, in_comparisons=False,
   )
   epsilon: Optional[float] = _task_option(
-      'epsilon', 'Epsilon of all rounds together; sets the smallest sufficient sigma',
+      'epsilon', 'Epsilon of all rounds together. The run uses the smallest noise that suffices',
       **_PRIVACY, common=True, above=0, excludes=('noise_multiplier',), in_comparisons=False,
   )
   noise_multiplier: Optional[float] = _task_option(
-      'noise_multiplier', 'sigma, in place of --epsilon: noise stddev of the sum over clients / C',
+      'noise_multiplier',
+      'sigma, in place of --epsilon: the standard deviation of the noise in the sum, divided by C',
       **_PRIVACY, at_least=0, excludes=('epsilon',), in_comparisons=False,
   )
   clip: Optional[float] = _task_option(
       'clip',
-      "Clipping norm C (L2) of a client's masked update (rand-k: after its scale d/k)",
+      "Bound C on the L2 norm of a client's masked update, to which it is clipped",
       **_PRIVACY, common=True, above=0,
   )
   sampling: str = _option(
       None,
-      'Sampling of clients. poisson: each client independently with probability r/n; adjacency: add'
-      ' or remove one client. fixed_size: exactly r clients, as in Algorithm 1; adjacency: replace'
-      ' one client, which requires at least twice the noise for the same epsilon (default: poisson;'
-      ' without privacy, fixed_size).',
+      'Sampling of clients. poisson: each client independently with probability r/n; epsilon is for'
+      ' adding or removing one client. fixed_size: exactly r clients, as in Algorithm 1; epsilon is'
+      ' for replacing one client, and needs at least twice the noise (default: poisson; without'
+      ' privacy, fixed_size).',
       group=_PRIVACY['group'], values=[sampling_lib.POISSON, sampling_lib.FIXED],
       default_fn=lambda v: sampling_lib.POISSON if _PRIVATE.met(v) else sampling_lib.FIXED,
   )
@@ -153,28 +155,28 @@ class RunSettings:
   )
   epsilon_budget: Optional[float] = _option(
       None,
-      'Upper limit on the epsilon spent by this run and by the runs that it overwrote in'
+      'Upper limit on the total epsilon of this run and of the runs that it overwrote in'
       ' --output_dir. A round that would exceed it does not begin, and the run ends with status 1.'
-      ' A resumed run may change it (default: no limit).',
+      ' You may change it when you resume (default: no limit).',
       **_PRIVACY, above=0, in_comparisons=False,
   )
   delta: Optional[float] = _option(
-      None, 'delta in (0, 1) (default: n^-1.1).', **_PRIVACY, above=0, below=1
+      None, 'The delta of (epsilon, delta) (default: n^-1.1).', **_PRIVACY, above=0, below=1
   )
   clip_quantile: Optional[float] = _option(
       None,
-      'Target quantile in (0, 1) of adaptive clipping: C starts at --clip and follows this quantile'
-      ' of the update norms, at a cost that epsilon includes (default: off).',
+      'Quantile in (0, 1) for adaptive clipping: C starts at --clip and follows this quantile of'
+      ' the update norms. Epsilon includes the cost (default: off).',
       **_PRIVACY, above=0, below=1,
   )
   learning_rate: float = _task_option(
-      'learning_rate', 'Learning rate of the clients in round 0', **_TRAINING, above=0
+      'learning_rate', 'Learning rate of the clients in the first round', **_TRAINING, above=0
   )
   momentum: float = _task_option(
       'momentum', 'Momentum of the clients, reset in each round', **_TRAINING, at_least=0, below=1
   )
   batch_size: int = _task_option(
-      'batch_size', 'Examples per minibatch of a client',
+      'batch_size', 'Number of examples in a minibatch of a client',
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   local_epochs: int = _task_option(
@@ -182,26 +184,26 @@ class RunSettings:
   )
   max_client_examples: Optional[int] = _task_option(
       'max_client_examples',
-      'Maximum number of its examples that a client trains on in a round, drawn anew; unset: all',
+      'Maximum number of examples of a client in a round, drawn anew each time (default: all)',
       **_TRAINING, at_least=1, at_most=_INT32_MAX,
   )
   server_optimizer: str = _option(
       SGD,
-      'Scale of the mean update. sgd: --server_learning_rate. fedexp: computed from each release.',
+      'Size of the server step. sgd: --server_learning_rate. fedexp: computed from each release.',
       **_TRAINING, requires=_PRIVATE, values=[SGD, FEDEXP],
   )
   server_learning_rate: Optional[float] = _task_option(
-      'server_learning_rate', 'Server learning rate, for the mean update',
+      'server_learning_rate', 'Learning rate of the server, by which the mean update is multiplied',
       **_TRAINING, requires=options.when('server_optimizer', SGD), above=0,
   )
   server_learning_rate_schedule: str = _task_option(
       'server_learning_rate_schedule',
-      'Schedule of the server learning rate. linear_decay: to zero over --rounds, for less noise in'
-      ' the last weights; epsilon is unchanged',
+      'Schedule of the server learning rate. linear_decay: to zero over all rounds, so that the'
+      ' last weights have less noise',
       **_TRAINING, values=[CONSTANT, LINEAR],
   )
   initializer: str = _option(
-      'keras', "Library whose default initial weights are used; torch, as in the paper's code.",
+      'keras', "Library whose default initial weights are used. The paper's code has torch.",
       group=_RUN['group'], values=list(initializers.INITIALIZERS),
   )
   warm_start: str = _task_option(
@@ -210,7 +212,7 @@ class RunSettings:
       group=_PUBLIC_DATA, values=[NONE, PUBLIC],
   )
   public_examples: Optional[int] = _task_option(
-      'public_examples', 'Number of public examples, from non-clients or a pool without owners',
+      'public_examples', 'Number of public examples, whose owners are not clients',
       group=_PUBLIC_DATA, at_least=1, requires=_WITH_PUBLIC,
   )
   rounds_per_evaluation: int = _option(
@@ -220,14 +222,15 @@ class RunSettings:
   )
   eval_examples: int = _option(
       2000,
-      'Number of random test examples per evaluation, the same in each; the first and the last use'
-      ' all as well. 0: all in each, and the summary has the best accuracy of these rounds.',
+      'Number of random test examples per evaluation, the same in each. The first and the last'
+      ' evaluation use all examples too. With 0 every evaluation uses all, and the summary has the'
+      ' best of them.',
       group=_EVALUATION, at_least=0, in_comparisons=False,
   )
   validation_examples: Optional[int] = _option(
       None,
-      'Size of a validation set to evaluate on instead of the test set, for tuning. Its owners are'
-      ' disjoint from clients and all other sets (default: off).',
+      'Number of validation examples, which are evaluated in place of the test set, for tuning.'
+      ' Their owners are not clients and have no other examples (default: off).',
       group=_EVALUATION, at_least=1,
   )
   task_options: Any = None

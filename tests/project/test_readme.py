@@ -1,6 +1,7 @@
 """Tests of the documents: snippets run and are private, flags and pages exist."""
 
 import ast
+import dataclasses
 import importlib
 import pathlib
 import re
@@ -9,6 +10,9 @@ import shlex
 import pytest
 
 from docs.figures import draw
+import fedsmp_tff
+from tasks import datasets
+from tasks.datasets import task as task_lib
 from tasks.training import settings
 from tests.support import leaks
 
@@ -68,6 +72,39 @@ def test_documented_runs_have_valid_flags(monkeypatch):
   assert len(lines) > 12
   for line in lines:
     settings.parse(shlex.split(line, comments=True))
+
+
+def test_documented_defaults_are_those_of_the_tasks():
+  page = (_ROOT / 'docs/running.md').read_text(encoding='utf-8')
+  table = page.split('## Defaults')[1].split('\n## ')[0]
+  header, *rows = (
+      [cell.strip(' `') for cell in line.strip('|').split('|')]
+      for line in table.splitlines() if line.startswith('| ')
+  )
+  assert header == ['flag', *datasets.NAMES]
+  fields = {field.name for field in dataclasses.fields(task_lib.Defaults)}
+  documented = {
+      flag.removeprefix('--'): dict(zip(datasets.NAMES, values)) for flag, *values in rows
+  }
+  # Not in the table: what no built-in task sets, and constants that are not flags.
+  assert fields - {*documented} == {
+      'noise_multiplier', 'max_client_examples', 'learning_rate_decay',
+      'learning_rate_decay_rounds', 'paper_population',
+  }
+  for flag, values in documented.items():
+    for task, value in values.items():
+      default = getattr(datasets.TASKS[task].defaults, flag)
+      assert value == (default if isinstance(default, str) else f'{default:g}'), (flag, task)
+  decays = {
+      task: (datasets.TASKS[task].defaults.learning_rate_decay,
+             datasets.TASKS[task].defaults.learning_rate_decay_rounds) for task in datasets.NAMES
+  }
+  assert decays == {task: (0.99, 50 if task == 'shakespeare' else 1) for task in datasets.NAMES}
+
+
+def test_the_citation_has_the_version():
+  text = (_ROOT / 'CITATION.cff').read_text(encoding='utf-8')
+  assert f'\nversion: {fedsmp_tff.__version__}\n' in text
 
 
 def test_links_to_pictures_and_files_exist():

@@ -1,6 +1,7 @@
-"""Tests that runs on real data learn."""
+"""Tests that runs on real data learn, and print what the documents say."""
 
 import os
+import pathlib
 
 import pytest
 
@@ -9,10 +10,21 @@ from tests.support import commands
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.skipif(
+_needs_images = pytest.mark.skipif(
     not os.path.isdir('/usr/share/datasets/fashion-mnist'),
     reason="needs Debian's dataset-fashion-mnist",
 )
+
+
+@_needs_images
+def test_the_plan_in_the_documents_is_printed(capsys):
+  assert commands.main(['run', '--task=fashion_mnist', '--dry_run']) == 0
+  first_lines, _ = capsys.readouterr().out.split('\n\n', 1)
+  page = pathlib.Path(__file__).parents[2] / 'docs/running.md'
+  assert f'```\n{first_lines}\n\noutput: ' in page.read_text(encoding='utf-8')
+
+
+@_needs_images
 def test_fashion_mnist_is_learnt(tmp_path):
   out = tmp_path / 'run'
   arguments = [

@@ -54,7 +54,8 @@ class TestExecution:
     assert 'CAN REMOVE IT' not in printed and 'simulated' not in captured.err
     # Once with its assumptions, and what was spent at the end.
     assert printed.count('3 rounds: VALID') == (2 if private else 0)
-    assert printed.count('12 honest reports per round, of 12;') == (1 if private else 0)
+    assert printed.count('excludes tuning, other runs on these clients') == (1 if private else 0)
+    assert 'honest reports' not in printed and 'mechanism' not in printed
     rows = commands.rows(out / 'metrics.csv')
     assert [row['round'] for row in rows] == ['0', '1', '2', '3']
     # Twelve clients, and slots for all; FedAvg takes exactly three.
@@ -110,7 +111,10 @@ class TestExecution:
     flags = ('--dry_run', '--epsilon=12')
     assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith('fedsmp_randk on tests.support.tiny_task, 3 rounds')
+    assert printed.startswith(
+        'fedsmp_randk on tests.support.tiny_task, 3 rounds of 3 clients on average\n'
+    )
+    assert '\n  assumes    12 honest reports per round, of 12; secret cohorts; ' in printed
     assert '3 rounds: VALID' in printed and 'round 0/3' not in printed
     assert '; above 10 it promises little' in ' '.join(printed.split())
     assert not out.parent.exists()
@@ -247,7 +251,7 @@ class TestExecution:
     assert quoted in printed
 
   def test_integer_noise_halves_the_uplink(self, data_dir, tmp_path, capsys):
-    arguments = ['--seed=1', f'--p={50 / commands.DIM}', '--noise=discrete_gaussian']
+    arguments = ['--seed=1', '--verbose', f'--p={50 / commands.DIM}', '--noise=discrete_gaussian']
     for name, workers in (('a', 1), ('b', 2)):
       assert commands.main(commands.tiny(
           data_dir, tmp_path / name, *arguments, f'--workers={workers}'
@@ -263,7 +267,7 @@ class TestExecution:
 
   def test_adaptive_clipping_pays_for_votes(self, data_dir, tmp_path, capsys):
     assert commands.main(commands.tiny(
-        data_dir, tmp_path / 'a', '--clip_quantile=0.3', '--rounds=8', '--seed=1'
+        data_dir, tmp_path / 'a', '--clip_quantile=0.3', '--rounds=8', '--seed=1', '--verbose'
     )) == 0
     printed = ' '.join(capsys.readouterr().out.split())
     assert 'C follows the 0.3 quantile of the norms, whose votes raise sigma' in printed

@@ -7,7 +7,7 @@ import pytest
 from tasks.training import settings
 from tests.support import commands
 
-_FLAG = re.compile(r'^  --(?:\[no\])?(\w+):', re.MULTILINE)
+_FLAG = re.compile(r'^  --(?:\[no\])?(\w+)(?:=\S+)?$', re.MULTILINE)
 
 
 class TestComputation:
@@ -95,4 +95,4 @@ class TestComputation:
     assert commands.main(['run', '--helpfull']) == 0
     text = capsys.readouterr().out
     assert sorted(_FLAG.findall(text)) == sorted(settings.new_flags())
-    assert '\nOnly for --algorithm=fedsmp_topk or fedavg_topk:\n  --public_clients: ' in text
+    assert '\nOnly for --algorithm=fedsmp_topk or fedavg_topk:\n  --public_clients=INTEGER\n' in text

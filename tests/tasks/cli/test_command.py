@@ -60,7 +60,8 @@ class TestMain:
   def test_help_lists_the_flags(self, flag, capsys):
     assert _command(_fail(AssertionError)).main(['echo', '--size=x', flag]) == 0
     text = capsys.readouterr().out
-    assert text.startswith('usage: echo\n\nFlags:\n') and '\n  --size: Size.\n' in text
+    assert text.startswith('usage: echo\n\nFlags:\n')
+    assert '\n  --size=INTEGER\n      Size (default: 3).\n' in text
 
   @pytest.mark.parametrize('argument, sentence', [
       ('--size=0', '--size must be an integer >= 1; got 0.'),

@@ -43,6 +43,40 @@ def _oven(*arguments):
   return options.make(_Oven, parsed)
 
 
+def test_help_states_values_defaults_and_repetition():
+  text = options.help_text(options.new_flags(_Oven), full=True)
+  assert text == '''
+Oven:
+  --fuel=gas|wood
+      Fuel (default: gas).
+  --degrees=NUMBER
+      Degrees (default: 180).
+  --logs=INTEGER
+      Logs.
+
+Dish:
+  --minutes=INTEGER
+      Minutes (default: by fuel).
+  --golden=NUMBER
+      How golden, instead of --minutes.
+
+Flags:
+  --weight=NUMBER
+      Kilograms.
+  --[no]crisp
+      Crisp (default: true).
+  --spices=salt|cumin
+      Spices. May be repeated (default: salt).
+  --guests=A,B
+      Names.
+  --notes=NAME
+      Notes. May be repeated.
+  --book=PATH
+      Recipes (default: ~/book).
+  --pages=PATH
+      Pages. May be repeated.'''
+
+
 class TestMake:
 
   def test_flags_have_the_type_of_the_annotation(self):

@@ -49,7 +49,7 @@ class TestExecution:
         '; 5 of them for VALIDATION in place of the test set; 4 clients with 8 to 8 examples each'
     )
     assert rows['public set'].startswith('13 examples without owners')
-    assert rows['validation set'].startswith('5 examples without owners')
+    assert rows['validation'].startswith('5 examples without owners')
 
   def test_partition_and_digest_follow_seed_and_sizes(self):
     # Two equal digests tell that a client is the same client in both runs.

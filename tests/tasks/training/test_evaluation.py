@@ -94,7 +94,7 @@ def test_plan_table_and_resumed_run_have_the_same_cadence(
 ):
   # About 20 evaluations on the sample, and at both ends on all.
   whole, parts = tmp_path / 'whole', tmp_path / 'parts'
-  flags = ('--seed=1', '--rounds=23', '--eval_examples=3', '--algorithm=fedavg')
+  flags = ('--seed=1', '--rounds=23', '--eval_examples=3', '--algorithm=fedavg', '--verbose')
   assert commands.main(commands.tiny(data_dir, whole, *flags)) == 0
   printed = ' '.join(capsys.readouterr().out.split())
   assert 'evaluation 3 random test examples every 2 rounds; all before the first' in printed

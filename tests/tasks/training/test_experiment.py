@@ -127,7 +127,8 @@ class TestComputation:
   def test_only_a_run_without_a_seed_is_valid(self, seed, built):
     made = built(*([] if seed is None else [f'--seed={seed}']))
     assert made.guarantee_status == ('valid' if seed is None else 'simulated')
-    assert ('SIMULATION' in plan.text(made, 0)) == (seed is not None)
+    for verbose in (False, True):
+      assert ('SIMULATION' in plan.text(made, 0, verbose)) == (seed is not None)
     client = made.client_data()(0)
     assert isinstance(client, dict) == (seed is not None)
     assert len(client if seed is None else client['examples']) == 4
@@ -158,6 +159,19 @@ class TestComputation:
       weights = tff.learning.models.ModelWeights(*made.model.initial_weights)
       assert made.show(weights) == shown
 
+  @pytest.mark.parametrize('warm_start, known, depends', [
+      ('public', False, True), ('public', True, False), ('none', False, False),
+  ])
+  def test_every_plan_says_what_the_guarantee_depends_on(
+      self, warm_start, known, depends, built
+  ):
+    made = built(f'--warm_start={warm_start}', public_owners=_owners('cid') if known else None)
+    for verbose in (False, True):
+      text = plan.text(made, 0, verbose)
+      assert ('epsilon holds if no client has an example of the public set' in text) == depends
+      assert text.count('; see docs/privacy.md\n' if verbose else '; see docs/privacy.md') == 1
+      assert (len(text.splitlines()) > 15) == verbose
+
   @pytest.mark.parametrize('task, rounds', [('fashion_mnist', 1), ('shakespeare', 50)])
   def test_learning_rate_decays_with_the_rounds(self, task, rounds):
     settings = _settings(task=task)
@@ -187,7 +201,7 @@ class TestExecution:
     stories, epsilons = set(), set()
     for flag in ('--rounds=3', *_FREE):
       out = tmp_path / flag
-      common = ('--seed=1', '--p=0.2', '--server_learning_rate=0.01', flag)
+      common = ('--seed=1', '--p=0.2', '--server_learning_rate=0.01', '--verbose', flag)
       assert commands.main(commands.tiny(data_dir, out, *common)) == 0
       printed = ' '.join(capsys.readouterr().out.split())
       assert 'learning rate 0.01' in printed

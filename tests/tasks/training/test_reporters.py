@@ -114,7 +114,7 @@ def test_a_table_saved_by_another_program_is_refused(
 
 def test_sampled_and_full_accuracy_are_kept_apart(data_dir, tmp_path, capsys):
   # It is luck that the sample of this seed starts higher than the whole test set ends.
-  flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
+  flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg', '--verbose')
   assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
   rows = commands.rows(tmp_path / 'a' / 'metrics.csv')
   initial, *none, final = (row['test_accuracy'] for row in rows)

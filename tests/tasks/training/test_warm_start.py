@@ -79,7 +79,7 @@ def test_rounds_start_from_the_weights_of_public_only(public, data_dir, tmp_path
   out = tmp_path / 'run'
   arguments = ('--algorithm=dp_fedavg', '--public_examples=20', '--warm_start=public')
   capsys.readouterr()
-  assert _run(data_dir, out, *arguments) == 0
+  assert _run(data_dir, out, *arguments, '--verbose') == 0
   printed = capsys.readouterr()
   assert 'epsilon unchanged' in ' '.join(printed.out.split())
   epochs = 10 * fashion_mnist.TASK.pretraining.epochs  # Of 20 examples.
