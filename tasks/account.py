@@ -15,6 +15,7 @@ from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.theory import theorem_1
@@ -263,7 +264,7 @@ def _computing() -> Iterator[None]:
 
 
 def _print_answers(
-    answers: Mapping[accountants.Accountant, float], rounds: accountants.Rounds, options: Options,
+    answers: Mapping[accountants.Accountant, float], rounds: round_lib.Rounds, options: Options,
     seeded: bool = False,
 ) -> None:
   """Prints which answer to quote, then each with its status for these rounds."""

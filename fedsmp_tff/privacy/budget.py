@@ -4,6 +4,7 @@ import math
 
 from fedsmp_tff import errors
 from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 
@@ -24,7 +25,7 @@ class EpsilonBudget:
   False
   """
 
-  def __init__(self, epsilon: float, spec: spec_lib.PrivacySpec, before: accountants.Rounds = ()):
+  def __init__(self, epsilon: float, spec: spec_lib.PrivacySpec, before: round_lib.Rounds = ()):
     """Initializes the budget.
 
     Args:

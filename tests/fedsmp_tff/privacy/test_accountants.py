@@ -15,6 +15,7 @@ from scipy import stats
 
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import pld
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import gaussian_mechanism
 from tests.support import sum_test
@@ -65,9 +66,9 @@ class TestTightestSoundAccountant:
       [(_spec(num_slots=115).round, _T)],
       [(_spec(2.0, sampling='fixed_size').round, _T)],
       # Almost all take part: Renyi DP says less than losses on a grid.
-      [(accountants.Round('poisson', 50, 49, 49, 4.0), 10)],
-      [(accountants.Round('fixed_size', 50, 49, 49, 2.0), 10)],
-      [(accountants.Round('poisson', 100, 90, 92, 4.0, distance=1e-9), 10)],
+      [(round_lib.Round('poisson', 50, 49, 49, 4.0), 10)],
+      [(round_lib.Round('fixed_size', 50, 49, 49, 2.0), 10)],
+      [(round_lib.Round('poisson', 100, 90, 92, 4.0, distance=1e-9), 10)],
       [(_spec().round, 100), (_spec(2.0, r=50, num_slots=60).round, 50)],
   ])
   def test_epsilon_is_the_least_of_the_sound_accountants(self, rounds):
@@ -155,7 +156,7 @@ class TestUpperBound:
   def test_epsilon_is_not_below_the_closed_form(self, accountant, mu, rounds, delta):
     sensitivity = {'poisson': 1, 'fixed_size': 2}[accountant.sampling]
     sigma = sensitivity * math.sqrt(rounds) / mu
-    round_params = accountants.Round(accountant.sampling, 50, 50, 50, sigma)
+    round_params = round_lib.Round(accountant.sampling, 50, 50, 50, sigma)
     exact = gaussian_mechanism.epsilon(mu, delta)
     assert accountant.epsilon([(round_params, rounds)], delta) == pytest.approx(exact, rel=1e-9)
     # What the accountant takes the least of with this closed form, for other rates.
@@ -187,7 +188,7 @@ class TestUpperBound:
     delta = 10**log_ratio * math.sqrt(rounds) * r / n / sigma  # Some below delta(0), some above.
     num_slots = {'poisson': n, 'slots': r + 3, 'fixed_size': r}[kind]
     sampling = 'fixed_size' if kind == 'fixed_size' else 'poisson'
-    round_params = accountants.Round(sampling, n, r, num_slots, sigma)
+    round_params = round_lib.Round(sampling, n, r, num_slots, sigma)
     # The probability that a client takes part: slots go to a random subset of those sampled.
     k = np.arange(num_slots + 1)
     rate = r / n if kind != 'slots' else (
@@ -202,7 +203,7 @@ class TestUpperBound:
 
   def test_rounding_does_not_lower_tiny_epsilons(self):
     # Here delta(0) is 399 delta.
-    round_params = accountants.Round('poisson', 10**9, 10, 10**9, 1000.0)
+    round_params = round_lib.Round('poisson', 10**9, 10, 10**9, 1000.0)
     for rounds, delta in ((10**4, 1e-12), (10**4, 1e-11)):
       least = sum_test.epsilon(1000.0, 1e-8, rounds, delta)
       assert 1e-9 < least <= accountants.POISSON_PLD.epsilon([(round_params, rounds)], delta)
@@ -218,7 +219,7 @@ class TestUpperBound:
       self, sampling, n, r, num_slots, sigma, rounds, delta
   ):
     # A client that is replaced, or that displaces another from the slots, moves the sum by 2 C.
-    round_params = accountants.Round(sampling, n, r, num_slots, sigma)
+    round_params = round_lib.Round(sampling, n, r, num_slots, sigma)
     sensitivity = 1 if num_slots == n else 2
     mu = sensitivity * math.sqrt(rounds) / sigma
     exact = gaussian_mechanism.epsilon(mu, delta)
@@ -239,14 +240,14 @@ class TestUpperBound:
     for sampling, num_slots, most in (
         ('poisson', 10, 1), ('poisson', 9, 2), ('fixed_size', 9, 2), ('fixed_size', 10, 2)
     ):
-      round_params = accountants.Round(sampling, 10, min(9, num_slots), num_slots, 1.0)
+      round_params = round_lib.Round(sampling, 10, min(9, num_slots), num_slots, 1.0)
       assert round_params.unsampled_noise_multiplier == 1 / most
 
   @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS, ids=lambda a: a.name)
   def test_extreme_noise_has_an_epsilon(self, accountant):
     for sigma, low, high in ((1e-200, math.inf, math.inf), (0.01, 100, 1e12), (1e200, 0, 0.2)):
       slots = 100 if accountant.sampling == 'fixed_size' else 6000
-      round_params = accountants.Round(accountant.sampling, 6000, 100, slots, sigma)
+      round_params = round_lib.Round(accountant.sampling, 6000, 100, slots, sigma)
       assert low <= accountant.epsilon([(round_params, 10**7)], 1e-5) <= high
 
 

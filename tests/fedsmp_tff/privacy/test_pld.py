@@ -10,6 +10,7 @@ from scipy import stats
 
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import pld
+from fedsmp_tff.privacy import round as round_lib
 from tests.support import gaussian_mechanism
 from tests.support import sum_test
 
@@ -143,8 +144,8 @@ class TestMemory:
       ('fixed_size', 124_432, 96_817, 96_817, 6.0, 10**7),
   ])
   def test_the_composed_grid_is_bounded(self, sampling, n, r, num_slots, sigma, rounds):
-    accountant, step = _step(accountants.Round(sampling, n, r, num_slots, sigma), rounds)
-    one = accountant.loss(accountants.Round(sampling, n, r, num_slots, sigma), step)
+    accountant, step = _step(round_lib.Round(sampling, n, r, num_slots, sigma), rounds)
+    one = accountant.loss(round_lib.Round(sampling, n, r, num_slots, sigma), step)
     for pmf in [one._pmf_remove] + ([] if one._symmetric else [one._pmf_add]):
       probs = pmf.to_dense_pmf()._probs
       low, high = common.compute_self_convolve_bounds(probs, rounds, 1e-15)
@@ -153,7 +154,7 @@ class TestMemory:
   # The slots overflow so rarely that the loss of that case is no part of the variance.
   @pytest.mark.parametrize('n, r, num_slots', [(850_180_185, 2, 25), (10**9, 10, 45)])
   def test_a_rare_loss_is_on_the_grid(self, n, r, num_slots):
-    _, step = _step(accountants.Round('poisson', n, r, num_slots, 0.87), 1)
+    _, step = _step(round_lib.Round('poisson', n, r, num_slots, 0.87), 1)
     full, rate = pld.truncation(n, r, num_slots)
     replaced = privacy_loss_mechanism.GaussianPrivacyLoss(
         0.87 / 2, sampling_prob=rate,
