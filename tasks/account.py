@@ -60,13 +60,14 @@ class Options:
   sampling: str = _option(
       sampling_lib.POISSON,
       'Sampling of clients, which determines the sound accountants. poisson: each with probability'
-      ' r/n. fixed_size: exactly r of n, as in Algorithm 1.',
-      values=[sampling_lib.POISSON, sampling_lib.FIXED],
+      ' r/n. fixed_size: exactly r of n, as in Algorithm 1. allocation: each in one secret round of'
+      ' each block of n/r rounds; a block that has begun counts whole.',
+      values=list(sampling_lib.KINDS),
   )
   num_slots: Optional[int] = _option(
       None,
-      'Maximum number of clients per round with Poisson sampling (default: no limit; tasks.run has'
-      ' one).',
+      'Maximum number of clients per round with --sampling=poisson or allocation (default: no limit;'
+      ' tasks.run has one).',
   )
   accountant: list[str] = options_lib.option(
       [], 'Module with a custom ACCOUNTANT (docs/extending.md), printed next to the built-in ones.',
@@ -139,14 +140,14 @@ def _account_for_numbers(options: Options) -> None:
   for name in needed:
     if getattr(options, name) is None:
       raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
-  n, poisson = options.population, options.sampling == sampling_lib.POISSON
+  n, has_slots = options.population, options.sampling != sampling_lib.FIXED
   shown = [*accountants.ACCOUNTANTS, *map(_find_accountant, options.accountant)]
   numbers = dict(
       population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
       clipping_norm=1.0,
       delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
       sampling=options.sampling,
-      num_slots=n if poisson and options.num_slots is None else options.num_slots,
+      num_slots=n if has_slots and options.num_slots is None else options.num_slots,
       allow_large_delta=options.allow_large_delta,
   )
   with _computing():
@@ -242,6 +243,7 @@ def _account_for_runs(options: Options) -> None:
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
+  shown = shown or [accountants.tightest_sound_accountant(rounds)]  # Of two samplings.
   shown += map(_find_accountant, options.accountant)
   with _computing():
     epsilons = {accountant: accountant.epsilon(rounds, delta) for accountant in shown}
@@ -282,11 +284,14 @@ def _print_answers(
     status = 'WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID'
     if not accountant.guarantees:
       status = 'no guarantee'
-    elif any(accountant.sampling != params.sampling for params, _ in rounds):
+    elif any(
+        accountant.sampling != params.sampling and not accountant.supports(params)
+        for params, _ in rounds
+    ):
       status = 'not for this sampling'
     elif not all(accountant.supports(params) for params, _ in rounds):
       status = 'not valid for --num_slots'
-    elif accountant not in accountants.ACCOUNTANTS:
+    elif accountant not in (*accountants.ACCOUNTANTS, accountants.ADD_OR_REMOVE_PLD):
       status = 'not checked by us'
     elif answer == math.inf:
       status = 'no bound here'

@@ -113,7 +113,9 @@ class RunSettings:
       **_RUN, at_least=0, at_most=_INT32_MAX, in_comparisons=False,
   )
   clients_per_round: int = _task_option(
-      'clients_per_round', 'Number of clients per round, r; the mean if --sampling=poisson',
+      'clients_per_round',
+      'Number of clients per round, r; the mean if --sampling=poisson, about the mean if'
+      ' --sampling=allocation',
       **_TRAINING, common=True, at_least=1,
   )
   seed: Optional[int] = _option(
@@ -139,9 +141,11 @@ class RunSettings:
       None,
       'Sampling of clients. poisson: each client independently with probability r/n; adjacency: add'
       ' or remove one client. fixed_size: exactly r clients, as in Algorithm 1; adjacency: replace'
-      ' one client, which requires at least twice the noise for the same epsilon (default: poisson;'
+      ' one client, which requires at least twice the noise for the same epsilon. allocation: each'
+      ' client in one secret round of each block of n/r rounds; adjacency: add or remove one client;'
+      ' less noise than poisson for the same epsilon if --rounds is a few blocks (default: poisson;'
       ' without privacy, fixed_size).',
-      group=_PRIVACY['group'], values=[sampling_lib.POISSON, sampling_lib.FIXED],
+      group=_PRIVACY['group'], values=list(sampling_lib.KINDS),
       default_fn=lambda v: sampling_lib.POISSON if _PRIVATE.met(v) else sampling_lib.FIXED,
   )
   noise: str = _option(
