@@ -287,7 +287,7 @@ POISSON_PLD, FIXED_PLD, PAPER = _PoissonPld(), _FixedPld(), _Paper()
 ALLOCATION_PLD, ADD_OR_REMOVE_PLD = _AllocationPld(), _AddOrRemovePld()
 # Among accountants that are sound for the same rounds, the first has the smallest epsilon: PLD uses
 # RDP if that gives less, and the paper's conversion adds more at each order, at fewer orders.
-ACCOUNTANTS = (POISSON_PLD, FIXED_PLD, ALLOCATION_PLD, POISSON_RDP, FIXED_RDP, PAPER)
+ACCOUNTANTS = (POISSON_PLD, FIXED_PLD, POISSON_RDP, FIXED_RDP, ALLOCATION_PLD, PAPER)
 
 
 def tightest_sound_accountant(rounds: round_lib.Rounds) -> Accountant:
@@ -302,6 +302,6 @@ def tightest_sound_accountant(rounds: round_lib.Rounds) -> Accountant:
     if all(accountant.is_sound(params) for params, _ in rounds):
       return accountant
   raise ValueError(
-      'Rounds with fixed-size sampling use another adjacency than rounds with Poisson sampling or'
-      ' random allocation, so their guarantees do not compose.'
+      'Rounds with fixed-size sampling and rounds with Poisson sampling or random allocation use'
+      ' different adjacency, so their guarantees do not compose.'
   )

@@ -8,9 +8,9 @@ an option, and the accountant follows from it.
 >>> for a in accountants.ACCOUNTANTS: print(f'{a.name:14} {spec.epsilon(a):.3f}')
 poisson_pld    0.630
 fixed_pld      3.743
-allocation_pld 0.592
 poisson_rdp    0.744
 fixed_rdp      5.352
+allocation_pld 0.592
 paper          1.008
 """
 
