@@ -141,7 +141,12 @@ def _account_for_numbers(options: Options) -> None:
     if getattr(options, name) is None:
       raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
   n, has_slots = options.population, options.sampling != sampling_lib.FIXED
-  shown = [*accountants.ACCOUNTANTS, *map(_find_accountant, options.accountant)]
+  shown = [
+      # A search for sigma by it takes half a minute.
+      *(a for a in accountants.ACCOUNTANTS if a is not accountants.ALLOCATION_PLD
+        or options.epsilon is None or options.sampling == a.sampling),
+      *map(_find_accountant, options.accountant),
+  ]
   numbers = dict(
       population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
       clipping_norm=1.0,

@@ -293,7 +293,7 @@ class TestAllocation:
     """Opens the ledger, begins rounds, and returns their draws and the number that counts."""
     with _ledger(path, seed, self._SPEC) as ledger:
       draws = [ledger.begin(t) for t in rounds]
-      for draw in draws if sampler is None else ():
+      for draw in () if sampler is None else draws:
         sampler.sample(draw)
       assert ledger.rounds_charged() == ledger_lib.read(path).rounds_charged
       return draws, ledger.rounds_charged()
