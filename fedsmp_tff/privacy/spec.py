@@ -10,7 +10,7 @@ poisson_pld    0.630
 fixed_pld      3.743
 poisson_rdp    0.744
 fixed_rdp      5.352
-allocation_pld 0.592
+allocation_pld 0.595
 paper          1.008
 """
 
