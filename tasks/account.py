@@ -217,8 +217,11 @@ def _account_for_runs(options: Options) -> None:
     print(library_errors.printable(f'{path}: begun, and gone; epsilon does NOT count its rounds'))
   for path, record in runs:
     spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'
+    blocks = ''
+    if spec.sampling == sampling_lib.ALLOCATION:
+      blocks = f' {-(-record.rounds_charged // spec.round.rounds_per_block)} blocks begun,'
     print(library_errors.printable(
-        f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
+        f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,{blocks}'
         f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
         f' {spec.noise_multiplier:g}, {spec.noise.name} noise, delta = {spec.delta:.4g};'
         f' {noise if spec.noise_multiplier else "no noise"}; initial weights:'

@@ -141,10 +141,11 @@ class TestResuming:
       assert [row['rounds_charged'] for row in rows] == ['0', '1', '2', '5', '6', '7', '8']
       assert len({row['epsilon'] for row in rows}) == 3  # None, one block, two.
       assert '2 lost rounds count towards epsilon' in capsys.readouterr().out
-    assert account.main(['account', str(out), str(tmp_path / 'b')]) == 2
+    assert account.main(['account', str(out), str(tmp_path / 'b')]) == 1
     assert 'are copies of one ledger' in capsys.readouterr().err
     assert account.main(['account', str(out)]) == 0
     printed = capsys.readouterr().out
+    assert '8 rounds, 2 blocks begun, allocation sampling' in printed
     assert f'Quote epsilon = {summary["epsilon"]:.4g}, by allocation_pld' in printed
     # Neither more rounds nor other blocks.
     for changed in ('--rounds=7', '--clients_per_round=4', '--sampling=poisson'):
