@@ -34,8 +34,8 @@ class EpsilonBudget:
       before: Rounds of earlier runs on the same clients.
 
     Raises:
-      ValueError: If `epsilon` is not positive, or an earlier run has another `sampling`, so that
-        the guarantees do not compose.
+      ValueError: If `epsilon` is not positive, or the `sampling` of an earlier run has another
+        adjacency, so that the guarantees do not compose.
     """
     if not epsilon > 0:
       raise ValueError(f'`epsilon` must be positive. Found {epsilon}.')
