@@ -66,8 +66,8 @@ class Options:
   )
   num_slots: Optional[int] = _option(
       None,
-      'Maximum number of clients per round with --sampling=poisson or allocation (default: no limit;'
-      ' tasks.run has one).',
+      'Maximum number of clients per round with --sampling=poisson or allocation (default: no'
+      ' limit; tasks.run has one).',
   )
   accountant: list[str] = options_lib.option(
       [], 'Module with a custom ACCOUNTANT (docs/extending.md), printed next to the built-in ones.',
@@ -217,11 +217,8 @@ def _account_for_runs(options: Options) -> None:
     print(library_errors.printable(f'{path}: begun, and gone; epsilon does NOT count its rounds'))
   for path, record in runs:
     spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'
-    blocks = ''
-    if spec.sampling == sampling_lib.ALLOCATION:
-      blocks = f' {-(-record.rounds_charged // spec.round.rounds_per_block)} blocks begun,'
     print(library_errors.printable(
-        f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,{blocks}'
+        f'{path}: {record.data or "unnamed data"}, {_rounds_text(record)},'
         f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
         f' {spec.noise_multiplier:g}, {spec.noise.name} noise, delta = {spec.delta:.4g};'
         f' {noise if spec.noise_multiplier else "no noise"}; initial weights:'
@@ -256,6 +253,14 @@ def _account_for_runs(options: Options) -> None:
   with _computing():
     epsilons = {accountant: accountant.epsilon(rounds, delta) for accountant in shown}
   _print_answers(epsilons, rounds, options, seeded=any(record.seeded for _, record in runs))
+
+
+def _rounds_text(record: ledger_lib.Record) -> str:
+  """Returns how many rounds of a run count, and of an allocation how many blocks."""
+  text, num = f'{record.rounds_charged} rounds', record.rounds_charged
+  if record.spec.sampling == sampling_lib.ALLOCATION:
+    text += f', {-(-num // record.spec.round.rounds_per_block)} blocks begun'
+  return text
 
 
 @contextlib.contextmanager

@@ -142,8 +142,8 @@ class RunSettings:
       'Sampling of clients. poisson: each client independently with probability r/n; adjacency: add'
       ' or remove one client. fixed_size: exactly r clients, as in Algorithm 1; adjacency: replace'
       ' one client, which requires at least twice the noise for the same epsilon. allocation: each'
-      ' client in one secret round of each block of n/r rounds; adjacency: add or remove one client;'
-      ' less noise than poisson for the same epsilon if --rounds is a few blocks (default: poisson;'
+      ' client in one secret round of each block of n/r rounds; adjacency: add or remove one'
+      ' client; less noise than poisson for the same epsilon if --rounds is a few blocks (default: poisson;'
       ' without privacy, fixed_size).',
       group=_PRIVACY['group'], values=list(sampling_lib.KINDS),
       default_fn=lambda v: sampling_lib.POISSON if _PRIVATE.met(v) else sampling_lib.FIXED,

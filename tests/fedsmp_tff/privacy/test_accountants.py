@@ -344,7 +344,8 @@ class TestAllocation:
     assert block.distance == pytest.approx(4 * overflow, rel=1e-9) and overflow > 1e-6
     epsilon = accountants.ALLOCATION_PLD.epsilon([(few, 9)], 1e-3)
     left = 1e-3 - (1 + math.exp(epsilon)) * 3 * 4 * overflow
-    assert accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 9)], left) == pytest.approx(epsilon, rel=1e-6)
+    whole = accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 9)], left)
+    assert whole == pytest.approx(epsilon, rel=1e-6)
     assert epsilon > 1.0001 * accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 9)], 1e-3)
     none = self._BLOCK._replace(num_slots=10)  # Half of all rounds are overfull.
     assert accountants.ALLOCATION_PLD.epsilon([(none, 1)], 1e-3) == math.inf
@@ -354,7 +355,8 @@ class TestAllocation:
     assert integers.in_blocks(5)[0].distance == pytest.approx(4e-6)
     epsilon = accountants.ALLOCATION_PLD.epsilon([(integers, 5)], 1e-3)
     left = 1e-3 - (1 + math.exp(epsilon)) * 8e-6
-    assert accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 5)], left) == pytest.approx(epsilon, rel=1e-6)
+    whole = accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 5)], left)
+    assert whole == pytest.approx(epsilon, rel=1e-6)
 
   def test_blocks_compose_with_poisson_rounds(self):
     poisson = round_lib.Round('poisson', 40, 10, 40, 2.0)
@@ -366,7 +368,9 @@ class TestAllocation:
     assert max(ones) < both <= sum(accountant.epsilon([one], 5e-4) for one in rounds)
     assert ones[1] == pytest.approx(accountants.POISSON_PLD.epsilon([(poisson, 4)], 1e-3), rel=1e-3)
     with pytest.raises(ValueError, match='use different adjacency'):
-      accountants.tightest_sound_accountant([(self._BLOCK, 1), (_spec(sampling='fixed_size').round, 1)])
+      accountants.tightest_sound_accountant([
+          (self._BLOCK, 1), (_spec(sampling='fixed_size').round, 1)
+      ])
     # If all take part in all rounds, both are one Gaussian mechanism.
     everyone = [(round_lib.Round(kind, 9, 9, 9, 2.0), 2) for kind in ('allocation', 'poisson')]
     assert accountant.epsilon(everyone, 1e-5) == pytest.approx(

@@ -357,7 +357,8 @@ class TestAllocation:
     assert self._begin(path, [1, 2, 3], seed=1) == ([1, 2, 3], 4)
 
   @pytest.mark.parametrize('change', [
-      dict(rounds=12), dict(clients_per_round=6, num_slots=12, min_reports=12), dict(sampling='poisson')
+      dict(rounds=12), dict(clients_per_round=6, num_slots=12, min_reports=12),
+      dict(sampling='poisson'),
   ])
   def test_a_resumed_run_has_the_same_rounds_and_blocks(self, tmp_path, change):
     path = tmp_path / 'ledger.jsonl'
@@ -365,7 +366,9 @@ class TestAllocation:
     with pytest.raises(ledger_lib.LedgerError, match=r'another run \(other spec\)'):
       _ledger(path, spec=dataclasses.replace(self._SPEC, **change))
 
-  @pytest.mark.parametrize('draws', [[1], [0, 0], [0, 2], [0, 3, 2], [0, 1, 6], [0, None], [0, '1'], [-3]])
+  @pytest.mark.parametrize('draws', [
+      [1], [0, 0], [0, 2], [0, 3, 2], [0, 1, 6], [0, None], [0, '1'], [-3]
+  ])
   def test_draws_that_no_run_writes_are_refused(self, tmp_path, draws):
     # Whoever edits a ledger can compute the chain; but no such count is taken by mistake.
     path = tmp_path / 'ledger.jsonl'

@@ -211,7 +211,9 @@ _ALLOCATIONS = [
 class TestAllocation:
 
   @pytest.mark.parametrize('sigma, per_block, blocks, delta', _ALLOCATIONS)
-  def test_epsilon_is_between_monte_carlo_and_the_lower_bound(self, sigma, per_block, blocks, delta):
+  def test_epsilon_is_between_monte_carlo_and_the_lower_bound(
+      self, sigma, per_block, blocks, delta
+  ):
     block = round_lib.Round('allocation', per_block, 1, per_block, sigma)
     assert block.rounds_per_block == per_block
     upper = accountants.ALLOCATION_PLD.epsilon([(block, blocks * per_block)], delta)

@@ -13,7 +13,7 @@ from fedsmp_tff.privacy import sampling
 class TestComputation:
 
   @pytest.mark.parametrize('sampler, arguments, match', [
-      (sampling.AllocationSampler, (7, 3, 8), 'from the clients per round, 3, to the number of clients, 7'),
+      (sampling.AllocationSampler, (7, 3, 8), 'clients per round, 3, to the number of clients, 7'),
       (sampling.FixedSampler, (7, 2, -1), '`seed` must not be negative. Found -1'),
       *((sampling.FixedSampler, (7, r), 'from 1 to the number of clients, 7') for r in (0, 8)),
       *(
@@ -188,7 +188,9 @@ class TestAllocationSampler:
     for draw in (0, 2, 6, 7, 8):
       sampler.sample(draw)
 
-  @pytest.mark.parametrize('clone', [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+  @pytest.mark.parametrize('clone', [
+      copy.copy, copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))
+  ])
   def test_a_copy_does_not_know_the_block(self, clone):
     # Two samplers with one block would use each client twice in a block that counts once.
     sampler = sampling.AllocationSampler(60, 20, 60)
@@ -212,7 +214,9 @@ class TestAllocationSampler:
     expected = (1 - lost) * blocks
     assert np.sum((counts - expected) ** 2) / (expected * lost) < 34
 
-  @pytest.mark.parametrize('n, r', [(6000, 100), (6000, 300), (1137, 100), (100, 1), (7, 5), (9, 9)])
+  @pytest.mark.parametrize('n, r', [
+      (6000, 100), (6000, 300), (1137, 100), (100, 1), (7, 5), (9, 9)
+  ])
   def test_by_default_a_round_is_hardly_ever_overfull(self, n, r):
     sampler = sampling.AllocationSampler(n, r)
     assert stats.binom.sf(sampler.num_slots, n, 1 / sampler.rounds_per_block) <= 1e-13

@@ -85,7 +85,8 @@ class TestPrivacySpec:
     spec = spec_lib.PrivacySpec.for_epsilon(8.0, sampling='allocation', **fields)
     assert 7.999 < spec.epsilon() <= 8
     # By Poisson sampling, 40 rounds need more noise than the 44 that are charged here.
-    assert spec.noise_multiplier < 0.93 * spec_lib.PrivacySpec.for_epsilon(8.0, **fields).noise_multiplier
+    poisson = spec_lib.PrivacySpec.for_epsilon(8.0, **fields)
+    assert spec.noise_multiplier < 0.97 * poisson.noise_multiplier
 
   def test_an_allocation_is_made_of_one_specification(self):
     spec = spec_lib.PrivacySpec(1137, 100, 40, 2.0, 1.0, 1137**-1.1, sampling='allocation')
@@ -217,7 +218,8 @@ class TestCalibration:
   @pytest.mark.parametrize(
       'accountant, target',
       # Distributions of losses take seconds.
-      [(a, t) for a in accountants.ACCOUNTANTS if a is not accountants.ALLOCATION_PLD for t in (0.5, 3.0)],
+      # By allocation_pld, a search takes long; see test_noise_of_an_allocation_reaches_epsilon.
+      [(a, t) for a in (*accountants.ACCOUNTANTS[:4], accountants.PAPER) for t in (0.5, 3.0)],
   )
   def test_calibrated_noise_spends_the_target(self, accountant, target):
     sigma = _for_epsilon(target, accountant).noise_multiplier
