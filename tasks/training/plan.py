@@ -141,7 +141,7 @@ def _allocation_text(spec: fedsmp_tff.PrivacySpec, rounds: int) -> str:
   )
   if rest:
     whole = ' or '.join(f'{t:,}' for t in (rounds - rest, rounds - rest + per_block) if t)
-    text += f', of which the last, with {rest:,} rounds, counts whole: --rounds={whole} has no rest'
+    text += f'. The last has {rest:,} rounds and counts whole; --rounds={whole} has whole blocks only'
   return text
 
 

@@ -127,7 +127,7 @@ class TestResuming:
     assert commands.main(commands.tiny(data_dir, out, *flags)) == 143
     printed = ' '.join(capsys.readouterr().out.split())
     assert 'each client in one secret round of each block of 4; mean 3 clients per round;' in printed
-    assert 'the last, with 2 rounds, counts whole: --rounds=4 or 8 has no rest' in printed
+    assert 'The last has 2 rounds and counts whole; --rounds=4 or 8 has whole blocks only' in printed
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').draws == [0, 1]
     shutil.copytree(out, tmp_path / 'b')
     for path in (out, tmp_path / 'b'):
