@@ -15,6 +15,7 @@ from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.theory import theorem_1
@@ -64,13 +65,14 @@ class Options:
   sampling: str = _option(
       sampling_lib.POISSON,
       'Sampling of clients. poisson: each with probability r/n. fixed_size: exactly r of n, as in'
-      ' Algorithm 1.',
-      values=[sampling_lib.POISSON, sampling_lib.FIXED],
+      ' Algorithm 1. allocation: each in one secret round of each block of n/r rounds; a block that'
+      ' has begun counts whole.',
+      values=list(sampling_lib.KINDS),
   )
   num_slots: Optional[int] = _option(
       None,
-      'Maximum number of clients in a round with Poisson sampling. The whole plan of tasks.run has'
-      ' it (default: no limit).',
+      'Maximum number of clients in a round with --sampling=poisson or allocation. The whole plan of'
+      ' tasks.run has it (default: no limit).',
   )
   accountant: list[str] = options_lib.option(
       [], 'Module with an ACCOUNTANT of your own, as in docs/extending.md, to compare with.',
@@ -143,14 +145,19 @@ def _account_for_numbers(options: Options) -> None:
   for name in needed:
     if getattr(options, name) is None:
       raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
-  n, poisson = options.population, options.sampling == sampling_lib.POISSON
-  shown = [*accountants.ACCOUNTANTS, *map(_find_accountant, options.accountant)]
+  n, has_slots = options.population, options.sampling != sampling_lib.FIXED
+  shown = [
+      # A search for sigma by it takes half a minute.
+      *(a for a in accountants.ACCOUNTANTS if a is not accountants.ALLOCATION_PLD
+        or options.epsilon is None or options.sampling == a.sampling),
+      *map(_find_accountant, options.accountant),
+  ]
   numbers = dict(
       population=n, clients_per_round=options.clients_per_round, rounds=options.rounds or 1,
       clipping_norm=1.0,
       delta=spec_lib.default_delta(max(n, 1)) if options.delta is None else options.delta,
       sampling=options.sampling,
-      num_slots=n if poisson and options.num_slots is None else options.num_slots,
+      num_slots=n if has_slots and options.num_slots is None else options.num_slots,
       allow_large_delta=options.allow_large_delta,
   )
   with _computing():
@@ -216,7 +223,7 @@ def _account_for_runs(options: Options) -> None:
   for path, record in runs:
     spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'
     print(library_errors.printable(
-        f'{path}: {record.data or "unnamed data"}, {record.rounds_charged} rounds,'
+        f'{path}: {record.data or "unnamed data"}, {_rounds_text(record)},'
         f' {spec.sampling} sampling, r = {spec.clients_per_round}, n = {spec.population:,}, sigma ='
         f' {spec.noise_multiplier:g}, {spec.noise.name} noise, delta = {spec.delta:.4g};'
         f' {noise if spec.noise_multiplier else "no noise"}; initial weights:'
@@ -246,10 +253,19 @@ def _account_for_runs(options: Options) -> None:
       f' delta = {delta:.4g}:'
   )
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
+  shown = shown or [accountants.tightest_sound_accountant(rounds)]  # Of two samplings.
   shown += map(_find_accountant, options.accountant)
   with _computing():
     epsilons = {accountant: accountant.epsilon(rounds, delta) for accountant in shown}
   _print_answers(epsilons, rounds, options, seeded=any(record.seeded for _, record in runs))
+
+
+def _rounds_text(record: ledger_lib.Record) -> str:
+  """Returns how many rounds of a run count, and of an allocation how many blocks."""
+  text, num = f'{record.rounds_charged} rounds', record.rounds_charged
+  if record.spec.sampling == sampling_lib.ALLOCATION:
+    text += f', {-(-num // record.spec.round.rounds_per_block)} blocks begun'
+  return text
 
 
 @contextlib.contextmanager
@@ -268,7 +284,7 @@ def _computing() -> Iterator[None]:
 
 
 def _print_answers(
-    answers: Mapping[accountants.Accountant, float], rounds: accountants.Rounds, options: Options,
+    answers: Mapping[accountants.Accountant, float], rounds: round_lib.Rounds, options: Options,
     seeded: bool = False,
 ) -> None:
   """Prints which answer to quote, then each with its status for these rounds."""
@@ -286,11 +302,14 @@ def _print_answers(
     status = 'WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID'
     if not accountant.guarantees:
       status = 'no guarantee'
-    elif any(accountant.sampling != params.sampling for params, _ in rounds):
+    elif any(
+        accountant.sampling != params.sampling and not accountant.supports(params)
+        for params, _ in rounds
+    ):
       status = 'not for this sampling'
     elif not all(accountant.supports(params) for params, _ in rounds):
       status = 'not valid for --num_slots'
-    elif accountant not in accountants.ACCOUNTANTS:
+    elif accountant not in (*accountants.ACCOUNTANTS, accountants.ADD_OR_REMOVE_PLD):
       status = 'not checked by us'
     elif answer == math.inf:
       status = 'no bound here'

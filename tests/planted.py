@@ -45,6 +45,7 @@ _SAMPLING = 'fedsmp_tff/privacy/sampling.py'
 _ACCOUNTANTS = 'fedsmp_tff/privacy/accountants.py'
 _DIVERGENCES = 'fedsmp_tff/privacy/divergences.py'
 _PLD = 'fedsmp_tff/privacy/pld.py'
+_PRIVACY_ROUND = 'fedsmp_tff/privacy/round.py'
 _RUN_SEARCH = 'tasks/experiments/run_search.py'
 _SPEC = 'fedsmp_tff/privacy/spec.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
@@ -53,6 +54,9 @@ _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _FIELDS = 'fedsmp_tff/privacy/ledger_fields.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
 _EXPERIMENT = 'tasks/training/experiment.py'
+_SAMPLER = f'{_LIB}/privacy/test_sampling.py'
+_BLOCKS = f'{_LIB}/privacy/test_ledger.py'
+_CHARGES = f'{_LIB}/privacy/test_accountants.py'
 _GIVEN_MASK = f'{_LIB}/mechanism/test_round.py -k TestCoordinates'
 _RUN_DIRECTORY = 'tasks/training/run_directory.py'
 
@@ -150,8 +154,8 @@ FAULTS = (
     Fault(_SAMPLING, '[self._seed, draw] if self.seeded else None',
           '[self._seed or 0, draw]',
           f'{_LIB}/privacy/test_sampling.py {_LIB}/program/test_loop.py'),
-    Fault(_LEDGER, 'del self._rounds[len(self._sums) - 1 :]', 'self._rounds.pop()'),
-    Fault(_LEDGER, 'return round_num if self.seeded else entry', 'return round_num',
+    Fault(_LEDGER, 'del self._draws[len(self._sums) - 1 :]', 'self._rounds.pop()'),
+    Fault(_LEDGER, 'self._block = draw // per_block\n    return draw', 'return round_num',
           f'{_LIB}/privacy/test_ledger.py {_LIB}/program/test_loop.py'),
     # The reported epsilon.
     Fault(_PLD, 'noise_multiplier / 2,\n      value_disc', 'noise_multiplier,\n      value_disc'),
@@ -178,12 +182,12 @@ FAULTS = (
           'return max(divergence, 0.0)'),
     Fault(_DIVERGENCES, 'math.log(full) + power * replaced', 'math.log(full) + power * plain',
           f'{_LIB}/privacy/test_divergences.py {_LIB}/privacy/test_spec.py'),
-    Fault(_ACCOUNTANTS, 'self.noise_multiplier / (1 if is_added else 2)', 'self.noise_multiplier',
+    Fault(_PRIVACY_ROUND, 'self.noise_multiplier / (1 if is_added else 2)', 'self.noise_multiplier',
           f'{_LIB}/privacy/test_accountants.py -k displace'),
     Fault(_ACCOUNTANTS, 'return min(self._divergence(round_params, order), unsampled)',
           'return self._divergence(round_params, order)',
           f'{_LIB}/privacy/test_accountants.py -k all_take_part'),
-    Fault(_ACCOUNTANTS, 'self.rdp(min(b(delta) for b in bounds))', 'self.rdp(bounds[-1](delta))',
+    Fault(_ACCOUNTANTS, 'bound = min(b(delta) for b in bounds)', 'bound = bounds[-1](delta)',
           f'{_LIB}/privacy/test_accountants.py -k all_take_part'),
     Fault(_ACCOUNTANTS, '(plain, (sigma / 2, in_slots, full)) if', '(plain,) if',
           f'{_LIB}/privacy/test_pld.py -k rare_loss'),
@@ -198,7 +202,7 @@ FAULTS = (
     Fault('fedsmp_tff/privacy/spec.py', 'if delta > 1 / population:', 'if delta > 1:'),
     Fault('tasks/account.py', 'spec_lib.check_delta(delta, max(', 'max(delta, max(',
           'tests/tasks/test_account.py -k composed'),
-    Fault(_ACCOUNTANTS, 'distance=self.distance + overflow)', 'distance=self.distance)',
+    Fault(_PRIVACY_ROUND, 'distance=self.distance + overflow)', 'distance=self.distance)',
           f'{_LIB}/privacy/test_accountants.py {_LIB}/privacy/test_spec.py'),
     Fault(_ACCOUNTANTS, 'left = delta - (1 + math.exp(min(epsilon, 700))) * distance',
           'left = delta - distance'),
@@ -224,8 +228,51 @@ FAULTS = (
           'counted = [*self._before, (self.spec.round, rounds)]',
           'counted = [(self.spec.round, rounds)]'),
     # The records.
-    Fault(_LEDGER, 'return len(set(self.rounds)) if self.seeded else len(self.rounds)',
-          'return len(set(self.rounds))'),
+    Fault(_LEDGER, 'draw, per_block = round_num if self.seeded else before,',
+          'draw, per_block = round_num,'),
+    Fault(_FIELDS, 'allowed = {entry[ROUND] if seeded else number}', 'allowed = {entry[ROUND]}',
+          f'{_LIB}/privacy/test_ledger.py'),
+    # Random allocation. A round drawn twice in a block.
+    Fault(_SAMPLING, 'clients[rounds == t] for t', 'clients[abs(rounds - t) < 2] for t',
+          f'{_SAMPLER} -k once_in_a_block'),
+    Fault(_SAMPLING, 'draw <= self._last or (', '(', f'{_SAMPLER} -k not_drawn_again'),
+    Fault(_SAMPLING, '(position and block != self._block)', 'False',
+          f'{_SAMPLER} -k not_drawn_again'),
+    # Predictable rounds.
+    Fault(_SAMPLING, '[self._seed, block] if self.seeded else None', '[self._seed or 0, block]',
+          f'{_SAMPLER} -k no_block_is_repeated'),
+    # The block's end cut: its last round has no clients, or it is not drawn uniformly.
+    Fault(_SAMPLING, 'rng.integers(self.rounds_per_block, size=',
+          'rng.integers(self.rounds_per_block - 1 or 1, size=',
+          f'{_SAMPLER} -k uniform_and'),
+    # A block reused after a resume, or by a copy.
+    Fault(_LEDGER, 'draw // per_block != self._block:', 'False:', f'{_BLOCKS} -k resumed'),
+    Fault(_FIELDS, 'else draws[-1]) + 1 if draws', 'else len(draws) - 1) + 1 if draws',
+          f'{_BLOCKS} -k resumed'),
+    Fault(_FIELDS, 'if is_allocation and draw not in allowed:', 'if False:',
+          f'{_BLOCKS} -k no_run_writes'),
+    Fault(_SAMPLING, "{**self.__dict__, '_last': -1, '_block': -1, '_cohorts': None}", 'self.__dict__',
+          f'{_SAMPLER} -k copy_does_not'),
+    Fault('tasks/training/resuming.py', 'charged += -(rounds_done + charged) %', 'charged += 0 %',
+          'tests/tasks/training/test_resuming.py -k new_block'),
+    # A partial block, and overfull rounds, not charged.
+    Fault(_PRIVACY_ROUND, '-(-num // per_block)', 'num // per_block', f'{_CHARGES} -k counts_whole'),
+    Fault(_PRIVACY_ROUND, 'per_block * block.distance', 'block.distance', f'{_CHARGES} -k overfull'),
+    Fault(_PRIVACY_ROUND, 'self.rounds_per_block, self.without_truncation()',
+          'self.rounds_per_block, self._replace(num_slots=self.population)',
+          f'{_CHARGES} -k overfull'),
+    Fault(_PRIVACY_ROUND, 'rate = 1 / self.rounds_per_block if is_block',
+          'rate = 0.5 / self.rounds_per_block if is_block',
+          f'{_CHARGES} -k overfull'),
+    # Epsilon of another sampling, or of more rounds per block.
+    Fault(_ACCOUNTANTS, 'rdp: Optional[type[_Rdp]] = None', 'rdp: Optional[type[_Rdp]] = _PoissonRdp',
+          f'{_CHARGES} -k another_sampling'),
+    Fault(_PLD, 'sigma=noise_multiplier, num_steps=rounds_per_block',
+          'sigma=noise_multiplier, num_steps=2 * rounds_per_block',
+          f'{_LIB}/privacy/test_pld.py -k monte_carlo'),
+    Fault(_PLD, 'if noise_multiplier < _MIN_BLOCK_NOISE:\n    return poisson(noise_multiplier, 1, 1, 1, step)',
+          'if noise_multiplier < _MIN_BLOCK_NOISE:\n    return poisson(noise_multiplier, 2, 1, 2, step)',
+          f'{_LIB}/privacy/test_pld.py -k little_noise'),
     Fault(_LEDGER, 'if record.id in by_id:', 'if False:'),
     Fault(_LEDGER, "salt=b'fedsmp_tff: seed of a ledger'", 'salt=secrets.token_bytes(16)'),
     Fault('tasks/training/reporters.py', 'report.rounds_charged if measured else 0)',

@@ -1,91 +1,38 @@
 """Accountants: each computes epsilon of rounds for one way to sample clients.
 
 Every round releases a sum over sampled clients of vectors clipped to C, plus noise of standard
-deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. With Poisson sampling,
-adjacent populations differ by one added or removed client, which moves the sum by up to C; with
-fixed-size sampling, by one replaced client, which moves it by up to 2 C.
+deviation C sigma (`FedSmpFactory`); epsilon does not depend on k and d. With Poisson sampling and
+random allocation, adjacent populations differ by one added or removed client, which moves the sum
+by up to C; with fixed-size sampling, by one replaced client, which moves it by up to 2 C.
 
 A custom accountant derives from `Accountant`; `tightest_sound_accountant` considers only
 `ACCOUNTANTS`.
 """
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import math
-from typing import NamedTuple, final
+from typing import Optional, final
 
 from dp_accounting import rdp
 import numpy as np
 
 from fedsmp_tff.privacy import divergences
 from fedsmp_tff.privacy import pld
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 
 _TENTHS = tuple(1 + x / 10 for x in range(1, 100))
 _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))  # The orders of Opacus 0.x, which the paper used.
 _MAX_USEFUL_STEPS_TO_DELTA = 100
-_MIN_NOISE, _MAX_NOISE = 1e-3, 1e6  # Less has no proof here; more is accounted as this much.
+_MIN_NOISE = 1e-3  # Less has no proof here.
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
 _REPLACE = 'replace-one adjacency, sensitivity 2C'
 _POISSON = 'Poisson sampling at rate r/n'
 _FIXED = 'exactly r of n clients per round, without replacement'
-
-
-class Round(NamedTuple):
-  """Parameters of a round's guarantee: a Gaussian sum, and the release's distance from it.
-
-  Attributes:
-    sampling: `sampling.POISSON` or `sampling.FIXED`.
-    population: n, in the larger of two adjacent populations.
-    clients_per_round: r.
-    num_slots: Maximum number of clients that take part.
-    noise_multiplier: sigma of the Gaussian noise, or of the Gaussian that dominates integer noise.
-    distance: Total variation distance from the Gaussian sum's post-processing; 0 if Gaussian.
-  """
-
-  sampling: str
-  population: int
-  clients_per_round: int
-  num_slots: int
-  noise_multiplier: float
-  distance: float = 0.0
-
-  @property
-  def sampling_rate(self) -> float:
-    return self.clients_per_round / self.population
-
-  @property
-  def unsampled_noise_multiplier(self) -> float:
-    """Noise stddev over the sensitivity if all clients take part."""
-    # A client that is added where slots are limited may take the place of another: 2 C.
-    is_added = self.sampling == sampling_lib.POISSON and self.num_slots == self.population
-    return self.noise_multiplier / (1 if is_added else 2)
-
-  def with_bounded_noise(self) -> 'Round':
-    """Returns the round with no more noise than is accounted for."""
-    return self._replace(noise_multiplier=min(self.noise_multiplier, _MAX_NOISE))
-
-  def with_sampling(self, sampling: str) -> 'Round':
-    """Returns the round with r clients by another sampling scheme, without truncation."""
-    if sampling == self.sampling:
-      return self
-    num_slots = self.population if sampling == sampling_lib.POISSON else self.clients_per_round
-    return self._replace(sampling=sampling, num_slots=num_slots)
-
-  def without_truncation(self) -> 'Round':
-    """Returns the round with slots for all clients; truncation becomes part of the distance."""
-    if self.sampling == sampling_lib.FIXED or self.num_slots == self.population:
-      return self
-    overflow = divergences.probability_of_more(
-        self.num_slots, self.population, self.sampling_rate
-    )
-    return self._replace(num_slots=self.population, distance=self.distance + overflow)
-
-
-# Rounds on the same clients, each with the number of times that it was begun.
-Rounds = Sequence[tuple[Round, int]]
+_ALLOCATION = 'random allocation, one secret round per client and block; begun blocks count whole'
 
 
 class Accountant(abc.ABC):
@@ -98,7 +45,7 @@ class Accountant(abc.ABC):
     name: Short name.
     title: Method and sampling.
     assumption: Adjacency and sensitivity.
-    sampling: Assumed sampling: `sampling.POISSON` or `sampling.FIXED`.
+    sampling: Assumed sampling: one of `sampling.KINDS`.
     guarantees: Whether epsilon is an upper bound, not an estimate.
   """
 
@@ -108,40 +55,45 @@ class Accountant(abc.ABC):
   sampling: str
   guarantees: bool = True
 
-  def supports(self, round_params: Round) -> bool:
+  def supports(self, round_params: round_lib.Round) -> bool:
     """Returns whether the accountant's assumptions hold in such a round."""
     return round_params.sampling == self.sampling
 
   @abc.abstractmethod
-  def epsilon_fn(self, rounds: Rounds) -> Callable[[float], float]:
+  def epsilon_fn(self, rounds: round_lib.Rounds) -> Callable[[float], float]:
     """Returns the function from delta to epsilon of all rounds together, in any order.
 
     Args:
       rounds: At least one round, of this accountant's `sampling`, with noise, without `distance`.
+        Of an allocation each stands for a block, with slots for all clients.
     """
 
-  def is_sound(self, round_params: Round) -> bool:
+  def is_sound(self, round_params: round_lib.Round) -> bool:
     """Returns whether epsilon is a guarantee for such a round."""
     return self.guarantees and self.supports(round_params)
 
   @final
-  def epsilon(self, rounds: Rounds, delta: float) -> float:
+  def epsilon(self, rounds: round_lib.Rounds, delta: float) -> float:
     """Returns epsilon of all rounds together; 0 without rounds, infinite without a proof.
 
-    Rounds with another sampling scheme count as r clients sampled by `self.sampling`.
+    Rounds with another sampling scheme count as r clients sampled by `self.sampling`. Of a block
+    that has begun, all rounds count: to leave out its other rounds is post-processing.
 
     Args:
       rounds: Rounds on the same clients.
       delta: delta of all rounds together, in (0, 1).
     """
-    rounds = [(params.with_sampling(self.sampling), num) for params, num in rounds if num]
+    rounds = [
+        (params if self.supports(params) else params.with_sampling(self.sampling)).in_blocks(num)
+        for params, num in rounds if num
+    ]
     if not rounds:
       return 0.0
     if any(params.noise_multiplier < _MIN_NOISE for params, _ in rounds):
       return math.inf
     return self._at_distance([(params.with_bounded_noise(), num) for params, num in rounds], delta)
 
-  def _at_distance(self, rounds: Rounds, delta: float) -> float:
+  def _at_distance(self, rounds: round_lib.Rounds, delta: float) -> float:
     """Returns epsilon of rounds with distances, which are charged to delta.
 
     (epsilon, delta) for Gaussian rounds gives (epsilon, delta + (1 + e^epsilon) distance) here.
@@ -168,15 +120,15 @@ class _Rdp(Accountant):
     self._upper_bound = upper_bound
 
   @abc.abstractmethod
-  def _divergence(self, round_params: Round, order: float) -> float:
+  def _divergence(self, round_params: round_lib.Round, order: float) -> float:
     """Returns the Rényi divergence of one round at the order."""
 
-  def _min_divergence(self, round_params: Round, order: float) -> float:
+  def _min_divergence(self, round_params: round_lib.Round, order: float) -> float:
     """Returns the divergence, at most that of a round in which all clients take part."""
     unsampled = order / 2 / round_params.unsampled_noise_multiplier**2
     return min(self._divergence(round_params, order), unsampled)
 
-  def epsilon_fn(self, rounds: Rounds) -> Callable[[float], float]:
+  def epsilon_fn(self, rounds: round_lib.Rounds) -> Callable[[float], float]:
     def epsilon(delta):
       orders, bounds = [], []
       for order in _ORDERS:
@@ -201,12 +153,12 @@ class _PoissonRdp(_Rdp):
   name, title = 'poisson_rdp', f'RDP, {_POISSON}'
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
 
-  def _at_distance(self, rounds: Rounds, delta: float) -> float:
+  def _at_distance(self, rounds: round_lib.Rounds, delta: float) -> float:
     # Truncation is part of the divergences, or a failure in delta; both are sound.
     untruncated = [(params.without_truncation(), num) for params, num in rounds]
     return min(super()._at_distance(rounds, delta), super()._at_distance(untruncated, delta))
 
-  def _divergence(self, round_params: Round, order: float) -> float:
+  def _divergence(self, round_params: round_lib.Round, order: float) -> float:
     _, n, r, num_slots, sigma, _ = round_params
     return divergences.poisson(order, n, r, num_slots, sigma)
 
@@ -217,7 +169,7 @@ class _FixedRdp(_Rdp):
   name, title = 'fixed_rdp', f'RDP, {_FIXED}'
   assumption, sampling = _REPLACE, sampling_lib.FIXED
 
-  def _divergence(self, round_params: Round, order: float) -> float:
+  def _divergence(self, round_params: round_lib.Round, order: float) -> float:
     _, n, r, _, sigma, _ = round_params
     return divergences.fixed(order, n, r, sigma)
 
@@ -228,10 +180,10 @@ POISSON_RDP, FIXED_RDP = _PoissonRdp(), _FixedRdp()
 class _Pld(Accountant):
   """PLD accountant, or one of two other upper bounds if it is smaller: RDP, or no sampling."""
 
-  rdp: type[_Rdp]
+  rdp: Optional[type[_Rdp]] = None  # None: no bound by RDP.
 
   @abc.abstractmethod
-  def components(self, round_params: Round) -> list[tuple[float, float, float]]:
+  def components(self, round_params: round_lib.Round) -> list[tuple[float, float, float]]:
     """Returns the mixture that a round is.
 
     Returns:
@@ -239,10 +191,10 @@ class _Pld(Accountant):
     """
 
   @abc.abstractmethod
-  def loss(self, round_params: Round, step: float) -> pld.Loss:
+  def loss(self, round_params: round_lib.Round, step: float) -> pld.Loss:
     """Returns the privacy loss of one round on a grid of the step."""
 
-  def epsilon_fn(self, rounds: Rounds) -> Callable[[float], float]:
+  def epsilon_fn(self, rounds: round_lib.Rounds) -> Callable[[float], float]:
     components = [
         (sigma, rate, probability * num)
         for params, num in rounds for sigma, rate, probability in self.components(params)
@@ -252,23 +204,47 @@ class _Pld(Accountant):
     if step < pld.MAX_USEFUL_STEP:
       losses = [(self.loss(params, step), num) for params, num in rounds]
       bounds.append(pld.composed_epsilon_fn(losses))
-    return lambda delta: self.rdp(min(b(delta) for b in bounds)).epsilon(rounds, delta)
+
+    def epsilon(delta):
+      bound = min(b(delta) for b in bounds)
+      return bound if self.rdp is None else self.rdp(bound).epsilon(rounds, delta)
+
+    return epsilon
 
 
-class _PoissonPld(_Pld):
-  name, title = 'poisson_pld', f'PLD (RDP or no sampling if smaller), {_POISSON}'
-  assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
-  rdp = _PoissonRdp
+class _AddOrRemovePld(_Pld):
+  """Composes Poisson-sampled rounds with blocks of allocations; adjacency is the same."""
 
-  def components(self, round_params: Round) -> list[tuple[float, float, float]]:
-    _, n, r, num_slots, sigma, _ = round_params
+  name, title = 'add_or_remove_pld', f'PLD, {_POISSON} and {_ALLOCATION}'
+  assumption, sampling = _ADD_OR_REMOVE, sampling_lib.ALLOCATION
+
+  def supports(self, round_params: round_lib.Round) -> bool:
+    return round_params.sampling in (sampling_lib.POISSON, sampling_lib.ALLOCATION)
+
+  def components(self, round_params: round_lib.Round) -> list[tuple[float, float, float]]:
+    kind, n, r, num_slots, sigma, _ = round_params
+    if kind == sampling_lib.ALLOCATION:
+      # A block's chi-squared divergence is that of a round with this sampling rate.
+      return [(sigma, 1 / math.sqrt(round_params.rounds_per_block), 1.0)]
     full, in_slots = pld.truncation(n, r, num_slots)
     plain = (sigma, round_params.sampling_rate, 1 - full)
     return [c for c in (plain, (sigma / 2, in_slots, full)) if c[-1]]
 
-  def loss(self, round_params: Round, step: float) -> pld.Loss:
-    _, n, r, num_slots, sigma, _ = round_params
+  def loss(self, round_params: round_lib.Round, step: float) -> pld.Loss:
+    kind, n, r, num_slots, sigma, _ = round_params
+    if kind == sampling_lib.ALLOCATION:
+      return pld.allocation(sigma, round_params.rounds_per_block, step)
     return pld.poisson(sigma, n, r, num_slots, step)
+
+
+class _PoissonPld(_AddOrRemovePld):
+  name, title = 'poisson_pld', f'PLD (RDP or no sampling if smaller), {_POISSON}'
+  sampling, supports, rdp = sampling_lib.POISSON, Accountant.supports, _PoissonRdp
+
+
+class _AllocationPld(_AddOrRemovePld):
+  name, title = 'allocation_pld', f'PLD (no sampling if smaller), {_ALLOCATION}'
+  supports = Accountant.supports
 
 
 class _FixedPld(_Pld):
@@ -276,10 +252,10 @@ class _FixedPld(_Pld):
   assumption, sampling = _REPLACE, sampling_lib.FIXED
   rdp = _FixedRdp
 
-  def components(self, round_params: Round) -> list[tuple[float, float, float]]:
+  def components(self, round_params: round_lib.Round) -> list[tuple[float, float, float]]:
     return [(round_params.noise_multiplier / 2, round_params.sampling_rate, 1.0)]
 
-  def loss(self, round_params: Round, step: float) -> pld.Loss:
+  def loss(self, round_params: round_lib.Round, step: float) -> pld.Loss:
     _, n, r, _, sigma, _ = round_params
     return pld.fixed(sigma, n, r, step)
 
@@ -291,11 +267,11 @@ class _Paper(Accountant):
   title = f"the paper's accountant (RDP, {_POISSON}, classic conversion)"
   assumption, sampling = _ADD_OR_REMOVE, sampling_lib.POISSON
 
-  def supports(self, round_params: Round) -> bool:
+  def supports(self, round_params: round_lib.Round) -> bool:
     truncated = round_params.num_slots < round_params.population
     return super().supports(round_params) and not truncated and not round_params.distance
 
-  def epsilon_fn(self, rounds: Rounds) -> Callable[[float], float]:
+  def epsilon_fn(self, rounds: round_lib.Rounds) -> Callable[[float], float]:
     def divergence(order, params):
       _, n, r, _, sigma, _ = params
       return divergences.poisson(order, n, r, n, sigma)
@@ -308,21 +284,24 @@ class _Paper(Accountant):
 
 
 POISSON_PLD, FIXED_PLD, PAPER = _PoissonPld(), _FixedPld(), _Paper()
+ALLOCATION_PLD, ADD_OR_REMOVE_PLD = _AllocationPld(), _AddOrRemovePld()
 # Among accountants that are sound for the same rounds, the first has the smallest epsilon: PLD uses
 # RDP if that gives less, and the paper's conversion adds more at each order, at fewer orders.
-ACCOUNTANTS = (POISSON_PLD, FIXED_PLD, POISSON_RDP, FIXED_RDP, PAPER)
+ACCOUNTANTS = (POISSON_PLD, FIXED_PLD, POISSON_RDP, FIXED_RDP, ALLOCATION_PLD, PAPER)
 
 
-def tightest_sound_accountant(rounds: Rounds) -> Accountant:
-  """Returns the accountant of smallest epsilon among `ACCOUNTANTS` that are sound for all rounds.
+def tightest_sound_accountant(rounds: round_lib.Rounds) -> Accountant:
+  """Returns the accountant of smallest epsilon that is sound for all rounds.
+
+  It is one of `ACCOUNTANTS`, or `ADD_OR_REMOVE_PLD` for two samplings of one adjacency.
 
   Raises:
-    ValueError: If the rounds do not have the same sampling scheme.
+    ValueError: If the rounds do not have the same adjacency.
   """
-  for accountant in ACCOUNTANTS:
+  for accountant in (*ACCOUNTANTS, ADD_OR_REMOVE_PLD):
     if all(accountant.is_sound(params) for params, _ in rounds):
       return accountant
   raise ValueError(
-      'Rounds with Poisson sampling and with fixed-size sampling use different adjacency, so their'
-      ' guarantees do not compose.'
+      'Rounds with fixed-size sampling and rounds with Poisson sampling or random allocation use'
+      ' different adjacency, so their guarantees do not compose.'
   )

@@ -4,6 +4,7 @@ import math
 
 from fedsmp_tff import errors
 from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 
@@ -24,7 +25,7 @@ class EpsilonBudget:
   False
   """
 
-  def __init__(self, epsilon: float, spec: spec_lib.PrivacySpec, before: accountants.Rounds = ()):
+  def __init__(self, epsilon: float, spec: spec_lib.PrivacySpec, before: round_lib.Rounds = ()):
     """Initializes the budget.
 
     Args:
@@ -33,8 +34,8 @@ class EpsilonBudget:
       before: Rounds of earlier runs on the same clients.
 
     Raises:
-      ValueError: If `epsilon` is not positive, or an earlier run has another `sampling`, so that
-        the guarantees do not compose.
+      ValueError: If `epsilon` is not positive, or the `sampling` of an earlier run has another
+        adjacency, so that the guarantees do not compose.
     """
     if not epsilon > 0:
       raise ValueError(f'`epsilon` must be positive. Found {epsilon}.')

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from fedsmp_tff import errors
-from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger_fields
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 _SUM, _ENTRY = 'sum', 'entry'
@@ -49,6 +49,7 @@ class Record(NamedTuple):
     run: Name of the run.
     seeded: Whether the run's noise follows from a seed, so that its epsilon is not valid.
     rounds: The round of each entry, from 0, in order.
+    draws: The number of each entry's draw of clients; see `Ledger.begin`.
     size: Number of bytes of complete lines. A line after them was cut off while it was written, so
       that its round never began.
     seed_digest: Digest of the seed; '' without a seed.
@@ -63,6 +64,7 @@ class Record(NamedTuple):
   run: str
   seeded: bool
   rounds: list[int]
+  draws: list[int]
   size: int
   seed_digest: str
   data: str
@@ -75,12 +77,13 @@ class Record(NamedTuple):
     """The number of rounds that count for privacy.
 
     A round counts once it has begun, and again if it is repeated. With a seed the repeated round
-    has equal noise, and counts once.
+    has equal noise, and counts once. Of an allocation, the rest of a block that a resumed run
+    abandoned counts too, so that this number tells how many blocks have begun.
     """
-    return len(set(self.rounds)) if self.seeded else len(self.rounds)
+    return ledger_fields.count_rounds(self.draws, self.spec, self.seeded)
 
   @property
-  def charged(self) -> tuple[accountants.Round, int]:
+  def charged(self) -> tuple[round_lib.Round, int]:
     """(`spec.round`, `rounds_charged`), for `Accountant.epsilon`."""
     return self.spec.round, self.rounds_charged
 
@@ -128,7 +131,8 @@ class Ledger(contextlib.AbstractContextManager):
     self.seeded = seed is not None
     self._path = pathlib.Path(path)
     self._budget = budget
-    self._rounds, self._sums, self._size = [], [], 0
+    self._draws, self._sums, self._size = [], [], 0
+    self._block = None  # The block of an allocation that this object began.
     seed_digest = '' if seed is None else _digest_of_seed(seed)
     values = run, data, initial_weights, self.seeded, seed_digest, spec
     head = dict(zip(ledger_fields.HEAD, values))
@@ -160,7 +164,7 @@ class Ledger(contextlib.AbstractContextManager):
             f"{self._path} belongs to another run (other {', '.join(names)}). Restore this run's"
             ' ledger.'
         )
-      self._rounds, self._sums, self._size = recorded.rounds, recorded.sums, recorded.size
+      self._draws, self._sums, self._size = recorded.draws, recorded.sums, recorded.size
       with self._writing():
         self._file.truncate(recorded.size)
       return
@@ -189,22 +193,30 @@ class Ledger(contextlib.AbstractContextManager):
 
     Returns:
       The number of the round's draw of clients. Without a seed a repeated round draws
-      other clients: two releases on one sample would not be two independent rounds.
+      other clients: two releases on one sample would not be two independent rounds. For the same
+      reason the first draw of an allocation by this object is that of a new block: nobody may have
+      kept the secret rounds of a block that another object began.
 
     Raises:
       BudgetSpentError: If the round would exceed the budget; nothing is recorded.
       LedgerError: If it can't be written; it counts if its line is in the file all the same.
     """
-    entry, before = len(self._rounds), self.rounds_charged()
+    entry, before = len(self._draws), self.rounds_charged()
+    draw, per_block = round_num if self.seeded else before, self.spec.round.rounds_per_block
+    if not self.seeded and draw // per_block != self._block:
+      draw = -(-draw // per_block) * per_block
     try:
-      self._rounds.append(round_num)
+      self._draws.append(draw)
       if self._budget is not None:
         self._budget.check(round_num, before, self.rounds_charged())
-      self._append({_ENTRY: entry, ledger_fields.ROUND: round_num})
+      self._append({
+          _ENTRY: entry, **ledger_fields.entry_fields(self.spec.sampling, round_num, draw)
+      })
     except BaseException:
-      del self._rounds[len(self._sums) - 1 :]  # A line in the file counts.
+      del self._draws[len(self._sums) - 1 :]  # A line in the file counts.
       raise
-    return round_num if self.seeded else entry
+    self._block = draw // per_block
+    return draw
 
   def rounds_charged(self, rounds_done: int | None = None) -> int:
     """Returns the number of rounds that count for privacy; see `Record.rounds_charged`.
@@ -212,14 +224,14 @@ class Ledger(contextlib.AbstractContextManager):
     Args:
       rounds_done: With a seed, only the first `rounds_done` rounds of the run count; None: all.
     """
-    if not self.seeded:
-      return len(self._rounds)
-    return len({r for r in self._rounds if rounds_done is None or r < rounds_done})
+    limit = rounds_done if self.seeded else None
+    draws = [draw for draw in self._draws if limit is None or draw < limit]
+    return ledger_fields.count_rounds(draws, self.spec, self.seeded)
 
   def state(self) -> dict[str, np.ndarray]:
     """Returns the state for `check`: the number of entries and the sum of the last one."""
     return {
-        'entries': np.int64(len(self._rounds)),
+        'entries': np.int64(len(self._draws)),
         'sum': np.frombuffer(bytes.fromhex(self._sums[-1]), np.uint8),
     }
 
@@ -228,7 +240,7 @@ class Ledger(contextlib.AbstractContextManager):
     entries = int(state['entries'])
     if self._sums[entries : entries + 1] != [bytes(np.asarray(state['sum'])).hex()]:
       raise LedgerError(
-          f'{self._path} is truncated or was changed: it has {len(self._rounds)} entries, and does'
+          f'{self._path} is truncated or was changed: it has {len(self._draws)} entries, and does'
           f' not begin with the {entries} that the checkpoint recorded. {REMEDY}.'
       )
 
@@ -314,10 +326,9 @@ def read(path: os.PathLike[str]) -> Record:
     parsed.append(entry)
   try:
     head, *entries = parsed
-    return Record(
-        **ledger_fields.parse_first_line(head), rounds=[*map(ledger_fields.parse_round, entries)],
-        size=sum(map(len, lines)), sums=sums,
-    )
+    fields = ledger_fields.parse_first_line(head)
+    rounds, draws = ledger_fields.parse_entries(entries, fields['spec'], fields['seeded'])
+    return Record(**fields, rounds=rounds, draws=draws, size=sum(map(len, lines)), sums=sums)
   # ArithmeticError: a specification that no encoding and no accountant can compute with.
   except (ValueError, KeyError, TypeError, RecursionError, ArithmeticError) as error:
     raise LedgerError(

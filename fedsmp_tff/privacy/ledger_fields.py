@@ -4,15 +4,17 @@ A hash chain shows that a ledger was not changed since it was written. It does n
 wrote it: whoever makes up a ledger can compute the chain too.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from fedsmp_tff import errors
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.privacy import sampling as sampling_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
 # Fields of the first line, and of `ledger.Record`, that a resumed run must match.
 HEAD = ('run', 'data', 'initial_weights', 'seeded', 'seed_digest', 'spec')
-ROUND = 'round'
+ROUND, _DRAW = 'round', 'draw'
 _VERSION = 1
 _KINDS = {
     **dict.fromkeys(('id', *HEAD), (str,)), 'ledger': (int,), 'seeded': (bool,), 'spec': (dict,),
@@ -70,9 +72,43 @@ def parse_first_line(content: Any) -> dict[str, Any]:
   return fields | {'spec': spec_lib.PrivacySpec(**spec, noise=mechanism_lib.make_noise(*noise))}
 
 
-def parse_round(entry: dict[str, Any]) -> int:
-  """Returns the round of an entry; raises ValueError if it is not the number of a round."""
-  errors.check_fields(entry, {ROUND: (int,)})
-  if not 0 <= entry[ROUND] <= _MAX_ROUND:
-    raise ValueError(f'`{ROUND}` must be from 0 to {_MAX_ROUND}. Found {entry[ROUND]}')
-  return entry[ROUND]
+def entry_fields(sampling: str, round_num: int, draw: int) -> dict[str, int]:
+  """Returns the fields of an entry: its round; of an allocation, also the number of its draw."""
+  return {ROUND: round_num} | ({_DRAW: draw} if sampling == sampling_lib.ALLOCATION else {})
+
+
+def count_rounds(draws: Sequence[int], spec: spec_lib.PrivacySpec, seeded: bool) -> int:
+  """Returns the number of rounds that count for privacy; see `ledger.Record.rounds_charged`."""
+  if seeded and spec.sampling != sampling_lib.ALLOCATION:
+    return len(set(draws))
+  # Without a seed draws ascend: those that are left out are of abandoned blocks, and count.
+  return (max(draws) if seeded else draws[-1]) + 1 if draws else 0
+
+
+def parse_entries(
+    entries: Sequence[dict[str, Any]], spec: spec_lib.PrivacySpec, seeded: bool
+) -> tuple[list[int], list[int]]:
+  """Returns the round and the number of the draw of each entry.
+
+  Raises:
+    ValueError: If a number is none of a round, or if the draws of an allocation, which tell how
+      many blocks have begun, are not those that `ledger.Ledger` would write.
+  """
+  rounds, draws = [], []
+  is_allocation, per_block = spec.sampling == sampling_lib.ALLOCATION, spec.round.rounds_per_block
+  for number, entry in enumerate(entries):
+    fields = (ROUND, _DRAW) if is_allocation else (ROUND,)
+    errors.check_fields(entry, dict.fromkeys(fields, (int,)))
+    if not 0 <= entry[ROUND] <= _MAX_ROUND:
+      raise ValueError(f'`{ROUND}` must be from 0 to {_MAX_ROUND}. Found {entry[ROUND]}')
+    allowed = {entry[ROUND] if seeded else number}
+    if is_allocation and not seeded:
+      # The next draw, or the first one of the next block.
+      following = draws[-1] + 1 if draws else 0
+      allowed = {following, -(-following // per_block) * per_block}
+    draw = entry[_DRAW] if is_allocation else allowed.pop()
+    if is_allocation and draw not in allowed:
+      raise ValueError(f'`{_DRAW}` must be one of {sorted(allowed)}. Found {draw}')
+    rounds.append(entry[ROUND])
+    draws.append(draw)
+  return rounds, draws

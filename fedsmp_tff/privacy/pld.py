@@ -12,6 +12,15 @@ With noise C sigma on the sum, in units of C sigma:
   (1 - q) N(0, 1) + q N(1 / sigma, 1), in both directions, which dominates (Zhu, Dong, Wang 2022,
   Theorem 11). Where more clients may be sampled than there are slots, the mixture of that pair with
   a replaced client (arXiv 2508.15089).
+* Random allocation, one client added or removed: a block of B rounds, in one of which the client
+  takes part, is dominated in both directions by N(0, I_B) against the uniform mixture of
+  N(e_i / sigma, I_B) over i, also if each round depends on the releases before it (Feldman and
+  Shenfeld, arXiv 2502.08202 and 2602.17284). Given earlier releases, the client moves round i, if
+  it takes part, by a vector of length up to C; with length C, its product with the noise has the
+  law N(0, 1) without the client, whatever its direction, so that all likelihood ratios have the
+  joint law of that pair; a shorter one is the same with more noise. The rounds of other clients are
+  independent of this one's, and so part of "given". The loss is PLD_accounting's, by the theorem's
+  author, which rounds it up.
 * Exactly r of n clients, one replaced. Couple the samples (Balle, Barthe, Gaboardi 2018): with
   probability 1 - q = 1 - r / n the sum is of clients that did not change; else the client in
   question, before or after the change, takes the place of one of them, which moves the sum by up to
@@ -30,6 +39,7 @@ import dp_accounting
 from dp_accounting import gaussian_mechanism
 from dp_accounting.pld import privacy_loss_distribution as pld
 import numpy as np
+import PLD_accounting as allocation_accounting
 
 from fedsmp_tff.privacy import divergences
 
@@ -47,6 +57,13 @@ _MAX_ORDER = 20  # Of dp-accounting's Chernoff bounds of the composed loss, over
 MAX_USEFUL_STEP = 10.0  # Larger steps, with hardly any noise, say less than `unsampled`.
 _TOLERANCE = 1e-15  # Of the closed form's epsilon.
 _MAX_CACHED = 16
+# Points of the grid of one round's loss in a block. It sets time, as its square, and accuracy:
+# every one of up to 2 log2(B) sums of a block rounds losses up by half a step on average.
+_BLOCK_POINTS, _BLOCK_STDDEVS = 6000, 15
+# With less noise, likelihood ratios are too large for floats. A block then counts as one round with
+# the client, whose round is known, which bounds it as in `unsampled`.
+_MIN_BLOCK_NOISE = 0.06
+_BLOCK_TAIL = 1e-12  # Probability that a block charges to delta for tails that are cut off.
 # Charge to delta per round for rounding in FFTs. Compared with long doubles, rounding reduced delta
 # by at most 0.95 times the charge in 2,600 random settings (rates from 1e-4 to 1, up to 10^6
 # rounds), most with nearly all probability at one loss, so that no frequency vanishes.
@@ -148,6 +165,51 @@ def fixed(noise_multiplier: float, population: int, clients_per_round: int, step
       sampling_prob=clients_per_round / population,
       neighboring_relation=_Relation.REPLACE_ONE if is_sampled else _Relation.ADD_OR_REMOVE_ONE,
   ))
+
+
+def allocation(noise_multiplier: float, rounds_per_block: int, step: float) -> Loss:
+  """Returns an upper bound of the loss of a block of an allocation, one client added or removed.
+
+  Args:
+    noise_multiplier: sigma, positive.
+    rounds_per_block: B; a client takes part in one of B rounds.
+    step: Step of the grid; see `grid_step`.
+  """
+  if noise_multiplier < _MIN_BLOCK_NOISE:
+    return poisson(noise_multiplier, 1, 1, 1, step)
+  losses = [
+      allocation_accounting.rediscretize_dist_by_bound(
+          dist=dist, tail_truncation=0.0, loss_discretization=step,
+          bound_type=allocation_accounting.BoundType.DOMINATES,
+      )
+      for dist in _block(noise_multiplier, rounds_per_block)
+  ]
+  return allocation_accounting.compose_full_pld(
+      remove_dist=losses[0], add_dist=losses[1],
+      bound_type=allocation_accounting.BoundType.DOMINATES,
+  )
+
+
+@functools.lru_cache(_MAX_CACHED)
+def _block(
+    noise_multiplier: float, rounds_per_block: int
+) -> list[allocation_accounting.DenseDiscreteDist]:
+  """Returns upper bounds of a block's loss, for a removed and for an added client."""
+  params = allocation_accounting.PrivacyParams(sigma=noise_multiplier, num_steps=rounds_per_block)
+  # PLD_accounting divides the step that it is given by about this number of sums.
+  num_sums = 2 * math.log2(rounds_per_block) + 1
+  config = allocation_accounting.AllocationSchemeConfig(
+      loss_discretization=num_sums * _BLOCK_STDDEVS / noise_multiplier / _BLOCK_POINTS,
+      tail_truncation=_BLOCK_TAIL,
+  )
+  return [
+      allocation_accounting.gaussian_allocation_directional_pld(
+          params=params, config=config, direction=direction
+      )
+      for direction in (
+          allocation_accounting.Direction.REMOVE, allocation_accounting.Direction.ADD
+      )
+  ]
 
 
 def _to_dense(loss: Loss) -> Loss:

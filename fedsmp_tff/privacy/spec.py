@@ -5,8 +5,13 @@ an option, and the accountant follows from it.
 
 >>> from fedsmp_tff.privacy import accountants
 >>> spec = PrivacySpec(6000, 100, 180, 1.4, 1.0, delta=6000**-1.1, num_slots=6000)
->>> {a.name: round(spec.epsilon(a), 3) for a in accountants.ACCOUNTANTS}
-{'poisson_pld': 0.63, 'fixed_pld': 3.743, 'poisson_rdp': 0.744, 'fixed_rdp': 5.352, 'paper': 1.008}
+>>> for a in accountants.ACCOUNTANTS: print(f'{a.name:14} {spec.epsilon(a):.3f}')
+poisson_pld    0.630
+fixed_pld      3.743
+poisson_rdp    0.744
+fixed_rdp      5.352
+allocation_pld 0.595
+paper          1.008
 """
 
 import dataclasses
@@ -21,6 +26,7 @@ from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import calibration
 from fedsmp_tff.privacy import discrete_gaussian
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 
 _SIGMA_RANGE = (1e-2, 1e4)
@@ -39,7 +45,7 @@ class PrivacySpec:
   ('poisson_pld', 150, 150)
 
   The unit of privacy is a client with all of its data. Adjacent populations differ by one client
-  added or removed with `POISSON` sampling, by one client replaced with `FIXED`. The
+  added or removed with `POISSON` and `ALLOCATION`, by one client replaced with `FIXED`. The
   guarantee protects who took part, how many clients were sampled, and what a client computed. This
   specification, the masks, every round's release, and so every model are public; the draws of
   `sampler()` must stay secret.
@@ -47,15 +53,17 @@ class PrivacySpec:
   Attributes:
     population: n, number of clients to sample from, in the larger of two adjacent populations.
     clients_per_round: r, number of sampled clients (`POISSON`: expected), and the divisor of sums.
+      With `ALLOCATION` n / B clients are expected, which is near r; r is the divisor all the same.
     rounds: T, the number of rounds.
     noise_multiplier: sigma; a released sum has noise stddev C sigma or more. 0: infinite epsilon.
     clipping_norm: C, the L2 norm to which a client's vector is clipped; None (no clipping) only
       without noise.
     delta: delta of the run, in (0, 1), at most 1/n; see `check_delta`.
-    sampling: `POISSON` (each client with probability r/n) or `FIXED` (exactly r of n).
+    sampling: `POISSON` (each client with probability r/n), `FIXED` (exactly r of n) or `ALLOCATION`
+      (each client in one secret round of each block of B rounds, where B is n/r, rounded).
     num_slots: Number of participants of a round, each with a noise share. None: with `POISSON` five
       standard deviations above r (150 for r = 100), with empty slots for dummy participants; with
-      `FIXED` r.
+      `ALLOCATION` some more (about 180), since overfull rounds cost more; with `FIXED` r.
     min_reports, noise: See `Mechanism`.
     allow_large_delta: Whether `delta` may be above 1/n, where a guarantee means little.
 
@@ -77,7 +85,7 @@ class PrivacySpec:
   allow_large_delta: bool = dataclasses.field(default=False, compare=False)
 
   def __post_init__(self):
-    check, kinds = errors.check_value, (sampling_lib.POISSON, sampling_lib.FIXED)
+    check, kinds = errors.check_value, sampling_lib.KINDS
     check(self.sampling in kinds, 'sampling', f'one of {kinds}', repr(self.sampling))
     errors.convert_integers(self, *_INTEGERS)
     for name in ('noise_multiplier', 'clipping_norm', 'delta'):
@@ -102,9 +110,9 @@ class PrivacySpec:
     """Returns the sampler for which epsilon is valid; `seed`: see `sampling.Sampler`."""
     if self.sampling == sampling_lib.FIXED:
       return sampling_lib.FixedSampler(self.population, self.clients_per_round, seed)
-    return sampling_lib.PoissonSampler(
-        self.population, self.clients_per_round, self.num_slots, seed
-    )
+    is_allocation = self.sampling == sampling_lib.ALLOCATION
+    kind = sampling_lib.AllocationSampler if is_allocation else sampling_lib.PoissonSampler
+    return kind(self.population, self.clients_per_round, self.num_slots, seed)
 
   def mechanism(self) -> mechanism_lib.Mechanism:
     """Returns the mechanism for which epsilon is valid."""
@@ -120,9 +128,9 @@ class PrivacySpec:
     return dataclasses.asdict(self) | noise
 
   @property
-  def round(self) -> accountants.Round:
+  def round(self) -> round_lib.Round:
     """Parameters of a round's guarantee."""
-    return accountants.Round(
+    return round_lib.Round(
         self.sampling, self.population, self.clients_per_round, self.num_slots,
         *discrete_gaussian.dominating_gaussian(self.mechanism()),
     )
@@ -153,8 +161,10 @@ class PrivacySpec:
       rounds: Number of rounds that were started; None: all.
 
     Raises:
-      ValueError: With integer noise, which no event covers.
+      ValueError: With integer noise or random allocation, which no event covers.
     """
+    if self.sampling == sampling_lib.ALLOCATION:
+      raise ValueError('No `DpEvent` covers random allocation. Use `epsilon`.')
     one, num = self.round, self.rounds if rounds is None else rounds
     if one.distance:
       raise ValueError(
@@ -181,6 +191,9 @@ class PrivacySpec:
       self, accountant: Optional[accountants.Accountant] = None, rounds: Optional[int] = None
   ) -> float:
     """Returns epsilon at `delta`; 0 before the first round, infinite without a proof.
+
+    With `ALLOCATION` it is a step function of the number of rounds: a block that has begun counts
+    whole.
 
     The number of rounds, or a budget, must be fixed in advance: epsilon does not cover a choice of
     this number based on earlier releases.
@@ -264,7 +277,7 @@ def _check_target(epsilon: float) -> None:
 
 @functools.lru_cache
 def _epsilon(
-    round_params: accountants.Round, rounds: int, accountant: accountants.Accountant, delta: float
+    round_params: round_lib.Round, rounds: int, accountant: accountants.Accountant, delta: float
 ) -> float:
   return accountant.epsilon([(round_params, rounds)], delta)
 

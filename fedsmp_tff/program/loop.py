@@ -79,8 +79,9 @@ def run(
 
   A round that is repeated with fresh noise gets a new draw of clients: two releases on one draw
   are not two independent rounds. Checkpoints have no sampler state, so that no copy of them
-  repeats a draw either. A seeded sampler, for simulation with seeded noise, repeats its draws, and
-  must have the same seed when the run resumes.
+  repeats a draw either. So a run that resumes begins a new block of an allocation, which `ledger`
+  charges; without `ledger` it can resume only between two blocks. A seeded sampler, for simulation
+  with seeded noise, repeats its draws, and must have the same seed when the run resumes.
 
   Args:
     process: The learning process.

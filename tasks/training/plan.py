@@ -3,6 +3,7 @@
 import math
 import textwrap
 
+import fedsmp_tff
 from fedsmp_tff.privacy import sampling
 from tasks import datasets
 from tasks.training import experiment as experiment_lib
@@ -133,6 +134,8 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
         f'Poisson sampling at rate {r}/{spec.population:,}; {spec.num_slots} slots, empty ones'
         ' filled by dummies'
     )
+  elif spec.sampling == sampling.ALLOCATION:
+    cohort = _allocation_text(spec, s.rounds)
   training = (
       f'{s.local_epochs} epoch{"s" * (s.local_epochs != 1)} of SGD, minibatch {s.batch_size},'
       f' momentum {s.momentum:g}, learning rate {s.learning_rate:g}'
@@ -171,6 +174,21 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
       ('evaluation', evaluation), ('randomness', randomness),
       ('simulated', 'clients and secure aggregation'),
   ]
+
+
+def _allocation_text(spec: fedsmp_tff.PrivacySpec, rounds: int) -> str:
+  """Returns how clients are sampled, and how many blocks count for epsilon."""
+  per_block = spec.round.rounds_per_block
+  blocks, rest = -(-rounds // per_block), rounds % per_block
+  text = (
+      f'random allocation: each client in one secret round of each block of {per_block:,}; mean'
+      f' {spec.population / per_block:.4g} clients per round; {spec.num_slots:,} slots, empty ones'
+      f' filled by dummies; {blocks:,} block{"s" * (blocks != 1)}'
+  )
+  if rest:
+    whole = ' or '.join(f'{t:,}' for t in (rounds - rest, rounds - rest + per_block) if t)
+    text += f'. The last has {rest:,} rounds and counts whole; --rounds={whole} has whole blocks only'
+  return text
 
 
 def _mechanism_text(experiment: experiment_lib.Experiment) -> str:

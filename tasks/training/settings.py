@@ -114,7 +114,9 @@ class RunSettings:
       **_RUN, at_least=0, at_most=_INT32_MAX, in_comparisons=False,
   )
   clients_per_round: int = _task_option(
-      'clients_per_round', 'Number of clients per round r; with --sampling=poisson, the mean',
+      'clients_per_round',
+      'Number of clients per round r; with --sampling=poisson, the mean; with allocation, about the'
+      ' mean',
       **_TRAINING, common=True, at_least=1,
   )
   seed: Optional[int] = _option(
@@ -141,9 +143,11 @@ class RunSettings:
       None,
       'Sampling of clients. poisson: each client independently with probability r/n; epsilon is for'
       ' adding or removing one client. fixed_size: exactly r clients, as in Algorithm 1; epsilon is'
-      ' for replacing one client, and needs at least twice the noise (default: poisson; without'
+      ' for replacing one client, and needs at least twice the noise. allocation: each client in one'
+      ' secret round of each block of n/r rounds; epsilon is for adding or removing one client, and'
+      ' needs less noise than poisson if --rounds is a few blocks (default: poisson; without'
       ' privacy, fixed_size).',
-      group=_PRIVACY['group'], values=[sampling_lib.POISSON, sampling_lib.FIXED],
+      group=_PRIVACY['group'], values=list(sampling_lib.KINDS),
       default_fn=lambda v: sampling_lib.POISSON if _PRIVATE.met(v) else sampling_lib.FIXED,
   )
   noise: str = _option(

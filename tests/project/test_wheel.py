@@ -79,7 +79,7 @@ def test_wheel_has_library_commands_and_data(wheel):
   assert '\nLicense-Expression: Apache-2.0\n' in metadata
   assert set(re.findall(r'^Provides-Extra: (.*)$', metadata, re.M)) == {'ray', 'tasks', 'tff'}
   required = re.findall(r'^Requires-Dist: ([^;\n]*)$', metadata, re.M)
-  assert required == ['dp-accounting>=0.6', 'numpy', 'scipy']
+  assert required == ['dp-accounting>=0.6', 'numpy', 'pld-accounting==2.0', 'scipy']
 
 
 def test_extras_and_overrides_match_the_lock():

@@ -8,6 +8,7 @@ import pytest
 
 from fedsmp_tff.mechanism import mechanism
 from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import gaussian_mechanism
 
@@ -71,7 +72,7 @@ class TestClosedForm:
     # All clients take part, so that T rounds are one of mu, and its epsilon is known exactly.
     mu, rounds, delta = 10**log_mu, round(10**log_rounds), 10**log_delta
     sigma = {'poisson': 1, 'fixed_size': 2}[sampling] * math.sqrt(rounds) / mu
-    rounds_of = [(accountants.Round(sampling, 9, 9, 9, sigma), rounds)]
+    rounds_of = [(round_lib.Round(sampling, 9, 9, 9, sigma), rounds)]
     exact = gaussian_mechanism.epsilon(mu, delta)
     for accountant in accountants.ACCOUNTANTS[:4]:
       if accountant.sampling == sampling:

@@ -81,6 +81,7 @@ class TestExecution:
         'fixed_pld': ('3.743', 'not for this sampling'),
         'poisson_rdp': ('0.7442', 'VALID'),
         'fixed_rdp': ('5.352', 'not for this sampling'),
+        'allocation_pld': ('0.595', 'not for this sampling'),
         'paper': ('1.008', 'VALID'),
         'theorem_1': ('1.94', 'no guarantee'),
     }
@@ -189,6 +190,23 @@ class TestLedger:
     status, out, _ = self._account(capsys, f'--ledger={third}')
     assert 'sigma = 1.4, discrete_gaussian noise, delta' in out
     assert status == 0 and 'their number, p, sigma, r, n' in out
+
+  def test_allocations_compose_with_poisson_sampling(self, tmp_path, capsys):
+    few = dict(sampling='allocation')  # Blocks of 60 rounds.
+    block, other, poisson, fixed = self._runs(
+        tmp_path, (2, few), (2, few), (2, {}), (2, dict(sampling='fixed_size'))
+    )
+    status, out, _ = self._account(capsys, block, other)
+    spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1, sampling='allocation')
+    # Two begun blocks, though their rounds would be one block and a part.
+    assert status == 0 and f'Quote epsilon = {spec.epsilon(rounds=61):.4g}, by allocation_pld' in out
+    assert spec.epsilon(rounds=61) > 1.2 * spec.epsilon(rounds=60)
+    status, out, _ = self._account(capsys, block, poisson)
+    match = re.search('Quote epsilon = (.*), by add_or_remove_pld', out)
+    assert status == 0 and float(match[1]) > spec.epsilon(rounds=3)
+    assert re.search(r'^epsilon = \S+ +VALID +add_or_remove_pld', out, re.MULTILINE)
+    status, _, err = self._account(capsys, block, fixed)
+    assert status == 2 and 'use different adjacency' in err
 
   def test_a_sweep_directory_counts_every_run_once(self, tmp_path, capsys):
     root = tmp_path / 'sweep'

@@ -15,6 +15,7 @@ from scipy import stats
 
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import pld
+from fedsmp_tff.privacy import round as round_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tests.support import gaussian_mechanism
 from tests.support import sum_test
@@ -65,9 +66,9 @@ class TestTightestSoundAccountant:
       [(_spec(num_slots=115).round, _T)],
       [(_spec(2.0, sampling='fixed_size').round, _T)],
       # Almost all take part: Renyi DP says less than losses on a grid.
-      [(accountants.Round('poisson', 50, 49, 49, 4.0), 10)],
-      [(accountants.Round('fixed_size', 50, 49, 49, 2.0), 10)],
-      [(accountants.Round('poisson', 100, 90, 92, 4.0, distance=1e-9), 10)],
+      [(round_lib.Round('poisson', 50, 49, 49, 4.0), 10)],
+      [(round_lib.Round('fixed_size', 50, 49, 49, 2.0), 10)],
+      [(round_lib.Round('poisson', 100, 90, 92, 4.0, distance=1e-9), 10)],
       [(_spec().round, 100), (_spec(2.0, r=50, num_slots=60).round, 50)],
   ])
   def test_epsilon_is_the_least_of_the_sound_accountants(self, rounds):
@@ -155,7 +156,7 @@ class TestUpperBound:
   def test_epsilon_is_not_below_the_closed_form(self, accountant, mu, rounds, delta):
     sensitivity = {'poisson': 1, 'fixed_size': 2}[accountant.sampling]
     sigma = sensitivity * math.sqrt(rounds) / mu
-    round_params = accountants.Round(accountant.sampling, 50, 50, 50, sigma)
+    round_params = round_lib.Round(accountant.sampling, 50, 50, 50, sigma)
     exact = gaussian_mechanism.epsilon(mu, delta)
     assert accountant.epsilon([(round_params, rounds)], delta) == pytest.approx(exact, rel=1e-9)
     # What the accountant takes the least of with this closed form, for other rates.
@@ -187,7 +188,7 @@ class TestUpperBound:
     delta = 10**log_ratio * math.sqrt(rounds) * r / n / sigma  # Some below delta(0), some above.
     num_slots = {'poisson': n, 'slots': r + 3, 'fixed_size': r}[kind]
     sampling = 'fixed_size' if kind == 'fixed_size' else 'poisson'
-    round_params = accountants.Round(sampling, n, r, num_slots, sigma)
+    round_params = round_lib.Round(sampling, n, r, num_slots, sigma)
     # The probability that a client takes part: slots go to a random subset of those sampled.
     k = np.arange(num_slots + 1)
     rate = r / n if kind != 'slots' else (
@@ -202,7 +203,7 @@ class TestUpperBound:
 
   def test_rounding_does_not_lower_tiny_epsilons(self):
     # Here delta(0) is 399 delta.
-    round_params = accountants.Round('poisson', 10**9, 10, 10**9, 1000.0)
+    round_params = round_lib.Round('poisson', 10**9, 10, 10**9, 1000.0)
     for rounds, delta in ((10**4, 1e-12), (10**4, 1e-11)):
       least = sum_test.epsilon(1000.0, 1e-8, rounds, delta)
       assert 1e-9 < least <= accountants.POISSON_PLD.epsilon([(round_params, rounds)], delta)
@@ -218,7 +219,7 @@ class TestUpperBound:
       self, sampling, n, r, num_slots, sigma, rounds, delta
   ):
     # A client that is replaced, or that displaces another from the slots, moves the sum by 2 C.
-    round_params = accountants.Round(sampling, n, r, num_slots, sigma)
+    round_params = round_lib.Round(sampling, n, r, num_slots, sigma)
     sensitivity = 1 if num_slots == n else 2
     mu = sensitivity * math.sqrt(rounds) / sigma
     exact = gaussian_mechanism.epsilon(mu, delta)
@@ -239,14 +240,14 @@ class TestUpperBound:
     for sampling, num_slots, most in (
         ('poisson', 10, 1), ('poisson', 9, 2), ('fixed_size', 9, 2), ('fixed_size', 10, 2)
     ):
-      round_params = accountants.Round(sampling, 10, min(9, num_slots), num_slots, 1.0)
+      round_params = round_lib.Round(sampling, 10, min(9, num_slots), num_slots, 1.0)
       assert round_params.unsampled_noise_multiplier == 1 / most
 
   @pytest.mark.parametrize('accountant', accountants.ACCOUNTANTS, ids=lambda a: a.name)
   def test_extreme_noise_has_an_epsilon(self, accountant):
     for sigma, low, high in ((1e-200, math.inf, math.inf), (0.01, 100, 1e12), (1e200, 0, 0.2)):
       slots = 100 if accountant.sampling == 'fixed_size' else 6000
-      round_params = accountants.Round(accountant.sampling, 6000, 100, slots, sigma)
+      round_params = round_lib.Round(accountant.sampling, 6000, 100, slots, sigma)
       assert low <= accountant.epsilon([(round_params, 10**7)], 1e-5) <= high
 
 
@@ -296,3 +297,82 @@ class TestRuns:
       )
     actual = accountants.FIXED_RDP.epsilon(releases, _DELTA)
     assert actual == pytest.approx(accountant.get_epsilon(_DELTA), rel=0.02)
+
+
+class TestAllocation:
+  """Blocks of random allocation. Four rounds a block, in which few sums round losses up."""
+
+  _BLOCK = round_lib.Round('allocation', 40, 10, 40, 2.0)
+
+  @pytest.mark.parametrize('sigma, per_block, blocks, n, most', [
+      pytest.param(1.4, 60, 3, 6000, 0.60, marks=pytest.mark.slow),  # Poisson sampling: 0.630.
+      pytest.param(1.42, 20, 2, 6000, 0.87, marks=pytest.mark.slow),  # 1.01.
+      (0.627, 11, 4, 1137, 7.2),  # 8 for four rounds fewer.
+  ])
+  def test_epsilon_is_below_that_of_poisson_sampling(self, sigma, per_block, blocks, n, most):
+    r = n // per_block
+    params, rounds = round_lib.Round('allocation', n, r, n, sigma), blocks * per_block
+    epsilon = accountants.ALLOCATION_PLD.epsilon([(params, rounds)], n**-1.1)
+    assert params.rounds_per_block == per_block and epsilon <= most
+    assert epsilon < accountants.POISSON_PLD.epsilon([(params, rounds - 4)], n**-1.1)
+
+  def test_a_begun_block_counts_whole(self):
+    epsilons = [
+        accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, num)], 1e-3) for num in range(10)
+    ]
+    assert epsilons[0] == 0 and len(set(epsilons[1:5])) == len(set(epsilons[5:9])) == 1
+    assert epsilons[0] < epsilons[1] < epsilons[5] < epsilons[9]
+    # Parts of blocks of two runs are two blocks, though their rounds would fill one.
+    parts = [(self._BLOCK, 2), (self._BLOCK, 2)]
+    assert accountants.ALLOCATION_PLD.epsilon(parts, 1e-3) == pytest.approx(epsilons[5], rel=1e-6)
+
+  def test_no_bound_of_another_sampling_is_used(self):
+    # In few rounds of a block, Poisson sampling would cost less than the block.
+    one = accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 1)], 1e-3)
+    assert accountants.POISSON_RDP.epsilon([(self._BLOCK, 1)], 1e-3) < one
+    for sound in (accountants.ALLOCATION_PLD, accountants.ADD_OR_REMOVE_PLD):
+      assert sound.is_sound(self._BLOCK)
+      assert sound.epsilon([(self._BLOCK, 1)], 1e-3) == one
+    assert not accountants.POISSON_PLD.is_sound(self._BLOCK)
+
+  def test_overfull_rounds_are_charged_to_delta(self):
+    # Rounds of a block have 10 clients on average; 30 or more with a probability of 2e-11.
+    few = self._BLOCK._replace(num_slots=23)
+    overflow = stats.binom.sf(23, 40, 1 / 4)
+    block, num = few.in_blocks(9)
+    assert num == 3 and block.num_slots == 40
+    assert block.distance == pytest.approx(4 * overflow, rel=1e-9) and overflow > 1e-6
+    epsilon = accountants.ALLOCATION_PLD.epsilon([(few, 9)], 1e-3)
+    left = 1e-3 - (1 + math.exp(epsilon)) * 3 * 4 * overflow
+    whole = accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 9)], left)
+    assert whole == pytest.approx(epsilon, rel=1e-6)
+    assert epsilon > 1.0001 * accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 9)], 1e-3)
+    none = self._BLOCK._replace(num_slots=10)  # Half of all rounds are overfull.
+    assert accountants.ALLOCATION_PLD.epsilon([(none, 1)], 1e-3) == math.inf
+
+  def test_the_distance_of_every_round_of_a_block_is_charged(self):
+    integers = self._BLOCK._replace(distance=1e-6)
+    assert integers.in_blocks(5)[0].distance == pytest.approx(4e-6)
+    epsilon = accountants.ALLOCATION_PLD.epsilon([(integers, 5)], 1e-3)
+    left = 1e-3 - (1 + math.exp(epsilon)) * 8e-6
+    whole = accountants.ALLOCATION_PLD.epsilon([(self._BLOCK, 5)], left)
+    assert whole == pytest.approx(epsilon, rel=1e-6)
+
+  def test_blocks_compose_with_poisson_rounds(self):
+    poisson = round_lib.Round('poisson', 40, 10, 40, 2.0)
+    rounds = [(self._BLOCK, 4), (poisson, 4)]
+    accountant = accountants.tightest_sound_accountant(rounds)
+    assert accountant is accountants.ADD_OR_REMOVE_PLD
+    both = accountant.epsilon(rounds, 1e-3)
+    ones = [accountant.epsilon([one], 1e-3) for one in rounds]
+    assert max(ones) < both <= sum(accountant.epsilon([one], 5e-4) for one in rounds)
+    assert ones[1] == pytest.approx(accountants.POISSON_PLD.epsilon([(poisson, 4)], 1e-3), rel=1e-3)
+    with pytest.raises(ValueError, match='use different adjacency'):
+      accountants.tightest_sound_accountant([
+          (self._BLOCK, 1), (_spec(sampling='fixed_size').round, 1)
+      ])
+    # If all take part in all rounds, both are one Gaussian mechanism.
+    everyone = [(round_lib.Round(kind, 9, 9, 9, 2.0), 2) for kind in ('allocation', 'poisson')]
+    assert accountant.epsilon(everyone, 1e-5) == pytest.approx(
+        gaussian_mechanism.epsilon(1.0, 1e-5), rel=1e-3
+    )

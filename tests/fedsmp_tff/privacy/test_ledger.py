@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from fedsmp_tff.mechanism import integer_noise
+from fedsmp_tff.privacy import accountants
+from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 
@@ -280,3 +282,99 @@ class TestExecution:
     with _ledger(written) as ledger:
       ledger.begin(4)
     assert written.read_bytes() == longer
+
+
+class TestAllocation:
+  """Draws and charges of random allocation: blocks of 3 rounds."""
+
+  _SPEC = spec_lib.PrivacySpec(12, 4, 9, 2.0, 1.0, 1e-2, sampling='allocation')
+
+  def _begin(self, path, rounds, seed=None, sampler=None):
+    """Opens the ledger, begins rounds, and returns their draws and the number that counts."""
+    with _ledger(path, seed, self._SPEC) as ledger:
+      draws = [ledger.begin(t) for t in rounds]
+      for draw in () if sampler is None else draws:
+        sampler.sample(draw)
+      assert ledger.rounds_charged() == ledger_lib.read(path).rounds_charged
+      return draws, ledger.rounds_charged()
+
+  def test_blocks_follow_each_other(self, tmp_path):
+    path = tmp_path / 'ledger.jsonl'
+    assert self._begin(path, range(7)) == ([*range(7)], 7)
+    assert ledger_lib.read(path).draws == [*range(7)]
+
+  def test_a_resumed_run_begins_a_new_block_that_counts(self, tmp_path):
+    path = tmp_path / 'ledger.jsonl'
+    for rounds, draws, charged in (
+        ([0, 1], [0, 1], 2),
+        ([1, 2, 3, 4], [3, 4, 5, 6], 7),  # The rest of block 0 is abandoned; round 1 is repeated.
+        ([], [], 7),  # A run that begins no round costs nothing.
+        ([5], [9], 10),
+        ([6, 7], [12, 13], 14),
+        ([8], [15], 16),
+    ):
+      # A sampler of this process knows each block of its draws, or it would refuse.
+      assert self._begin(path, rounds, sampler=self._SPEC.sampler()) == (draws, charged)
+    record = ledger_lib.read(path)
+    one = self._SPEC.epsilon(rounds=1)
+    assert one == self._SPEC.epsilon(rounds=3) < self._SPEC.epsilon(rounds=4)
+    # Six blocks have begun, in nine rounds of the run, one of which was repeated.
+    total = accountants.ALLOCATION_PLD.epsilon([record.charged], 1e-2)
+    assert total == self._SPEC.epsilon(rounds=18) > self._SPEC.epsilon(rounds=15)
+
+  def test_a_resumed_run_after_a_whole_block_loses_nothing(self, tmp_path):
+    path = tmp_path / 'ledger.jsonl'
+    assert self._begin(path, range(3)) == ([0, 1, 2], 3)
+    assert self._begin(path, range(3, 6)) == ([3, 4, 5], 6)
+
+  def test_copies_of_a_run_each_count_a_new_block_and_do_not_compose(self, tmp_path):
+    original, copied = tmp_path / 'a.jsonl', tmp_path / 'b.jsonl'
+    self._begin(original, [0, 1])
+    shutil.copy(original, copied)
+    for path in (original, copied):
+      assert self._begin(path, [2]) == ([3], 4)
+    records = [(path, ledger_lib.read(path)) for path in (original, copied)]
+    with pytest.raises(ledger_lib.LedgerError, match='copies of one ledger'):
+      ledger_lib.check_independent(records)
+
+  def test_a_budget_counts_whole_blocks(self, tmp_path):
+    path = tmp_path / 'ledger.jsonl'
+    budget = budget_lib.EpsilonBudget(self._SPEC.epsilon(rounds=6) * 1.001, self._SPEC)
+    with _ledger(path, spec=self._SPEC, budget=budget) as ledger:
+      assert [ledger.begin(t) for t in range(2)] == [0, 1]
+    with _ledger(path, spec=self._SPEC, budget=budget) as ledger:
+      assert [ledger.begin(t) for t in range(2, 5)] == [3, 4, 5]
+      with pytest.raises(budget_lib.BudgetSpentError):
+        ledger.begin(5)
+      assert ledger.rounds_charged() == 6
+    with _ledger(path, spec=self._SPEC, budget=budget) as ledger:
+      with pytest.raises(budget_lib.BudgetSpentError):
+        ledger.begin(5)
+
+  def test_a_seeded_run_repeats_its_draws(self, tmp_path):
+    path = tmp_path / 'ledger.jsonl'
+    assert self._begin(path, [0, 1], seed=1) == ([0, 1], 2)
+    assert self._begin(path, [1, 2, 3], seed=1) == ([1, 2, 3], 4)
+
+  @pytest.mark.parametrize('change', [
+      dict(rounds=12), dict(clients_per_round=6, num_slots=12, min_reports=12),
+      dict(sampling='poisson'),
+  ])
+  def test_a_resumed_run_has_the_same_rounds_and_blocks(self, tmp_path, change):
+    path = tmp_path / 'ledger.jsonl'
+    self._begin(path, [0, 1])
+    with pytest.raises(ledger_lib.LedgerError, match=r'another run \(other spec\)'):
+      _ledger(path, spec=dataclasses.replace(self._SPEC, **change))
+
+  @pytest.mark.parametrize('draws', [
+      [1], [0, 0], [0, 2], [0, 3, 2], [0, 1, 6], [0, None], [0, '1'], [-3]
+  ])
+  def test_draws_that_no_run_writes_are_refused(self, tmp_path, draws):
+    # Whoever edits a ledger can compute the chain; but no such count is taken by mistake.
+    path = tmp_path / 'ledger.jsonl'
+    with _ledger(path, spec=self._SPEC) as ledger:
+      for number, draw in enumerate(draws):
+        content = {'entry': number, 'round': number} | ({} if draw is None else {'draw': draw})
+        ledger._append(content)
+    with pytest.raises(ledger_lib.LedgerError, match='not a ledger of this version.*draw'):
+      ledger_lib.read(path)

@@ -5,11 +5,14 @@ import math
 from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_mechanism
 import numpy as np
+import PLD_accounting
 import pytest
 from scipy import stats
 
 from fedsmp_tff.privacy import accountants
 from fedsmp_tff.privacy import pld
+from fedsmp_tff.privacy import round as round_lib
+from tests.support import allocation_monte_carlo
 from tests.support import gaussian_mechanism
 from tests.support import sum_test
 
@@ -143,8 +146,8 @@ class TestMemory:
       ('fixed_size', 124_432, 96_817, 96_817, 6.0, 10**7),
   ])
   def test_the_composed_grid_is_bounded(self, sampling, n, r, num_slots, sigma, rounds):
-    accountant, step = _step(accountants.Round(sampling, n, r, num_slots, sigma), rounds)
-    one = accountant.loss(accountants.Round(sampling, n, r, num_slots, sigma), step)
+    accountant, step = _step(round_lib.Round(sampling, n, r, num_slots, sigma), rounds)
+    one = accountant.loss(round_lib.Round(sampling, n, r, num_slots, sigma), step)
     for pmf in [one._pmf_remove] + ([] if one._symmetric else [one._pmf_add]):
       probs = pmf.to_dense_pmf()._probs
       low, high = common.compute_self_convolve_bounds(probs, rounds, 1e-15)
@@ -153,7 +156,7 @@ class TestMemory:
   # The slots overflow so rarely that the loss of that case is no part of the variance.
   @pytest.mark.parametrize('n, r, num_slots', [(850_180_185, 2, 25), (10**9, 10, 45)])
   def test_a_rare_loss_is_on_the_grid(self, n, r, num_slots):
-    _, step = _step(accountants.Round('poisson', n, r, num_slots, 0.87), 1)
+    _, step = _step(round_lib.Round('poisson', n, r, num_slots, 0.87), 1)
     full, rate = pld.truncation(n, r, num_slots)
     replaced = privacy_loss_mechanism.GaussianPrivacyLoss(
         0.87 / 2, sampling_prob=rate,
@@ -192,3 +195,56 @@ class TestTinyRates:
     step = pld.grid_step([(sigma, 1 / n, rounds)])
     epsilon = pld.composed_epsilon_fn([(pld.poisson(sigma, n, 1, n, step), rounds)])(delta)
     assert sum_test.epsilon(sigma, 1 / n, rounds, delta) <= epsilon < 1e-6
+
+
+# sigma, B, blocks, delta. The slow ones have the settings of the tasks.
+_ALLOCATIONS = [
+    (1.0, 2, 1, 1e-3), (2.0, 3, 4, 1e-3), (0.5, 8, 1, 1e-2), (5.0, 4, 8, 1e-2),
+    *(pytest.param(*numbers, marks=pytest.mark.slow) for numbers in (
+        (1.4, 60, 3, 6000**-1.1), (1.42, 20, 2, 6000**-1.1), (0.627, 11, 4, 1137**-1.1),
+        (0.8, 16, 2, 1e-3), (3.0, 10, 5, 1e-3), (1.0, 100, 1, 1e-4), (0.6, 30, 1, 1e-4),
+        (1.0, 5, 1, 1e-2),
+    )),
+]
+
+
+class TestAllocation:
+
+  @pytest.mark.parametrize('sigma, per_block, blocks, delta', _ALLOCATIONS)
+  def test_epsilon_is_between_monte_carlo_and_the_lower_bound(
+      self, sigma, per_block, blocks, delta
+  ):
+    block = round_lib.Round('allocation', per_block, 1, per_block, sigma)
+    assert block.rounds_per_block == per_block
+    upper = accountants.ALLOCATION_PLD.epsilon([(block, blocks * per_block)], delta)
+    lower = PLD_accounting.gaussian_allocation_epsilon_configurable(
+        params=PLD_accounting.PrivacyParams(
+            sigma=sigma, num_steps=per_block, num_epochs=blocks, delta=delta
+        ),
+        config=PLD_accounting.AllocationSchemeConfig(loss_discretization=0.1),
+        bound_type=PLD_accounting.BoundType.IS_DOMINATED,
+    )
+    # In 12 settings with 3 comparisons, chance exceeds 5 standard errors with probability 1e-5.
+    removed, added = allocation_monte_carlo.deltas(upper, sigma, per_block, blocks)
+    assert max(removed.delta - 5 * removed.error, added.delta - 5 * added.error) <= delta
+    least = allocation_monte_carlo.deltas(lower, sigma, per_block, blocks)
+    assert max(estimate.delta + 5 * estimate.error for estimate in least) >= delta
+    assert lower <= upper <= 1.05 * lower + 0.07  # Half of the gap is the coarse lower bound's.
+    # A bound that errs by a tenth is found.
+    short = allocation_monte_carlo.deltas(0.9 * lower, sigma, per_block, blocks)
+    if delta >= 1e-3:
+      assert max(estimate.delta - 5 * estimate.error for estimate in short) > delta
+
+  def test_one_round_in_a_block_is_a_gaussian(self):
+    block = round_lib.Round('allocation', 9, 9, 9, 2.0)
+    assert accountants.ALLOCATION_PLD.epsilon([(block, 4)], 1e-5) == pytest.approx(
+        gaussian_mechanism.epsilon(1.0, 1e-5), rel=1e-3
+    )
+
+  @pytest.mark.parametrize('sigma', [0.01, 0.059, 0.061])
+  def test_with_little_noise_a_block_counts_as_one_round(self, sigma):
+    block = round_lib.Round('allocation', 20, 10, 20, sigma)
+    epsilon = accountants.ALLOCATION_PLD.epsilon([(block, 4)], 1e-5)
+    most = pld.unsampled([(sigma, 2)])(1e-5)
+    # One of two rounds: at least the loss of one Gaussian a block, less log 2 each.
+    assert most - 2 * math.log(2) - 1 <= epsilon <= most

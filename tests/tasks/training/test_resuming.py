@@ -11,6 +11,7 @@ import pytest
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from fedsmp_tff.program import checkpoints
+from tasks import account
 from tasks import errors
 from tasks.cli import signals
 from tasks.training import run_directory
@@ -116,6 +117,39 @@ class TestResuming:
       assert f'privacy epsilon = {epsilon}, ' in printed and f' {charged} rounds: VALID lost' in printed
     assert (out / 'config.json').read_bytes() == before
     assert 'sampling' not in json.loads(before)['seeds']
+
+  def test_a_resumed_allocation_counts_a_new_block_in_each_copy(
+      self, data_dir, tmp_path, monkeypatch, capsys
+  ):
+    # Four rounds a block. The run stops after round 2, and its directory is copied.
+    out, flags = tmp_path / 'a', ('--sampling=allocation', '--rounds=6', '--eval_examples=1')
+    _stop_after(monkeypatch, 2)
+    assert commands.main(commands.tiny(data_dir, out, *flags)) == 143
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert 'each client in one secret round of each block of 4; mean 3 clients per round;' in printed
+    assert 'The last has 2 rounds and counts whole; --rounds=4 or 8 has whole blocks only' in printed
+    assert ledger_lib.read(out / 'privacy_ledger.jsonl').draws == [0, 1]
+    shutil.copytree(out, tmp_path / 'b')
+    for path in (out, tmp_path / 'b'):
+      assert commands.main(commands.tiny(data_dir, path, *flags)) == 0
+      record = ledger_lib.read(path / 'privacy_ledger.jsonl')
+      assert record.draws == [0, 1, 4, 5, 6, 7] and record.rounds == [*range(6)]
+      summary = json.loads((path / 'summary.json').read_text())
+      assert summary['rounds_charged'] == record.rounds_charged == 8
+      assert summary['epsilon'] == record.spec.epsilon(rounds=8) == record.spec.epsilon(rounds=5)
+      rows = commands.rows(path / 'metrics.csv')
+      assert [row['rounds_charged'] for row in rows] == ['0', '1', '2', '5', '6', '7', '8']
+      assert len({row['epsilon'] for row in rows}) == 3  # None, one block, two.
+      assert '2 lost rounds count towards epsilon' in capsys.readouterr().out
+    assert account.main(['account', str(out), str(tmp_path / 'b')]) == 1
+    assert 'are copies of one ledger' in capsys.readouterr().err
+    assert account.main(['account', str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert '8 rounds, 2 blocks begun, allocation sampling' in printed
+    assert f'Quote epsilon = {summary["epsilon"]:.4g}, by allocation_pld' in printed
+    # Neither more rounds nor other blocks.
+    for changed in ('--rounds=7', '--clients_per_round=4', '--sampling=poisson'):
+      assert commands.main(commands.tiny(data_dir, out, *flags, changed)) == 2
 
   def test_sigma_is_kept_unless_epsilon_is_missed(
       self, data_dir, tmp_path, monkeypatch, capsys
