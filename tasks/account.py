@@ -71,8 +71,8 @@ class Options:
   )
   num_slots: Optional[int] = _option(
       None,
-      'Maximum number of clients in a round with --sampling=poisson or allocation. The whole plan of'
-      ' tasks.run has it (default: no limit).',
+      'Maximum number of clients in a round with --sampling=poisson or allocation, which tasks.run'
+      ' --dry_run prints as slots (default: no limit).',
   )
   accountant: list[str] = options_lib.option(
       [], 'Module with an ACCOUNTANT of your own, as in docs/extending.md, to compare with.',
@@ -180,7 +180,7 @@ def _account_for_numbers(options: Options) -> None:
   print(
       '\nAll assume: a client is one unit of privacy; n is public; recipients of the model do not'
       ' know\nwho takes part; all participants report and add fresh noise; noise and sums are in\n'
-      'real arithmetic. For integer noise see the plan of tasks.run.'
+      'real arithmetic. For integer noise see what tasks.run --dry_run prints.'
   )
 
 

@@ -112,7 +112,7 @@ def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
         'SIMULATION',
         f'--seed={s.seed} makes the noise reproducible, so ANYONE WHO KNOWS THE SEED CAN REMOVE IT',
     ))
-  if s.warm_start != settings_lib.NONE and experiment.data.public_owners is None:
+  if s.public_examples is not None and experiment.data.public_owners is None:
     rows.append(('CONDITION', 'epsilon holds if no client has an example of the public set'))
   excludes = 'tuning, other runs on these clients, the exact number of reports'
   if experiment.data.test_outside_guarantee:

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
 from tasks.training import finished
 from tasks.training import reporters
@@ -118,6 +119,19 @@ def test_only_listed_artifacts_are_outside_or_secret():
   tables = [_table('artifact'), *(_table(f'column of `{f}.csv`') for f in ('metrics', 'timings'))]
   marks = {name: mark for table in tables for name, mark in table.items()}
   assert {name: mark for name, mark in marks.items() if mark != 'inside'} == _OUTSIDE_OR_SECRET
+
+
+def test_the_documented_repair_makes_a_ledger_whole(tmp_path):
+  (snippet,) = re.findall(r'```python\n(.*?)```', _PAGE, re.DOTALL)
+  path = tmp_path / 'privacy_ledger.jsonl'
+  spec = spec_lib.PrivacySpec(6000, 100, 180, 1.4, 1.0, 6000**-1.1)
+  with ledger_lib.Ledger(path, spec, 'run', data='people', initial_weights='random') as ledger:
+    ledger.begin(0)
+  backup = ledger_lib.read(path)
+  exec(snippet, {'path': path, 'missing_rounds': [1, 1, 2]})
+  repaired = ledger_lib.read(path)
+  assert repaired.rounds == [0, 1, 1, 2]
+  assert (repaired.spec, repaired.data, repaired.id) == (spec, 'people', backup.id)
 
 
 def test_epsilons_of_colluding_slots_are_exact():

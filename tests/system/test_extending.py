@@ -55,7 +55,7 @@ def test_a_system_trains_and_is_reported(folder, data_dir, capsys):
   assert re.findall(r'^# (\w+)\.py$', _PAGE, re.M) == ['block', 'central_limit', 'rotating']
   small = [
       '--task=tests.support.tiny_task', f'--data_dir={data_dir}', '--batch_size=5',
-      '--noise_multiplier=0.1', '--output_dir=runs/block', '--rounds=1',
+      '--noise_multiplier=0.1', '--output_dir=runs/block', '--rounds=1', '--verbose',
   ]
   assert run.main(['run', *_command('block'), *small]) == 0
   printed = capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_a_task_trains_resumes_and_is_reported(folder, capsys):
   arguments = [
       'run', *_command('two_moons'), '--rounds=8', '--noise_multiplier=0', '--seed=1',
       '--server_learning_rate=3', '--output_dir=runs/moons',
-      f'--release_manager={__name__}:manager',
+      f'--release_manager={__name__}:manager', '--verbose',
   ]
   assert run.main(arguments) == 0
   printed = capsys.readouterr().out
@@ -120,7 +120,7 @@ def test_rows_with_a_user_column_train(folder, capsys):
     said = capsys.readouterr().err
     assert 'rows.csv, line 10, can\'t be read (' in said and what in said and 'one of small' in said
   path.write_text('\n'.join(lines))
-  assert run.main([*arguments, '--output_dir=runs/rows']) == 0
+  assert run.main([*arguments, '--output_dir=runs/rows', '--verbose']) == 0
   printed = capsys.readouterr().out
   # A client is a person: all 90 but those who are set aside.
   aside = sum(map(int, re.findall(r'from (\d+) people set aside whole', printed)))

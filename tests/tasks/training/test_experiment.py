@@ -159,13 +159,14 @@ class TestComputation:
       weights = tff.learning.models.ModelWeights(*made.model.initial_weights)
       assert made.show(weights) == shown
 
-  @pytest.mark.parametrize('warm_start, known, depends', [
-      ('public', False, True), ('public', True, False), ('none', False, False),
+  @pytest.mark.parametrize('flags, known, depends', [
+      (['--warm_start=public'], False, True), (['--warm_start=public'], True, False),
+      (['--warm_start=none'], False, False),
+      # The public set chooses the masks alone.
+      (['--warm_start=none', '--algorithm=fedsmp_topk'], False, True),
   ])
-  def test_every_plan_says_what_the_guarantee_depends_on(
-      self, warm_start, known, depends, built
-  ):
-    made = built(f'--warm_start={warm_start}', public_owners=_owners('cid') if known else None)
+  def test_every_plan_says_what_the_guarantee_depends_on(self, flags, known, depends, built):
+    made = built(*flags, public_owners=_owners('cid') if known else None)
     for verbose in (False, True):
       text = plan.text(made, 0, verbose)
       assert ('epsilon holds if no client has an example of the public set' in text) == depends
