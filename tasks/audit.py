@@ -1,13 +1,15 @@
-"""`python -m tasks.audit`: a lower bound on epsilon, from a canary sent through the aggregator.
+"""`python -m tasks.audit`: a lower bound on epsilon, of one release or, with --run, of a whole run.
 
-A canary is a client whose update is most visible in the release of a round. It knows the round's
-coordinates and the d/k scale, so that after the clip it lies along its direction with norm C. The
-score is of the update that the server releases.
+A canary is a client whose update is most visible in the release of a round. In the audit of one
+release it goes through the aggregator many times. It knows the round's coordinates and the d/k
+scale, so that after the clip it lies along its direction with norm C. The score is of the update
+that the server releases. For the audit of a run see `run_audit`.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import sys
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tqdm
@@ -15,8 +17,10 @@ import tqdm
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import auditing
 from fedsmp_tff.privacy import spec as spec_lib
+from tasks import errors
 from tasks.cli import command
 from tasks.cli import options as options_lib
+from tasks.training import settings as settings_lib
 
 # Small, for speed; the guarantee does not depend on k and d.
 _PARTICIPANTS, _VALUES, _DIM = 4, 8, 16
@@ -25,13 +29,32 @@ _POPULATION = 6000
 # Norm of a canary before the scale and the clip, in units of C: clipped at any scale.
 _LENGTH = 1e3
 _RELEASES_AT_ONCE = 1000
+_RUN = ('--run', '-run', '--run=true')
+# Flags of tasks.run on its files.
+_WITHOUT_FILES = ('output_dir', 'overwrite', 'release_manager')
 
 _option = options_lib.option
 
 
 @dataclasses.dataclass(frozen=True)
+class CommonOptions:
+  """The options of both audits."""
+
+  run: bool = _option(
+      False, 'Audit a whole run, which all flags of tasks.run describe (default: one release).'
+  )
+  canaries: int = _option(
+      300, 'Number of clients that are canaries.', at_least=1,
+      requires=options_lib.Condition('--run', lambda values: values['run']),
+  )
+  confidence: float = _option(
+      0.95, 'Confidence level of the lower bound.', at_least=0.5, at_most=0.9999
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class Options:
-  """The options of this command."""
+  """The options of the audit of one release."""
 
   noise_multiplier: float = _option(1.4, 'sigma.', at_least=0)
   delta: float = _option(
@@ -45,17 +68,22 @@ class Options:
       values=['randk', 'released'],
   )
   releases: int = _option(400_000, 'Number of releases with the canary and without.', at_least=100)
-  confidence: float = _option(
-      0.95, 'Confidence level of the lower bound.', at_least=0.5, at_most=0.9999
-  )
   seed: Optional[int] = _option(
       None, 'Seed of coordinates and noise (default: fresh randomness).',
       at_least=0, at_most=2**63 - 1,
   )
 
 
-def _main(options: Options) -> int:
+def _main(common: CommonOptions, *others: Any) -> int:
   """Returns the exit status: 1 if the reported epsilon is refuted."""
+  if common.run:
+    from tasks import run_audit  # It imports TensorFlow, as below.
+
+    return run_audit.run(*others, common.canaries, common.confidence)
+  return _audit_release(common, *others)
+
+
+def _audit_release(common: CommonOptions, options: Options) -> int:
   # If all clients are sampled, the guarantee is the guarantee of the sum itself.
   spec = spec_lib.PrivacySpec(
       population=_PARTICIPANTS, clients_per_round=_PARTICIPANTS, rounds=1,
@@ -69,7 +97,7 @@ def _main(options: Options) -> int:
   with runtime.local_context():
     where, present, absent = _scores(spec, options)
   claim = spec.epsilon()
-  audit = auditing.epsilon_of_one_release(present, absent, spec.delta, options.confidence)
+  audit = auditing.epsilon_of_one_release(present, absent, spec.delta, common.confidence)
   refuted = audit.epsilon > claim
   percentage = f' ({100 * audit.epsilon / claim:.0f} % of it)' if claim else ''
   print(
@@ -77,7 +105,7 @@ def _main(options: Options) -> int:
       f'  reported  epsilon = {claim:.4g} at delta = {spec.delta:.3g}, sigma ='
       f' {spec.noise_multiplier:g}, {spec.noise.name} noise; {options.sparsifier} coordinates\n'
       f'  audited   epsilon > {audit.epsilon:.4g}{percentage}, confidence'
-      f' {options.confidence:g}: canary {where}; {audit.method}\n'
+      f' {common.confidence:g}: canary {where}; {audit.method}\n'
       f'  {"REPORTED EPSILON REFUTED" if refuted else "not refuted"}',
       flush=True,
   )
@@ -158,16 +186,35 @@ def _scores(spec: spec_lib.PrivacySpec, options: Options) -> tuple[str, np.ndarr
   return where, scores(True), scores(False)
 
 
+def _parse(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
+  """Parses the flags of one of the two audits; see `command.parse`."""
+  if not any(argument in _RUN for argument in arguments):
+    return command.parse(arguments, *tables, program=program)
+  settings, runtime_flags, common = settings_lib.parse(arguments, CommonOptions, program=program)
+  for name in _WITHOUT_FILES:
+    if getattr(runtime_flags, name):
+      raise errors.InputError(f'--{name} has no effect with --run, which writes no file. Remove it.')
+  return [common, settings, runtime_flags]
+
+
 main = command.Command(
     'tasks.audit',
     (
         'usage: python -m tasks.audit [flags]',
+        '       python -m tasks.audit --run --task=TASK [--canaries=M] [flags of tasks.run]',
         '',
-        'Prints a lower confidence bound on epsilon, from a canary sent through the aggregator,',
-        'next to the reported epsilon. Exit status 1 if the bound exceeds the reported epsilon.',
+        'Prints a lower confidence bound on epsilon next to the reported epsilon: of one release,',
+        'from a canary that is sent through the aggregator many times, or with --run of a whole run',
+        'in which some clients are canaries. Exit status 1 if the report is refuted. For example:',
+        '  python -m tasks.audit --noise=discrete_gaussian',
+        '  python -m tasks.audit --run --task=fashion_mnist --epsilon=8',
+        '',
+        'With --run the audit trains twice as long as the run that it describes, on the data of the',
+        'clients, and writes no file. No epsilon covers what it prints: do not publish that.',
     ),
     _main,
-    (Options,),
+    (CommonOptions, Options),
+    parse=_parse,
 ).main
 
 
