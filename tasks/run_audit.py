@@ -86,6 +86,11 @@ class CanaryExperiment(experiment_lib.Experiment):
     fields = {f.name: getattr(training, f.name) for f in dataclasses.fields(training)}
     return CanaryTraining(**fields, length=length)
 
+  @property
+  def guarantee_status(self) -> str:
+    """Simulated: the result of an audit is an exact function of clients' data."""
+    return 'simulated'
+
   def without_noise(self) -> 'CanaryExperiment':
     """Returns the run whose releases are what clients add; its state is that of this run."""
     mechanism = dataclasses.replace(

@@ -69,19 +69,19 @@ class TestCommand:
     if fault == 'noise':  # Halved.
       share = mechanism.Mechanism.share_stddev.fget
       monkeypatch.setattr(mechanism.Mechanism, 'share_stddev', property(lambda m: share(m) / 2))
-    elif fault == 'clip':  # Forgotten from the fourth round on.
+    elif fault == 'clip':  # Forgotten from the second round on: a canary has the largest value.
       report, clip = round_lib.FedSmpRound.report, round_lib._clip
 
-      def forgetful(self, update, state, seed):
+      def forget(self, update, state, seed):
         def clip_at_first(kept, norm):
           values, *others = clip(kept, norm)
-          return tf.where(state.round_num < 3, values, kept / norm), *others
+          return tf.where(state.round_num < 1, values, kept / norm), *others
 
         monkeypatch.setattr(round_lib, '_clip', clip_at_first)
         return report(self, update, state, seed)
 
-      monkeypatch.setattr(round_lib.FedSmpRound, 'report', forgetful)
-      flags.append('--noise_multiplier=1.4')
+      monkeypatch.setattr(round_lib.FedSmpRound, 'report', forget)
+      flags += ['--noise_multiplier=3', '--rounds=12']
     elif fault == 'seed':  # Used in two rounds.
       round_seed = randomness.round_seed
       monkeypatch.setattr(
