@@ -7,10 +7,13 @@ that the server releases. For the audit of a run see `run_audit`.
 """
 
 from collections.abc import Sequence
+import contextlib
 import dataclasses
+import functools
 import sys
 from typing import Any, Optional
 
+from absl import flags
 import numpy as np
 import tqdm
 
@@ -29,11 +32,11 @@ _POPULATION = 6000
 # Norm of a canary before the scale and the clip, in units of C: clipped at any scale.
 _LENGTH = 1e3
 _RELEASES_AT_ONCE = 1000
-_RUN = ('--run', '-run', '--run=true')
 # Flags of tasks.run on its files.
 _WITHOUT_FILES = ('output_dir', 'overwrite', 'release_manager')
 
 _option = options_lib.option
+_release_option = functools.partial(_option, group='Flags of the audit of one release, without --run')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,19 +59,19 @@ class CommonOptions:
 class Options:
   """The options of the audit of one release."""
 
-  noise_multiplier: float = _option(1.4, 'sigma.', at_least=0)
-  delta: float = _option(
+  noise_multiplier: float = _release_option(1.4, 'sigma.', at_least=0)
+  delta: float = _release_option(
       spec_lib.default_delta(_POPULATION), f'delta (default: n^-1.1 for n = {_POPULATION}).'
   )
-  noise: str = _option(
+  noise: str = _release_option(
       mechanism_lib.Gaussian.name, 'Kind of noise.', values=list(mechanism_lib.NOISES)
   )
-  sparsifier: str = _option(
+  sparsifier: str = _release_option(
       'randk', 'Choice of coordinates. randk: random; released: by past releases.',
       values=['randk', 'released'],
   )
-  releases: int = _option(400_000, 'Number of releases with the canary and without.', at_least=100)
-  seed: Optional[int] = _option(
+  releases: int = _release_option(400_000, 'Number of releases with the canary and without.', at_least=100)
+  seed: Optional[int] = _release_option(
       None, 'Seed of coordinates and noise (default: fresh randomness).',
       at_least=0, at_most=2**63 - 1,
   )
@@ -188,7 +191,11 @@ def _scores(spec: spec_lib.PrivacySpec, options: Options) -> tuple[str, np.ndarr
 
 def _parse(arguments: Sequence[str], *tables: type, program: str) -> list[Any]:
   """Parses the flags of one of the two audits; see `command.parse`."""
-  if not any(argument in _RUN for argument in arguments):
+  chosen = options_lib.new_flags(CommonOptions)
+  # Who parses all flags reports the errors.
+  with contextlib.suppress(flags.Error, ValueError):
+    chosen(['', *arguments], known_only=True)
+  if not chosen['run'].value:
     return command.parse(arguments, *tables, program=program)
   settings, runtime_flags, common = settings_lib.parse(arguments, CommonOptions, program=program)
   for name in _WITHOUT_FILES:

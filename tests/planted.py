@@ -234,7 +234,7 @@ FAULTS = (
           f'{_LIB}/privacy/test_auditing.py -k each_fault'),
     Fault(_AUDITING, 'least / (2 * noise_stddev**2)', 'least / noise_stddev**2',
           f'{_LIB}/privacy/test_auditing.py -k SharedNoise'),
-    Fault(_AUDITING, 'math.comb(rounds, 2) * p_value) if', 'p_value) if',
+    Fault(_AUDITING, 'math.comb(rounds, 2) * p_value)) if', 'p_value)) if',
           f'{_LIB}/privacy/test_auditing.py -k SharedNoise'),
     Fault(_AUDITING, 'stats.binom(n, rate**2)', 'stats.binom(n, rate)',
           f'{_LIB}/privacy/test_auditing.py -k SharedClients'),
