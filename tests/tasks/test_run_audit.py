@@ -106,7 +106,7 @@ class TestCommand:
   ])
   def test_bad_flags_get_one_sentence_and_status_2(self, flags, sentence, data_dir, capsys):
     err = commands.refused(
-        capsys, audit, '--run', f'--data_dir={data_dir}', _FLAGS[0], *flags
+        capsys, audit, '--run', f'--data_dir={data_dir}', _FLAGS[0], _RANDK[0], *flags
     )
     assert re.search(sentence, err), err
 
@@ -118,7 +118,7 @@ class TestRecord:
 
   @pytest.mark.parametrize('flags', [
       pytest.param(('--algorithm=fedsmp_topk', '--public_examples=8', '--trainable=head',
-                    '--warm_start=public', '--server_learning_rate=3',
+                    '--warm_start=public', '--p=0.9', '--server_learning_rate=3',
                     '--server_learning_rate_schedule=linear_decay'), id='head'),
       pytest.param(('--algorithm=dp_fedavg', '--batch_size=5', '--clip_quantile=0.5', '--seed=2'),
                    id='adaptive_clip'),
