@@ -85,7 +85,7 @@ class TestCommand:
     elif fault == 'seed':  # Used in two rounds.
       round_seed = randomness.round_seed
       monkeypatch.setattr(
-          randomness, 'round_seed', lambda seed, num: round_seed(seed, tf.where(num == 4, 2, num))
+          randomness, 'round_seed', lambda seed, num: round_seed(seed, tf.where(tf.equal(num, 4), 2, num))
       )
     else:  # All clients in every round.
       monkeypatch.setattr(
