@@ -50,6 +50,8 @@ _RUN_SEARCH = 'tasks/experiments/run_search.py'
 _SPEC = 'fedsmp_tff/privacy/spec.py'
 _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _BUDGET = 'fedsmp_tff/privacy/budget.py'
+_AUDITING = 'fedsmp_tff/privacy/auditing.py'
+_RUN_AUDIT = 'tasks/run_audit.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _FIELDS = 'fedsmp_tff/privacy/ledger_fields.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
@@ -222,8 +224,30 @@ FAULTS = (
           'rounding = _ratio(_ROUNDING_VARIANCE)'),
     Fault(_INTEGERS, 'float(tail / total) + ties * 2.0**-64',
           'float(tail / total) + ties * 2.0**-128'),
-    Fault('fedsmp_tff/privacy/auditing.py', 'tail = (1 - confidence) / 2', 'tail = 1 - confidence',
+    Fault(_AUDITING, 'tail = (1 - confidence) / 2', 'tail = 1 - confidence',
           f'{_LIB}/privacy/test_auditing.py -k clopper'),
+    # The audit of a run: its own errors, and what it would no longer find.
+    Fault(_AUDITING, 'rate = stats.beta.ppf(1 - confidence,', 'rate = stats.beta.ppf(confidence,',
+          f'{_LIB}/privacy/test_auditing.py -k Coins'),
+    Fault(_AUDITING, 'np.count_nonzero((scores > 0.5) == coins)',
+          'np.count_nonzero((scores > 0.5) >= coins)', f'{_LIB}/privacy/test_auditing.py -k Coins'),
+    Fault(_AUDITING, 'sigma = 1 / (2 * stats.norm.ppf(rate))', 'sigma = 1 / stats.norm.ppf(rate)',
+          f'{_LIB}/privacy/test_auditing.py -k Coins'),
+    Fault(_AUDITING, 'record.scores, record.coins, spec, 1 - (1 - 2 * _CHECK) * tail',
+          'record.scores, record.coins, spec, confidence',
+          f'{_LIB}/privacy/test_auditing.py -k each_fault'),
+    Fault(_AUDITING, 'least / (2 * noise_stddev**2)', 'least / noise_stddev**2',
+          f'{_LIB}/privacy/test_auditing.py -k SharedNoise'),
+    Fault(_AUDITING, 'math.comb(rounds, 2) * p_value)) if', 'p_value)) if',
+          f'{_LIB}/privacy/test_auditing.py -k SharedNoise'),
+    Fault(_AUDITING, 'stats.binom(n, rate**2)', 'stats.binom(n, rate)',
+          f'{_LIB}/privacy/test_auditing.py -k SharedClients'),
+    Fault(_AUDITING, '(1 + math.comb(rounds, 2)) * p_value', 'p_value',
+          f'{_LIB}/privacy/test_auditing.py -k SharedClients'),
+    Fault(_RUN_AUDIT, 'zip(drawn[coins].tolist(), places[coins].tolist())',
+          'zip(drawn.tolist(), places.tolist())', 'tests/tasks/test_run_audit.py -k adaptive_clip'),
+    Fault(_RUN_AUDIT, 'sums, cohort = released - known,', 'sums, cohort = released,',
+          'tests/tasks/test_run_audit.py -k adaptive_clip'),
     Fault('fedsmp_tff/privacy/budget.py',
           'counted = [*self._before, (self.spec.round, rounds)]',
           'counted = [(self.spec.round, rounds)]'),

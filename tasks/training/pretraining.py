@@ -111,11 +111,12 @@ def train(
 
 
 def initialize(
-    experiment: experiment_lib.Experiment, out: run_directory.RunDirectory, began: bool
+    experiment: experiment_lib.Experiment, out: Optional[run_directory.RunDirectory], began: bool
 ) -> experiment_lib.Experiment:
   """Returns the run with the initial weights and the frozen body that its flags ask for.
 
-  A run that `began` has its weights in a checkpoint, and its body in its directory.
+  A run that `began` has its weights in a checkpoint, and its body in its directory `out`; None is
+  for a run that writes nothing.
   """
   settings, model = experiment.settings, experiment.task_model
   has_body = settings.trainable == settings_lib.HEAD
@@ -126,9 +127,10 @@ def initialize(
   weights, body = pretrain(experiment)
   if body is None:
     return experiment.with_initial_weights(weights)
-  out.write_weights(
-      tff.learning.models.ModelWeights(body.weights, (body.matrix, body.mean)), run_directory.BODY
-  )
+  if out is not None:
+    out.write_weights(
+        tff.learning.models.ModelWeights(body.weights, (body.matrix, body.mean)), run_directory.BODY
+    )
   return experiment.with_initial_weights(weights).with_body(body)
 
 

@@ -50,7 +50,7 @@ def _help_flags(capsys, command):
 def test_documented_flags_exist(capsys):
   of_run = _help_flags(capsys, 'run')
   # The flag of docs/own_task.py, and flags of every run.
-  more = {'run': {'two_moons_people'}, 'sweep': of_run}
+  more = {'run': {'two_moons_people'}, 'sweep': of_run, 'audit': of_run}
   text = '\n'.join(path.read_text(encoding='utf-8') for path in _DOCUMENTS)
   lines = re.findall(r'tasks\.([a-z]+) ([^`\n]*--[^`\n]*)', text)
   commands = {command for command, _ in lines}

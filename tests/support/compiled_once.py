@@ -81,7 +81,7 @@ def _key_of(experiment):
     del settings['rounds']
   arrays = (experiment.model.initial_weights, experiment.examples.public or ())
   return (
-      repr(sorted(settings.items())), experiment.seeds.process,
+      type(experiment), repr(sorted(settings.items())), experiment.seeds.process,
       experiment.aggregator.mechanism,
       *(array.numpy().tobytes() for array in tf.nest.flatten(_tensors(arrays))),
   )
