@@ -8,11 +8,12 @@ from scipy import optimize
 
 MAX_ROUNDS = 10**6
 _SMALL_EPSILON, _LARGE_EPSILON = 1e-9, 1e6  # For 0 and infinity, which have no logarithm.
-_FIRST_WIDTH, _TOLERANCE = 0.25, 1e-8  # In log sigma.
+_FIRST_WIDTH = 0.25  # In log sigma.
 
 
 def find_sigma(
-    epsilon_fn: Callable[[float], float], epsilon: float, start: float, low: float, high: float
+    epsilon_fn: Callable[[float], float], epsilon: float, start: float, low: float, high: float,
+    tolerance: float = 1e-8,
 ) -> float:
   """Returns the noise multiplier in [low, high] whose epsilon is nearest to a target.
 
@@ -24,6 +25,7 @@ def find_sigma(
     start: Noise multiplier in the range, from which the search begins.
     low: Smallest noise multiplier.
     high: Largest noise multiplier.
+    tolerance: Relative error of the noise multiplier.
   """
   excess = _excess(epsilon_fn, epsilon)
   lowest, highest = math.log(low), math.log(high)
@@ -37,7 +39,7 @@ def find_sigma(
     return low
   if excess(above) > 0:
     return high
-  return math.exp(optimize.brentq(excess, below, above, xtol=_TOLERANCE))
+  return math.exp(optimize.brentq(excess, below, above, xtol=tolerance))
 
 
 def max_rounds(epsilon_fn: Callable[[int], float], epsilon: float) -> int:

@@ -83,7 +83,7 @@ class TestPrivacySpec:
         population=1137, clients_per_round=100, rounds=40, clipping_norm=1.0, delta=1137**-1.1
     )
     spec = spec_lib.PrivacySpec.for_epsilon(8.0, sampling='allocation', **fields)
-    assert 7.999 < spec.epsilon() <= 8
+    assert 7.99 < spec.epsilon() <= 8
     # By Poisson sampling, 40 rounds need more noise than the 44 that are charged here.
     poisson = spec_lib.PrivacySpec.for_epsilon(8.0, **fields)
     assert spec.noise_multiplier < 0.97 * poisson.noise_multiplier
