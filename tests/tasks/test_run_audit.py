@@ -128,7 +128,7 @@ class TestRecord:
   ])
   def test_scores_are_coins_with_the_noise_that_is_reported(self, flags, data_dir):
     """In every kind of run: the sums of other clients, steps and scales are all removed."""
-    settings, _ = settings_lib.parse([*_FLAGS, *flags, '--noise_multiplier=0.2', '--clip=0.1'])
+    settings, _ = settings_lib.parse([*_FLAGS, *flags, '--noise_multiplier=0.2', '--clip=0.01'])
     with runtime.local_context():
       experiment = run_audit.build(settings, str(data_dir), 6)
       record = run_audit.record(pretraining.initialize(experiment, None, False), 6)
