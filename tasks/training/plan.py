@@ -76,9 +76,13 @@ def _rounds_text(experiment: experiment_lib.Experiment) -> str:
   if not s.rounds:
     return '0 rounds: evaluates the initial weights'
   rounds = f'{s.rounds} round{"s" * (s.rounds != 1)}'
-  if experiment.spec.sampling == sampling.POISSON:
-    return f'{rounds} of {s.clients_per_round:,} clients on average'
-  return f'{rounds} of exactly {s.clients_per_round:,} clients'
+  spec = experiment.spec
+  if spec.sampling == sampling.FIXED:
+    return f'{rounds} of exactly {s.clients_per_round:,} clients'
+  mean = s.clients_per_round
+  if spec.sampling == sampling.ALLOCATION:
+    mean = spec.population / spec.round.rounds_per_block
+  return f'{rounds} of {mean:,.4g} clients on average'
 
 
 def _model_text(experiment: experiment_lib.Experiment) -> str:
@@ -105,6 +109,8 @@ def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
   if not experiment.private:
     return [('privacy', 'none: no clipping, no noise, NO PRIVACY beyond the secure sum')]
   rows = [('privacy', spent_text(experiment, s.rounds + lost))]
+  if experiment.spec.sampling == sampling.ALLOCATION:
+    rows.append(('sampling', _allocation_text(experiment.spec, s.rounds)))
   if lost:
     rows.append(('lost', lost_text(experiment, lost)))
   if s.seed is not None:
@@ -135,7 +141,7 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
         ' filled by dummies'
     )
   elif spec.sampling == sampling.ALLOCATION:
-    cohort = _allocation_text(spec, s.rounds)
+    cohort = f'random allocation; {spec.num_slots:,} slots, empty ones filled by dummies'
   training = (
       f'{s.local_epochs} epoch{"s" * (s.local_epochs != 1)} of SGD, minibatch {s.batch_size},'
       f' momentum {s.momentum:g}, learning rate {s.learning_rate:g}'
@@ -181,9 +187,8 @@ def _allocation_text(spec: fedsmp_tff.PrivacySpec, rounds: int) -> str:
   per_block = spec.round.rounds_per_block
   blocks, rest = -(-rounds // per_block), rounds % per_block
   text = (
-      f'random allocation: each client in one secret round of each block of {per_block:,}; mean'
-      f' {spec.population / per_block:.4g} clients per round; {spec.num_slots:,} slots, empty ones'
-      f' filled by dummies; {blocks:,} block{"s" * (blocks != 1)}'
+      f'random allocation: each client in one secret round of each block of {per_block:,}; {blocks:,}'
+      f' block{"s" * (blocks != 1)}'
   )
   if rest:
     whole = ' or '.join(f'{t:,}' for t in (rounds - rest, rounds - rest + per_block) if t)

@@ -126,7 +126,8 @@ class TestResuming:
     _stop_after(monkeypatch, 2)
     assert commands.main(commands.tiny(data_dir, out, *flags)) == 143
     printed = ' '.join(capsys.readouterr().out.split())
-    assert 'each client in one secret round of each block of 4; mean 3 clients per round;' in printed
+    assert '6 rounds of 3 clients on average' in printed
+    assert 'each client in one secret round of each block of 4; 2 blocks.' in printed
     assert 'The last has 2 rounds and counts whole; --rounds=4 or 8 has whole blocks only' in printed
     assert ledger_lib.read(out / 'privacy_ledger.jsonl').draws == [0, 1]
     shutil.copytree(out, tmp_path / 'b')
