@@ -242,6 +242,8 @@ FAULTS = (
           f'{_LIB}/privacy/test_auditing.py -k SharedNoise'),
     Fault(_AUDITING, 'stats.binom(n, rate**2)', 'stats.binom(n, rate)',
           f'{_LIB}/privacy/test_auditing.py -k SharedClients'),
+    Fault(_AUDITING, '  if overlaps[blocks[:, np.newaxis] == blocks].any():', '  if False:',
+          f'{_LIB}/privacy/test_auditing.py -k SharedClients'),
     Fault(_AUDITING, '(1 + math.comb(rounds, 2)) * p_value', 'p_value',
           f'{_LIB}/privacy/test_auditing.py -k SharedClients'),
     Fault(_RUN_AUDIT, 'zip(drawn[coins].tolist(), places[coins].tolist())',

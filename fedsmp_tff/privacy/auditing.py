@@ -216,9 +216,16 @@ def shared_clients_p_value(cohorts: np.ndarray, spec: spec_lib.PrivacySpec) -> f
   rounds, n = cohorts.shape
   r, rate = spec.clients_per_round, spec.round.sampling_rate
   overlaps = np.triu(cohorts.astype(np.float32) @ cohorts.T.astype(np.float32), 1)
+  if spec.sampling == sampling_lib.ALLOCATION:
+    blocks = np.arange(rounds) // spec.round.rounds_per_block
+    # Two rounds of a block share no client, so that no block has more than n.
+    if overlaps[blocks[:, np.newaxis] == blocks].any():
+      return 0.0
+    rate, larger = 1 / spec.round.rounds_per_block, 1.0
+  else:
+    larger = stats.binom(n * rounds, rate).sf(np.count_nonzero(cohorts) - 1)
   # Of two rounds' r clients, or of each client's coins in two rounds.
   is_fixed = spec.sampling == sampling_lib.FIXED
   overlap = stats.hypergeom(n, r, r) if is_fixed else stats.binom(n, rate**2)
-  larger = stats.binom(n * rounds, rate).sf(np.count_nonzero(cohorts) - 1)
   p_value = min(larger, overlap.sf(overlaps.max() - 1))
   return float(min(1.0, (1 + math.comb(rounds, 2)) * p_value))

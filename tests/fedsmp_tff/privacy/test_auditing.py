@@ -133,7 +133,7 @@ class TestSharedNoise:
 
 class TestSharedClients:
 
-  @pytest.mark.parametrize('sampling', ['poisson', 'fixed_size'])
+  @pytest.mark.parametrize('sampling', ['poisson', 'fixed_size', 'allocation'])
   def test_p_value_of_the_sampler_is_seldom_small(self, sampling):
     spec = spec_lib.PrivacySpec(60, 15, 8, 1.4, 1.0, delta=1e-3, sampling=sampling)
     p_values = np.array([
@@ -142,7 +142,7 @@ class TestSharedClients:
     assert np.count_nonzero(p_values < 0.1) <= 20 + 4 * 4.2
     assert np.count_nonzero(p_values < 0.9) > 10
 
-  @pytest.mark.parametrize('sampling', ['poisson', 'fixed_size'])
+  @pytest.mark.parametrize('sampling', ['poisson', 'fixed_size', 'allocation'])
   @pytest.mark.parametrize('fault', ['repeated', 'larger'])
   def test_cohorts_that_repeat_or_are_too_large_are_found(self, sampling, fault):
     spec = spec_lib.PrivacySpec(600, 60, 20, 1.4, 1.0, delta=1e-3, sampling=sampling)
