@@ -1,4 +1,4 @@
-"""`python -m tasks.audit`: a lower bound on epsilon, of one release or, with --run, of a whole run.
+"""`python -m tasks.audit`: a lower bound on epsilon of a release or, with --run, a test of a run.
 
 A canary is a client whose update is most visible in the release of a round. In the audit of one
 release it goes through the aggregator many times. It knows the round's coordinates and the d/k

@@ -27,6 +27,7 @@ _ORDERS = (*_TENTHS, *range(11, 64), 80, 96, 128, 192, 256, 384, 512, 1024)
 _PAPER_ORDERS = (*_TENTHS, *range(12, 64))  # The orders of Opacus 0.x, which the paper used.
 _MAX_USEFUL_STEPS_TO_DELTA = 100
 _MIN_NOISE = 1e-3  # Less has no proof here.
+_MAX_ROUNDS_PER_BLOCK = 10**6  # More take minutes, and then more memory than there is.
 
 _ADD_OR_REMOVE = 'add-or-remove-one adjacency, sensitivity C'
 _REPLACE = 'replace-one adjacency, sensitivity 2C'
@@ -89,7 +90,10 @@ class Accountant(abc.ABC):
     ]
     if not rounds:
       return 0.0
-    if any(params.noise_multiplier < _MIN_NOISE for params, _ in rounds):
+    if any(
+        params.noise_multiplier < _MIN_NOISE or params.rounds_per_block > _MAX_ROUNDS_PER_BLOCK
+        for params, _ in rounds
+    ):
       return math.inf
     return self._at_distance([(params.with_bounded_noise(), num) for params, num in rounds], delta)
 

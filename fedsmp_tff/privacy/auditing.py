@@ -52,10 +52,10 @@ def epsilon_of_one_release(
       suggest its presence.
     absent: Scores of releases without it, as many per release.
     delta: delta of the guarantee, in [0, 1).
-    confidence: Probability that epsilon is at least the bound.
+    confidence: Probability that Gaussian noise is at most what the bound on sigma says.
 
   Returns:
-    The bound, at least 0, and the attack.
+    Epsilon at the bound on sigma, at least 0, and the attack.
   """
   present, absent = (s.reshape(len(s), -1) for s in (present, absent))
   pilot, held = zip(*(np.split(s, [int(_PILOT * len(s))]) for s in (present, absent)))
@@ -101,7 +101,7 @@ class RunAudit(NamedTuple):
   """The result of an audit of a run.
 
   Attributes:
-    epsilon: The lower bound on the run's epsilon at delta.
+    epsilon: The accountant's epsilon of the run with the most noise that the coins allow.
     right: Number of coins that the auditor guessed right.
     shared_noise: p-value of the two rounds whose noise is most alike.
     shared_clients: p-value of the sizes and overlaps of the cohorts.
@@ -118,7 +118,7 @@ class RunAudit(NamedTuple):
 def audit_run(
     record: RunRecord, spec: spec_lib.PrivacySpec, noise_stddev: float, confidence: float = 0.95
 ) -> RunAudit:
-  """Bounds epsilon of one run from coins that its releases betray, and checks noise and sampling.
+  """Bounds the noise of one run by coins that its releases betray, and checks noise and sampling.
 
   A right run is refuted with a probability of at most 1 - confidence: nine tenths of that for the
   bound, a twentieth for each of the two checks.
@@ -136,7 +136,7 @@ def audit_run(
   shared_noise = shared_noise_p_value(record.values, noise_stddev)
   shared_clients = shared_clients_p_value(record.cohorts, spec)
   found = (
-      (epsilon > spec.epsilon(), 'the bound exceeds the reported epsilon'),
+      (epsilon > spec.epsilon(), 'the coins allow less noise than reported'),
       (shared_noise < _CHECK * tail, 'two rounds have less noise between them than reported'),
       (shared_clients < _CHECK * tail, 'cohorts are larger or more alike than reported'),
   )
@@ -147,7 +147,7 @@ def audit_run(
 def epsilon_of_coins(
     scores: np.ndarray, coins: np.ndarray, spec: spec_lib.PrivacySpec, confidence: float
 ) -> tuple[float, int]:
-  """Bounds epsilon of a run by guessing each coin from its score.
+  """Bounds the noise of a run by guessing each coin from its score; returns epsilon at the bound.
 
   A canary adds C to the sum at a coordinate that no other canary of its round has. With Gaussian
   noise a score is thus N(coin, sigma^2), independent of the others, and the guess `score > 1/2` is
@@ -155,6 +155,11 @@ def epsilon_of_coins(
   coin, only lowers that. So the number of right guesses is binomial: its Clopper-Pearson bound
   gives the largest sigma that explains them, and the accountant gives epsilon of a run with that
   sigma and the sampling and rounds of `spec`.
+
+  So this tests a report: one whose epsilon is below the bound has less noise than it says. It is no
+  lower bound on epsilon by itself. The accountant rounds up, and counts the whole of a block of an
+  allocation; and noise that is not Gaussian, of the same number of right guesses, may have a
+  smaller epsilon.
 
   Coins of all rounds together make one run enough (Steinke, Nasr, Jagielski 2023). Their bound, and
   the one for f-DP (Mahloujifar, Melis, Chaudhuri 2024), allow for guesses that depend on each other
@@ -174,10 +179,10 @@ def epsilon_of_coins(
     scores: See `RunRecord`.
     coins: See `RunRecord`.
     spec: Sampling, rounds and delta of the run.
-    confidence: Probability that epsilon is at least the bound.
+    confidence: Probability that Gaussian noise is at most what the bound on sigma says.
 
   Returns:
-    The bound, at least 0, and the number of right guesses.
+    Epsilon at the bound on sigma, at least 0, and the number of right guesses.
   """
   right = int(np.count_nonzero((scores > 0.5) == coins))
   rate = stats.beta.ppf(1 - confidence, right, len(coins) - right + 1) if right else 0.0

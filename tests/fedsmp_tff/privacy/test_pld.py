@@ -235,6 +235,10 @@ class TestAllocation:
     if delta >= 1e-3:
       assert max(estimate.delta - 5 * estimate.error for estimate in short) > delta
 
+  def test_a_block_that_is_too_long_to_compute_has_no_proof(self):
+    block = round_lib.Round('allocation', 10**14, 1, 10**14, 100.0)
+    assert accountants.ALLOCATION_PLD.epsilon([(block, 10)], 1e-15) == math.inf
+
   def test_one_round_in_a_block_is_a_gaussian(self):
     block = round_lib.Round('allocation', 9, 9, 9, 2.0)
     assert accountants.ALLOCATION_PLD.epsilon([(block, 4)], 1e-5) == pytest.approx(
