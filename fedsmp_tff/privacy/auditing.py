@@ -226,7 +226,7 @@ def shared_clients_p_value(cohorts: np.ndarray, spec: spec_lib.PrivacySpec) -> f
     # Two rounds of a block share no client, so that no block has more than n.
     if overlaps[blocks[:, np.newaxis] == blocks].any():
       return 0.0
-    rate, larger = 1 / spec.round.rounds_per_block, 1.0
+    larger = 1.0
   else:
     larger = stats.binom(n * rounds, rate).sf(np.count_nonzero(cohorts) - 1)
   # Of two rounds' r clients, or of each client's coins in two rounds.

@@ -30,6 +30,9 @@ class Round(NamedTuple):
 
   @property
   def sampling_rate(self) -> float:
+    """Probability that a client takes part in a round, if there are slots for all."""
+    if self.sampling == sampling_lib.ALLOCATION:
+      return 1 / self.rounds_per_block
     return self.clients_per_round / self.population
 
   @property
@@ -61,9 +64,9 @@ class Round(NamedTuple):
     """Returns the round with slots for all clients; truncation becomes part of the distance."""
     if self.sampling == sampling_lib.FIXED or self.num_slots == self.population:
       return self
-    is_block = self.sampling == sampling_lib.ALLOCATION
-    rate = 1 / self.rounds_per_block if is_block else self.sampling_rate
-    overflow = divergences.probability_of_more(self.num_slots, self.population, rate)
+    overflow = divergences.probability_of_more(
+        self.num_slots, self.population, self.sampling_rate
+    )
     return self._replace(num_slots=self.population, distance=self.distance + overflow)
 
   def in_blocks(self, num: int) -> tuple['Round', int]:

@@ -125,7 +125,8 @@ class PoissonSampler(Sampler):
     Args:
       population: n.
       clients_per_round: r, the expected number of clients, from 1 to n.
-      num_slots: Number of slots, from r to n; None: five standard deviations above r, at most n.
+      num_slots: Number of slots, from r to n; None: five standard deviations above r, at most n,
+        or more of an allocation.
       seed: See `Sampler`.
 
     Raises:
@@ -172,36 +173,19 @@ class AllocationSampler(PoissonSampler):
   >>> sorted(block[block >= 0].tolist()) == [*range(12)]
   True
 
-  Attributes:
-    rounds_per_block: B.
+  By default there are so many slots that a round has more clients with a probability of at most
+  1e-13.
   """
 
-  def __init__(
-      self,
-      population: int,
-      clients_per_round: int,
-      num_slots: Optional[int] = None,
-      seed: Optional[int] = None,
-  ):
-    """Initializes the sampler.
+  _last, _block, _cohorts = -1, -1, None
 
-    Args:
-      population: n.
-      clients_per_round: r, from 1 to n.
-      num_slots: Number of slots, from r to n; None: so many that a round has more clients with a
-        probability of at most 1e-13.
-      seed: See `Sampler`.
-
-    Raises:
-      ValueError: If a number is out of range.
-    """
-    super().__init__(population, clients_per_round, num_slots, seed)
-    self.rounds_per_block = rounds_per_block(population, clients_per_round)
-    self._last, self._block, self._cohorts = -1, -1, None
+  @property
+  def rounds_per_block(self) -> int:
+    """B."""
+    return rounds_per_block(self.population, self.clients_per_round)
 
   def _default_slots(self) -> int:
-    rate = 1 / rounds_per_block(self.population, self.clients_per_round)
-    slots = int(stats.binom.isf(_OVERFLOW, self.population, rate))
+    slots = int(stats.binom.isf(_OVERFLOW, self.population, 1 / self.rounds_per_block))
     return min(self.population, max(self.clients_per_round, slots))
 
   def sample(self, draw: int) -> np.ndarray:
