@@ -287,9 +287,8 @@ FAULTS = (
     Fault(_PRIVACY_ROUND, 'self.rounds_per_block, self.without_truncation()',
           'self.rounds_per_block, self._replace(num_slots=self.population)',
           f'{_CHARGES} -k overfull'),
-    Fault(_PRIVACY_ROUND, 'rate = 1 / self.rounds_per_block if is_block',
-          'rate = 0.5 / self.rounds_per_block if is_block',
-          f'{_CHARGES} -k overfull'),
+    Fault(_PRIVACY_ROUND, 'return 1 / self.rounds_per_block',
+          'return 0.5 / self.rounds_per_block', f'{_CHARGES} -k overfull'),
     # Epsilon of another sampling, or of more rounds per block.
     Fault(_ACCOUNTANTS, 'rdp: Optional[type[_Rdp]] = None', 'rdp: Optional[type[_Rdp]] = _PoissonRdp',
           f'{_CHARGES} -k another_sampling'),
