@@ -42,7 +42,7 @@ def run(
   if (result := finished.text(settings, runtime_flags)) is not None:
     print(result)
     return 0
-  _prepare_tensorflow(seeded=settings.seed is not None)
+  prepare_tensorflow(seeded=settings.seed is not None)
   from fedsmp_tff.program import loop
   from tasks.training import evaluation
   from tasks.training import plan
@@ -98,7 +98,8 @@ def run(
   return 0
 
 
-def _prepare_tensorflow(seeded: bool) -> None:
+def prepare_tensorflow(seeded: bool) -> None:
+  """Says that TensorFlow starts, and has it repeat seeded runs exactly."""
   if 'tensorflow' not in sys.modules:  # The import takes 10 s if its files are not in memory.
     print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
   if seeded:

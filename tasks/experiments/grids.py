@@ -121,7 +121,7 @@ def read(grid: str) -> list[list[Cell]]:
       common = flags
     elif flags:
       title = text.partition(' #')[2].strip()
-      for chosen in itertools.product(*map(_choices, (*common, *flags))):
+      for chosen in itertools.product(*map(choices, (*common, *flags))):
         cell = Cell.of((_absolute(flag, path.parent) for flag in chosen), title)
         if cell.name not in seen:
           seen[cell.name] = cell
@@ -163,7 +163,7 @@ def _absolute(flag: str, directory: pathlib.Path) -> str:
   return f'{name}={experiment_files.locate(value, experiment_files.FLAGS, directory).resolve()}'
 
 
-def _choices(flag: str) -> list[str]:
+def choices(flag: str) -> list[str]:
   """Returns a flag with every choice of its braces."""
   parts = re.split(r'\{([^{}]*)\}', flag)  # Every second part was in braces.
   return [

@@ -69,12 +69,17 @@ def gone(path: str) -> list[str]:
 
 
 def is_without_rounds(run_dir: str) -> bool:
-  """Returns whether a run needs no ledger: no round has begun, or the run has no rounds."""
+  """Returns whether a run needs no ledger: no round has begun, or the run has no rounds.
+
+  A run of `tasks.tune` has no configuration until the choice is made.
+  """
   path = pathlib.Path(run_dir)
+  left = (path / name for name in _LEFT_BY_ROUNDS)
+  begun = any(file.exists() for file in left) or any(path.glob(_ROUND_CHECKPOINTS))
+  if not begun and not (path / run_directory.CONFIG).exists():
+    return any(path.glob('privacy_ledger.*.jsonl'))
   try:
     config = run_directory.read_config(path)
   except (OSError, ValueError):
     return False
-  left = (path / name for name in _LEFT_BY_ROUNDS)
-  begun = any(file.exists() for file in left) or any(path.glob(_ROUND_CHECKPOINTS))
   return not config['rounds'] or not begun

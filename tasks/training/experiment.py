@@ -118,15 +118,7 @@ class Experiment:
     num_classes = getattr(task_model, 'num_classes', None)
     checks.check_data(settings.task, data, task_model.input_spec, num_classes, task.padding)
     _check_public(settings, data)
-    sparsifier = settings.method.sparsifier(settings, data)
-    shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]
-    num_kept = sparsifier.num_kept(sum(map(math.prod, shapes)))
-    spec = _privacy_spec(settings, len(data.clients), num_kept, sigma)
-    aggregator = fedsmp_tff.FedSmpFactory(
-        sparsifier, _mechanism(settings, spec),
-        extrapolate=settings.server_optimizer == settings_lib.FEDEXP,
-    )
-    steps = aggregator.round(shapes)  # Raises if the encoding would round the noise to zero.
+    aggregator, steps, spec = _rounds(settings, model, data, sigma)
     return cls(settings, seeds, data, data, task_model, model, aggregator, steps, spec)
 
   def with_initial_weights(self, weights: _Weights) -> 'Experiment':
@@ -136,11 +128,16 @@ class Experiment:
   def with_body(self, body: split_lib.FrozenBody) -> 'Experiment':
     """Returns the run on the features of a frozen body."""
     examples = features.of_data(self.data, body, self.task_model.input_spec[0])
-    sparsifier = self.settings.method.sparsifier(self.settings, examples)
-    aggregator = fedsmp_tff.FedSmpFactory(
-        sparsifier, self.aggregator.mechanism, extrapolate=self.aggregator.extrapolate
+    return dataclasses.replace(self, examples=examples, body=body).with_settings(self.settings)
+
+  def with_settings(self, settings: settings_lib.RunSettings) -> 'Experiment':
+    """Returns the run with other settings of its rounds, on the same data, weights and sigma."""
+    aggregator, steps, spec = _rounds(
+        settings, self.model, self.examples, self.spec.noise_multiplier
     )
-    return dataclasses.replace(self, examples=examples, aggregator=aggregator, body=body)
+    return dataclasses.replace(
+        self, settings=settings, aggregator=aggregator, round=steps, spec=spec
+    )
 
   def process(self) -> tff.learning.templates.LearningProcess:
     """Builds the learning process."""
@@ -258,6 +255,29 @@ def with_weights(model: _Model, weights: _Weights) -> _Model:
   )
 
 
+def _rounds(
+    settings: settings_lib.RunSettings, model: _Model, data: task_lib.TaskData,
+    sigma: float | None,
+) -> tuple[fedsmp_tff.FedSmpFactory, round_lib.FedSmpRound, spec_lib.PrivacySpec]:
+  """Returns the masked private sum, its steps for the model, and the sampling and the noise.
+
+  Raises:
+    ArgumentError, ValueError: If no noise reaches --epsilon, or the encoding would round the noise
+      to zero.
+  """
+  sparsifier = settings.method.sparsifier(settings, data)
+  shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]
+  num_kept = sparsifier.num_kept(sum(map(math.prod, shapes)))
+  spec = _privacy_spec(settings, len(data.clients), num_kept, sigma)
+  quantile = settings.clip_quantile
+  adaptive = None if quantile is None else fedsmp_tff.AdaptiveClipping(quantile)
+  aggregator = fedsmp_tff.FedSmpFactory(
+      sparsifier, dataclasses.replace(spec.mechanism(), adaptive_clipping=adaptive),
+      extrapolate=settings.server_optimizer == settings_lib.FEDEXP,
+  )
+  return aggregator, aggregator.round(shapes), spec
+
+
 def _trained_model(settings: settings_lib.RunSettings, model: _Model) -> _Model:
   """Returns the part of the task's model that rounds train."""
   if settings.trainable != settings_lib.HEAD:
@@ -310,15 +330,6 @@ def _privacy_spec(
       sampling=s.sampling,
       noise=mechanism_lib.make_noise(s.noise, num_values),
   )
-
-
-def _mechanism(
-    settings: settings_lib.RunSettings, spec: spec_lib.PrivacySpec
-) -> fedsmp_tff.Mechanism:
-  """Returns the clip and the noise of a run."""
-  quantile = settings.clip_quantile
-  adaptive = None if quantile is None else fedsmp_tff.AdaptiveClipping(quantile)
-  return dataclasses.replace(spec.mechanism(), adaptive_clipping=adaptive)
 
 
 def _decay(settings: settings_lib.RunSettings, round_num: tf.Tensor) -> tf.Tensor:

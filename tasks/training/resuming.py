@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
+import pathlib
 import secrets
 import sys
 from typing import Any, Optional
@@ -50,12 +51,15 @@ def build(
 ) -> experiment_lib.Experiment:
   """Returns the run of the settings, with the seeds and the sigma that it began with, if it did.
 
+  A run that `tasks.tune` chose has those of the choice.
+
   Raises:
     InputError: If a setting does not fit the data, or the run began with other data, or with a
       sigma that does not reach --epsilon.
   """
-  seeds = experiment_lib.make_seeds(settings.seed, out.config)
-  privacy = (out.config or {}).get('privacy') or {}
+  began = out.config or out.tuning()
+  seeds = experiment_lib.make_seeds(settings.seed, began)
+  privacy = (began or {}).get('privacy') or {}
   experiment = experiment_lib.Experiment.build(
       settings, seeds, data_dir, privacy.get('noise_multiplier')
   )
@@ -212,17 +216,25 @@ def ledger(
   path = out.path / run_directory.LEDGER
   if has_begun and not path.exists():
     raise ledger_lib.LedgerError(f'{path} is missing, but the run has begun. {ledger_lib.REMEDY}.')
+  with open_ledger(path, experiment, out.config['run_id'], budget) as opened:
+    if budget is not None:
+      ledger_lib.check_independent(run_directory.ledgers(out.path))
+    yield opened
+
+
+def open_ledger(
+    path: pathlib.Path, experiment: experiment_lib.Experiment, run_id: str,
+    budget: Optional[budget_lib.EpsilonBudget] = None,
+) -> ledger_lib.Ledger:
+  """Returns the ledger of a file, with all facts of a run; for errors see `ledger`."""
   initial_weights = 'random'
   if experiment.settings.warm_start != settings_lib.NONE:
     digest = experiment.data.public_digest()
     initial_weights = f'pre-trained on public examples, digest {digest}'
-  with ledger_lib.Ledger(
-      path, experiment.spec, out.config['run_id'], seed=experiment.seeds.process,
+  return ledger_lib.Ledger(
+      path, experiment.spec, run_id, seed=experiment.seeds.process,
       data=_clients_name(experiment), initial_weights=initial_weights, budget=budget,
-  ) as opened:
-    if budget is not None:
-      ledger_lib.check_independent(run_directory.ledgers(out.path))
-    yield opened
+  )
 
 
 def _checkpoints(out: run_directory.RunDirectory) -> checkpoints_lib.Checkpoints:

@@ -22,6 +22,7 @@ from tasks.cli import locks
 from tasks.training import tables
 
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
+TUNING = 'tuning.json'  # Of tasks.tune.
 LEDGER, CHECKPOINTS = 'privacy_ledger.jsonl', 'checkpoints'
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
@@ -34,6 +35,9 @@ _CONFIG_KINDS = {
 }
 _RESUMED_KINDS = {
     'run_id': (str,), 'seeds': (dict,), 'versions': (dict,), 'data_source': (str,),
+}
+_TUNING_KINDS = {
+    'candidates': (list,), 'chosen': (int,), 'scores': (list,), 'seeds': (dict,), 'privacy': (dict,),
 }
 _SEEDS = ('partition', 'weights', 'evaluation')
 
@@ -113,7 +117,7 @@ class RunDirectory(contextlib.AbstractContextManager):
     if self._overwrite:
       with tables.writing(self.path):
         # The configuration first: without it the other files are no run.
-        for name in (CONFIG, SUMMARY, WEIGHTS):
+        for name in (CONFIG, TUNING, SUMMARY, WEIGHTS):
           (self.path / name).unlink(missing_ok=True)
         self.remove_rows()
         if (self.path / CHECKPOINTS).exists():
@@ -128,6 +132,28 @@ class RunDirectory(contextlib.AbstractContextManager):
     self.write_json(DATA_DIGEST, data_digest)
     self.write_json(CONFIG, config)
     self.config = config
+
+  def tuning(self) -> Optional[dict[str, Any]]:
+    """Returns the contents of the file of `tasks.tune`; None without one, and to overwrite.
+
+    Raises:
+      InputError: If it can't be read.
+    """
+    path = self.path / TUNING
+    if self._overwrite or not path.exists():
+      return None
+    try:
+      content = parse(path)
+      library_errors.check_fields(content, _TUNING_KINDS)
+      library_errors.check_fields(content['privacy'], {'noise_multiplier': (float, int)})
+      _check_seeds(content['seeds'])
+      if content['chosen'] not in range(len(content['candidates'])):
+        raise ValueError('`chosen` is not the number of a candidate')
+    except (OSError, ValueError) as error:
+      raise errors.InputError(
+          f"{path} can't be read ({error}). Restore it from a backup, or name another directory."
+      ) from None
+    return content
 
   def remove_rows(self) -> None:
     """Removes all rows of the tables, and the TensorBoard events of the same rounds."""
@@ -155,9 +181,7 @@ class RunDirectory(contextlib.AbstractContextManager):
     try:
       config = read_config(self.path)
       library_errors.check_fields(config, _RESUMED_KINDS)
-      library_errors.check_fields(config['seeds'], dict.fromkeys(_SEEDS, (int,)))
-      if config['seeds'].keys() != {*_SEEDS} or min(config['seeds'].values()) < 0:
-        raise ValueError(f'`seeds` must be {", ".join(_SEEDS)}, and not negative')
+      _check_seeds(config['seeds'])
       if not re.fullmatch('[0-9a-f]+', config['run_id']):
         raise ValueError('`run_id` must be hexadecimal')
     except (OSError, ValueError) as error:
@@ -183,6 +207,13 @@ class RunDirectory(contextlib.AbstractContextManager):
         os.replace(unfinished, path)
       finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _check_seeds(seeds: dict[str, Any]) -> None:
+  """Raises ValueError if these are not the public seeds of a run."""
+  library_errors.check_fields(seeds, dict.fromkeys(_SEEDS, (int,)))
+  if seeds.keys() != {*_SEEDS} or min(seeds.values()) < 0:
+    raise ValueError(f'`seeds` must be {", ".join(_SEEDS)}, and not negative')
 
 
 def read_weights(path: pathlib.Path, like: tuple[Any, Any], remedy: str) -> Any:
