@@ -52,6 +52,8 @@ _DISCRETE = 'fedsmp_tff/privacy/discrete_gaussian.py'
 _BUDGET = 'fedsmp_tff/privacy/budget.py'
 _AUDITING = 'fedsmp_tff/privacy/auditing.py'
 _RUN_AUDIT = 'tasks/run_audit.py'
+_TUNE = 'tasks/tune.py'
+_VOTE = 'tasks/vote.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _FIELDS = 'fedsmp_tff/privacy/ledger_fields.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
@@ -253,6 +255,20 @@ FAULTS = (
     Fault('fedsmp_tff/privacy/budget.py',
           'counted = [*self._before, (self.spec.round, rounds)]',
           'counted = [(self.spec.round, rounds)]'),
+    # The choice of settings.
+    Fault(_TUNE, 'first, rounds=first.rounds + num)', 'first, rounds=first.rounds)',
+          'tests/tasks/test_tune.py -k epsilon_flag'),
+    Fault(_TUNE, "out.path / f'privacy_ledger.", "out.path / f'ledger.",
+          'tests/tasks/test_tune.py -k closed_form'),
+    Fault(_TUNE, 'sampling=int(sampling), process=int(process)', 'sampling=seeds.sampling',
+          'tests/tasks/test_tune.py -k simulated_choice'),
+    Fault(_TUNE, "  if first.sampling == 'allocation':", '  if False:',
+          'tests/tasks/test_tune.py -k cannot_decide'),
+    Fault(_VOTE, 'fedsmp_tff.Dense(), experiment.spec.mechanism()',
+          'fedsmp_tff.Dense(), dataclasses.replace(experiment.spec.mechanism(), noise_multiplier=0.0)',
+          'tests/tasks/test_tune.py -k fresh_noise'),
+    Fault(_VOTE, 'experiment.spec.sampler(experiment.seeds.sampling), 1,',
+          'experiment.spec.sampler(1), 1,', 'tests/tasks/test_tune.py -k fresh_noise'),
     # The records.
     Fault(_LEDGER, 'draw, per_block = round_num if self.seeded else before,',
           'draw, per_block = round_num,'),

@@ -22,7 +22,7 @@ _REFUSED_RUNS = [
 
 
 @pytest.mark.parametrize('name, computed, refused', [
-    *((name, [], []) for name in ('audit', 'benchmark', 'report', 'sweep')),
+    *((name, [], []) for name in ('audit', 'benchmark', 'report', 'sweep', 'tune')),
     ('account', [_COMPUTED], []), ('run', [], _REFUSED_RUNS),
 ])
 def test_light_commands_import_no_tensorflow(name, computed, refused):
