@@ -1,5 +1,6 @@
 """Fashion-MNIST (Xiao et al. 2017) from IDX files, cut into clients of equal size."""
 
+import dataclasses
 import gzip
 import os
 import pathlib
@@ -7,6 +8,7 @@ from typing import Optional
 
 import numpy as np
 
+from tasks.cli import options
 from tasks.datasets import confusion_matrix
 from tasks.datasets import files
 from tasks.datasets import label_skew
@@ -23,6 +25,7 @@ _FILES = [
     for part in ('train', 't10k') for values in ('images-idx3', 'labels-idx1')
 ]
 _NUM_CLIENTS = 6000
+_MOMENTS = 0.2860, 0.3530  # Mean and standard deviation of the training pixels, in [0, 1].
 
 
 def load(
@@ -77,6 +80,18 @@ def _read_idx(path: pathlib.Path, item_shape: tuple[int, ...]) -> np.ndarray:
   return np.frombuffer(content, np.uint8, offset=header.nbytes).reshape(shape)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options(label_skew.Options):
+  """The options of the task."""
+
+  standardize: bool = options.option(
+      False,
+      'Give the model pixels of mean 0 and variance 1, as many PyTorch programs do, in place of'
+      ' pixels from 0 to 1. The two constants follow from all training images, and no epsilon'
+      ' covers that.',
+  )
+
+
 TASK = task_lib.Task(
     name='fashion_mnist',
     title='Fashion-MNIST images, CNN',
@@ -87,8 +102,8 @@ TASK = task_lib.Task(
         warm_start='public', trainable='head',
     ),
     load=lambda own, split: load(_NUM_CLIENTS, split, own.dirichlet),
-    build_model=task_lib.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES),
-    options=label_skew.Options,
+    build_model=task_lib.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES, _MOMENTS),
+    options=Options,
     show=confusion_matrix.confusion_table((
         'T-shirt', 'trouser', 'pullover', 'dress', 'coat', 'sandal', 'shirt', 'sneaker', 'bag',
         'ankle boot',

@@ -322,14 +322,18 @@ def split_evenly(x: np.ndarray, y: np.ndarray, num_parts: int) -> list[Examples]
 
 
 def cnn(
-    image_shape: Sequence[int], filters: Sequence[int], dense_units: Sequence[int], num_classes: int
+    image_shape: Sequence[int], filters: Sequence[int], dense_units: Sequence[int],
+    num_classes: int, moments: Optional[tuple[float, float]] = None,
 ) -> Callable[[Any, initializers.Initializer], tff.learning.models.FunctionalModel]:
-  """Returns a `Task.build_model` that builds a CNN; see `models.cnn.cnn`."""
+  """Returns a `Task.build_model` that builds a CNN; see `models.cnn.cnn`.
+
+  With `moments` the task's own options have `standardize`, which asks for them.
+  """
 
   def build_model(own, initializer):
-    del own
     from tasks.models import cnn as cnn_lib  # pylint: disable=g-import-not-at-top
 
-    return cnn_lib.cnn(image_shape, filters, dense_units, num_classes, initializer)
+    chosen = moments if moments and own.standardize else None
+    return cnn_lib.cnn(image_shape, filters, dense_units, num_classes, initializer, chosen)
 
   return build_model

@@ -1,6 +1,7 @@
 """The paper's image CNNs as `FunctionalModel`s."""
 
 from collections.abc import Sequence
+from typing import Optional
 
 import tensorflow as tf
 
@@ -20,6 +21,7 @@ def cross_entropy(logits, labels, sample_weight=None):
 def cnn(
     image_shape: Sequence[int], filters: Sequence[int], dense_units: Sequence[int],
     num_classes: int, initializer: initializers.Initializer,
+    moments: Optional[tuple[float, float]] = None,
 ) -> split.SplitModel:
   """Returns a model of 5x5 convolutions with 2x2 max-pooling and ReLU, then dense layers.
 
@@ -32,6 +34,8 @@ def cnn(
     dense_units: Units of each hidden dense layer, before ReLU.
     num_classes: Number of logits.
     initializer: Draws the initial weights.
+    moments: Mean and standard deviation of pixels in [0, 1], by which they are standardized; None:
+      they are not.
 
   Returns:
     A model of images uint8[B, H, W, C] with labels int32[B].
@@ -50,6 +54,9 @@ def cnn(
   def body(model_weights, images):
     layers = iter(model_weights)
     out = tf.cast(images, tf.float32) / _WHITE
+    if moments is not None:
+      mean, stddev = moments
+      out = (out - mean) / stddev
     for _ in filters:
       kernel, bias = next(layers), next(layers)
       out = tf.nn.bias_add(tf.nn.conv2d(out, kernel, 1, 'SAME'), bias)

@@ -8,6 +8,7 @@ import pytest
 from tasks import errors
 from tasks.datasets import fashion_mnist
 from tasks.datasets import task as task_lib
+from tasks.models import initializers
 from tests.support import small_data
 
 
@@ -41,6 +42,16 @@ class TestExecution:
     assert rows(images, labels) == rows(*parts['train'])
     np.testing.assert_array_equal(data.test[0][..., 0], parts['t10k'][0])
     np.testing.assert_array_equal(data.test[1], parts['t10k'][1])
+
+  def test_standardize_option_changes_what_the_model_sees(self):
+    images = np.random.default_rng(0).integers(0, 256, (2, 28, 28, 1), np.uint8)
+    build, options = fashion_mnist.TASK.build_model, fashion_mnist.TASK.options
+    plain, scaled = (
+        build(options(standardize=standardize), initializers.KerasInitializer(0))
+        for standardize in (False, True)
+    )
+    one, two = (model.predict_on_batch(plain.initial_weights, images) for model in (plain, scaled))
+    assert np.abs(one - two).max() > 0.1
 
   def test_dirichlet_option_skews_labels(self, data_dir):
     small_data.write_fashion_mnist(data_dir)

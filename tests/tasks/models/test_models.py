@@ -31,8 +31,9 @@ class TestComputation:
 
 class TestExecution:
 
-  def test_cnn_equals_keras(self):
-    model = cnn.cnn((11, 9, 2), (3, 4), (7, 6), 5, initializer=_initializer(0))
+  @pytest.mark.parametrize('moments', [None, (0.3, 0.2)])
+  def test_cnn_equals_keras(self, moments):
+    model = cnn.cnn((11, 9, 2), (3, 4), (7, 6), 5, _initializer(0), moments)
     keras_model = tf.keras.Sequential([
         _layers.InputLayer((11, 9, 2)),
         _layers.Conv2D(3, 5, padding='same'), _layers.MaxPool2D(padding='same'), _layers.ReLU(),
@@ -42,9 +43,10 @@ class TestExecution:
     ])
     keras_model.set_weights(model.initial_weights[0])
     images = np.random.default_rng(0).integers(0, 256, (4, 11, 9, 2), np.uint8)
+    mean, stddev = moments or (0, 1)
     np.testing.assert_allclose(
         model.predict_on_batch(model.initial_weights, images),
-        keras_model(images / np.float32(255)),
+        keras_model((images / np.float32(255) - np.float32(mean)) / np.float32(stddev)),
         atol=1e-5,
     )
 
