@@ -35,7 +35,6 @@ _FREE = (
     'algorithm', 'p', 'unbiased', 'mask_rounds', 'clip', 'learning_rate', 'momentum', 'batch_size',
     'local_epochs', 'max_client_examples', 'server_learning_rate', 'server_optimizer',
 )
-_STREAM = 84  # Separates the seeds of trials and vote from those of the run.
 
 
 def parse(arguments: Sequence[str], *tables: type, program: str) -> tuple[
@@ -137,9 +136,7 @@ def _choice(
     # The noise for --epsilon is that of all rounds.
     longer = dataclasses.replace(first, rounds=first.rounds + num)
     experiment = experiment_lib.Experiment.build(longer, seeds, runtime_flags.data_dir)
-    experiment = dataclasses.replace(
-        experiment.with_settings(first), seeds=_own_seeds(first.seed, seeds)
-    )
+    experiment = experiment.with_settings(first)
     print(_plan_text(experiment.spec, num), flush=True)
     if runtime_flags.dry_run:
       return 0
@@ -162,16 +159,6 @@ def _choice(
         'privacy': {'noise_multiplier': experiment.spec.noise_multiplier},
     })
   return chosen
-
-
-def _own_seeds(seed: Any, seeds: Any) -> Any:
-  """Returns the seeds of trials and vote; noise and cohorts of a simulation are not the run's."""
-  if seed is None:
-    return seeds
-  import numpy as np  # pylint: disable=g-import-not-at-top
-
-  sampling, process = np.random.SeedSequence([seed, _STREAM]).generate_state(2, np.uint32)
-  return seeds._replace(sampling=int(sampling), process=int(process))
 
 
 def _plan_text(spec: Any, num: int) -> str:

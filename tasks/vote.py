@@ -21,6 +21,8 @@ _Settings = settings_lib.RunSettings
 # have 0.05 to 0.4, and means of vectors clipped to 0.2 elect rates that are too large.
 MAX_NORM = 0.5
 _LARGE_LOSS = 1e6  # In place of one that is not finite: the clip keeps its direction alone.
+_STREAM = 84  # Separates the seeds of trials and vote from those of the run.
+_VOTE = 2**20  # The vote's number; trials count from 0.
 # Opens the ledger of a round.
 OpenLedger = Callable[[experiment_lib.Experiment], ledger_lib.Ledger]
 
@@ -74,6 +76,24 @@ def groups(candidates: Sequence[_Settings]) -> list[list[int]]:
   return found
 
 
+def with_own_seeds(
+    experiment: experiment_lib.Experiment, number: int
+) -> experiment_lib.Experiment:
+  """Returns the run with seeds for a trial or the vote, if it has a seed.
+
+  Otherwise a simulated vote would be that of the clients on whose updates the trial was made, and
+  the noise of all these rounds would be the same.
+  """
+  seeds = experiment.seeds
+  if seeds.process is None:
+    return experiment
+  own = np.random.SeedSequence([_STREAM, number, seeds.sampling, seeds.process])
+  sampling, process = map(int, own.generate_state(2, np.uint32))
+  return dataclasses.replace(
+      experiment, seeds=seeds._replace(sampling=sampling, process=process)
+  )
+
+
 def candidate_weights(
     experiment: experiment_lib.Experiment, candidates: Sequence[_Settings],
     open_ledger: OpenLedger,
@@ -84,8 +104,8 @@ def candidate_weights(
   """
   start = [np.asarray(w) for w in tf.nest.flatten(experiment.model.initial_weights[0])]
   weights = [None] * len(candidates)
-  for indices in groups(candidates):
-    trial = experiment.with_settings(candidates[indices[0]])
+  for number, indices in enumerate(groups(candidates)):
+    trial = with_own_seeds(experiment, number).with_settings(candidates[indices[0]])
     end = _round(trial, trial.process(), open_ledger)
     for i in indices:
       rates = [candidates[j].server_learning_rate or 1.0 for j in (i, indices[0])]
@@ -105,7 +125,7 @@ def scores(
   model, num = experiment.model, len(weights)
   noise = mechanism_lib.make_noise(experiment.settings.noise, num)
   experiment = dataclasses.replace(
-      experiment, spec=dataclasses.replace(experiment.spec, noise=noise)
+      with_own_seeds(experiment, _VOTE), spec=dataclasses.replace(experiment.spec, noise=noise)
   )
   ballots = tff.learning.models.FunctionalModel(
       initial_weights=((np.zeros(num, np.float32),), tuple(map(np.stack, zip(*weights)))),

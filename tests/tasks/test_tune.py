@@ -99,8 +99,9 @@ class TestVote:
     with runtime.local_context(workers=1):
       weights = vote.candidate_weights(experiment, candidates, _open_ledger(tmp_path))
       for own, settings in zip(weights, candidates):
-        process = experiment.with_settings(settings).process()
-        data, sampler = experiment.client_data(), experiment.spec.sampler(experiment.seeds.sampling)
+        trial = vote.with_own_seeds(experiment, 0).with_settings(settings)
+        process, data = trial.process(), trial.client_data()
+        sampler = trial.spec.sampler(trial.seeds.sampling)
         state = process.next(process.initialize(), [*map(data, sampler.sample(0))]).state
         expected = tf.nest.flatten(process.get_model_weights(state).trainable)
         for value, other in zip(own, expected):
@@ -167,12 +168,14 @@ class TestCommand:
     assert commands.of_module(capsys, tune, *flags)[0] == 0
     assert _spent(out, 1 / 1.4)[1] == _ROUNDS + 3
 
-  def test_noise_of_a_simulated_choice_is_not_the_runs(self):
-    seeds = experiment_lib.make_seeds(1, None)
-    own = tune._own_seeds(1, seeds)
-    assert own.public() == seeds.public()
-    assert len({own.process, seeds.process, own.sampling, seeds.sampling}) == 4
-    assert tune._own_seeds(None, experiment_lib.make_seeds(None, None)).process is None
+  def test_rounds_of_a_simulated_choice_share_no_seed(self, data_dir):
+    _, experiment = _experiment(data_dir, _RATES, '--seed=1')
+    own = [vote.with_own_seeds(experiment, number).seeds for number in (0, 1, vote._VOTE)]
+    assert all(seeds.public() == experiment.seeds.public() for seeds in own)
+    secret = [seed for s in (experiment.seeds, *own) for seed in (s.sampling, s.process)]
+    assert len({*secret}) == 8
+    _, experiment = _experiment(data_dir, _RATES)
+    assert vote.with_own_seeds(experiment, 0).seeds.process is None
 
   @pytest.mark.parametrize('flags, said', [
       (['--p=0.1'], 'There is one candidate'),
