@@ -54,6 +54,7 @@ _AUDITING = 'fedsmp_tff/privacy/auditing.py'
 _RUN_AUDIT = 'tasks/run_audit.py'
 _TUNE = 'tasks/tune.py'
 _VOTE = 'tasks/vote.py'
+_RESUMING = 'tasks/training/resuming.py'
 _LEDGER = 'fedsmp_tff/privacy/ledger.py'
 _FIELDS = 'fedsmp_tff/privacy/ledger_fields.py'
 _LOOP = 'fedsmp_tff/program/loop.py'
@@ -264,13 +265,19 @@ FAULTS = (
           'tests/tasks/test_tune.py -k simulated_choice'),
     Fault(_VOTE, '[_STREAM, number, seeds', '[_STREAM, seeds',
           'tests/tasks/test_tune.py -k simulated_choice'),
-    Fault(_TUNE, "  if first.sampling == 'allocation':", '  if False:',
+    Fault(_TUNE, "  if first.sampling == sampling_lib.ALLOCATION:", '  if False:',
           'tests/tasks/test_tune.py -k cannot_decide'),
-    Fault(_VOTE, 'fedsmp_tff.Dense(), experiment.spec.mechanism()',
-          'fedsmp_tff.Dense(), dataclasses.replace(experiment.spec.mechanism(), noise_multiplier=0.0)',
-          'tests/tasks/test_tune.py -k fresh_noise'),
-    Fault(_VOTE, 'experiment.spec.sampler(experiment.seeds.sampling), 1,',
-          'experiment.spec.sampler(1), 1,', 'tests/tasks/test_tune.py -k fresh_noise'),
+    Fault(_VOTE, 'float(spec.clipping_norm) / MAX_NORM', '1 / MAX_NORM',
+          'tests/tasks/test_tune.py -k clipped_mean'),
+    Fault(_VOTE, 'tf.minimum(losses, _LARGE_LOSS))', 'losses)',
+          'tests/tasks/test_tune.py -k clipped_mean'),
+    Fault(_RESUMING, 'seeds = experiment_lib.make_seeds(settings.seed, began)',
+          'seeds = experiment_lib.make_seeds(settings.seed, out.config)',
+          'tests/tasks/test_tune.py -k closed_form'),
+    Fault(_RESUMING, 'sum(record.rounds_charged for record in others)', '0',
+          'tests/tasks/test_tune.py -k closed_form'),
+    Fault(_TUNE, 'make_seeds(first.seed, record)', 'make_seeds(first.seed, None)',
+          'tests/tasks/test_tune.py -k made_anew'),
     # The records.
     Fault(_LEDGER, 'draw, per_block = round_num if self.seeded else before,',
           'draw, per_block = round_num,'),

@@ -77,7 +77,7 @@ def is_without_rounds(run_dir: str) -> bool:
   left = (path / name for name in _LEFT_BY_ROUNDS)
   begun = any(file.exists() for file in left) or any(path.glob(_ROUND_CHECKPOINTS))
   if not begun and not (path / run_directory.CONFIG).exists():
-    return any(path.glob('privacy_ledger.*.jsonl'))
+    return (path / run_directory.TUNING).exists()
   try:
     config = run_directory.read_config(path)
   except (OSError, ValueError):

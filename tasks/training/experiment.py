@@ -80,6 +80,7 @@ class Experiment:
     round: Its steps for the model.
     spec: The sampling and the noise, and their guarantee for the data's clients.
     body: The frozen body of --trainable=head; None before pre-training, and without it.
+    choice_rounds: Rounds of `tasks.tune` before the run, which epsilon includes.
   """
 
   settings: settings_lib.RunSettings
@@ -92,6 +93,7 @@ class Experiment:
   round: round_lib.FedSmpRound
   spec: fedsmp_tff.PrivacySpec
   body: Optional[split_lib.FrozenBody] = None
+  choice_rounds: int = 0
 
   @classmethod
   def build(
@@ -239,10 +241,14 @@ class Experiment:
     """
     if not self.private:
       return {}
-    epsilons = {'epsilon': self.spec.epsilon(rounds=rounds)}
+    epsilons, charged = {'epsilon': self.epsilon(rounds)}, rounds + self.choice_rounds
     if isinstance(self.spec.noise, mechanism_lib.Gaussian):
-      epsilons['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, rounds)
+      epsilons['epsilon_paper'] = self.paper_spec.epsilon(accountants.PAPER, charged)
     return epsilons
+
+  def epsilon(self, rounds: int) -> float:
+    """Returns epsilon after `rounds` rounds."""
+    return self.spec.epsilon(rounds=rounds + self.choice_rounds)
 
 
 def with_weights(model: _Model, weights: _Weights) -> _Model:
@@ -259,22 +265,16 @@ def _rounds(
     settings: settings_lib.RunSettings, model: _Model, data: task_lib.TaskData,
     sigma: float | None,
 ) -> tuple[fedsmp_tff.FedSmpFactory, round_lib.FedSmpRound, spec_lib.PrivacySpec]:
-  """Returns the masked private sum, its steps for the model, and the sampling and the noise.
-
-  Raises:
-    ArgumentError, ValueError: If no noise reaches --epsilon, or the encoding would round the noise
-      to zero.
-  """
+  """Returns the masked private sum, its steps for the model, sampling and noise; as `build`."""
   sparsifier = settings.method.sparsifier(settings, data)
   shapes = [np.shape(weight) for weight in tf.nest.flatten(model.initial_weights[0])]
   num_kept = sparsifier.num_kept(sum(map(math.prod, shapes)))
   spec = _privacy_spec(settings, len(data.clients), num_kept, sigma)
   quantile = settings.clip_quantile
   adaptive = None if quantile is None else fedsmp_tff.AdaptiveClipping(quantile)
-  aggregator = fedsmp_tff.FedSmpFactory(
-      sparsifier, dataclasses.replace(spec.mechanism(), adaptive_clipping=adaptive),
-      extrapolate=settings.server_optimizer == settings_lib.FEDEXP,
-  )
+  mechanism = dataclasses.replace(spec.mechanism(), adaptive_clipping=adaptive)
+  extrapolate = settings.server_optimizer == settings_lib.FEDEXP
+  aggregator = fedsmp_tff.FedSmpFactory(sparsifier, mechanism, extrapolate=extrapolate)
   return aggregator, aggregator.round(shapes), spec
 
 

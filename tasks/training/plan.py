@@ -45,10 +45,11 @@ def text(experiment: experiment_lib.Experiment, lost: int, verbose: bool) -> str
 def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
   """Returns epsilon after `rounds` rounds and the status of the guarantee, as one line."""
   spec = experiment.spec
-  epsilon = spec.epsilon(rounds=rounds)
+  epsilon, choice = experiment.epsilon(rounds), experiment.choice_rounds
   line = (
       f'epsilon = {epsilon:.4g}, delta = {spec.delta:.3g} for {spec.population:,} clients,'
-      f' {rounds} rounds: {experiment.guarantee_status.upper()}'
+      f' {rounds + choice} rounds{f" ({choice} of the choice)" if choice else ""}:'
+      f' {experiment.guarantee_status.upper()}'
   )
   if _MEANINGFUL_EPSILON < epsilon < math.inf:
     line += f'; above {_MEANINGFUL_EPSILON} it promises little'
@@ -58,7 +59,7 @@ def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
 def lost_text(experiment: experiment_lib.Experiment, lost: int) -> str:
   """Returns how many lost rounds count for privacy, and where epsilon ends with them."""
   s = experiment.settings
-  end = experiment.spec.epsilon(rounds=s.rounds + lost)
+  end = experiment.epsilon(s.rounds + lost)
   rounds = '1 lost round counts' if lost == 1 else f'{lost:,} lost rounds count'
   line = f'{rounds} towards epsilon, which ends at {end:.4g} if no more are lost'
   if s.epsilon_budget is not None:

@@ -185,7 +185,7 @@ class Lines(loop.Reporter):
       self._last_line = now
       parts = [] if report.evaluation is None else [_measured_text(*report.evaluation)]
       if self._experiment.private:
-        text = f'epsilon {self._experiment.spec.epsilon(rounds=report.rounds_charged):.3g}'
+        text = f'epsilon {self._experiment.epsilon(report.rounds_charged):.3g}'
         status = self._experiment.guarantee_status
         parts.append(text if status == 'valid' else f'{text} {status}')
       if rounds > 0:

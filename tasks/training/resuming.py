@@ -24,6 +24,10 @@ from tasks.training import run_directory
 from tasks.training import settings as settings_lib
 
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
+_CHOICE_KINDS = {
+    'candidates': (list,), 'chosen': (int, type(None)), 'scores': (list, type(None)),
+    'ledgers': (list,), 'seeds': (dict,), 'privacy': (dict,),
+}
 _REMEDY = 'Restore it from a backup, or start over with --overwrite'
 
 
@@ -57,15 +61,30 @@ def build(
     InputError: If a setting does not fit the data, or the run began with other data, or with a
       sigma that does not reach --epsilon.
   """
-  began = out.config or out.tuning()
+  choice = read_choice(out)
+  if choice is not None:
+    made = choice['chosen'] is not None
+    if not made or finished.differing(
+        choice['candidates'][choice['chosen']], settings_lib.identity(settings)
+    ):
+      raise errors.InputError(
+          f'--output_dir={out.path} is of tasks.tune, which chose {"other flags" if made else "none yet"}.'
+          ' Use the same tasks.tune command, or name another directory.'
+      )
+  began = out.config or choice
   seeds = experiment_lib.make_seeds(settings.seed, began)
   privacy = (began or {}).get('privacy') or {}
   experiment = experiment_lib.Experiment.build(
       settings, seeds, data_dir, privacy.get('noise_multiplier')
   )
-  if out.config is None:
+  if began is None:
     return experiment
-  _check_data(out, experiment)
+  if out.config is not None:
+    _check_data(out, experiment)
+  if choice is not None:
+    others = (r for path, r in run_directory.ledgers(out.path) if path.name != run_directory.LEDGER)
+    num = sum(record.rounds_charged for record in others)
+    experiment = dataclasses.replace(experiment, choice_rounds=num)
   # With other versions a search may end at another last digit, which is no reason to refuse.
   target, spec = settings.epsilon, experiment.spec
   if target is not None and (epsilon := spec.epsilon()) > 1.001 * target:
@@ -75,6 +94,34 @@ def build(
         ' config.json, or start over with --overwrite.'
     )
   return experiment
+
+
+def read_choice(out: run_directory.RunDirectory) -> Optional[dict[str, Any]]:
+  """Returns the contents of the file of `tasks.tune`; None without one, and to overwrite.
+
+  It has the candidates' flags, the index of the chosen one and the scores (None before the vote),
+  the names of the ledgers of its rounds, and what the run shares with them: seeds and sigma.
+
+  Raises:
+    InputError: If it can't be read.
+  """
+  path = out.path / run_directory.TUNING
+  if out.overwrites or not path.exists():
+    return None
+  try:
+    content = run_directory.parse(path)
+    library_errors.check_fields(content, _CHOICE_KINDS)
+    library_errors.check_fields(content['privacy'], {'noise_multiplier': (float, int)})
+    run_directory.check_seeds(content['seeds'])
+    for candidate in content['candidates']:
+      library_errors.check_fields(candidate, {'rounds': (int,)})
+    if content['chosen'] not in (None, *range(len(content['candidates']))):
+      raise ValueError('`chosen` is not the number of a candidate')
+    if content['privacy']['noise_multiplier'] <= 0:
+      raise ValueError('`noise_multiplier` must be above 0')
+  except (OSError, ValueError) as error:
+    raise errors.InputError(f"{path} can't be read ({error}). {_REMEDY}.") from None
+  return content
 
 
 def _check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:
@@ -172,7 +219,7 @@ def begin(
     # With an unkeyed digest anyone could test whether someone's data are included. The key stays
     # with the run's other secrets.
     key = secrets.token_bytes(32)
-    out.begin(_config(experiment), {'key': key.hex(), 'digest': _digest(experiment.data, key)})
+    out.begin(_config(out, experiment), {'key': key.hex(), 'digest': _digest(experiment.data, key)})
   else:
     changed = [
         f'{name} {before}, now {now}' for name, now in _versions().items()
@@ -246,8 +293,11 @@ def _versions() -> dict[str, str]:
   return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
-def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
+def _config(
+    out: run_directory.RunDirectory, experiment: experiment_lib.Experiment
+) -> dict[str, Any]:
   """Returns the contents of config.json of a new run."""
+  command = 'tasks.run' if read_choice(out) is None else 'tasks.tune'
   private, epsilons = experiment.private, experiment.epsilons(experiment.settings.rounds)
   return {
       **dataclasses.asdict(experiment.settings),
@@ -265,7 +315,7 @@ def _config(experiment: experiment_lib.Experiment) -> dict[str, Any]:
       'fedsmp_tff': fedsmp_tff.__version__,
       'versions': _versions(),
       'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
-      'command': ['python', '-m', 'tasks.run', *sys.argv[1:]],
+      'command': ['python', '-m', command, *sys.argv[1:]],
   }
 
 

@@ -36,9 +36,6 @@ _CONFIG_KINDS = {
 _RESUMED_KINDS = {
     'run_id': (str,), 'seeds': (dict,), 'versions': (dict,), 'data_source': (str,),
 }
-_TUNING_KINDS = {
-    'candidates': (list,), 'chosen': (int,), 'scores': (list,), 'seeds': (dict,), 'privacy': (dict,),
-}
 _SEEDS = ('partition', 'weights', 'evaluation')
 
 
@@ -54,6 +51,7 @@ class RunDirectory(contextlib.AbstractContextManager):
     config: The contents of config.json; None if there is no run to resume.
     metrics: The table metrics.csv, equal in all runs of one seed.
     timings: The table timings.csv.
+    overwrites: Whether `begin` removes the run that is there.
   """
 
   def __init__(self, path: os.PathLike[str], overwrite: bool = False):
@@ -69,7 +67,7 @@ class RunDirectory(contextlib.AbstractContextManager):
     self.path = pathlib.Path(path)
     self.metrics = tables.Table(self.path / tables.METRICS)
     self.timings = tables.Table(self.path / tables.TIMINGS)
-    self._overwrite = overwrite
+    self.overwrites = overwrite
     with errors.writing_to('output_dir', path):
       # A command that ends before its run begins removes them, innermost first.
       self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
@@ -114,7 +112,7 @@ class RunDirectory(contextlib.AbstractContextManager):
       data_digest: The contents of `DATA_DIGEST`, which is there when config.json is.
     """
     self._made = []
-    if self._overwrite:
+    if self.overwrites:
       with tables.writing(self.path):
         # The configuration first: without it the other files are no run.
         for name in (CONFIG, TUNING, SUMMARY, WEIGHTS):
@@ -132,28 +130,6 @@ class RunDirectory(contextlib.AbstractContextManager):
     self.write_json(DATA_DIGEST, data_digest)
     self.write_json(CONFIG, config)
     self.config = config
-
-  def tuning(self) -> Optional[dict[str, Any]]:
-    """Returns the contents of the file of `tasks.tune`; None without one, and to overwrite.
-
-    Raises:
-      InputError: If it can't be read.
-    """
-    path = self.path / TUNING
-    if self._overwrite or not path.exists():
-      return None
-    try:
-      content = parse(path)
-      library_errors.check_fields(content, _TUNING_KINDS)
-      library_errors.check_fields(content['privacy'], {'noise_multiplier': (float, int)})
-      _check_seeds(content['seeds'])
-      if content['chosen'] not in range(len(content['candidates'])):
-        raise ValueError('`chosen` is not the number of a candidate')
-    except (OSError, ValueError) as error:
-      raise errors.InputError(
-          f"{path} can't be read ({error}). Restore it from a backup, or name another directory."
-      ) from None
-    return content
 
   def remove_rows(self) -> None:
     """Removes all rows of the tables, and the TensorBoard events of the same rounds."""
@@ -181,7 +157,7 @@ class RunDirectory(contextlib.AbstractContextManager):
     try:
       config = read_config(self.path)
       library_errors.check_fields(config, _RESUMED_KINDS)
-      _check_seeds(config['seeds'])
+      check_seeds(config['seeds'])
       if not re.fullmatch('[0-9a-f]+', config['run_id']):
         raise ValueError('`run_id` must be hexadecimal')
     except (OSError, ValueError) as error:
@@ -209,7 +185,7 @@ class RunDirectory(contextlib.AbstractContextManager):
         unfinished.unlink(missing_ok=True)
 
 
-def _check_seeds(seeds: dict[str, Any]) -> None:
+def check_seeds(seeds: dict[str, Any]) -> None:
   """Raises ValueError if these are not the public seeds of a run."""
   library_errors.check_fields(seeds, dict.fromkeys(_SEEDS, (int,)))
   if seeds.keys() != {*_SEEDS} or min(seeds.values()) < 0:
@@ -310,6 +286,13 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
     with _counting(own.with_name(name)) as path:
       rows[path] = read(path)
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
+  with _counting(own.with_name(TUNING)) as path:  # Written when the choice is made.
+    names = parse(path)['ledgers'] if path.exists() else []
+  if missing := {*names} - {path.name for path in paths}:
+    raise ledger_lib.LedgerError(
+        f'{own.parent} lacks ledgers of its choice of settings'
+        f' ({library_errors.printable(", ".join(map(str, missing)), 200)}). {ledger_lib.REMEDY}.'
+    )
   found = [(path, ledger_lib.read(path)) for path in paths]
   record = dict(found).get(own)
   default = 'missing' if record and record.spec.noise_multiplier else '0'

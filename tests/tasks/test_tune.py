@@ -14,8 +14,10 @@ from fedsmp_tff import runtime
 from fedsmp_tff.privacy import ledger as ledger_lib
 from tasks import account
 from tasks import errors
+from tasks import run
 from tasks import tune
 from tasks import vote
+from tasks.cli import signals
 from tasks.training import experiment as experiment_lib
 from tasks.training import resuming
 from tests.support import commands
@@ -39,11 +41,14 @@ def _experiment(data_dir, *flags):
   return candidates, experiment_lib.Experiment.build(candidates[0], seeds, str(data_dir))
 
 
-def _open_ledger(directory):
+def _vote(experiment, directory):
+  """The rounds of a choice, with ledgers in a directory."""
   numbers = itertools.count()
-  return lambda experiment: resuming.open_ledger(
-      pathlib.Path(directory) / f'{next(numbers)}.jsonl', experiment, ''
-  )
+
+  def open_ledger(own):
+    return resuming.open_ledger(pathlib.Path(directory) / f'{next(numbers)}.jsonl', own, '')
+
+  return vote.Vote(experiment, open_ledger, itertools.count(), signals.Signals())
 
 
 def _spent(path, mu_per_round):
@@ -57,14 +62,14 @@ class TestVote:
 
   def test_scores_are_the_clipped_mean_of_numpy(self, data_dir, tmp_path):
     # The noise of the mean, MAX_NORM sigma / n = 4e-5, is a tenth of the tolerance.
-    _, experiment = _experiment(data_dir, _RATES, *_ALL, '--noise_multiplier=0.001', '--seed=3')
+    _, experiment = _experiment(data_dir, _RATES, *_ALL, '--noise_multiplier=0.001', '--clip=0.3', '--seed=3')
     start = [np.asarray(w) for w in tf.nest.flatten(experiment.model.initial_weights[0])]
     rng = np.random.default_rng(5)
     # The last two have losses of several nats, which are clipped, and one that is infinite.
     weights = [[w + scale * rng.standard_normal(w.shape) for w in start] for scale in (0, 1, 3)]
     weights = [[w.astype(np.float32) for w in own] for own in (*weights, [np.full_like(w, np.inf) for w in start])]
     with runtime.local_context(workers=1):
-      scores = vote.scores(experiment, weights, _open_ledger(tmp_path))
+      scores = _vote(experiment, tmp_path).scores(weights)
     total = np.zeros(len(weights))
     for x, y in experiment.data.clients:
       losses = []
@@ -74,7 +79,7 @@ class TestVote:
         logits -= logits.max(-1, keepdims=True)
         log_sums = np.log(np.exp(logits).sum(-1))
         losses.append(np.mean(log_sums - logits[np.arange(len(y)), y]))
-      losses = np.where(np.isfinite(losses), losses, 1e6)
+      losses = np.minimum(np.nan_to_num(losses, nan=1e6), 1e6)
       ballot = losses - losses.mean()
       total += ballot * min(1, 0.5 / np.linalg.norm(ballot))
     np.testing.assert_allclose(scores, total / _N, atol=4e-4)
@@ -86,7 +91,7 @@ class TestVote:
     start = [np.asarray(w) for w in tf.nest.flatten(experiment.model.initial_weights[0])]
     with runtime.local_context(workers=1):
       one, two = (
-          vote.scores(experiment, [start] * 20, _open_ledger(directory))
+          _vote(experiment, directory).scores([start] * 20)
           for directory in (tmp_path, tmp_path.parent)
       )
     assert not np.intersect1d(one, two).size
@@ -97,9 +102,9 @@ class TestVote:
     candidates, experiment = _experiment(data_dir, _RATES, '--seed=3')
     assert vote.groups(candidates) == [[0, 1, 2]]
     with runtime.local_context(workers=1):
-      weights = vote.candidate_weights(experiment, candidates, _open_ledger(tmp_path))
+      weights = _vote(experiment, tmp_path).weights(candidates)
       for own, settings in zip(weights, candidates):
-        trial = vote.with_own_seeds(experiment, 0).with_settings(settings)
+        trial = _vote(experiment, tmp_path)._with_own_seeds().with_settings(settings)
         process, data = trial.process(), trial.client_data()
         sampler = trial.spec.sampler(trial.seeds.sampling)
         state = process.next(process.initialize(), [*map(data, sampler.sample(0))]).state
@@ -121,25 +126,47 @@ class TestCommand:
     assert status == 0, err
     expected, num = _spent(out, 1 / 1.4)
     assert num == _ROUNDS + 2
-    joint = float(re.search(r'together: epsilon = (\S+),', printed)[1])
-    assert joint == pytest.approx(expected, rel=2e-3) and 'SIMULATED' not in printed
     choice = json.loads((out / 'tuning.json').read_text())
     config = json.loads((out / 'config.json').read_text())
+    summary = json.loads((out / 'summary.json').read_text())
+    rows = commands.rows(out / 'metrics.csv')
+    for epsilon in (
+        summary['epsilon'], config['epsilon_after_all_rounds'], float(rows[-1]['epsilon']),
+        *map(float, re.findall(r'epsilon = (\S+?),? (?:for|delta)', printed)),
+    ):
+      assert epsilon == pytest.approx(expected, rel=2e-3)
+    assert '5 rounds (2 of the choice): VALID' in printed
     assert choice['chosen'] == np.argmin(choice['scores'])
-    own = choice['candidates'][choice['chosen']]['server_learning_rate']
-    assert config['server_learning_rate'] == own and config['seeds'] == choice['seeds']
+    own = choice['candidates'][choice['chosen']]
+    assert config['flags'] == own and config['seeds'] == choice['seeds']
     status, printed, _ = commands.of_module(capsys, account, str(out))
     quoted = float(re.search(r'Quote epsilon = (\S+),', printed)[1])
     assert status == 0 and quoted == pytest.approx(expected, rel=2e-3)
 
-    # The same command repeats nothing; another one is refused.
-    status, printed, _ = commands.of_module(capsys, tune, *flags)
+    # The same command, in any order of values, repeats nothing; another one is refused.
+    reordered = [f.replace('0.5,1,4', '4,1,0.5') for f in flags]
+    status, printed, _ = commands.of_module(capsys, tune, *reordered)
     assert status == 0 and 'trial' not in printed and _spent(out, 1 / 1.4)[1] == num
-    said = commands.refused(capsys, tune, *flags, '--server_learning_rate=9')
-    assert 'has a choice among other candidates' in said
-    for content in ('{', '{}', json.dumps({**choice, 'chosen': 3}), json.dumps({**choice, 'seeds': {}})):
+    for module, more in ((tune, '--server_learning_rate=9'), (tune, '--noise_multiplier=1')):
+      assert 'has a choice among other' in commands.refused(capsys, module, *flags, more)
+    single = [f for f in flags if f != _RATES] + ['--server_learning_rate=9']
+    assert 'a run with' in commands.refused(capsys, run, *single)
+    (out / 'config.json').rename(tmp_path / 'config.json')
+    for name in ('metrics.csv', 'timings.csv', 'privacy_ledger.jsonl'):
+      (out / name).rename(tmp_path / name)
+    assert 'is of tasks.tune, which chose' in commands.refused(capsys, run, *single)
+    for content in (
+        '{', '{}', json.dumps({**choice, 'chosen': 3}), json.dumps({**choice, 'seeds': {}}),
+        json.dumps({**choice, 'privacy': {'noise_multiplier': 0}}),
+        json.dumps({**choice, 'candidates': [1]}),
+    ):
       (out / 'tuning.json').write_text(content)
       assert "tuning.json can't be read" in commands.refused(capsys, tune, *flags)
+    # A choice whose ledgers are lost is not for free.
+    (out / 'tuning.json').write_text(json.dumps(choice))
+    (out / choice['ledgers'][0]).unlink()
+    status, _, err = commands.of_module(capsys, account, str(out))
+    assert status == 1 and 'lacks ledgers of its choice' in err
 
   def test_epsilon_flag_is_for_all_rounds(self, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
@@ -148,10 +175,10 @@ class TestCommand:
         f'--output_dir={out}',
     )
     assert status == 0, err
-    joint = float(re.search(r'together: epsilon = (\S+),', printed)[1])
-    assert 4.9 < joint <= 5 and printed.rstrip().endswith('SIMULATED')
+    summary = json.loads((out / 'summary.json').read_text())
+    assert 4.9 < summary['epsilon'] <= 5 and '(2 of the choice): SIMULATED' in printed
 
-  def test_an_interrupted_choice_is_counted_and_made_anew(
+  def test_an_interrupted_choice_is_counted_and_made_anew_with_the_same_clients(
       self, data_dir, tmp_path, capsys, monkeypatch
   ):
     out = tmp_path / 'run'
@@ -160,31 +187,66 @@ class TestCommand:
       def interrupt(*unused):
         raise errors.Interrupted(15)
 
-      patch.setattr(vote, 'scores', interrupt)
+      patch.setattr(vote.Vote, 'scores', interrupt)
       status, _, _ = commands.of_module(capsys, tune, *flags)
-    assert status == 143 and not (out / 'tuning.json').exists()
+    before = json.loads((out / 'tuning.json').read_text())
+    assert status == 143 and before['chosen'] is None
     status, printed, err = commands.of_module(capsys, account, str(out))
     assert status == 0 and '1 rounds' in printed, err
+    single = [f for f in flags if f != _RATES]
+    assert 'which chose none yet' in commands.refused(capsys, run, *single)
     assert commands.of_module(capsys, tune, *flags)[0] == 0
-    assert _spent(out, 1 / 1.4)[1] == _ROUNDS + 3
+    assert json.loads((out / 'tuning.json').read_text())['seeds'] == before['seeds']
+    expected, num = _spent(out, 1 / 1.4)
+    summary = json.loads((out / 'summary.json').read_text())
+    assert num == _ROUNDS + 3 and summary['epsilon'] == pytest.approx(expected, rel=2e-3)
 
-  def test_rounds_of_a_simulated_choice_share_no_seed(self, data_dir):
+  def test_a_signal_in_the_vote_ends_the_command_before_the_run(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
+    out, begin = tmp_path / 'run', signals.Signals.begin_round
+    calls = itertools.count(1)
+
+    def begin_round(stop):
+      if next(calls) == 3:  # After the trial and the vote.
+        raise errors.Interrupted(15)
+      begin(stop)
+
+    monkeypatch.setattr(signals.Signals, 'begin_round', begin_round)
+    status, _, _ = commands.of_module(
+        capsys, tune, *_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}'
+    )
+    assert status == 143 and not (out / 'config.json').exists()
+    assert json.loads((out / 'tuning.json').read_text())['chosen'] is not None
+
+  def test_rounds_of_a_simulated_choice_share_no_seed(self, data_dir, tmp_path):
     _, experiment = _experiment(data_dir, _RATES, '--seed=1')
-    own = [vote.with_own_seeds(experiment, number).seeds for number in (0, 1, vote._VOTE)]
-    assert all(seeds.public() == experiment.seeds.public() for seeds in own)
-    secret = [seed for s in (experiment.seeds, *own) for seed in (s.sampling, s.process)]
-    assert len({*secret}) == 8
+    choice = _vote(experiment, tmp_path)
+    all_seeds = [experiment.seeds, *(choice._with_own_seeds().seeds for _ in range(3))]
+    assert all(seeds.public() == experiment.seeds.public() for seeds in all_seeds)
+    assert len({seed for s in all_seeds for seed in (s.sampling, s.process)}) == 8
     _, experiment = _experiment(data_dir, _RATES)
-    assert vote.with_own_seeds(experiment, 0).seeds.process is None
+    assert _vote(experiment, tmp_path)._with_own_seeds().seeds.process is None
+
+  def test_dry_run_prints_the_cost_and_writes_nothing(self, data_dir, tmp_path, capsys):
+    out = tmp_path / 'run'
+    status, printed, _ = commands.of_module(
+        capsys, tune, *_FLAGS, _RATES, '--dry_run', f'--data_dir={data_dir}', f'--output_dir={out}'
+    )
+    assert status == 0 and '1 trial round and a vote' in printed and not out.exists()
 
   @pytest.mark.parametrize('flags, said', [
       (['--p=0.1'], 'There is one candidate'),
       (['--rounds={1,2}'], '--rounds has several values'),
       (['--noise_multiplier={1,2}'], '--noise_multiplier has several values'),
-      (['--algorithm=fedavg', '--p={0.1,0.2}'], 'no effect|needs no private choice'),
+      (['--workers=1', '--workers=2', _RATES], '--workers has several values'),
+      (['--server_learning_rate={8,8.0}'], 'There is one candidate'),
+      (['--p', '0.1', _RATES], '--p is not of the form --FLAG=VALUE'),
+      (['--epsilon_budget=3', _RATES], '--epsilon_budget is not a flag'),
+      (['--noise=discrete_gaussian', _RATES], 'another epsilon for a vote'),
       (['--noise_multiplier=0', _RATES], 'needs no private choice'),
-      (['--sampling=allocation', _RATES], 'whole block for every trial'),
-      ([_RATES, '--overwrite'], 'not a flag of tasks.tune'),
+      (['--sampling=allocation', _RATES], 'whole block for each trial'),
+      ([_RATES, '--overwrite'], '--overwrite is not a flag'),
   ])
   def test_what_a_vote_cannot_decide_is_refused(self, flags, said, capsys):
     assert re.search(said, commands.refused(capsys, tune, *_FLAGS, *flags))
