@@ -9,8 +9,12 @@ other column a number, such as:
   ann,tall,1.81,70
   bob,small,1.60,55.5
 
+To use it, copy it to the current directory as MY_ROWS.py, and change the constants below:
+
+  python -m tasks.run --task=MY_ROWS --algorithm=fedsmp_randk --epsilon=8 --data_dir=DIRECTORY
+
 A client is one person, with all of their rows: epsilon covers a person, not a row. It does not cover
-the people who are set aside for the test set and the public examples, as the plan says; with
+the people who are set aside for the test set and the public examples, whom `--verbose` counts. With
 `--algorithm=fedsmp_randk` no rows are public.
 """
 

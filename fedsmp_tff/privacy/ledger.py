@@ -267,9 +267,10 @@ class Ledger(contextlib.AbstractContextManager):
     try:
       yield
     except OSError as error:
+      is_there = self._path.parent.exists()
+      remedy = 'Make room or give access there' if is_there else 'Make its directory'
       raise LedgerError(
-          f"{self._path} can't be written ({error.strerror}), and no round begins without it. Make"
-          ' room or give access there, and run the same command again.'
+          f"{self._path} can't be written ({error.strerror}). {remedy}, and run the command again."
       ) from None
 
 

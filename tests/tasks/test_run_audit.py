@@ -101,7 +101,7 @@ class TestCommand:
       (['--noise_multiplier=0'], 'noise above 0'),
       (['--rounds=0'], '--rounds=0 has none'),
       (['--output_dir=x'], '--output_dir has no effect with --run, which writes no file'),
-      (['--releases=1000'], 'Unknown command line flag .releases'),
+      (['--releases=1000'], '--releases is not a flag'),
       (['--canaries=0'], '--canaries must be an integer >= 1'),
   ])
   def test_bad_flags_get_one_sentence_and_status_2(self, flags, sentence, data_dir, capsys):

@@ -81,7 +81,7 @@ class TestComputation:
       (
           ['--grid=paper/fashion_mnist', '--', '--raunds=1'],
           'the run with --flagfile=.*fashion_mnist.flags .*:'
-          " Unknown command line flag 'raunds'",
+          " --raunds is not a flag.",
       ),
       (
           ['--grid=paper/fashion_mnist', '--', '--p=0.5'],

@@ -67,7 +67,7 @@ class TestMain:
       ('--size=0', '--size must be an integer >= 1; got 0.'),
       ('--size=x', "flag --size=x: invalid literal .*'x' "),
       ('--size', 'Missing value for flag --size '),
-      ('--sice=1', "Unknown command line flag 'sice'. Did you mean: size ? "),
+      ('--sice=1', r'--sice is not a flag. Did you mean --size\? '),
       ('--noloud=1', '--noloud=1 does not take an argument '),
       ('--flagfile=/none', r"--flagfile=/none can't be read \(No such file or directory\)\. Use a"),
       ('--flagfile=paper/svnh', r', paper/svhn\. Did you mean paper/svhn\?'),
