@@ -137,7 +137,7 @@ def audit_run(
   shared_clients = shared_clients_p_value(record.cohorts, spec)
   found = (
       (epsilon > spec.epsilon(), 'the coins allow less noise than reported'),
-      (shared_noise < _CHECK * tail, 'two rounds have less noise between them than reported'),
+      (shared_noise < _CHECK * tail, 'two releases differ by less than the reported noise'),
       (shared_clients < _CHECK * tail, 'cohorts are larger or more alike than reported'),
   )
   refutations = tuple(text for is_found, text in found if is_found)
