@@ -9,8 +9,11 @@ other column a number, such as:
   ann,tall,1.81,70
   bob,small,1.60,55.5
 
-A client is one person, with all of their rows: epsilon covers a person, not a row. It does not cover
-the people who are set aside for the test set and the public examples, as the plan says; with
+For a file with other columns, copy this module, and change the constants below and the layers of
+the model.
+
+A client is one person, with all of their rows: epsilon covers a person, not a row. It does not
+cover the people who are set aside for the test set and the public examples, as the plan says; with
 `--algorithm=fedsmp_randk` no rows are public.
 """
 

@@ -52,10 +52,10 @@ def epsilon_of_one_release(
       suggest its presence.
     absent: Scores of releases without it, as many per release.
     delta: delta of the guarantee, in [0, 1).
-    confidence: Probability that Gaussian noise is at most what the bound on sigma says.
+    confidence: Probability that the bound holds.
 
   Returns:
-    Epsilon at the bound on sigma, at least 0, and the attack.
+    The lower bound on epsilon, at least 0, and the attack.
   """
   present, absent = (s.reshape(len(s), -1) for s in (present, absent))
   pilot, held = zip(*(np.split(s, [int(_PILOT * len(s))]) for s in (present, absent)))
@@ -179,7 +179,7 @@ def epsilon_of_coins(
     scores: See `RunRecord`.
     coins: See `RunRecord`.
     spec: Sampling, rounds and delta of the run.
-    confidence: Probability that Gaussian noise is at most what the bound on sigma says.
+    confidence: Probability that the bound on sigma holds, if the noise is Gaussian.
 
   Returns:
     Epsilon at the bound on sigma, at least 0, and the number of right guesses.
