@@ -9,12 +9,13 @@ other column a number, such as:
   ann,tall,1.81,70
   bob,small,1.60,55.5
 
-To use it, copy it to the current directory as MY_ROWS.py, and change the constants below:
+For a file with other columns, copy this module to the current directory as my_rows.py, and change
+the constants below and the layers of the model. Then train with an epsilon of your choice:
 
-  python -m tasks.run --task=MY_ROWS --algorithm=fedsmp_randk --epsilon=8 --data_dir=DIRECTORY
+  python -m tasks.run --task=my_rows --algorithm=fedsmp_randk --epsilon=8 --data_dir=DIRECTORY
 
-A client is one person, with all of their rows: epsilon covers a person, not a row. It does not cover
-the people who are set aside for the test set and the public examples, whom `--verbose` counts. With
+A client is one person, with all of their rows: epsilon covers a person, not a row. It does not
+cover the people who are set aside for the test set and the public examples, whom `--verbose` counts. With
 `--algorithm=fedsmp_randk` no rows are public.
 """
 

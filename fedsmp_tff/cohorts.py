@@ -27,8 +27,7 @@ def cohort(participants: Iterable[int], client_data: ClientDatasets) -> list[Any
     participants: Numbers of the participants, from `Sampler.sample`: clients from 0 to n - 1, and
       dummies below -n.
     client_data: The data of all n clients: a list of datasets, or a `ClientData`, in which client i
-      is `client_ids[i]`; or a function from a participant's number to its data, which knows dummies
-      itself.
+      is `client_ids[i]`; or a function from a participant's number, also a dummy's, to its data.
 
   Raises:
     TypeError: If `client_data` is something else.

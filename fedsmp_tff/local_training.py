@@ -32,8 +32,8 @@ class LocalTraining:
     batch_size: Number of examples per step; the last minibatch of an epoch may be smaller.
     epochs: Number of epochs. Exactly one of `epochs` and `steps` is set.
     steps: Number of steps, the paper's tau, over as many epochs as they need.
-    max_examples: Number of its examples that a client trains on in a round, at most; see `draw`.
-      None: all. A public update uses all public examples.
+    max_examples: Maximum number of examples on which a client trains in a round, drawn by `draw`.
+      None: all its examples. Training on public data always uses all.
     learning_rate_fn: Function from a round's number (int32 scalar tensor, from 0) to its learning
       rate; None: the optimizer's own.
 

@@ -23,15 +23,15 @@ _JITTER = 0.01  # Orders coordinates with equal estimates, such as never-selecte
 
 @dataclasses.dataclass(frozen=True)
 class ReleasedTopK(sparsifiers.SizedSparsifier):
-  """Selects the k coordinates of largest energy by past releases; values are not scaled.
+  """Selects the k coordinates with the largest energy in past releases; values are not scaled.
 
-  A fraction of the k coordinates, rounded, is drawn at random, for exploration: half of the weight
-  is equal for all tensors, half is proportional to the estimated energies. The others have the
-  largest `Energies.estimate`. In the first round all k coordinates are random.
+  A fraction of the k coordinates is drawn at random, to explore. Half of the probability is spread
+  equally over the tensors, and half follows the estimated energies. The other coordinates are those
+  with the largest `Energies.estimate`. In the first round all k coordinates are random.
 
   `ReleasedTopK` needs only the aggregator's own state, so it works in any process that takes an
-  aggregator. Compare TP-TopK (arXiv 2606.04375), for record-level privacy, which chooses one mask
-  after a warm-up and keeps it.
+  aggregator. TP-TopK (arXiv 2606.04375), for record-level privacy, chooses one mask after a warm-up
+  and keeps it.
 
   Attributes:
     random_fraction: Fraction of k that is drawn at random, in [0, 1].

@@ -40,8 +40,8 @@ class Options:
   grid: Optional[str] = options_lib.option(
       None,
       "Grid: paper/fashion_mnist, paper/shakespeare or paper/svhn for the paper's tables; another"
-      ' of tasks/experiments, such as main/fashion_mnist_head; or a file of your own. A line of it'
-      ' has the flags of tasks.run for a run; --p={0.1,0.2} makes two runs of a line.',
+      ' of tasks/experiments, such as main/fashion_mnist_head; or a file of your own. Each line has'
+      ' the flags of tasks.run for one run; with --p={0.1,0.2} it stands for two runs.',
       is_path=True,
   )
   sweep_dir: str = options_lib.option(
@@ -68,7 +68,7 @@ class Options:
   print: bool = options_lib.option(False, 'Print the command lines, and run nothing.')
   status: bool = options_lib.option(
       False,
-      'Print which runs are done, with their results, running, begun or to do, and run nothing.',
+      'Print the state of each run (done, running, begun or to do) and its results. Run nothing.',
   )
 
 

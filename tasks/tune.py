@@ -132,20 +132,9 @@ def _choose(
     stack.enter_context(errors.refusing_unseeded_draws(first.seed))
     out = stack.enter_context(run_directory.RunDirectory(runtime_flags.output_dir))
     record = resuming.read_choice(out)
-    if record is not None:
-      if not all(candidate in flags for candidate in record['candidates']) or len(flags) != len(
-          record['candidates']
-      ):
-        raise errors.InputError(
-            f'--output_dir={out.path} has a choice among other candidates, or with other flags. Use'
-            ' the same flags, or name another directory.'
-        )
-      if record['chosen'] is not None:
-        return candidates[flags.index(record['candidates'][record['chosen']])]
-    elif out.config is not None:
-      raise errors.InputError(
-          f'--output_dir={out.path} has a run that {_NAME} did not begin. Name another directory.'
-      )
+    _check_directory(out, record, flags)
+    if record is not None and record['chosen'] is not None:
+      return candidates[flags.index(record['candidates'][record['chosen']])]
     stack.enter_context(runtime_flags_lib.context(runtime_flags))
     num = len(vote.groups(candidates)) + 1
     seeds = experiment_lib.make_seeds(first.seed, record)
@@ -183,6 +172,24 @@ def _choose(
     )
     stop.begin_round()  # Raises if a signal came in the vote.
   return candidates[chosen]
+
+
+def _check_directory(
+    out: run_directory.RunDirectory, record: Optional[dict[str, Any]],
+    flags: Sequence[dict[str, Any]],
+) -> None:
+  """Raises `InputError` if a directory has a run, or a choice among others than these flags."""
+  if record is None and out.config is not None:
+    raise errors.InputError(
+        f'--output_dir={out.path} has a run that {_NAME} did not begin. Name another directory.'
+    )
+  if record is not None and (
+      len(record['candidates']) != len(flags) or any(c not in flags for c in record['candidates'])
+  ):
+    raise errors.InputError(
+        f'--output_dir={out.path} has a choice among other candidates, or with other flags. Use the'
+        ' same flags, or name another directory.'
+    )
 
 
 def _plan_text(spec: Any, candidates: Sequence[_Settings], num: int) -> str:

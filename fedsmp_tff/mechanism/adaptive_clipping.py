@@ -16,9 +16,9 @@ class AdaptiveClipping:
 
   A client votes +1/2 if its norm was at most C, -1/2 if it was clipped, and 0 if it sent zero, as
   dummy participants do. The vote is one more value of the client's private vector: it gets noise
-  and is part of the secure sum, and epsilon includes its cost. Values and weighted vote together
-  have norm at most 1 in units of C, so that the noise on the values is sigma / `value_weight`.
-  The next C is a function of the noisy sum of votes, so it is public.
+  and is part of the secure sum, and epsilon includes its cost. In units of C, the values and the
+  weighted vote together have norm at most 1, so that the values alone have noise multiplier
+  sigma / `value_weight`. The next C is a function of the noisy sum of votes, so it is public.
 
   Attributes:
     quantile: Quantile of the clients' norms that C follows, in (0, 1).
@@ -34,7 +34,7 @@ class AdaptiveClipping:
       errors.check_value(0 < value < maximum, name, f'in (0, {maximum:g})', value)
 
   def vote_weight(self, noise_multiplier: float, clients_per_round: int) -> float:
-    """Returns the vote weight: noise stddev of the vote sum r / 20, or 2 sigma if that is more."""
+    """Returns the weight of a vote, for noise of stddev max(r / 20, 2 sigma) in the vote sum."""
     weight = noise_multiplier / (_VOTES_STDDEV * clients_per_round)
     return min(weight, _MAX_WEIGHT) if weight else _MAX_WEIGHT
 

@@ -45,7 +45,7 @@ class Channel(abc.ABC):
   allows_xla = True
 
   def __init__(self, mechanism: mechanism_lib.Mechanism, num_values: int, scale: float = 1.0):
-    """Initializes the channel; `scale`: see `Mechanism.encoding`."""
+    """Initializes the channel; see `Mechanism.encoding` for `scale`."""
     self.mechanism = mechanism
     self.encoding = mechanism.encoding(scale)
     self.num_values = num_values

@@ -127,7 +127,7 @@ class Lattice:
 
 @dataclasses.dataclass(frozen=True)
 class DiscreteGaussian:
-  """Discrete Gaussian noise, added to vectors that are rounded to integers before.
+  """Discrete Gaussian noise, added to vectors after they were rounded to integers.
 
   Attributes:
     num_values: Length of the vectors for which epsilon holds: k, plus one for the vote of

@@ -52,10 +52,10 @@ def epsilon_of_one_release(
       suggest its presence.
     absent: Scores of releases without it, as many per release.
     delta: delta of the guarantee, in [0, 1).
-    confidence: Probability that Gaussian noise is at most what the bound on sigma says.
+    confidence: Probability that the bound holds.
 
   Returns:
-    Epsilon at the bound on sigma, at least 0, and the attack.
+    The lower bound on epsilon, at least 0, and the attack.
   """
   present, absent = (s.reshape(len(s), -1) for s in (present, absent))
   pilot, held = zip(*(np.split(s, [int(_PILOT * len(s))]) for s in (present, absent)))
@@ -137,7 +137,7 @@ def audit_run(
   shared_clients = shared_clients_p_value(record.cohorts, spec)
   found = (
       (epsilon > spec.epsilon(), 'the coins allow less noise than reported'),
-      (shared_noise < _CHECK * tail, 'two rounds have less noise between them than reported'),
+      (shared_noise < _CHECK * tail, 'two releases differ by less than the reported noise'),
       (shared_clients < _CHECK * tail, 'cohorts are larger or more alike than reported'),
   )
   refutations = tuple(text for is_found, text in found if is_found)
@@ -179,7 +179,7 @@ def epsilon_of_coins(
     scores: See `RunRecord`.
     coins: See `RunRecord`.
     spec: Sampling, rounds and delta of the run.
-    confidence: Probability that Gaussian noise is at most what the bound on sigma says.
+    confidence: Probability that the bound on sigma holds, if the noise is Gaussian.
 
   Returns:
     Epsilon at the bound on sigma, at least 0, and the number of right guesses.

@@ -1,4 +1,4 @@
-"""An epsilon that a run, with earlier runs on the same clients, must not exceed."""
+"""A limit on the total epsilon of a run and earlier runs on the same clients."""
 
 import math
 
@@ -9,7 +9,7 @@ from fedsmp_tff.privacy import spec as spec_lib
 
 
 class BudgetSpentError(errors.Error):
-  """A round would exceed the budget and does not begin; the message has the numbers."""
+  """A round does not begin, because it would exceed the budget; the message has the numbers."""
 
 
 class EpsilonBudget:

@@ -199,7 +199,7 @@ class Ledger(contextlib.AbstractContextManager):
 
     Raises:
       BudgetSpentError: If the round would exceed the budget; nothing is recorded.
-      LedgerError: If it can't be written; it counts if its line is in the file all the same.
+      LedgerError: If the record can't be written. The round counts if its line is in the file.
     """
     entry, before = len(self._draws), self.rounds_charged()
     draw, per_block = round_num if self.seeded else before, self.spec.round.rounds_per_block

@@ -70,7 +70,7 @@ class Round(NamedTuple):
     return self._replace(num_slots=self.population, distance=self.distance + overflow)
 
   def in_blocks(self, num: int) -> tuple['Round', int]:
-    """Returns what stands for `num` rounds: themselves, or the begun blocks of an allocation.
+    """Returns what accountants count for `num` rounds: the rounds, or an allocation's begun blocks.
 
     An allocation with slots has the same clients as one without, unless a round is overfull. So
     the distance of a block is at most the sum of its rounds' distances and overflow probabilities.

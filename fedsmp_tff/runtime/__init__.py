@@ -1,6 +1,6 @@
 """Contexts that run a round: in this process or on a Ray cluster.
 
-A name is imported when it is first used: `processes` alone needs neither TensorFlow nor TFF.
+A name is imported when it is first used, so that this package loads neither TensorFlow nor TFF.
 """
 
 import importlib

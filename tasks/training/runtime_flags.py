@@ -55,7 +55,7 @@ class RuntimeSettings:
   )
   client_timeout: float = options.option(
       600.0,
-      'Time limit for a client, in seconds. After it the worker is ended, and the client runs'
+      'Time limit for a client, in seconds. Then the run ends the worker, and the client runs'
       ' elsewhere.',
       group=_GROUP, above=0, requires=options.when('runtime', 'ray'),
   )

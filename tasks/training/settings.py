@@ -87,8 +87,8 @@ class RunSettings:
   algorithm: str = _option(
       'fedsmp_topk',
       f'<{" | ".join(methods.NAMES)} | MODULE>: Training method. fedsmp_* trains k coordinates with'
-      ' clipping and noise: the largest of a public update (topk), random ones (randk), or the'
-      ' largest of past releases (released, not in the paper). dp_fedavg trains all coordinates'
+      ' clipping and noise: those that change most on public data (topk), random ones (randk), or'
+      ' those with the largest past releases (released, not in the paper). dp_fedavg trains all,'
       ' with clipping and noise. fedavg* has no privacy. public_only evaluates the pre-trained'
       ' model, without rounds. MODULE is a Python module with a METHOD of your own, as in'
       ' docs/extending.md.',
@@ -115,8 +115,8 @@ class RunSettings:
   )
   clients_per_round: int = _task_option(
       'clients_per_round',
-      'Number of clients per round r; with --sampling=poisson, the mean; with allocation, about the'
-      ' mean',
+      'Number r of clients per round. With --sampling=poisson it is the mean, and with allocation it'
+      ' is near the mean',
       **_TRAINING, common=True, at_least=1,
   )
   seed: Optional[int] = _option(
