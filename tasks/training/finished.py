@@ -65,10 +65,13 @@ def recorded_flag(recorded: Mapping[str, Any], name: str) -> Any:
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-  own = (methods.METHODS[name].options for name in methods.NAMES)
-  tables = [settings_lib.RunSettings, *filter(None, own)]
+  tables = [('', settings_lib.RunSettings)]
+  tables += [('', methods.METHODS[name].options) for name in methods.NAMES]
+  tables += [(f'{name}_', task.options) for name, task in datasets.TASKS.items()]
   return {
-      name: option.default for table in tables for name, option in options.options_of(table).items()
+      prefix + name: option.default
+      for prefix, table in tables if table is not None
+      for name, option in options.options_of(table).items()
   }
 
 

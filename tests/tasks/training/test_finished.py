@@ -72,6 +72,7 @@ def test_unfinished_runs_have_no_model(run, tmp_path):
 def test_missing_flags_of_earlier_versions_are_defaults():
   recorded = {'p': 0.1, 'rounds': 9}
   flags = {**recorded, 'server_optimizer': 'sgd', 'unbiased': True}
+  assert not finished.differing(recorded, flags | {'fashion_mnist_standardize': False})
   assert not finished.differing(recorded, flags)
   other = flags | {'server_optimizer': 'fedexp', 'unbiased': False}
   assert finished.differing(recorded, other) == ['server_optimizer', 'unbiased']
