@@ -175,8 +175,8 @@ class TestIdentity:
 
   def test_identity_leaves_out_paths_and_budget(self):
     found = settings.parse([
-        '--task=shakespeare', '--data_dir=/x', '--p=0.5', '--seed=1', '--epsilon_budget=9',
-        '--shakespeare_lstm=keras', '--public_clients=3',
+        '--task=shakespeare', '--algorithm=fedsmp_topk', '--data_dir=/x', '--p=0.5', '--seed=1',
+        '--epsilon_budget=9', '--shakespeare_lstm=keras', '--public_clients=3',
     ])[0]
     values = settings.identity(found)
     assert values == json.loads(json.dumps(values))
