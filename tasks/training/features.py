@@ -100,11 +100,12 @@ def _features_fn(body: Callable[[tf.Tensor], tf.Tensor], spec: tf.TensorSpec) ->
     groups = [batches[i : i + size] for i in range(0, len(batches), size)]
     # CPU cores share the groups: TensorFlow releases Python's lock.
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-      parts = iter([part for group in pool.map(of_group, groups) for part in group])
-    return [
-        (tf.concat(own, 0) if len(own) > 1 else own[0], y)
-        for own, y in ([[next(parts) for _ in own], y] for own, (_, y) in zip(batches_of, clients))
-    ]
+      # A generator, so that a client's parts are freed once they are in one tensor.
+      parts = (part for group in pool.map(of_group, groups) for part in group)
+      return [
+          (tf.concat(own, 0) if len(own) > 1 else own[0], y)
+          for own, y in ([[next(parts) for _ in own], y] for own, (_, y) in zip(batches_of, clients))
+      ]
 
   return features_of
 
