@@ -111,7 +111,9 @@ def _build_model(own: Options, initializer: initializers.Initializer):
 TASK = task_lib.Task(
     name='scattering',
     title='Fashion-MNIST, scattering coefficients',
-    defaults=dataclasses.replace(fashion_mnist.TASK.defaults, server_learning_rate=20.0),
+    defaults=dataclasses.replace(
+        fashion_mnist.TASK.defaults, server_learning_rate=20.0, by_method={}
+    ),
     load=_load,
     build_model=_build_model,
     options=Options,

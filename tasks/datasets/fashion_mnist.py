@@ -100,6 +100,11 @@ TASK = task_lib.Task(
         learning_rate=0.1, learning_rate_decay=0.99, momentum=0.5,
         server_learning_rate=30.0, server_learning_rate_schedule='linear_decay',
         warm_start='public', trainable='head',
+        by_method={
+            'fedsmp_topk': {'server_learning_rate': 60.0},
+            'fedsmp_randk': {'server_learning_rate': 60.0},
+            'fedavg': {'server_learning_rate': 100.0},
+        },
     ),
     load=lambda own, split: load(_NUM_CLIENTS, split, own.dirichlet),
     build_model=task_lib.cnn(_IMAGE_SHAPE, (32, 64), (512,), _NUM_CLASSES, _MOMENTS),

@@ -224,7 +224,8 @@ TASK = task_lib.Task(
     name='shakespeare',
     title='Next character in Shakespeare\'s plays, LSTM',
     defaults=task_lib.Defaults(
-        epsilon=8.0, rounds=40, clients_per_round=100, clip=0.1, p=0.2, paper_population=10**9,
+        algorithm='fedsmp_randk', by_method={'fedsmp_randk': {'server_learning_rate': 30.0}},
+        epsilon=8.0, rounds=40, clients_per_round=300, clip=0.1, p=0.2, paper_population=10**9,
         learning_rate=1.0, learning_rate_decay=0.99, learning_rate_decay_rounds=50,
         momentum=0.9, batch_size=64,
         server_learning_rate=8.0, server_learning_rate_schedule='linear_decay',

@@ -6,7 +6,7 @@ only where they build a model or read TFF's data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import hashlib
 import itertools
@@ -127,6 +127,8 @@ class Defaults:
   `noise_multiplier`; the paper's settings are in tasks/experiments/paper/TASK.flags.
 
   Attributes:
+    algorithm: The built-in method that runs without --algorithm.
+    by_method: Values that replace the others' for a method: by --algorithm's value, then by flag.
     learning_rate_decay: Factor on the clients' learning rate every `learning_rate_decay_rounds`.
     paper_population: Population of the paper's accountant, for the column `epsilon_paper` alone;
       None: the number of clients in the data.
@@ -136,6 +138,7 @@ class Defaults:
   clients_per_round: int
   clip: float
   learning_rate: float
+  algorithm: str = 'fedsmp_topk'
   epsilon: Optional[float] = None
   noise_multiplier: Optional[float] = None
   p: float = 0.05
@@ -151,6 +154,17 @@ class Defaults:
   learning_rate_decay: float = 1.0
   learning_rate_decay_rounds: int = 1
   paper_population: Optional[int] = None
+  by_method: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+  def for_method(self, algorithm: Optional[str]) -> Defaults:
+    """Returns the defaults of a value of --algorithm, with what `by_method` has for it."""
+    return dataclasses.replace(self, **self.by_method.get(algorithm, {}))
+
+  def state(self, flag: str) -> str:
+    """Returns a flag's default with those of methods, as '8.0 (fedsmp_randk 30.0)'; '' for None."""
+    others = ', '.join(f'{name} {own[flag]}' for name, own in self.by_method.items() if flag in own)
+    value = getattr(self, flag)
+    return '' if value is None else f'{value}' + f' ({others})' * bool(others)
 
 
 class Split(NamedTuple):

@@ -57,13 +57,14 @@ _PUBLIC_DATA, _EVALUATION = 'Public data', 'Evaluation'
 
 
 def _task_option(field: str, text: str, **facts: Any) -> Any:
-  """Returns an option whose default depends on the task."""
-  def default(task):
-    return getattr(datasets.TASKS[task].defaults, field)
+  """Returns an option whose default depends on the task, and perhaps on the method."""
+  def default(values):
+    return getattr(datasets.TASKS[values['task']].defaults.for_method(values['algorithm']), field)
 
-  stated = ', '.join(f'{t} {default(t)}' for t in datasets.NAMES if default(t) is not None)
+  texts = {name: datasets.TASKS[name].defaults.state(field) for name in datasets.NAMES}
+  stated = ', '.join(f'{name} {own}' for name, own in texts.items() if own)
   text += f' (default by task: {stated}).' if stated else '.'
-  return _option(None, text, default_fn=lambda values: default(values['task']), **facts)
+  return _option(None, text, default_fn=default, **facts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +85,14 @@ class RunSettings:
       ' module with a TASK of your own, as in docs/extending.md.',
       **_RUN,
   )
-  algorithm: str = _option(
-      'fedsmp_topk',
+  algorithm: str = _task_option(
+      'algorithm',
       f'<{" | ".join(methods.NAMES)} | MODULE>: Training method. fedsmp_* trains k coordinates with'
       ' clipping and noise: those that change most on public data (topk), random ones (randk), or'
       ' those with the largest past releases (released, not in the paper). dp_fedavg trains all,'
       ' with clipping and noise. fedavg* has no privacy. public_only evaluates the pre-trained'
       ' model, without rounds. MODULE is a Python module with a METHOD of your own, as in'
-      ' docs/extending.md.',
+      ' docs/extending.md',
       **_RUN,
   )
   trainable: str = _task_option(
@@ -305,12 +306,14 @@ def parse(
   if parsed['task'].value is None:
     names = ', '.join(datasets.NAMES)
     raise errors.InputError(f'--task is not set. Set it to one of {names}, or to a module.')
-  task, method = (registry[parsed[flag].value] for flag, registry in _REGISTRIES.items())
+  task = datasets.TASKS[parsed['task'].value]
+  algorithm = parsed['algorithm'].value or task.defaults.algorithm
+  method = methods.METHODS[algorithm]
   for name, value in method.fixed.items():
     if parsed[name].present and parsed[name].value != value:
       raise errors.InputError(
           f'{options.flag_of(name, parsed[name].value)} has no effect, because'
-          f' --algorithm={parsed["algorithm"].value} means {options.flag_of(name, value)}. Remove'
+          f' --algorithm={algorithm} means {options.flag_of(name, value)}. Remove'
           ' one of the two flags.'
       )
     parsed.set_default(name, value)

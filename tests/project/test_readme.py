@@ -89,12 +89,15 @@ def test_documented_defaults_are_those_of_the_tasks():
   # Not in the table: what no built-in task sets, and constants that are not flags.
   assert fields - {*documented} == {
       'noise_multiplier', 'max_client_examples', 'learning_rate_decay',
-      'learning_rate_decay_rounds', 'paper_population',
+      'learning_rate_decay_rounds', 'paper_population', 'by_method',
   }
   for flag, values in documented.items():
     for task, value in values.items():
-      default = getattr(datasets.TASKS[task].defaults, flag)
-      assert value == (default if isinstance(default, str) else f'{default:g}'), (flag, task)
+      defaults = datasets.TASKS[task].defaults
+      default = getattr(defaults, flag)
+      texts = [default if isinstance(default, str) else f'{default:g}']
+      texts += [f'`{name}` {own[flag]:g}' for name, own in defaults.by_method.items() if flag in own]
+      assert value == '; '.join(texts), (flag, task)
   decays = {
       task: (datasets.TASKS[task].defaults.learning_rate_decay,
              datasets.TASKS[task].defaults.learning_rate_decay_rounds) for task in datasets.NAMES

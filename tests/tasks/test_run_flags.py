@@ -95,4 +95,6 @@ class TestComputation:
     assert commands.main(['run', '--helpfull']) == 0
     text = capsys.readouterr().out
     assert sorted(_FLAG.findall(text)) == sorted(settings.new_flags())
+    rate = ' '.join(text.split('--server_learning_rate=NUMBER')[1].split('\n  --')[0].split())
+    assert '(default by task: shakespeare 8.0 (fedsmp_randk 30.0), fashion_mnist 30.0 (' in rate
     assert '\nOnly for --algorithm=fedsmp_topk or fedavg_topk:\n  --public_clients=INTEGER\n' in text

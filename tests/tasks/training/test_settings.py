@@ -24,10 +24,11 @@ class TestParse:
   @pytest.mark.parametrize('task', datasets.NAMES)
   def test_the_task_has_the_defaults(self, task):
     defaults = datasets.TASKS[task].defaults
+    defaults = defaults.for_method(defaults.algorithm)
     found, where = settings.parse([f'--task={task}'])
     for field in dataclasses.fields(defaults):
       if field.name not in (
-          'learning_rate_decay', 'learning_rate_decay_rounds', 'paper_population'
+          'learning_rate_decay', 'learning_rate_decay_rounds', 'paper_population', 'by_method',
       ):
         assert getattr(found, field.name) == getattr(defaults, field.name)
     # They protect the clients in the data.
@@ -86,6 +87,56 @@ class TestParse:
     assert '\n' not in str(e.value)
 
 
+class TestDefaultsOfMethods:
+
+  @pytest.mark.parametrize('task', datasets.NAMES)
+  def test_defaults_name_methods_and_flags_that_exist(self, task):
+    defaults = datasets.TASKS[task].defaults
+    assert {defaults.algorithm, *defaults.by_method} <= {*methods.NAMES}
+    for method, own in defaults.by_method.items():
+      assert own and {*own} <= {*options.options_of(settings.RunSettings)} - {'task', 'algorithm'}
+      found = settings.parse([f'--task={task}', f'--algorithm={method}'])[0]
+      assert {name: getattr(found, name) for name in own} == own
+      # They differ from the task's, or they say nothing.
+      assert all(getattr(defaults, name) != value for name, value in own.items())
+
+  def test_a_flag_precedes_a_file_a_method_and_the_task(self, tmp_path):
+    defaults = datasets.TASKS['shakespeare'].defaults
+    of_task = defaults.server_learning_rate
+    of_method = defaults.by_method['fedsmp_randk']['server_learning_rate']
+    (tmp_path / 'rate').write_text('--server_learning_rate=2\n')
+    (tmp_path / 'method').write_text('--algorithm=fedsmp_topk\n')
+    rate, method = (f'--flagfile={tmp_path}/{name}' for name in ('rate', 'method'))
+    randk, typed = '--algorithm=fedsmp_randk', '--server_learning_rate=3'
+    for flags, algorithm, expected in [
+        ((), 'fedsmp_randk', of_method),
+        (('--algorithm=dp_fedavg',), 'dp_fedavg', of_task),
+        ((method,), 'fedsmp_topk', of_task),
+        ((method, randk), 'fedsmp_randk', of_method),
+        ((rate,), 'fedsmp_randk', 2),
+        ((rate, typed), 'fedsmp_randk', 3),
+        # The task's value is an ordinary one when it is typed, or in a file.
+        ((f'--server_learning_rate={of_task}',), 'fedsmp_randk', of_task),
+    ]:
+      found = settings.parse(['--task=shakespeare', *flags])[0]
+      assert (found.algorithm, found.server_learning_rate) == (algorithm, expected), flags
+    # FedExP has no rate, of whatever kind.
+    fedexp = settings.parse(['--task=shakespeare', '--server_optimizer=fedexp'])[0]
+    assert fedexp.server_learning_rate is None
+
+  def test_a_task_of_ones_own_has_them_too(self, monkeypatch):
+    module, own = types.ModuleType('my_task'), {'dp_fedavg': {'rounds': 3, 'clip': 0.5}}
+    defaults = dataclasses.replace(
+        datasets.TASKS['svhn'].defaults, algorithm='dp_fedavg', by_method=own
+    )
+    module.TASK = dataclasses.replace(datasets.TASKS['svhn'], name='mine', defaults=defaults)
+    monkeypatch.setitem(sys.modules, 'my_task', module)
+    found = settings.parse(['--task=my_task'])[0]
+    assert (found.algorithm, found.rounds, found.clip) == ('dp_fedavg', 3, 0.5)
+    found = settings.parse(['--task=my_task', '--algorithm=fedsmp_topk'])[0]
+    assert (found.rounds, found.clip) == (defaults.rounds, defaults.clip)
+
+
 class TestFlagfile:
 
   def test_files_in_files_and_what_is_typed_wins(self, tmp_path):
@@ -124,8 +175,8 @@ class TestIdentity:
 
   def test_identity_leaves_out_paths_and_budget(self):
     found = settings.parse([
-        '--task=shakespeare', '--data_dir=/x', '--p=0.5', '--seed=1', '--epsilon_budget=9',
-        '--shakespeare_lstm=keras', '--public_clients=3',
+        '--task=shakespeare', '--algorithm=fedsmp_topk', '--data_dir=/x', '--p=0.5', '--seed=1',
+        '--epsilon_budget=9', '--shakespeare_lstm=keras', '--public_clients=3',
     ])[0]
     values = settings.identity(found)
     assert values == json.loads(json.dumps(values))
