@@ -11,10 +11,10 @@ from tasks import datasets
 from tasks.cli import plugins
 from tasks.reporting import results
 
-_WIDTH, _HEIGHT, _HEIGHT_PER_LINE = 9.2, 3.4, 0.2
-_CHARACTERS_PER_LINE = 180
+_WIDTH, _HEIGHT, _HEIGHT_PER_LINE = 9.2, 3.4, 0.22
+_CHARACTERS_PER_LINE = 150
 # Least distance of labels, as a fraction of the height of the axes.
-LABEL_HEIGHT = 0.062
+LABEL_HEIGHT = 0.072
 
 
 def new_figure(task: str, title: str, rows: int = 1) -> mpl_figure.Figure:
@@ -50,7 +50,7 @@ def finish(
   for axes in figure.axes:
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
-  figure.supxlabel(note, x=0.01, ha='left', fontsize='x-small', linespacing=1.4)
+  figure.supxlabel(note, x=0.01, ha='left', fontsize='small', linespacing=1.3)
   figure.set_figheight(figure.get_figheight() + _HEIGHT_PER_LINE * (note.count('\n') + 1))
   return figure
 
@@ -70,7 +70,7 @@ def label_ends(axes: mpl_axes.Axes, ends: Sequence[tuple[float, str, str]]) -> N
   for (height, text, color), y in zip(ends, placed):
     axes.annotate(
         text, (1, np.clip(height, low, high)), (1.05, y), axes.get_yaxis_transform(),
-        axes.transAxes, va='center', fontsize='x-small', color=color,
+        axes.transAxes, va='center', fontsize='small', color=color,
         arrowprops=dict(arrowstyle='-', color=color, linewidth=0.6, relpos=(0, 0.5), shrinkB=0),
     )
 

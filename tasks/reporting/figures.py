@@ -136,7 +136,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
     by_round.annotate(
         f'the paper\'s target: {target.accuracy:g} %', (1, target.accuracy), (0, -3),
         by_round.get_yaxis_transform(), 'offset points', ha='right', va='top',
-        fontsize='x-small', color='0.4',
+        fontsize='small', color='0.4',
     )
   by_round.set(
       xlabel='round', ylabel='accuracy (%)', ylim=(max(0, lowest, by_round.get_ylim()[0]), None)
