@@ -116,6 +116,6 @@ def _draw_row(
     handles[f'{plugins.title(dense, methods.METHODS)}: p = 1'] = mpl_lines.Line2D([], [], **at_1)
   accuracy_axes.legend(
       handles.values(), handles, loc='center left', bbox_to_anchor=(1.02, 0.5), frameon=False,
-      fontsize='small', handlelength=3.2,
+      fontsize='x-small', handlelength=3.2,
   )
   return drawn_ratios
