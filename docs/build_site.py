@@ -98,6 +98,8 @@ def _stage() -> None:
     pages[name] = text
   for name, text in pages.items():
     text = text.replace('](../README.md', '](index.md').replace('.ipynb)', '.md)')
+    # A number stays on the line of its spread and its unit.
+    text = re.sub(r'(?<=\d) (?=±|MB\b)|(?<=±) (?=\d)', '\u00a0', text)
     (_STAGED / f'{name}.md').write_text(text, encoding='utf-8')
 
 

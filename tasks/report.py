@@ -52,11 +52,12 @@ def _main(options: Options, run_dirs: list[str]) -> None:
   for _, of_task in itertools.groupby(groups, lambda group: group.config['task']):
     figures |= figures_lib.draw_task([*of_task])
   output = pathlib.Path(options.output)
+  text = tables_lib.markdown(groups, tables, figures)
   with errors.writing_to('output', output):
     output.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
       figure.savefig(output / f'{name}.png')
-    (output / _MARKDOWN).write_text(tables_lib.markdown(tables, figures), encoding='utf-8')
+    (output / _MARKDOWN).write_text(text, encoding='utf-8')
     kept.write(output, runs)
     with open(output / _CSV, 'w', encoding='utf-8', newline='') as file:
       writer = csv.writer(file)

@@ -11,10 +11,10 @@ from tasks import datasets
 from tasks.cli import plugins
 from tasks.reporting import results
 
-_WIDTH, _HEIGHT, _HEIGHT_PER_LINE = 9.2, 3.4, 0.2
-_CHARACTERS_PER_LINE = 180
+_WIDTH, _HEIGHT, _HEIGHT_PER_LINE = 9.2, 3.4, 0.22
+_CHARACTERS_PER_LINE = 150
 # Least distance of labels, as a fraction of the height of the axes.
-LABEL_HEIGHT = 0.062
+LABEL_HEIGHT = 0.072
 
 
 def new_figure(task: str, title: str, rows: int = 1) -> mpl_figure.Figure:
@@ -27,29 +27,30 @@ def new_figure(task: str, title: str, rows: int = 1) -> mpl_figure.Figure:
 
 def finish(
     figure: mpl_figure.Figure, groups: Sequence[results.Group], note: str = '',
-    spread: str = 'stddev',
+    spread: str = 'Bars show one standard deviation',
 ) -> mpl_figure.Figure:
-  """Adds a note on rounds, seeds, epsilon and spread below the panels; returns the figure."""
-  note += f'rounds: {_range([n for group in groups if (n := group.rounds_done)])}'
-  note += f'; seeds per configuration: {_range([len(group.runs) for group in groups])}'
-  validated = any(group.uses_validation_set for group in groups)
-  note += f'; accuracy on the {"validation" if validated else "test"} set'
+  """Adds a note on rounds, seeds, sigma, epsilon and spread below the panels; returns the figure."""
+  measured = 'validation' if any(group.uses_validation_set for group in groups) else 'test'
+  note += (
+      f'Each curve or point has {_count([n for g in groups if (n := g.rounds_done)], "round")} and'
+      f' {_count([len(group.runs) for group in groups], "seed")}, with accuracy on the {measured} set. '
+  )
   private = [group for group in groups if group.noise_multiplier]
   if sigmas := [group.noise_multiplier for group in private]:
-    note += f'; sigma: {_range(sigmas)}'
-  if epsilons := [epsilon for g in private if not np.isnan(epsilon := g.mean('epsilon'))]:
-    is_seeded = any(group.config['seed'] is not None for group in private)
-    note += f'; epsilon ({"simulated" if is_seeded else "valid"}): {_range(epsilons)}'
+    note += f'Noise has sigma = {_range(sigmas)}'
+    if epsilons := [epsilon for g in private if not np.isnan(epsilon := g.mean('epsilon'))]:
+      is_seeded = any(group.config['seed'] is not None for group in private)
+      note += f' and epsilon = {_range(epsilons)} ({"simulated" if is_seeded else "valid"})'
+    note += '. '
   if any(group.config['sampled'] for group in groups):
-    note += '; between the first and the last round, accuracy is the initial one plus the gain on a'
-    note += ' sample'
+    note += 'Between the first and the last round, accuracy is the initial one plus the gain on a sample. '
   if any(len(group.runs) > 1 for group in groups):
-    note += f'; bands and bars: one {spread} over seeds'
+    note += f'{spread} over seeds. '
   note = textwrap.fill(note, _CHARACTERS_PER_LINE)
   for axes in figure.axes:
     axes.grid(alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
-  figure.supxlabel(note, x=0.01, ha='left', fontsize='x-small', linespacing=1.4)
+  figure.supxlabel(note, x=0.01, ha='left', fontsize='small', linespacing=1.3)
   figure.set_figheight(figure.get_figheight() + _HEIGHT_PER_LINE * (note.count('\n') + 1))
   return figure
 
@@ -69,7 +70,7 @@ def label_ends(axes: mpl_axes.Axes, ends: Sequence[tuple[float, str, str]]) -> N
   for (height, text, color), y in zip(ends, placed):
     axes.annotate(
         text, (1, np.clip(height, low, high)), (1.05, y), axes.get_yaxis_transform(),
-        axes.transAxes, va='center', fontsize='x-small', color=color,
+        axes.transAxes, va='center', fontsize='small', color=color,
         arrowprops=dict(arrowstyle='-', color=color, linewidth=0.6, relpos=(0, 0.5), shrinkB=0),
     )
 
@@ -78,6 +79,10 @@ def means_and_stds(groups: Sequence[results.Group], value: str) -> tuple[np.ndar
   """Returns means and standard deviations of one of `results.Run.values`; 0 for one seed."""
   pairs = [group.mean_and_std(value) for group in groups]
   return np.array([mean for mean, _ in pairs]), np.array([std or 0.0 for _, std in pairs])
+
+
+def _count(values: Sequence[int], noun: str) -> str:
+  return f'{_range(values)} {noun}{"s" * (max(values) > 1)}'
 
 
 def _range(values: Sequence[float]) -> str:

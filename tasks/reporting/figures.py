@@ -79,7 +79,7 @@ def _ablation(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure
     used += part
   axes.set_yticks(-np.arange(len(ticks)), ticks)
   axes.set_xlabel('final accuracy (%)')
-  return canvas.finish(figure, used, spread='standard error')
+  return canvas.finish(figure, used, spread='Bars show one standard error')
 
 
 def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figure]:
@@ -136,7 +136,7 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
     by_round.annotate(
         f'the paper\'s target: {target.accuracy:g} %', (1, target.accuracy), (0, -3),
         by_round.get_yaxis_transform(), 'offset points', ha='right', va='top',
-        fontsize='x-small', color='0.4',
+        fontsize='small', color='0.4',
     )
   by_round.set(
       xlabel='round', ylabel='accuracy (%)', ylim=(max(0, lowest, by_round.get_ylim()[0]), None)
@@ -148,8 +148,10 @@ def _over_rounds(task: str, groups: Sequence[results.Group]) -> Optional[mpl_fig
   by_uplink.xaxis.set_major_formatter('{x:g}')
   by_uplink.xaxis.set_minor_formatter(ticker.NullFormatter())
   canvas.label_ends(by_round, ends)
-  note = f'{len(drawn)} of {len(groups)} configurations: of each method the paper\'s or the best'
-  return canvas.finish(figure, drawn, f'{note}; ')
+  note = ''
+  if len(drawn) < len(groups):
+    note = f'Of {len(groups)} configurations, the paper\'s or the best of each method is drawn. '
+  return canvas.finish(figure, drawn, note, spread='Bands show one standard deviation')
 
 
 def _over_epsilon(task: str, groups: Sequence[results.Group]) -> Optional[mpl_figure.Figure]:

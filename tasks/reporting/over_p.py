@@ -112,7 +112,7 @@ def _draw_row(
       accuracy_axes.plot(*zip(*sorted(paper.items())), **drawn)
       handles[label] = mpl_lines.Line2D([], [], **drawn)
     drawn_ratios |= {*ratios, *paper}
-  if 1 in drawn_ratios:
+  if any(1 in dict(points) for points in curves.values()):
     handles[f'{plugins.title(dense, methods.METHODS)}: p = 1'] = mpl_lines.Line2D([], [], **at_1)
   accuracy_axes.legend(
       handles.values(), handles, loc='center left', bbox_to_anchor=(1.02, 0.5), frameon=False,

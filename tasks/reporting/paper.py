@@ -12,6 +12,7 @@ from tasks.reporting import cells
 from tasks.reporting import results
 
 _DP_FEDAVG = 'dp_fedavg'
+_DIFFERENCES, _NONE = 'differs from the paper in', 'nothing'
 # Readings of rand-k, by `Group.unscaled`.
 _NAMES = {False: 'scaled', True: 'unscaled'}
 
@@ -43,8 +44,8 @@ def _table(number: int, groups: Sequence[results.Group]) -> cells.Table:
     )
   if paper_rows[0].task == 'shakespeare':
     note += (
-        ' The paper\'s accounting is for the number of clients that the paper assumes, the valid'
-        ' epsilon for the clients in the data.'
+        ' The paper\'s accounting is for the number of clients that the paper assumes, the sound'
+        ' accountant is for the clients in the data.'
     )
   if number == 7:
     note += (
@@ -67,7 +68,7 @@ def _row(row: paper_tables.Row, group: results.Group) -> dict[str, str]:
       'paper (best, %)': cells.accuracy(row.accuracy, row.std),
       **cells.measured(group),
       'difference': cells.mark(f'{_error(row, group):+.2f}', group),
-      'differs from the paper in': ', '.join(_differences(group, row)) or 'nothing',
+      _DIFFERENCES: ', '.join(_differences(group, row)) or _NONE,
   }
 
 
@@ -144,15 +145,15 @@ def _uplink_to_target(groups: Sequence[results.Group]) -> cells.Table:
           'uplink to target (MB)': cells.mark(cells.number(uplink) or 'not reached', group),
           'saving (%)': '' if group is reference else cells.number(saving, '{:.1f}'),
           'saving, paper (%)': f'{target.savings[algorithm]:g}' if is_drawn else '',
-          'with': ', '.join(_setting_differences(group)),
+          _DIFFERENCES: ', '.join(_setting_differences(group)) or _NONE,
       })
   note = (
-      'First round: the first evaluated round whose test accuracy is at least the target, mean over'
-      ' the seeds that reach it; uplink: per client until then. Runs are evaluated at intervals,'
-      ' so that the target may have been reached up to one interval earlier.'
-      ' Saving: against DP-FedAvg in this report, with the most similar flags; empty if there is'
-      ' none that reaches the target. The paper names a saving for one p per mask. Runs whose'
-      ' initial weights reach the target are left out. "with": flags that are not the paper\'s.'
+      'The first round is the first evaluated one whose test accuracy is at least the target, as a mean'
+      ' over the seeds that reach it. The uplink is what a client uploads until then. Runs are evaluated'
+      ' at intervals, so that the target may have been reached up to one interval earlier. The saving'
+      ' is against the runs of DP-FedAvg in this report with the most similar flags. It is empty if'
+      ' none of those reaches the target. The paper names a saving for one p per mask. Runs whose'
+      ' initial weights reach the target are left out.'
   )
   return cells.Table('Uplink to a target accuracy', rows, note)
 

@@ -1,37 +1,46 @@
 """All tables of a report, and the report in Markdown."""
 
 from collections.abc import Mapping, Sequence
+import itertools
 
 from matplotlib import figure as mpl_figure
 
 from tasks import datasets
 from tasks import methods
+from tasks.cli import plugins
 from tasks.reporting import cells
 from tasks.reporting import paper
 from tasks.reporting import results
 from tasks.training import settings as settings_lib
 
-_ABOUT = (
-    'Best: maximum test accuracy over the evaluated rounds (the paper: over all rounds), if'
-    ' evaluations use all test examples. Final: test accuracy after the last round. Gain: final'
-    ' accuracy minus that of the initial weights, within each run. Mean ± standard deviation over'
-    ' seeds.'
-    ' "epsilon, sound accountant": for the sampling of the run. "Paper\'s'
-    ' accounting": RDP for Poisson sampling, whatever the sampling of the run. A private run with a'
-    ' seed is simulated: its epsilon is what fresh noise would give.'
-    f' Accuracies with {cells.OUTSIDE} are exact functions of clients\' own examples, OUTSIDE (epsilon,'
-    ' delta). Losses are on the test set; the paper\'s Figure 3 has training losses.'
+_RUNS = 'List of runs'
+_VALIDATED = (
+    'Accuracies of runs with `validation_examples` are on the validation set, not on the test set.'
+)
+_SIMULATED = (
+    'A private run with a seed is simulated: anyone who knows the seed can remove its noise. It has no'
+    ' guarantee, and its epsilon is what fresh noise would give.'
+)
+_OUTSIDE = (
+    f'Accuracies with {cells.OUTSIDE} are exact functions of clients\' own examples, OUTSIDE (epsilon,'
+    ' delta): no epsilon in this report covers them.'
 )
 
 
 def all_tables(groups: Sequence[results.Group]) -> list[cells.Table]:
   """Returns a report's tables with a row: the paper's, other runs, and a list of all runs."""
-  tables = [*paper.tables(groups), _other_runs(groups), _list_of_runs(groups)]
+  of_paper = [table for table in paper.tables(groups) if table.rows]
+  title = f'{"Other c" if _has_paper_rows(of_paper) else "C"}onfigurations, best first'
+  tables = [*of_paper, _configurations(title, groups), _list_of_runs(groups)]
   return [cells.without_empty_columns(table) for table in tables if table.rows]
 
 
-def _other_runs(groups: Sequence[results.Group]) -> cells.Table:
-  """Returns the runs without a counterpart in the paper and the incomplete ones, best first."""
+def _has_paper_rows(tables: Sequence[cells.Table]) -> bool:
+  return any(table.title.startswith('Table ') for table in tables)
+
+
+def _configurations(title: str, groups: Sequence[results.Group]) -> cells.Table:
+  """Returns the runs that reproduce no row of the paper, which incomplete ones never do."""
   others = [group for group in groups if not paper.has_row_for(group)]
   tasks = [group.config['task'] for group in groups]
   others.sort(key=lambda group: (tasks.index(group.config['task']), -group.mean('final')))
@@ -47,7 +56,7 @@ def _other_runs(groups: Sequence[results.Group]) -> cells.Table:
       }
       for group in others
   ]
-  return cells.Table('Runs without a counterpart in the paper, and incomplete runs', rows)
+  return cells.Table(title, rows)
 
 
 def _list_of_runs(groups: Sequence[results.Group]) -> cells.Table:
@@ -65,7 +74,7 @@ def _list_of_runs(groups: Sequence[results.Group]) -> cells.Table:
       }
       for group in groups for run in group.runs
   ]
-  return cells.Table('List of runs', rows)
+  return cells.Table(_RUNS, rows)
 
 
 def _rounds(group: results.Group) -> str:
@@ -85,16 +94,75 @@ def _own_settings(group: results.Group) -> list[str]:
   return group.differences(settings_lib.identity(settings))
 
 
-def markdown(tables: Sequence[cells.Table], figures: Mapping[str, mpl_figure.Figure]) -> str:
-  """Returns tables, and figures by the names of their files without suffix, as Markdown."""
-  has_paper_rows = any(table.title.startswith('Table ') for table in tables)
-  parts = [f'# Results{" compared with the paper" * has_paper_rows}', _ABOUT]
+def markdown(
+    groups: Sequence[results.Group], tables: Sequence[cells.Table],
+    figures: Mapping[str, mpl_figure.Figure],
+) -> str:
+  """Returns the report of groups in Markdown.
+
+  Args:
+    groups: The runs.
+    tables: Their tables, from `all_tables`.
+    figures: Their figures, by the names of their files without suffix.
+  """
+  title = f'# Results{" compared with the paper" * _has_paper_rows(tables)}'
+  parts = [title, *_opening(groups)]
+  parts += [_section(table) for table in tables if table.title != _RUNS]
+  if figures:
+    parts.append('## Figures')
   parts += [f'![{figure.get_suptitle()}]({name}.png)' for name, figure in figures.items()]
-  for table in tables:
-    lines = [list(table.rows[0]), ['---'] * len(table.rows[0])]
-    lines += [list(row.values()) for row in table.rows]
-    parts.append(f'## {table.title}')
-    parts.append('\n'.join(f'| {" | ".join(line)} |' for line in lines))
-    if table.note:
-      parts.append(table.note)
+  parts += ['## What the columns mean', '\n'.join(f'- {text}' for text in cells.meanings(tables))]
+  parts += [_section(table) for table in tables if table.title == _RUNS]
   return '\n\n'.join(parts) + '\n'
+
+
+def _opening(groups: Sequence[results.Group]) -> list[str]:
+  """Returns paragraphs on what was run, and on what no guarantee covers."""
+  paragraphs = []
+  for task, of_task in itertools.groupby(groups, lambda group: group.config['task']):
+    members = [*of_task]
+    runs = [run for group in members for run in group.runs]
+    num_complete = sum(len(group.runs) for group in members if group.complete)
+    algorithms = dict.fromkeys(group.config['algorithm'] for group in members)
+    titles = [plugins.title(name, methods.METHODS) for name in algorithms]
+    paragraphs.append(
+        f'This report shows {len(runs)} run{"s" * (len(runs) > 1)} on'
+        f' {plugins.title(task, datasets.TASKS)} (`{task}`) {_seeds(runs)}.'
+        f' The method{"s are" if len(titles) > 1 else " is"} {_enumerate(titles)}. '
+        + (
+            'Every run is complete.' if num_complete == len(runs)
+            else f'Only {num_complete} of {len(runs)} have done all their rounds.'
+        )
+    )
+  is_seeded = (run.config['seed'] is not None for g in groups if g.noise_multiplier for run in g.runs)
+  for text, applies in (
+      (_VALIDATED, any(group.uses_validation_set for group in groups)),
+      (_SIMULATED, any(is_seeded)),
+      (_OUTSIDE, any(group.outside_guarantee for group in groups)),
+  ):
+    paragraphs += [text] * applies
+  return paragraphs
+
+
+def _seeds(runs: Sequence[results.Run]) -> str:
+  """Returns 'with seeds 1 to 5', or the like."""
+  values = {run.config['seed'] for run in runs}
+  seeds = sorted(values - {None})
+  if not seeds:
+    return 'without a seed'
+  texts = [*map(str, seeds)]
+  if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
+    texts = [f'{seeds[0]} to {seeds[-1]}']
+  return f'with seed{"s" * (len(seeds) > 1)} {_enumerate(texts)}{" or none" * (None in values)}'
+
+
+def _enumerate(texts: Sequence[str]) -> str:
+  *first, last = texts
+  return f'{", ".join(first)} and {last}' if first else last
+
+
+def _section(table: cells.Table) -> str:
+  lines = [list(table.rows[0]), ['---'] * len(table.rows[0])]
+  lines += [list(row.values()) for row in table.rows]
+  rows = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+  return '\n\n'.join(filter(None, (f'## {table.title}', rows, table.note)))

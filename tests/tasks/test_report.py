@@ -14,7 +14,8 @@ from tests.support import commands
 from tests.support import runs_on_disk
 
 _TABLE_1 = 'Table 1: Fashion-MNIST'
-_OTHERS = 'Runs without a counterpart in the paper, and incomplete runs'
+_CONFIGURATIONS = 'Configurations, best first'
+_OTHERS = f'Other c{_CONFIGURATIONS[1:]}'
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ class TestExecution:
         'differs from the paper in': 'nothing',
     }]
     assert cells['Table 5: Fashion-MNIST, top-k, over epsilon'][0]['best (%)'] == '82.00 ± 1.41'
-    assert '1 of 16 cells were run.' in text and '82.00 ± 1.41' in text and _OTHERS not in text
+    assert '1 of 16 cells were run.' in text and '82.00 ± 1.41' in text and _OTHERS[1:] not in text
     assert '(fashion_mnist_rounds.png)' in text
     assert [path.name for path in (tmp_path / 'out').glob('*.png')] == ['fashion_mnist_rounds.png']
 
@@ -142,18 +143,18 @@ class TestExecution:
     cells, text = _report(tmp_path)
     columns = (
         'method', 'p', 'first round', 'seeds', 'uplink to target (MB)', 'saving (%)',
-        'saving, paper (%)', 'with',
+        'saving, paper (%)', 'differs from the paper in',
     )
     # The uplink of round t is 0.01 p t MB; saving: 1 minus its ratio to 0.04 MB, or 0.01 MB.
     assert [tuple(row[name] for name in columns) for row in cells['Uplink to a target accuracy']] == [
-        ('Fed-SMP top-k', '0.005', '3', '2 of 3', '0.00015', '99.6', '99', ''),
+        ('Fed-SMP top-k', '0.005', '3', '2 of 3', '0.00015', '99.6', '99', 'nothing'),
         ('Fed-SMP top-k', '0.1', '1', '1 of 1', '0.001', '90.0', '', 'clip = 0.5'),
-        ('Fed-SMP rand-k', '0.1', 'not reached', '0 of 1', 'not reached', '', '', ''),
-        ('Fed-SMP rand-k', '0.4', '2', '1 of 1', '0.008', '80.0', '70', ''),
-        ('DP-FedAvg', '1', '4', '1 of 1', '0.04', '', '', ''),
+        ('Fed-SMP rand-k', '0.1', 'not reached', '0 of 1', 'not reached', '', '', 'nothing'),
+        ('Fed-SMP rand-k', '0.4', '2', '1 of 1', '0.008', '80.0', '70', 'nothing'),
+        ('DP-FedAvg', '1', '4', '1 of 1', '0.04', '', '', 'nothing'),
         ('DP-FedAvg', '1', '1', '1 of 1', '0.01', '', '', 'clip = 0.5'),
-        ('DP-FedAvg', '1', '1', '1 of 1', '0.01', '', '', ''),
-        ('FedAvg', '1', '1', '1 of 1', '0.01', '75.0', '', ''),
+        ('DP-FedAvg', '1', '1', '1 of 1', '0.01', '', '', 'nothing'),
+        ('FedAvg', '1', '1', '1 of 1', '0.01', '75.0', '', 'nothing'),
     ]
     assert 'may have been reached up to one interval earlier' in text
 
@@ -175,14 +176,50 @@ class TestExecution:
     runs('d', [0.3], algorithm='public_only')
     cells, text = _report(tmp_path)
     columns = ('rounds', 'final (%)', 'epsilon, sound accountant')
-    assert [tuple(row[column] for column in columns) for row in cells[_OTHERS]] == [
+    assert [tuple(row[column] for column in columns) for row in cells[_CONFIGURATIONS]] == [
         ('1 of 7', '80.00', '0.1'), ('1', '40.00', ''), ('0', '30.00', '')
     ]
-    assert 'clients_per_round = 50' in cells[_OTHERS][1]['with'] and _TABLE_1 not in cells
+    assert 'clients_per_round = 50' in cells[_CONFIGURATIONS][1]['with'] and _TABLE_1 not in cells
     assert [(row['run'], row['rounds'], row['accuracy (%)']) for row in cells['List of runs']] == [
         ('a', '1 of 7', '80.00'), ('b', '1', '40.00'), ('d', '0', '30.00')
     ]
-    assert 'A private run with a seed is simulated: its epsilon is what fresh noise would' in text
+    assert text.startswith(
+        '# Results\n\nThis report shows 3 runs on Fashion-MNIST images, CNN (`fashion_mnist`) with seed'
+        ' 1. The methods are Fed-SMP top-k, FedAvg top-k and public-only baseline. Only 2 of 3 have done'
+        ' all their rounds.\n\nA private run with a seed is simulated: anyone who knows the seed can'
+    )
+    assert 'and its epsilon is what fresh noise would give' in text
+
+  def test_the_opening_says_what_no_guarantee_covers_where_it_applies(self, tmp_path, runs):
+    simulated, validated = 'is simulated: anyone', 'are on the validation set, not on the test set'
+    for seed in (1, 2, 3):
+      runs(f'a{seed}', [0.1, 0.5], algorithm='fedavg', seed=seed)
+    _, text = _report(tmp_path)
+    assert 'with seeds 1 to 3. The method is FedAvg. Every run is complete.' in text
+    assert not [said for said in (simulated, validated, 'OUTSIDE (epsilon') if said in text]
+    path = runs('b', [0.1, 0.5]) / 'config.json'
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {'seed': None, 'test_outside_guarantee': True}))
+    _, text = _report(tmp_path)
+    assert 'with seeds 1 to 3 or none.' in text and simulated not in text
+    assert 'OUTSIDE (epsilon' in text and validated not in text
+    runs('c', [0.1, 0.5], seed=5, validation_examples=50)
+    _, text = _report(tmp_path)
+    assert 'with seeds 1, 2, 3 and 5 or none.' in text and simulated in text and validated in text
+
+  def test_columns_are_explained_where_tables_have_them(self, tmp_path, runs):
+    runs('a', [0.1, 0.5], seed=1)
+    cells, text = _report(tmp_path)
+    meanings = text.split('## What the columns mean\n\n')[1].split('\n\n')[0]
+    assert [line.split('**')[1] for line in meanings.split('\n')] == [
+        'p', 'sigma', 'best (%)', 'final (%)', "epsilon, paper's accounting",
+        'epsilon, sound accountant', 'uplink (MB)', 'with', 'minutes',
+    ]
+    assert meanings.count('\n- **') == text.count('\n- **') - 1
+    runs('b', [0.1, 0.6], seed=2)
+    runs('c', [0.1, 0.6], rounds='all')
+    _, text = _report(tmp_path)
+    assert '\n- **±** is one standard deviation' in text and '\n- **difference** is' in text
 
   def test_names_in_a_run_import_nothing_without_a_flag(self, tmp_path, runs, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -199,7 +236,7 @@ class TestExecution:
     path.write_text(json.dumps(config | names | {'flags': config['flags'] | names}))
     cells, text = _report(tmp_path)
     assert not (tmp_path / 'ran').exists() and 'strangers' not in sys.modules
-    (row,) = cells[_OTHERS]
+    (row,) = cells[_CONFIGURATIONS]
     assert (row['task'], row['algorithm'], row['final (%)']) == ('strangers', 'strangers', '20.00')
     assert 'clients_per_round = 50' in row['with'] and 'batch_size = ' in row['with']
     assert cells['List of runs'][0]['method'] == 'strangers'
@@ -210,8 +247,8 @@ class TestExecution:
     cells, text = _report(tmp_path, '--task=strangers', '--algorithm=strangers')
     assert (tmp_path / 'ran').exists() and '![The own task: accuracy over rounds' in text
     assert cells['List of runs'][0]['method'] == 'The method'
-    assert 'clients_per_round = 50' in cells[_OTHERS][0]['with']
-    assert cells[_OTHERS][0]['with'].count(',') < row['with'].count(',')  # But for the defaults.
+    assert 'clients_per_round = 50' in cells[_CONFIGURATIONS][0]['with']
+    assert cells[_CONFIGURATIONS][0]['with'].count(',') < row['with'].count(',')  # But for the defaults.
 
   def test_terminal_controls_in_a_run_are_escaped(self, tmp_path, runs):
     path = runs('a\x1b[2J', [0.1, 0.2], algorithm='fedavg', clients_per_round=50) / 'config.json'
@@ -221,7 +258,7 @@ class TestExecution:
     cells, text = _report(tmp_path)
     assert text.replace('\n', '').isprintable() and '\n| a | row' not in text
     assert cells['List of runs'][0]['run'] == r'a\x1b[2J'
-    assert r'initializer = \x1b]0;\u202eforged\n| a' in cells[_OTHERS][0]['with']
+    assert r'initializer = \x1b]0;\u202eforged\n| a' in cells[_CONFIGURATIONS][0]['with']
 
   @pytest.mark.parametrize('name, fields', [
       *(('config.json', {name: value}) for name, value in (

@@ -67,12 +67,11 @@ class TestComputation:
     ]
     assert figure.get_suptitle() == 'Fashion-MNIST images, CNN: accuracy over rounds and uplink'
     assert _note(figure) == (
-        "3 of 3 configurations: of each method the paper's or the best; rounds: 1 to 2; seeds per"
-        ' configuration: 1 to 2; accuracy on the test set; sigma: 1.4; epsilon (simulated): 0.1;'
-        ' bands and bars: one stddev over seeds'
+        'Each curve or point has 1 to 2 rounds and 1 to 2 seeds, with accuracy on the test set. Noise'
+        ' has sigma = 1.4 and epsilon = 0.1 (simulated). Bands show one standard deviation over seeds.'
     )
     validated = make(dict(accuracies=[0.1, 0.6], validation_examples=50))['rounds']
-    assert 'accuracy on the validation set' in _note(validated)
+    assert '1 round and 1 seed, with accuracy on the validation set' in _note(validated)
     by_round, by_uplink = figure.axes
     topk, fedavg, level, target = _curves(by_round)
     assert topk == pytest.approx(np.array([[0, 1], [10, 70]]))
@@ -107,7 +106,7 @@ class TestComputation:
     # Values one below and one above their mean have a stddev of sqrt(2), an error of 1.
     bars = figure.axes[0].containers[0].lines[2][0].get_segments()
     assert [np.ptp(bar[:, 0]) for bar in bars] == pytest.approx([2, 2, 2])
-    assert _note(figure).endswith('bars: one standard error over seeds')
+    assert _note(figure).endswith('Bars show one standard error over seeds.')
 
   def test_rounds_figure_has_one_curve_per_system(self, make):
     runs = [
@@ -119,7 +118,9 @@ class TestComputation:
         dict(accuracies=[0.1, 0.1], p=0.4, algorithm='fedsmp_randk', unbiased=False),
         dict(accuracies=[0.1, 0.6], p=0.8, algorithm='fedsmp_randk', unbiased=False),
     ]
-    axes = make(*runs)['rounds'].axes[0]
+    figure = make(*runs)['rounds']
+    axes = figure.axes[0]
+    assert _note(figure).startswith("Of 8 configurations, the paper's or the best of each method is")
     assert _labels(axes)[:3] == [
         'Fed-SMP top-k, p = 0.005: 50.0 %', 'Fed-SMP rand-k, p = 0.2: 30.0 %',
         'Fed-SMP rand-k, unscaled, p = 0.4: 10.0 %',
@@ -188,11 +189,11 @@ class TestComputation:
     assert _legend(noisy) == [
         'Fed-SMP top-k', 'the paper: Fed-SMP top-k', 'DP-FedAvg: p = 1',
     ]
-    assert _legend(noiseless)[:2] == ['FedAvg rand-k', 'the paper: FedAvg']
+    assert _legend(noiseless) == ['FedAvg rand-k', 'the paper: FedAvg']  # FedAvg was not run.
     ticks = [text.get_text() for text in noiseless.get_xticklabels()]
     assert ticks == ['1', '0.4', '0.2', '0.1', '0.01', '0.005', '0.001']
     assert 'a function of their data that no epsilon covers' in _note(figure)
-    assert 'rounds: 1 to 2; ' in _note(figure)
+    assert 'has 1 to 2 rounds' in _note(figure)
 
   def test_unscaled_randk_has_a_separate_curve(self, make):
     figure = make(*[
@@ -205,4 +206,4 @@ class TestComputation:
 
   def test_the_number_of_rounds_is_exact(self, make):
     figure = make(dict(accuracies=[0.1, *[None] * 1233, 0.2]))['rounds']
-    assert 'rounds: 1,234; ' in _note(figure)
+    assert 'has 1,234 rounds' in _note(figure)
