@@ -170,7 +170,9 @@ class TestComputation:
     for verbose in (False, True):
       text = plan.text(made, 0, verbose)
       assert ('epsilon holds if no client has an example of the public set' in text) == depends
-      assert text.count('; see docs/privacy.md\n' if verbose else '; see docs/privacy.md') == 1
+      words = ' '.join(text.split())
+      assert words.count('; see docs/privacy.md') == 1
+      assert (', 1 owner of test and public examples' in words) == known
       assert (len(text.splitlines()) > 15) == verbose
 
   @pytest.mark.parametrize('task, rounds', [('fashion_mnist', 1), ('shakespeare', 50)])
