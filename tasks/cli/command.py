@@ -29,10 +29,9 @@ def read(flag_values: flags.FlagValues, arguments: Sequence[str], program: str) 
   try:
     return flag_values([program, *arguments])[1:]
   except flags.UnrecognizedFlagError as error:
-    known = [f'--{name}' for name in flag_values]
+    guess = errors.did_you_mean(error.flagname, flag_values).replace('mean ', 'mean --')
     raise errors.InputError(
-        f'--{error.flagname} is not a flag.{errors.did_you_mean(f"--{error.flagname}", known)}'
-        f' (see {program} --help)'
+        f'--{error.flagname} is not a flag.{guess} (see {program} --help)'
     ) from None
   except (flags.Error, ValueError) as error:  # ValueError: a value for --noFLAG.
     text = str(error).removeprefix('ERROR:: ')

@@ -339,10 +339,7 @@ def cnn(
     image_shape: Sequence[int], filters: Sequence[int], dense_units: Sequence[int],
     num_classes: int, moments: Optional[tuple[float, float]] = None,
 ) -> Callable[[Any, initializers.Initializer], tff.learning.models.FunctionalModel]:
-  """Returns a `Task.build_model` that builds a CNN; see `models.cnn.cnn`.
-
-  With `moments` the task's own options have `standardize`, which asks for them.
-  """
+  """Returns a `Task.build_model` for `models.cnn.cnn`; with `moments`, options have `standardize`."""
 
   def build_model(own, initializer):
     from tasks.models import cnn as cnn_lib  # pylint: disable=g-import-not-at-top

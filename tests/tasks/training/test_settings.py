@@ -73,7 +73,7 @@ class TestParse:
     assert own == Own(own=4)
     with pytest.raises(errors.InputError, match='--own must be an integer >= 1; got 0'):
       settings.parse(['--task=svhn', '--own=0'], Own)
-    with pytest.raises(errors.InputError, match=r"flag 'own'.*\(see a command --help\)"):
+    with pytest.raises(errors.InputError, match=r"--own is not a flag.*\(see a command --help\)"):
       settings.parse(['--task=svhn', '--own=4'], program='a command')
 
   def test_a_repeated_option_of_a_plug_in_is_refused(self, monkeypatch):
@@ -167,7 +167,7 @@ class TestFlagfile:
     # Out of range it is an error there too, and so is a flag that is none.
     for line in ('--p=7', '--nothing=3'):
       (tmp_path / 'wrong').write_text(f'--task=fashion_mnist\n{line}\n')
-      with pytest.raises(errors.InputError, match='p must be|flag .nothing.'):
+      with pytest.raises(errors.InputError, match='p must be|--nothing is not'):
         settings.parse([f'--flagfile={tmp_path}/wrong'])
 
 
