@@ -135,7 +135,7 @@ class TestCommand:
         *map(float, re.findall(r'epsilon = (\S+?),? (?:for|delta)', printed)),
     ):
       assert epsilon == pytest.approx(expected, rel=2e-3)
-    assert '5 rounds (2 of the choice): VALID' in printed
+    assert '5 rounds (2 of the choice): VALID' in printed and 'excludes   other tuning,' in printed
     assert choice['chosen'] == np.argmin(choice['scores'])
     own = choice['candidates'][choice['chosen']]
     assert config['flags'] == own and config['seeds'] == choice['seeds']
