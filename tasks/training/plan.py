@@ -121,8 +121,8 @@ def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
     ))
   if s.public_examples is not None and experiment.data.public_owners is None:
     rows.append(('CONDITION', 'epsilon holds if no client has an example of the public set'))
-  excludes = f'{"other " * bool(experiment.choice_rounds)}tuning, other runs on these clients, the exact'
-  excludes += ' number of reports'
+  other = 'other ' if experiment.choice_rounds else ''
+  excludes = f'{other}tuning, other runs on these clients, the exact number of reports'
   owners = (experiment.data.test_owners, experiment.data.public_owners)
   people = frozenset().union(*(o.ids for o in owners if o is not None))
   if num := len(people.difference(experiment.data.client_ids)):
