@@ -11,6 +11,7 @@ import pytest
 
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import spec as spec_lib
+from tasks import tune
 from tasks.training import finished
 from tasks.training import reporters
 from tests.support import commands
@@ -66,7 +67,10 @@ def runs_and_texts(tmp_path_factory):
     with contextlib.redirect_stdout(texts[-1][0]), contextlib.redirect_stderr(texts[-1][1]):
       assert commands.main(commands.tiny(data_dir, out, *flags)) == 0
   finished.clean(sampled)
-  return (head, sampled), texts
+  tuned = tmp_path_factory.mktemp('tuned')
+  flags = [*_FLAGS, '--algorithm=dp_fedavg', '--server_learning_rate={1,2}', f'--data_dir={data_dir}']
+  assert tune.main(['tune', *flags, f'--output_dir={tuned}']) == 0
+  return (head, sampled, tuned), texts
 
 
 @pytest.fixture
@@ -155,5 +159,6 @@ def test_epsilons_against_known_cohorts_are_exact():
       (1, 'a client of one round'), (3, 'a client of three rounds (the expected number)'),
   ):
     assert f'{text} | {known(rounds, 1.4)} |' in _PAGE
-  both = '; '.join(known(rounds, without_dummies) for rounds in (1, 3))
-  assert f'of three | {both} |' in _PAGE
+  server = _PAGE.split('a server that also makes the dummies')[1]
+  for rounds, text in ((1, 'of one round'), (3, 'a client of three rounds')):
+    assert f'{text} | {known(rounds, without_dummies)} |' in server

@@ -62,7 +62,7 @@ class TestCommand:
   # Each has its own seed, since tests share a process that is compiled for equal flags.
   @pytest.mark.parametrize('fault, seed, reason', [
       ('noise', 2, 'allow less noise'), ('clip', 3, 'allow less noise'),
-      ('seed', 4, 'noise between'), ('cohort', 5, 'cohorts are larger'),
+      ('seed', 4, 'two releases differ'), ('cohort', 5, 'cohorts are larger'),
   ])
   def test_a_run_with_a_fault_is_refuted(self, fault, seed, reason, data_dir, monkeypatch, capsys):
     flags = [*_RANDK, f'--seed={seed}']

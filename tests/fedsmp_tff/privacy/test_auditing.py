@@ -181,7 +181,7 @@ class TestRun:
     repeated = right._replace(values=values[[0, 1, 1]])
     less = dataclasses.replace(spec, clients_per_round=30)
     for record, reported, word in (
-        (halved, spec, 'coins'), (repeated, spec, 'rounds'), (right, less, 'cohorts'),
+        (halved, spec, 'coins'), (repeated, spec, 'two releases'), (right, less, 'cohorts'),
     ):
       refutations = auditing.audit_run(record, reported, 1.4).refutations
       assert len(refutations) == 1 and word in refutations[0]
