@@ -278,6 +278,8 @@ FAULTS = (
           'tests/tasks/test_tune.py -k closed_form'),
     Fault(_TUNE, 'make_seeds(first.seed, record)', 'make_seeds(first.seed, None)',
           'tests/tasks/test_tune.py -k made_anew'),
+    Fault(_RUN_DIRECTORY, "parse(path)['ledgers'] if path.exists() else []", '[]',
+          'tests/tasks/test_tune.py -k closed_form'),
     # The records.
     Fault(_LEDGER, 'draw, per_block = round_num if self.seeded else before,',
           'draw, per_block = round_num,'),
@@ -371,8 +373,8 @@ FAULTS = (
           'tests/tasks/training/test_resuming.py -k run_again'),
     Fault('tasks/training/plan.py', 'and experiment.data.public_owners is None:', 'and False:',
           'tests/tasks/training/test_experiment.py -k depends'),
-    Fault('tasks/training/plan.py', 'end = experiment.spec.epsilon(rounds=s.rounds + lost)',
-          'end = experiment.spec.epsilon(rounds=s.rounds)',
+    Fault('tasks/training/plan.py', 'end = experiment.epsilon(s.rounds + lost)',
+          'end = experiment.epsilon(s.rounds)',
           'tests/tasks/training/test_resuming.py -k run_again'),
     Fault(_RUN_DIRECTORY, 'if num_rounds > (', 'if False and num_rounds > (',
           'tests/tasks/training/test_resuming.py -k ledger_of'),
@@ -380,7 +382,7 @@ FAULTS = (
           'tests/tasks/training/test_resuming.py -k sigma'),
     Fault('tasks/training/resuming.py', '> 1.001 * target', '> 9 * target',
           'tests/tasks/training/test_resuming.py -k sigma'),
-    Fault(_RUN_DIRECTORY, 'if path.exists() else []', 'if False else []',
+    Fault(_RUN_DIRECTORY, '.items()}] if path.exists() else []', '.items()}] if False else []',
           'tests/tasks/test_account.py -k cut'),
     # A pattern of --ledger is all the runs that it matches.
     Fault('tasks/account.py', 'return paths', 'return paths[:1]',
@@ -477,7 +479,7 @@ FAULTS = (
     Fault('tasks/models/predictions.py', 'predicted = logits > 0',
           'predicted = tf.argmax(logits, axis=-1)'),
     # The outputs of clients, and the owners of data.
-    Fault(_EXPERIMENT, '_check_public(settings, data)\n    sparsifier', 'sparsifier'),
+    Fault(_EXPERIMENT, '_check_public(settings, data)\n    aggregator', 'aggregator'),
     Fault(_EXPERIMENT,
           'is_all = not self.data.test_outside_guarantee and num >= len(self.data.test[0])',
           'is_all = num >= len(self.data.test[0])',
