@@ -278,7 +278,7 @@ FAULTS = (
           'tests/tasks/test_tune.py -k closed_form'),
     Fault(_TUNE, 'make_seeds(first.seed, record)', 'make_seeds(first.seed, None)',
           'tests/tasks/test_tune.py -k made_anew'),
-    Fault(_RUN_DIRECTORY, "parse(path)['ledgers'] if path.exists() else []", '[]',
+    Fault(_RUN_DIRECTORY, "{*map(str, parse(path)['ledgers'])} if path.exists()", 'set() if path.exists()',
           'tests/tasks/test_tune.py -k closed_form'),
     # The records.
     Fault(_LEDGER, 'draw, per_block = round_num if self.seeded else before,',

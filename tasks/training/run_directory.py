@@ -287,11 +287,11 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
       rows[path] = read(path)
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
   with _counting(own.with_name(TUNING)) as path:  # Written when the choice is made.
-    names = parse(path)['ledgers'] if path.exists() else []
-  if missing := {*names} - {path.name for path in paths}:
+    names = {*map(str, parse(path)['ledgers'])} if path.exists() else set()
+  if missing := names - {path.name for path in paths}:
     raise ledger_lib.LedgerError(
         f'{own.parent} lacks ledgers of its choice of settings'
-        f' ({library_errors.printable(", ".join(map(str, missing)), 200)}). {ledger_lib.REMEDY}.'
+        f' ({library_errors.printable(", ".join(missing), 200)}). {ledger_lib.REMEDY}.'
     )
   found = [(path, ledger_lib.read(path)) for path in paths]
   record = dict(found).get(own)
@@ -324,7 +324,7 @@ def _counting(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Raises `LedgerError` if a file that counts the rounds can't be read in the block."""
   try:
     yield path
-  except (AttributeError, OSError, ValueError) as error:
+  except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
     consequence = '; tasks.run then needs --overwrite' if path.name == tables.METRICS else ''
     raise ledger_lib.LedgerError(
         f'{path} is damaged ({error}), and cannot show whether {LEDGER} is complete. Restore'

@@ -163,6 +163,10 @@ class TestCommand:
     ):
       (out / 'tuning.json').write_text(content)
       assert "tuning.json can't be read" in commands.refused(capsys, tune, *flags)
+    for content in ('[]', '{}', '{"ledgers": null}', '{"ledgers": [[1]]}'):
+      (out / 'tuning.json').write_text(content)
+      status, _, err = commands.of_module(capsys, account, str(out))
+      assert status == 1 and ('tuning.json is damaged' in err or 'lacks ledgers' in err)
     # A choice whose ledgers are lost is not for free.
     (out / 'tuning.json').write_text(json.dumps(choice))
     (out / choice['ledgers'][0]).unlink()
