@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fedsmp_tff import errors
 from fedsmp_tff import flattening
 from fedsmp_tff import sparsifiers
 from fedsmp_tff import state as state_lib
@@ -41,7 +42,8 @@ class ReleasedTopK(sparsifiers.SizedSparsifier):
 
   def __post_init__(self):
     super().__post_init__()
-    _check_fraction('random_fraction', self.random_fraction)
+    holds = 0 <= self.random_fraction <= 1
+    errors.check_value(holds, 'random_fraction', 'from 0 to 1', self.random_fraction)
 
   def initial_memory(self, dim: int) -> 'Energies':
     return Energies.none(dim)
@@ -185,8 +187,3 @@ def _fractions(energies: tf.Tensor) -> tf.Tensor:
   """Returns each energy's fraction of the sum of positive finite energies."""
   energies = tf.where(tf.math.is_finite(energies), tf.maximum(energies, 0.0), 0.0)
   return tf.math.divide_no_nan(energies, tf.reduce_sum(energies))
-
-
-def _check_fraction(name: str, value: float) -> None:
-  if not 0 <= value <= 1:
-    raise ValueError(f'`{name}` must be from 0 to 1. Found {value}.')

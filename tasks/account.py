@@ -147,9 +147,9 @@ def _account_for_numbers(options: Options) -> None:
       raise errors.InputError(f'--{name} is not set. Set it (see python -m {_NAME} --help).')
   n, has_slots = options.population, options.sampling != sampling_lib.FIXED
   shown = [
-      # A search for sigma by it takes half a minute.
-      *(a for a in accountants.ACCOUNTANTS if a is not accountants.ALLOCATION_PLD
-        or options.epsilon is None or options.sampling == a.sampling),
+      # It takes half a minute.
+      *(a for a in accountants.ACCOUNTANTS
+        if a is not accountants.ALLOCATION_PLD or options.sampling == a.sampling),
       *map(_find_accountant, options.accountant),
   ]
   numbers = dict(
@@ -231,7 +231,7 @@ def _account_for_runs(options: Options) -> None:
     ))
   if unbounded := [path for path, record in runs if record.unbounded]:
     path = library_errors.printable(unbounded[0])
-    print(f'\nQuote none: {path} is of a run without noise, so that epsilon is infinite.')
+    print(f'\nDo not quote an epsilon: {path} is of a run without noise, so it is infinite.')
     return
   with _computing():
     rounds = [record.charged for _, record in runs]
@@ -264,7 +264,7 @@ def _rounds_text(record: ledger_lib.Record) -> str:
   """Returns how many rounds of a run count, and of an allocation how many blocks."""
   text, num = f'{record.rounds_charged} rounds', record.rounds_charged
   if record.spec.sampling == sampling_lib.ALLOCATION:
-    text += f', {-(-num // record.spec.round.rounds_per_block)} blocks begun'
+    text += f', {record.spec.round.in_blocks(num)[1]} blocks begun'
   return text
 
 
@@ -289,15 +289,15 @@ def _print_answers(
 ) -> None:
   """Prints which answer to quote, then each with its status for these rounds."""
   if seeded:
-    print('Quote none: the noise of a seeded run can be removed.\n')
+    print('Do not quote an epsilon: anyone who knows the seed can remove the noise.\n')
   else:
     # All sound answers hold at the same time: the tightest is the best to quote.
     quoted = accountants.tightest_sound_accountant(rounds)
-    text = 'none: no accountant has a bound'
+    text = 'Do not quote an epsilon: no accountant has a bound'
     if answers[quoted] < math.inf:
       answer = options.answer_text(answers[quoted])
-      text = f'{answer}, by {quoted.name}: the tightest sound accountant'
-    print(f'Quote {text}.\n')
+      text = f'Quote {answer}, by {quoted.name}: the tightest sound accountant'
+    print(f'{text}.\n')
   for accountant, answer in answers.items():
     status = 'WOULD BE VALID WITH FRESH NOISE' if seeded else 'VALID'
     if not accountant.guarantees:

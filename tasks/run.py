@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 if __name__ == '__main__':
@@ -51,9 +50,7 @@ def run(
   from tasks.training import resuming
 
   s, stop, manager = settings, signals.Signals(), _release_manager(runtime_flags)
-  # The process id separates batch jobs that start in the same second.
-  now = f'{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
-  path = runtime_flags.output_dir or f'runs/{s.task}-{s.algorithm}-{now}'
+  path = runtime_flags.output_dir or run_directory.default_path(f'{s.task}-{s.algorithm}')
   with contextlib.ExitStack() as stack:
     stack.enter_context(command.owner_only())
     stack.enter_context(stop.handled())
@@ -64,8 +61,7 @@ def run(
     experiment = resuming.build(out, s, runtime_flags.data_dir)         # n clients, k, sigma.
     budget = resuming.budget(out, experiment)
     lost = resuming.lost_rounds(out, experiment)
-    verbose = runtime_flags.verbose or runtime_flags.dry_run
-    print(plan.text(experiment, lost, verbose), flush=True)
+    print(plan.text(experiment, lost, runtime_flags.verbose), flush=True)
     if runtime_flags.dry_run:
       return 0
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'

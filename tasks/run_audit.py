@@ -219,8 +219,7 @@ def run(
   """Audits a whole run; returns the exit status: 1 if the run is refuted."""
   with command.owner_only(), runtime_flags_lib.context(runtime_flags):
     experiment = build(settings, runtime_flags.data_dir, num_canaries)
-    verbose = runtime_flags.verbose or runtime_flags.dry_run
-    print(plan.text(experiment, 0, verbose), '', sep='\n', flush=True)
+    print(plan.text(experiment, 0, runtime_flags.verbose), '', sep='\n', flush=True)
     if runtime_flags.dry_run:
       return 0
     experiment = pretraining.initialize(experiment, None, False)

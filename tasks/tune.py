@@ -15,12 +15,17 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import os
 import secrets
+import signal
 import sys
-import time
 from typing import Any, Optional
 
+if __name__ == '__main__':
+  # While packages are imported, Ctrl-C ends without a traceback.
+  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+# pylint: disable=g-import-not-at-top
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from tasks import errors
@@ -28,6 +33,7 @@ from tasks import run as run_lib
 from tasks.cli import command
 from tasks.cli import signals
 from tasks.experiments import grids
+from tasks.training import finished
 from tasks.training import run_directory
 from tasks.training import runtime_flags as runtime_flags_lib
 from tasks.training import settings as settings_lib
@@ -35,7 +41,7 @@ from tasks.training import settings as settings_lib
 _NAME = 'tasks.tune'
 # What candidates may differ in: clients, initial weights, sampling and noise are the same.
 _FREE = (
-    'p', 'unbiased', 'mask_rounds', 'clip', 'learning_rate', 'momentum', 'batch_size',
+    'p', 'unbiased', 'clip', 'learning_rate', 'momentum', 'batch_size',
     'local_epochs', 'max_client_examples', 'server_learning_rate',
 )
 _Settings = settings_lib.RunSettings
@@ -107,8 +113,7 @@ def _check(
 
 def tune(candidates: list[_Settings], runtime_flags: runtime_flags_lib.RuntimeSettings) -> int:
   """Chooses a candidate and runs it, or resumes that; returns the exit status."""
-  now = f'{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
-  path = runtime_flags.output_dir or f'runs/{candidates[0].task}-tuned-{now}'
+  path = runtime_flags.output_dir or run_directory.default_path(f'{candidates[0].task}-tuned')
   runtime_flags = dataclasses.replace(runtime_flags, output_dir=path)
   chosen = _choose(candidates, runtime_flags)
   return 0 if chosen is None else run_lib.run(chosen, runtime_flags)
@@ -121,10 +126,11 @@ def _choose(
   first, stop = candidates[0], signals.Signals()
   flags = [*map(settings_lib.identity, candidates)]
   run_lib.prepare_tensorflow(seeded=first.seed is not None)
-  from tasks import vote  # pylint: disable=g-import-not-at-top
-  from tasks.training import experiment as experiment_lib  # pylint: disable=g-import-not-at-top
-  from tasks.training import pretraining  # pylint: disable=g-import-not-at-top
-  from tasks.training import resuming  # pylint: disable=g-import-not-at-top
+  from tasks import vote
+  from tasks.training import experiment as experiment_lib
+  from tasks.training import plan
+  from tasks.training import pretraining
+  from tasks.training import resuming
 
   with contextlib.ExitStack() as stack:
     stack.enter_context(command.owner_only())
@@ -132,9 +138,9 @@ def _choose(
     stack.enter_context(errors.refusing_unseeded_draws(first.seed))
     out = stack.enter_context(run_directory.RunDirectory(runtime_flags.output_dir))
     record = resuming.read_choice(out)
-    _check_directory(out, record, flags)
+    order = _order(out, record, flags)
     if record is not None and record['chosen'] is not None:
-      return candidates[flags.index(record['candidates'][record['chosen']])]
+      return candidates[order[record['chosen']]]
     stack.enter_context(runtime_flags_lib.context(runtime_flags))
     num = len(vote.groups(candidates)) + 1
     seeds = experiment_lib.make_seeds(first.seed, record)
@@ -143,62 +149,72 @@ def _choose(
     sigma = record and record['privacy']['noise_multiplier']
     experiment = experiment_lib.Experiment.build(
         all_rounds, seeds, runtime_flags.data_dir, sigma
-    ).with_settings(first)
-    print(_plan_text(experiment.spec, candidates, num), flush=True)
+    )
+    if record is not None:
+      resuming.check(out, experiment)
+    lost, experiment = resuming.choice_rounds(out, experiment), experiment.with_settings(first)
+    print(
+        f'{len(candidates)} candidates: {num - 1} trial round{"s" * (num > 2)} and a vote, then'
+        f' {first.rounds} rounds with the choice\n'
+        f'{plan.choice_text(experiment, num, lost)}\n\noutput: {out.path}\n',
+        flush=True,
+    )
     if runtime_flags.dry_run:
       return None
-    record = {
-        'candidates': flags, 'chosen': None, 'scores': None, 'ledgers': [],
-        'seeds': seeds.public(), 'privacy': {'noise_multiplier': experiment.spec.noise_multiplier},
-    }
-    # Before any round: a choice that is made anew has the same clients.
-    out.write_json(run_directory.TUNING, record)
-    stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
-    run_id, number = secrets.token_hex(8), itertools.count(len(run_directory.ledgers(out.path)))
+    if record is None:  # A choice that is made anew has the same clients.
+      out.write_json(run_directory.DATA_DIGEST, resuming.data_digest(experiment.data))
+    privacy = {'noise_multiplier': experiment.spec.noise_multiplier}
+    record = {'candidates': flags, 'seeds': seeds.public(), 'privacy': privacy}
+
+    def write(chosen, scores):
+      # What has been spent, before more is.
+      ledgers = {path.name: own.rounds_charged for path, own in run_directory.ledgers(out.path)}
+      own = {'chosen': chosen, 'scores': scores, 'ledgers': ledgers}
+      out.write_json(run_directory.TUNING, record | own)
 
     def open_ledger(trial):
-      path = out.path / f'privacy_ledger.{time.time_ns()}.jsonl'
-      return resuming.open_ledger(path, trial, run_id)
+      write(None, None)
+      return resuming.open_ledger(out.new_ledger_path(), trial, run_id)
 
+    write(None, None)
+    stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
+    run_id, number = secrets.token_hex(8), itertools.count(lost)
     ballot = vote.Vote(pretraining.initialize(experiment, None, False), open_ledger, number, stop)
     scores = ballot.scores(ballot.weights(candidates))
-    stop.in_round = False
-    print(_scores_text(flags, scores, ballot.noise_stddev), flush=True)
-    names = [path.name for path, _ in run_directory.ledgers(out.path)]
     chosen = int(scores.argmin())
-    out.write_json(
-        run_directory.TUNING,
-        {**record, 'chosen': chosen, 'scores': scores.tolist(), 'ledgers': names},
-    )
+    # Before anybody sees the scores: the number of votes must not depend on them.
+    write(chosen, scores.tolist())
+    print(_scores_text(flags, scores, ballot.noise_stddev), flush=True)
     stop.begin_round()  # Raises if a signal came in the vote.
+    stop.in_round = False
   return candidates[chosen]
 
 
-def _check_directory(
+def _order(
     out: run_directory.RunDirectory, record: Optional[dict[str, Any]],
     flags: Sequence[dict[str, Any]],
-) -> None:
-  """Raises `InputError` if a directory has a run, or a choice among others than these flags."""
-  if record is None and out.config is not None:
-    raise errors.InputError(
-        f'--output_dir={out.path} has a run that {_NAME} did not begin. Name another directory.'
-    )
-  if record is not None and (
-      len(record['candidates']) != len(flags) or any(c not in flags for c in record['candidates'])
-  ):
+) -> list[int]:
+  """Returns the indices of the flags of a directory's candidates; empty without a choice.
+
+  Raises:
+    InputError: If it has a run without a choice, or a choice among other flags.
+  """
+  if record is None:
+    if out.config is not None or run_directory.ledgers(out.path):
+      raise errors.InputError(
+          f'--output_dir={out.path} has rounds that {_NAME} did not begin. Name another directory.'
+      )
+    return []
+  order = [
+      i for candidate in record['candidates'] for i, own in enumerate(flags)
+      if not finished.differing(candidate, own)
+  ]
+  if sorted(order) != [*range(len(flags))] or len(order) != len(record['candidates']):
     raise errors.InputError(
         f'--output_dir={out.path} has a choice among other candidates, or with other flags. Use the'
         ' same flags, or name another directory.'
     )
-
-
-def _plan_text(spec: Any, candidates: Sequence[_Settings], num: int) -> str:
-  return (
-      f'{len(candidates)} candidates: {num - 1} trial round{"s" * (num > 2)} and a vote, then'
-      f' {spec.rounds} rounds with the choice\n'
-      f'epsilon = {spec.epsilon(rounds=spec.rounds + num):.4g} for all of them, with sigma ='
-      f' {spec.noise_multiplier:.4g}\n'
-  )
+  return order
 
 
 def _scores_text(flags: Sequence[dict[str, Any]], scores: Any, stddev: float) -> str:

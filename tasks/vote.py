@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import loop
 from tasks.cli import signals
 from tasks.training import experiment as experiment_lib
+from tasks.training import features
 from tasks.training import settings as settings_lib
 
 _Settings = settings_lib.RunSettings
 # The norm to which a client's losses, less their mean, are clipped. Of Fashion-MNIST's clients 90 %
 # have 0.05 to 0.4, and means of vectors clipped to 0.2 elect rates that are too large.
 MAX_NORM = 0.5
-_LARGE_LOSS = 1e6  # Larger ones, and those that are no number, are this: the clip bounds all.
+_LARGE_LOSS = 1e6  # Of a model whose loss is not finite.
 _STREAM = 84  # Separates the seeds of trials and vote from those of the run.
 # A client's examples in the vote, at most: they are evaluated together, and an LSTM takes megabytes
 # for each.
@@ -31,8 +33,8 @@ _MAX_EXAMPLES = 64
 class Ballot(fedsmp_tff.LocalTraining):
   """Local training whose update is a client's loss with each candidate, less the losses' mean.
 
-  The weights are one number per candidate; the candidates' own weights are the non-trainable ones,
-  stacked. The update is zero without examples. Its norm may exceed C: the round clips it, as any
+  A loss counts as at most the least one plus `MAX_NORM`. The weights are one number per candidate;
+  the candidates' own weights are the non-trainable ones, stacked. The update is zero without examples. Its norm may exceed C: the round clips it, as any
   update. A ballot for the best candidate alone would elect the extremes of a rate: near the initial
   weights a client's loss is almost linear in the rate, so that it prefers the largest or the least.
 
@@ -56,8 +58,10 @@ class Ballot(fedsmp_tff.LocalTraining):
         own = tf.nest.pack_sequence_as(trainable, [stack[i] for stack in weights.non_trainable])
         output = self.model.predict_on_batch((own, non_trainable), x, training=False)
         losses.append(self.model.loss(output, y))
-      losses = tf.stack(losses)
-      losses = tf.where(tf.math.is_nan(losses), _LARGE_LOSS, tf.minimum(losses, _LARGE_LOSS))
+      losses = tf.cast(tf.stack(losses), tf.float32)
+      losses = tf.where(tf.math.is_finite(losses), losses, _LARGE_LOSS)
+      # The clip would shrink all differences if one candidate diverged.
+      losses = tf.minimum(losses, tf.reduce_min(losses) + MAX_NORM)
       return self.scale * (losses - tf.reduce_mean(losses))
 
     # A convolution fails without examples.
@@ -91,6 +95,10 @@ class Vote:
   open_ledger: Callable[[experiment_lib.Experiment], ledger_lib.Ledger]
   numbers: Iterator[int]
   stop: signals.Signals
+
+  @functools.cached_property
+  def _clients(self) -> features.ClientData:
+    return self.experiment.client_data()  # All candidates have the same.
 
   @property
   def noise_stddev(self) -> float:
@@ -149,7 +157,7 @@ class Vote:
     self.stop.begin_round()
     with self.open_ledger(experiment) as ledger:
       weights, stopped_by = loop.run(
-          process, experiment.client_data(), experiment.spec.sampler(experiment.seeds.sampling), 1,
+          process, self._clients, experiment.spec.sampler(experiment.seeds.sampling), 1,
           lambda *_: None, {}, ledger=ledger,
       )
     if stopped_by is not None:

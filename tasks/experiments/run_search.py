@@ -17,7 +17,7 @@ _LEFT_BY_ROUNDS = (
     run_directory.SUMMARY, run_directory.WEIGHTS, tables.METRICS, tables.TIMINGS,
 )
 _ROUND_CHECKPOINTS = f'{run_directory.CHECKPOINTS}/round_[1-9]*'
-_SIGNS = (run_directory.CONFIG, *_LEFT_BY_ROUNDS, 'privacy_ledger*.jsonl')
+_SIGNS = (run_directory.CONFIG, run_directory.TUNING, *_LEFT_BY_ROUNDS, 'privacy_ledger*.jsonl')
 
 
 def run_dirs(paths: Iterable[str], signs: Sequence[str] = _SIGNS) -> list[str]:

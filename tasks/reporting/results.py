@@ -127,7 +127,7 @@ class Group:
   @property
   def unscaled(self) -> bool:
     """Whether rand-k leaves masked values as they are, as in Definition 6."""
-    return is_unscaled(self.config['flags'])
+    return self.config['flags'].get(READING) is False  # Earlier versions always scaled.
 
   @property
   def reading(self) -> str:
@@ -224,11 +224,6 @@ class Group:
     return rounds, values.mean(axis=0), spread
 
 
-def is_unscaled(flags: Mapping[str, Any]) -> bool:
-  """Returns `Group.unscaled` of a run with these flags; earlier versions always scaled."""
-  return flags.get(READING) is False
-
-
 def read(directory: pathlib.Path) -> Optional[Run]:
   """Reads the run of a directory; None if it has no evaluation yet.
 
@@ -304,6 +299,7 @@ def make_run(
   if not (len(rounds) and all(np.diff(rounds) > 0) and 0 <= rounds[0] and rounds[-1] <= rounds_done):
     raise ValueError(f'the evaluated rounds do not increase from 0 to {rounds_done}')
   reported = {name: config[name] for name in _REPORTED}
+  reported['choice'] = bool(config.get('choice'))
   reported['test_outside_guarantee'] = bool(config.get('test_outside_guarantee'))
   if privacy := config['privacy']:
     reported['privacy'] = {'noise_multiplier': privacy['noise_multiplier']}
@@ -335,7 +331,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
   for run in runs:
     flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}
     rounds = run.rounds_done, float(run.columns['round'][-1])
-    groups.setdefault(json.dumps([flags, rounds], sort_keys=True), []).append(run)
+    groups.setdefault(json.dumps([flags, rounds, run.config.get('choice')], sort_keys=True), []).append(run)
   tasks = [*datasets.NAMES, *(run.config['task'] for run in runs)]
   return sorted(
       (

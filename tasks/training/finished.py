@@ -66,8 +66,8 @@ def recorded_flag(recorded: Mapping[str, Any], name: str) -> Any:
 @functools.cache
 def _defaults() -> dict[str, Any]:
   tables = [('', settings_lib.RunSettings)]
-  tables += [('', methods.METHODS[name].options) for name in methods.NAMES]
-  tables += [(f'{name}_', task.options) for name, task in datasets.TASKS.items()]
+  tables += [('', method.options) for method in methods.METHODS.values()]
+  tables += [(settings_lib.task_prefix(task), task.options) for task in datasets.TASKS.values()]
   return {
       prefix + name: option.default
       for prefix, table in tables if table is not None
@@ -88,6 +88,8 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
     library_errors.check_fields(found, _SUMMARY_KINDS)
     if 'gain' in found:
       library_errors.check_fields(found, _GAIN_KINDS)
+    if 'choice_rounds' in found:  # Earlier versions did not write it.
+      library_errors.check_fields(found, {'choice_rounds': (int,)})
     if 'epsilon' in found:
       library_errors.check_fields(found, _PRIVATE_KINDS)
       float(found['epsilon'])
@@ -141,7 +143,7 @@ def text(
   if 'epsilon' in found:
     lines.append(
         f'  epsilon = {float(found["epsilon"]):.4g} for {found["rounds_charged"]} charged rounds'
-        f' ({found["guarantee_status"]})'
+        f'{f" and {num} of the choice" if (num := found.get("choice_rounds")) else ""} ({found["guarantee_status"]})'
     )
   return '\n'.join([*lines, f'  all results are in {path / run_directory.SUMMARY}'])
 
@@ -201,7 +203,7 @@ def load_model(
 
 def _own_options(task: task_lib.Task, flags: dict[str, Any]) -> Any:
   """Returns a task's options of a run, checked as on a command line."""
-  flag_values, prefix = options.new_flags(), f'{task.name}_'
+  flag_values, prefix = options.new_flags(), settings_lib.task_prefix(task)
   options.define(flag_values, task.options, prefix)
   arguments = [
       # Flags that have no effect are recorded too, at their defaults.

@@ -1,5 +1,6 @@
 """Renders the plan of a run, before it starts: what a user needs first, or every fact."""
 
+import dataclasses
 import math
 import textwrap
 
@@ -72,6 +73,22 @@ def lost_text(experiment: experiment_lib.Experiment, lost: int) -> str:
   return line
 
 
+def choice_text(experiment: experiment_lib.Experiment, num: int, lost: int) -> str:
+  """Returns epsilon of a run after a choice of `num` rounds, and of `lost` ones of an earlier try."""
+  rounds = experiment.settings.rounds
+  experiment = dataclasses.replace(experiment, choice_rounds=num + lost)
+  lines = [f'{spent_text(experiment, rounds)}, with sigma = {experiment.spec.noise_multiplier:.4g}']
+  return '\n'.join([*lines, *_above_target(experiment, rounds)])
+
+
+def _above_target(experiment: experiment_lib.Experiment, rounds: int) -> list[str]:
+  """Returns a sentence if an interrupted choice has spent more than --epsilon."""
+  target = experiment.settings.epsilon
+  if not experiment.choice_rounds or target is None or experiment.epsilon(rounds) <= 1.001 * target:
+    return []
+  return [f'rounds of an interrupted choice count, so that epsilon ends above --epsilon={target:g}']
+
+
 def _rounds_text(experiment: experiment_lib.Experiment) -> str:
   s = experiment.settings
   if not s.rounds:
@@ -114,6 +131,8 @@ def _privacy_rows(experiment: experiment_lib.Experiment, lost: int) -> _Rows:
     rows.append(('sampling', _allocation_text(experiment.spec, s.rounds)))
   if lost:
     rows.append(('lost', lost_text(experiment, lost)))
+  else:
+    rows += [('lost', sentence) for sentence in _above_target(experiment, s.rounds)]
   if s.seed is not None:
     rows.append((
         'SIMULATION',
@@ -191,7 +210,7 @@ def _round_rows(experiment: experiment_lib.Experiment) -> _Rows:
 def _allocation_text(spec: fedsmp_tff.PrivacySpec, rounds: int) -> str:
   """Returns how clients are sampled, and how many blocks count for epsilon."""
   per_block = spec.round.rounds_per_block
-  blocks, rest = -(-rounds // per_block), rounds % per_block
+  blocks, rest = spec.round.in_blocks(rounds)[1], rounds % per_block
   text = (
       f'random allocation: each client in one secret round of each block of {per_block:,}; {blocks:,}'
       f' block{"s" * (blocks != 1)}'

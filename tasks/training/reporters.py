@@ -41,11 +41,6 @@ class Metrics(loop.Reporter):
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
     self._lost = lost
-    # A run that an earlier version began has one column for the sample and, at the end, all.
-    rows = out.metrics.rows()
-    self._samples = experiment.eval_examples is not None and (
-        not rows or f'{_SAMPLE}accuracy' in rows[0]
-    )
     # An interrupt can leave a row of a round that is not complete.
     self._last_row, self._complete = 0, (0, {})
 
@@ -66,7 +61,9 @@ class Metrics(loop.Reporter):
     if datasets.TASKS[experiment.settings.task].padding is not None:
       names += ['accuracy_masked', 'accuracy_counted']
     test, sample = report.evaluation or (None, None)
-    measured = {_TEST: test, _SAMPLE: sample} if self._samples else {_TEST: test or sample}
+    measured = {_TEST: test}
+    if experiment.eval_examples is not None:
+      measured[_SAMPLE] = sample
     public = report.metrics['aggregator'] if report.metrics else {}
     return {
         'round': report.rounds_done,
@@ -132,7 +129,7 @@ class Metrics(loop.Reporter):
     # A difference is a gain only on the same examples.
     prefix, accuracies = (_TEST, test) if last in test else (_SAMPLE, sample)
     gain, best, spent = {}, {}, {}
-    if last and (self._samples or experiment.eval_examples is None):
+    if last:
       gain = {
           'initial_test_accuracy': accuracies[0], 'gain': accuracies[last] - accuracies[0],
       }
@@ -144,8 +141,9 @@ class Metrics(loop.Reporter):
       charged = self._ledger.rounds_charged()  # A round that was begun and lost counts.
       spent = {
           'rounds_charged': charged,
-          **experiment.epsilons(charged),
+          'choice_rounds': experiment.choice_rounds,
           'guarantee_status': experiment.guarantee_status,
+          **experiment.epsilons(charged),
       }
     return {
         'rounds': rounds,

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
+import os
 import pathlib
 import secrets
 import sys
@@ -26,7 +27,7 @@ from tasks.training import settings as settings_lib
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'dp-accounting', 'numpy')
 _CHOICE_KINDS = {
     'candidates': (list,), 'chosen': (int, type(None)), 'scores': (list, type(None)),
-    'ledgers': (list,), 'seeds': (dict,), 'privacy': (dict,),
+    'ledgers': (dict,), 'seeds': (dict,), 'privacy': (dict,),
 }
 _REMEDY = 'Restore it from a backup, or start over with --overwrite'
 
@@ -79,34 +80,68 @@ def build(
   )
   if began is None:
     return experiment
-  if out.config is not None:
-    _check_data(out, experiment)
-  if choice is not None:
-    others = (r for path, r in run_directory.ledgers(out.path) if path.name != run_directory.LEDGER)
-    num = sum(record.rounds_charged for record in others)
-    experiment = dataclasses.replace(experiment, choice_rounds=num)
+  check(out, experiment)
+  if choice is not None or (out.config or {}).get('choice'):
+    experiment = dataclasses.replace(experiment, choice_rounds=choice_rounds(out, experiment))
+  return experiment
+
+
+def check(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:
+  """Raises `InputError` if a run or choice began with other data, or its sigma misses --epsilon."""
+  path = out.path / run_directory.DATA_DIGEST
+  try:
+    recorded = run_directory.parse(path)
+    is_equal = recorded == data_digest(experiment.data, recorded['key'])
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise errors.InputError(
+        f'{path} can\'t be read ({type(error).__name__}: {error}) to check the data. {_REMEDY}.'
+    ) from None
+  if not is_equal:
+    source = (out.config or {}).get('data_source', 'in its choice')
+    raise errors.InputError(
+        f'--output_dir={out.path} has a run that began with other data ({source}). Restore that'
+        ' data, name another directory, or start over with --overwrite.'
+    )
   # With other versions a search may end at another last digit, which is no reason to refuse.
-  target, spec = settings.epsilon, experiment.spec
+  target, spec = experiment.settings.epsilon, experiment.spec
   if target is not None and (epsilon := spec.epsilon()) > 1.001 * target:
     raise errors.InputError(
         f'--epsilon={target:g}: with its sigma, {spec.noise_multiplier:g}, the run in the directory'
         f' has epsilon = {epsilon:.4g} by the installed versions. Install the versions in its'
         ' config.json, or start over with --overwrite.'
     )
-  return experiment
+
+
+def choice_rounds(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> int:
+  """Returns how many rounds `tasks.tune` has begun in the directory before the run.
+
+  Raises:
+    InputError: If a ledger is not of such rounds: epsilon would count it with a wrong noise.
+    LedgerError: If a ledger is damaged, or lacks rounds.
+  """
+  own = experiment.spec.round, _clients_name(experiment), experiment.settings.seed is not None
+  found = run_directory.ledgers(out.path)
+  others = {path: record for path, record in found if path.name != run_directory.LEDGER}
+  for path, record in others.items():
+    if (record.spec.round, record.data, record.seeded) != own:
+      raise errors.InputError(
+          f'{path} has rounds with other clients, sampling or noise than this run, which can\'t'
+          ' count with it. Name another directory.'
+      )
+  return sum(record.rounds_charged for record in others.values())
 
 
 def read_choice(out: run_directory.RunDirectory) -> Optional[dict[str, Any]]:
   """Returns the contents of the file of `tasks.tune`; None without one, and to overwrite.
 
   It has the candidates' flags, the index of the chosen one and the scores (None before the vote),
-  the names of the ledgers of its rounds, and what the run shares with them: seeds and sigma.
+  the rounds of each of its ledgers, and what the run shares with these: seeds and sigma.
 
   Raises:
     InputError: If it can't be read.
   """
   path = out.path / run_directory.TUNING
-  if out.overwrites or not path.exists():
+  if out.overwrites or not os.path.lexists(path):
     return None
   try:
     content = run_directory.parse(path)
@@ -117,30 +152,13 @@ def read_choice(out: run_directory.RunDirectory) -> Optional[dict[str, Any]]:
       library_errors.check_fields(candidate, {'rounds': (int,)})
     if content['chosen'] not in (None, *range(len(content['candidates']))):
       raise ValueError('`chosen` is not the number of a candidate')
+    if content['chosen'] is not None and not content['ledgers']:
+      raise ValueError('`ledgers` has none of the rounds of the choice')
     if content['privacy']['noise_multiplier'] <= 0:
       raise ValueError('`noise_multiplier` must be above 0')
   except (OSError, ValueError) as error:
     raise errors.InputError(f"{path} can't be read ({error}). {_REMEDY}.") from None
   return content
-
-
-def _check_data(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment) -> None:
-  """Raises `InputError` if the run in the directory began with other data."""
-  path = out.path / run_directory.DATA_DIGEST
-  try:
-    recorded = run_directory.parse(path)
-    is_equal = recorded['digest'] == _digest(experiment.data, bytes.fromhex(recorded['key']))
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise errors.InputError(
-        f'{path} can\'t be read ({type(error).__name__}: {error}), and the run\'s data can\'t be'
-        f' checked. {_REMEDY}.'
-    ) from None
-  if not is_equal:
-    raise errors.InputError(
-        f'--output_dir={out.path} has a run that began with other data'
-        f' ({out.config["data_source"]}). Restore that data, name another directory, or start'
-        ' over with --overwrite.'
-    )
 
 
 def budget(
@@ -216,10 +234,7 @@ def begin(
   """
   is_new = out.config is None
   if is_new:
-    # With an unkeyed digest anyone could test whether someone's data are included. The key stays
-    # with the run's other secrets.
-    key = secrets.token_bytes(32)
-    out.begin(_config(out, experiment), {'key': key.hex(), 'digest': _digest(experiment.data, key)})
+    out.begin(_config(out, experiment), data_digest(experiment.data))
   else:
     changed = [
         f'{name} {before}, now {now}' for name, now in _versions().items()
@@ -297,7 +312,7 @@ def _config(
     out: run_directory.RunDirectory, experiment: experiment_lib.Experiment
 ) -> dict[str, Any]:
   """Returns the contents of config.json of a new run."""
-  command = 'tasks.run' if read_choice(out) is None else 'tasks.tune'
+  choice = read_choice(out)
   private, epsilons = experiment.private, experiment.epsilons(experiment.settings.rounds)
   return {
       **dataclasses.asdict(experiment.settings),
@@ -310,12 +325,13 @@ def _config(
       'guarantee_status': experiment.guarantee_status if private else None,
       **{f'{name}_after_all_rounds': value for name, value in epsilons.items()},
       'flags': settings_lib.identity(experiment.settings),
+      'choice': {} if choice is None else choice['ledgers'],
       'seeds': experiment.seeds.public(),
       'run_id': secrets.token_hex(8),
       'fedsmp_tff': fedsmp_tff.__version__,
       'versions': _versions(),
       'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
-      'command': ['python', '-m', command, *sys.argv[1:]],
+      'command': ['python', '-m', 'tasks.run' if choice is None else 'tasks.tune', *sys.argv[1:]],
   }
 
 
@@ -325,6 +341,10 @@ def _clients_name(experiment: experiment_lib.Experiment) -> str:
   return task if digest is None else f'{task} divided as {digest}'
 
 
-def _digest(data: task_lib.TaskData, key: bytes) -> str:
-  """Returns a digest of all examples: of every client in order, the test set and the public set."""
-  return task_lib.digest_of_examples((*data.clients, data.test, data.public or ()), 32, key)
+def data_digest(data: task_lib.TaskData, key: Optional[str] = None) -> dict[str, str]:
+  """Returns `run_directory.DATA_DIGEST`, a digest of all examples, with a new key if there is none.
+
+  Without a key, which stays with the run's other secrets, anyone could test for someone's data.
+  """
+  key, examples = key or secrets.token_hex(32), (*data.clients, data.test, data.public or ())
+  return {'key': key, 'digest': task_lib.digest_of_examples(examples, 32, bytes.fromhex(key))}

@@ -122,14 +122,18 @@ class RunDirectory(contextlib.AbstractContextManager):
           shutil.rmtree(self.path / CHECKPOINTS)
         # Releases can't be taken back.
         if (self.path / LEDGER).exists():
-          # A clock may be set back or be coarse: the time alone could replace another ledger.
-          number = time.time_ns()
-          while (former := self.path / f'privacy_ledger.{number}.jsonl').exists():
-            number += 1
-          (self.path / LEDGER).rename(former)
+          (self.path / LEDGER).rename(self.new_ledger_path())
     self.write_json(DATA_DIGEST, data_digest)
     self.write_json(CONFIG, config)
     self.config = config
+
+  def new_ledger_path(self) -> pathlib.Path:
+    """Returns a path for a ledger of rounds that the directory's run does not include."""
+    # A clock may be set back or be coarse: the time alone could replace another ledger.
+    number = time.time_ns()
+    while (path := self.path / f'privacy_ledger.{number}.jsonl').exists():
+      number += 1
+    return path
 
   def remove_rows(self) -> None:
     """Removes all rows of the tables, and the TensorBoard events of the same rounds."""
@@ -176,13 +180,20 @@ class RunDirectory(contextlib.AbstractContextManager):
     with tables.writing(path):
       path.parent.mkdir(exist_ok=True)
       try:
-        with open(unfinished, 'wb') as file:
+        unfinished.unlink(missing_ok=True)  # Of an ended process, or a link of somebody else's.
+        with open(unfinished, 'xb') as file:
           write(file)
           file.flush()
           os.fsync(file.fileno())
         os.replace(unfinished, path)
       finally:
         unfinished.unlink(missing_ok=True)
+
+
+def default_path(name: str) -> str:
+  """Returns a new directory for a run without --output_dir."""
+  # The process id separates batch jobs that start in the same second.
+  return f'runs/{name}-{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
 
 
 def check_seeds(seeds: dict[str, Any]) -> None:
@@ -273,7 +284,7 @@ def parse(path: pathlib.Path) -> Any:
 
 
 def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
-  """Reads the privacy ledgers of a run's directory: of overwritten runs, then its own.
+  """Reads the privacy ledgers of a run's directory: of overwritten runs and of choices, then its own.
 
   Raises:
     LedgerError: If one is damaged, or its own lacks rounds of metrics.csv or summary.json, or one
@@ -286,14 +297,17 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
     with _counting(own.with_name(name)) as path:
       rows[path] = read(path)
   paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
-  with _counting(own.with_name(TUNING)) as path:  # Written when the choice is made.
-    names = {*map(str, parse(path)['ledgers'])} if path.exists() else set()
-  if missing := names - {path.name for path in paths}:
+  with _counting(own.with_name(TUNING)) as path:
+    promised = [parse(path)['ledgers'] if os.path.lexists(path) else {}]
+    promised.append(read_json(own.with_name(CONFIG)).get('choice', {}))  # If that file is lost.
+    promised = [(str(name), int(num)) for each in promised for name, num in each.items()]
+  found = [(path, ledger_lib.read(path)) for path in paths]
+  charged = {path.name: record.rounds_charged for path, record in found}
+  if missing := {name for name, num in promised if charged.get(name, -1) < num}:
     raise ledger_lib.LedgerError(
-        f'{own.parent} lacks ledgers of its choice of settings'
+        f'{own.parent} lacks ledgers of its choice of settings, or rounds of them'
         f' ({library_errors.printable(", ".join(missing), 200)}). {ledger_lib.REMEDY}.'
     )
-  found = [(path, ledger_lib.read(path)) for path in paths]
   record = dict(found).get(own)
   default = 'missing' if record and record.spec.noise_multiplier else '0'
   for path in rows:
@@ -325,9 +339,12 @@ def _counting(path: pathlib.Path) -> Iterator[pathlib.Path]:
   try:
     yield path
   except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-    consequence = '; tasks.run then needs --overwrite' if path.name == tables.METRICS else ''
-    raise ledger_lib.LedgerError(
-        f'{path} is damaged ({error}), and cannot show whether {LEDGER} is complete. Restore'
-        f' {path.name} from a backup. If you know that the ledger is complete, or that the run had'
-        f' none, remove {path.name}{consequence}.'
-    ) from None
+    message = f'{path} is damaged ({error}), and cannot show whether {LEDGER} is complete.'
+    message += f' Restore {path.name} from a backup.'
+    if path.name != TUNING:  # Without it the ledgers of a choice would count for nothing.
+      consequence = '; tasks.run then needs --overwrite' if path.name == tables.METRICS else ''
+      message += (
+          ' If you know that the ledger is complete, or that the run had none, remove'
+          f' {path.name}{consequence}.'
+      )
+    raise ledger_lib.LedgerError(message) from None

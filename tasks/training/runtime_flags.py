@@ -74,7 +74,8 @@ class RuntimeSettings:
       group='Output',
   )
   verbose: bool = options.option(
-      False, 'Print the whole plan before the run, not only its first lines.', group='Output'
+      False, 'Print the whole plan before the run, not only its first lines.', group='Output',
+      default_fn=lambda values: values['dry_run'],
   )
   release_manager: Optional[str] = options.option(
       None,

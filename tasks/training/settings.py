@@ -30,7 +30,7 @@ _EVALUATIONS = 20
 _REGISTRIES = {'task': datasets.TASKS, 'algorithm': methods.METHODS}
 _FINDERS = {'task': datasets.find, 'algorithm': methods.find}
 _option = options.option
-_prefix = '{0.name}_'.format  # Of a task's own flags.
+task_prefix = '{0.name}_'.format  # Of a task's own flags.
 
 
 def _when_method(predicate: Callable[[method_lib.Method], bool]) -> options.Condition:
@@ -263,7 +263,7 @@ def _plugin_tables(chosen: Collection[str] = ()) -> list[tuple[str, str, type]]:
   for flag, registry in _REGISTRIES.items():
     for name, plugin in registry.items():
       if plugin.options is not None and name in (*datasets.NAMES, *methods.NAMES, *chosen):
-        prefix = _prefix(plugin) if flag == 'task' else ''
+        prefix = task_prefix(plugin) if flag == 'task' else ''
         names.setdefault((flag, prefix, plugin.options), []).append(plugin.name)
   return [(options.when(key[0], *named).text, *key[1:]) for key, named in names.items()]
 
@@ -319,7 +319,7 @@ def parse(
     parsed.set_default(name, value)
   settings, own = options.make(RunSettings, parsed), {}
   for condition, prefix, table in _plugin_tables((settings.task, settings.algorithm)):
-    if (prefix, table) == (_prefix(task), task.options):
+    if (prefix, table) == (task_prefix(task), task.options):
       own['task_options'] = options.make(table, parsed, prefix)
     elif (prefix, table) == ('', method.options):
       own['method_options'] = options.make(table, parsed)
@@ -343,7 +343,7 @@ def identity(settings: RunSettings) -> dict[str, Any]:
   """
   values = dataclasses.asdict(settings)
   del values['epsilon_budget']
-  prefix = _prefix(datasets.TASKS[settings.task])
+  prefix = task_prefix(datasets.TASKS[settings.task])
   task_values = values.pop('task_options') or {}
   values |= {prefix + name: value for name, value in task_values.items()}
   values |= values.pop('method_options') or {}

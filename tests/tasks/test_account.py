@@ -81,14 +81,13 @@ class TestExecution:
         'fixed_pld': ('3.743', 'not for this sampling'),
         'poisson_rdp': ('0.7442', 'VALID'),
         'fixed_rdp': ('5.352', 'not for this sampling'),
-        'allocation_pld': ('0.595', 'not for this sampling'),
         'paper': ('1.008', 'VALID'),
         'theorem_1': ('1.94', 'no guarantee'),
     }
     assert 'CONDITION NOT MET: alpha' in out
     assert 'Quote epsilon = 0.6304, by poisson_pld: the tightest sound accountant.' in out
     _, out, _ = _run(capsys, '--noise_multiplier=0', '--rounds=180')
-    assert 'Quote none: no accountant has a bound.' in out and 'VALID' not in out
+    assert 'Do not quote an epsilon: no accountant has a bound.' in out and 'VALID' not in out
     _, out, _ = _run(capsys, '--noise_multiplier=1.4', '--rounds=3', '--sampling=fixed_size')
     assert re.search('VALID +fixed_pld', out)
     assert re.search('not for this sampling +poisson_pld', out)
@@ -327,7 +326,7 @@ class TestLedger:
     assert re.search(
         r'^epsilon = \S+ +WOULD BE VALID WITH FRESH NOISE +poisson_pld', out, re.MULTILINE
     )
-    assert ' VALID  ' not in out and 'Quote none' in out and 'Quote epsilon' not in out
+    assert ' VALID  ' not in out and 'Do not quote an epsilon' in out and 'Quote epsilon' not in out
     assert 'fresh noise; initial weights: not recorded\n' in out
     status, out, err = self._account(capsys, f'--ledger={one}', fresh, same)
     assert status == 1 and err.count('\n') == 1

@@ -221,7 +221,7 @@ class TestExecution:
     assert commands.main(given) == 0
     capsys.readouterr()
     status, printed, _ = commands.of_module(capsys, account, f'--ledger={out}')
-    assert status == 0 and 'Quote none' in printed and 'epsilon is infinite' in printed
+    assert status == 0 and 'Do not quote an epsilon' in printed and 'it is infinite' in printed
 
   def test_a_run_without_rounds_spends_no_budget(self, data_dir, tmp_path, capsys, monkeypatch):
     # Its sampling is not the next run's, and its seed is known: a round of it would be refused.

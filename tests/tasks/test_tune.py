@@ -22,6 +22,7 @@ from tasks.training import experiment as experiment_lib
 from tasks.training import resuming
 from tests.support import commands
 from tests.support import gaussian_mechanism
+from tests.support import small_data
 from tests.support import tiny_task
 
 _N, _ROUNDS = tiny_task.NUM_CLIENTS, 3
@@ -58,6 +59,18 @@ def _spent(path, mu_per_round):
   return gaussian_mechanism.epsilon(mu_per_round * num**0.5, records[0].spec.delta), num
 
 
+def _interrupting_in_round(number):
+  """`Signals.begin_round` that ends the command in one of its calls."""
+  calls, begin_round = itertools.count(1), signals.Signals.begin_round
+
+  def begin(stop):
+    if next(calls) == number:
+      raise errors.Interrupted(15)
+    begin_round(stop)
+
+  return begin
+
+
 class TestVote:
 
   def test_scores_are_the_clipped_mean_of_numpy(self, data_dir, tmp_path):
@@ -65,8 +78,8 @@ class TestVote:
     _, experiment = _experiment(data_dir, _RATES, *_ALL, '--noise_multiplier=0.001', '--clip=0.3', '--seed=3')
     start = [np.asarray(w) for w in tf.nest.flatten(experiment.model.initial_weights[0])]
     rng = np.random.default_rng(5)
-    # The third has losses of several nats, which are clipped; the last two have none, and above 10^6.
-    weights = [[w + scale * rng.standard_normal(w.shape) for w in start] for scale in (0, 1, 3)]
+    # The last two have no loss, and one above 10^6: they don't drown the differences of the others.
+    weights = [[w + scale * rng.standard_normal(w.shape) for w in start] for scale in (0, 0.03, 0.06)]
     weights = [[w.astype(np.float32) for w in own] for own in (*weights, [np.full_like(w, np.inf) for w in start], [1e4 * w for w in start])]
     with runtime.local_context(workers=1):
       scores = _vote(experiment, tmp_path).scores(weights)
@@ -80,11 +93,13 @@ class TestVote:
         log_sums = np.log(np.exp(logits).sum(-1))
         losses.append(np.mean(log_sums - logits[np.arange(len(y)), y]))
       largest = max(largest, losses[4])
-      losses = np.minimum(np.nan_to_num(losses, nan=1e6), 1e6)
+      losses = np.where(np.isfinite(losses), losses, 1e6)
+      losses = np.minimum(losses, losses.min() + 0.5)
       ballot = losses - losses.mean()
       total += ballot * min(1, 0.5 / np.linalg.norm(ballot))
     np.testing.assert_allclose(scores, total / _N, atol=4e-4)
     assert {*np.argsort(scores)[-2:]} == {3, 4} and largest > 1e9
+    assert np.diff(np.sort(scores[:3])).min() > 10 * 4e-5  # Ten standard deviations.
 
   def test_fresh_noise_differs_and_has_the_stated_size(self, data_dir, tmp_path):
     # Equal candidates: the scores are noise alone, here of 0.5 * 6 / 12 = 0.25.
@@ -136,7 +151,7 @@ class TestCommand:
         *map(float, re.findall(r'epsilon = (\S+?),? (?:for|delta)', printed)),
     ):
       assert epsilon == pytest.approx(expected, rel=2e-3)
-    assert '5 rounds (2 of the choice): VALID' in printed and 'excludes   other tuning,' in printed
+    assert printed.count('5 rounds (2 of the choice): VALID') == 3 and 'excludes   other tuning,' in printed
     assert choice['chosen'] == np.argmin(choice['scores'])
     own = choice['candidates'][choice['chosen']]
     assert config['flags'] == own and config['seeds'] == choice['seeds']
@@ -159,19 +174,87 @@ class TestCommand:
     for content in (
         '{', '{}', json.dumps({**choice, 'chosen': 3}), json.dumps({**choice, 'seeds': {}}),
         json.dumps({**choice, 'privacy': {'noise_multiplier': 0}}),
-        json.dumps({**choice, 'candidates': [1]}),
+        json.dumps({**choice, 'candidates': [1]}), json.dumps({**choice, 'ledgers': {}}),
     ):
       (out / 'tuning.json').write_text(content)
       assert "tuning.json can't be read" in commands.refused(capsys, tune, *flags)
-    for content in ('[]', '{}', '{"ledgers": null}', '{"ledgers": [[1]]}'):
+    for content in ('[]', '{}', '{"ledgers": null}', '{"ledgers": [[1]]}', '{"ledgers": {"a": "b"}}'):
       (out / 'tuning.json').write_text(content)
       status, _, err = commands.of_module(capsys, account, str(out))
       assert status == 1 and ('tuning.json is damaged' in err or 'lacks ledgers' in err)
-    # A choice whose ledgers are lost is not for free.
+    # A choice whose ledgers are cut or lost is not for free, here and among other runs.
     (out / 'tuning.json').write_text(json.dumps(choice))
-    (out / choice['ledgers'][0]).unlink()
+    assert [*choice['ledgers'].values()] == [1, 1]
+    path = out / [*choice['ledgers']][0]
+    path.write_bytes(path.read_bytes().splitlines(True)[0])
+    for change in (lambda: None, path.unlink, lambda: (out / [*choice['ledgers']][1]).unlink()):
+      change()
+      for named in (out, tmp_path):
+        status, _, err = commands.of_module(capsys, account, str(named))
+        assert status == 1 and 'or rounds of them' in err
+
+  def test_the_choice_counts_if_its_file_is_lost(self, data_dir, tmp_path, capsys, monkeypatch):
+    out = tmp_path / 'run'
+    flags = (*_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
+    with monkeypatch.context() as patch:
+      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(5))
+      assert commands.of_module(capsys, tune, *flags)[0] == 143
+    choice = json.loads((out / 'tuning.json').read_text())
+    (out / 'tuning.json').unlink()
+    own = choice['candidates'][choice['chosen']]['server_learning_rate']
+    single = [f for f in flags if f != _RATES] + [f'--server_learning_rate={own}']
+    status, printed, err = commands.of_module(capsys, run, *single)
+    assert status == 0 and '(2 of the choice)' in printed, err
+    expected, _ = _spent(out, 1 / 1.4)
+    summary = json.loads((out / 'summary.json').read_text())
+    assert summary['choice_rounds'] == 2 and summary['epsilon'] == pytest.approx(expected, rel=2e-3)
+    assert 'and 2 of the choice' in commands.of_module(capsys, run, *single)[1]
+    (out / [*choice['ledgers']][0]).unlink()
     status, _, err = commands.of_module(capsys, account, str(out))
     assert status == 1 and 'lacks ledgers of its choice' in err
+
+  def test_other_rounds_in_the_directory_are_refused(self, data_dir, tmp_path, capsys, monkeypatch):
+    out = tmp_path / 'run'
+    flags = (*_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
+    with monkeypatch.context() as patch:
+      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(2))
+      assert commands.of_module(capsys, tune, *flags)[0] == 143
+    other = [f.replace(str(out), str(tmp_path / 'other')) for f in flags]
+    with monkeypatch.context() as patch:
+      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(2))
+      assert commands.of_module(capsys, tune, *other, '--noise_multiplier=0.3')[0] == 143
+    [ledger] = (tmp_path / 'other').glob('privacy_ledger*')
+    ledger.rename(out / ledger.name)
+    assert 'with other clients, sampling or noise' in commands.refused(capsys, tune, *flags)
+    # Without the file of the choice the rounds would count for nothing.
+    (out / 'tuning.json').unlink()
+    assert 'has rounds that tasks.tune did not begin' in commands.refused(capsys, tune, *flags)
+
+  def test_a_choice_on_other_data_and_a_sigma_that_is_too_small_are_refused(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
+    out = tmp_path / 'run'
+    flags = (*_FLAGS, _RATES, *_ALL, '--epsilon=5', f'--data_dir={data_dir}', f'--output_dir={out}')
+    with monkeypatch.context() as patch:
+      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(2))
+      assert commands.of_module(capsys, tune, *flags)[0] == 143
+    path = out / 'tuning.json'
+    content = path.read_text()
+    record = json.loads(content)
+    # Reaches epsilon 5 in the run alone.
+    record['privacy']['noise_multiplier'] *= (_ROUNDS / (_ROUNDS + 2)) ** 0.5
+    path.write_text(json.dumps(record))
+    assert 'with its sigma' in commands.refused(capsys, tune, *flags)
+    path.write_text(content)
+    labels = data_dir / 't10k-labels-idx1-ubyte.gz'
+    before = labels.read_bytes()
+    small_data.write_idx(labels, np.zeros(20, np.uint8))
+    assert 'began with other data' in commands.refused(capsys, tune, *flags)
+    labels.write_bytes(before)
+    # What an interrupted choice has spent is said before more is, with the target that it exceeds.
+    status, printed, _ = commands.of_module(capsys, tune, *flags)
+    assert status == 0 and printed.count('so that epsilon ends above --epsilon=5') == 2
+    assert printed.count('6 rounds (3 of the choice): VALID') == 3
 
   def test_epsilon_flag_is_for_all_rounds(self, data_dir, tmp_path, capsys):
     out = tmp_path / 'run'
@@ -196,6 +279,7 @@ class TestCommand:
       status, _, _ = commands.of_module(capsys, tune, *flags)
     before = json.loads((out / 'tuning.json').read_text())
     assert status == 143 and before['chosen'] is None
+    assert [*before['ledgers'].values()] == []  # Written before each round.
     status, printed, err = commands.of_module(capsys, account, str(out))
     assert status == 0 and '1 rounds' in printed, err
     single = [f for f in flags if f != _RATES]
@@ -209,15 +293,9 @@ class TestCommand:
   def test_a_signal_in_the_vote_ends_the_command_before_the_run(
       self, data_dir, tmp_path, capsys, monkeypatch
   ):
-    out, begin = tmp_path / 'run', signals.Signals.begin_round
-    calls = itertools.count(1)
-
-    def begin_round(stop):
-      if next(calls) == 3:  # After the trial and the vote.
-        raise errors.Interrupted(15)
-      begin(stop)
-
-    monkeypatch.setattr(signals.Signals, 'begin_round', begin_round)
+    out = tmp_path / 'run'
+    # After the trial and the vote.
+    monkeypatch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(3))
     status, _, _ = commands.of_module(
         capsys, tune, *_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}'
     )

@@ -178,30 +178,6 @@ def test_gain_of_an_interrupted_run_is_on_the_sample(data_dir, tmp_path, capsys,
   assert f'over random weights, on {_SAMPLE} random test examples\n' in capsys.readouterr().out
 
 
-def test_a_run_of_an_earlier_version_keeps_its_columns(data_dir, tmp_path, capsys):
-  flags = (f'--eval_examples={_SAMPLE}', '--seed=1', '--algorithm=fedavg')
-  assert commands.main(commands.tiny(data_dir, tmp_path / 'a', *flags)) == 0
-  samples = [row['test_sample_accuracy'] for row in commands.rows(tmp_path / 'a' / 'metrics.csv')]
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(reporters, '_log', _log_until_round_2)
-    patch.setattr(reporters, '_SECONDS_PER_LINE', 0)
-    # As earlier versions did: one column, and all test examples only at the end.
-    patch.setattr(reporters, '_SAMPLE', reporters._TEST)
-    assert commands.main(commands.tiny(data_dir, tmp_path / 'b', *flags)) == 143
-  assert 'test_sample_accuracy' not in commands.rows(tmp_path / 'b' / 'metrics.csv')[0]
-  (tmp_path / 'b' / 'summary.json').unlink()
-  capsys.readouterr()
-  assert commands.main(commands.tiny(data_dir, tmp_path / 'b', *flags)) == 0
-  rows = commands.rows(tmp_path / 'b' / 'metrics.csv')
-  assert 'test_sample_accuracy' not in rows[0]
-  assert [row['test_accuracy'] for row in rows[:3]] == samples[:3]
-  summary = json.loads((tmp_path / 'b' / 'summary.json').read_text())
-  assert summary['final_test_accuracy'] == float(rows[3]['test_accuracy'])
-  # Its first accuracy is of the sample: there is no gain to speak of.
-  assert 'gain' not in summary and 'initial_test_accuracy' not in summary
-  assert f'accuracy   {100 * summary["final_test_accuracy"]:.2f} %\n' in capsys.readouterr().out
-
-
 @pytest.mark.parametrize('seconds', [0, 100_000])
 def test_progress_lines_have_accuracy_and_time_left(seconds, data_dir, tmp_path, monkeypatch, capfd):
   monkeypatch.setattr(reporters, '_SECONDS_PER_LINE', seconds)
