@@ -146,9 +146,8 @@ def _choose(
     seeds = experiment_lib.make_seeds(first.seed, record)
     # The noise for --epsilon is that of all rounds.
     all_rounds = dataclasses.replace(first, rounds=first.rounds + num)
-    sigma = record and record['privacy']['noise_multiplier']
     experiment = experiment_lib.Experiment.build(
-        all_rounds, seeds, runtime_flags.data_dir, sigma
+        all_rounds, seeds, runtime_flags.data_dir, record and record['privacy']['noise_multiplier']
     )
     if record is not None:
       resuming.check(out, experiment)

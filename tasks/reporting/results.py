@@ -299,7 +299,8 @@ def make_run(
   if not (len(rounds) and all(np.diff(rounds) > 0) and 0 <= rounds[0] and rounds[-1] <= rounds_done):
     raise ValueError(f'the evaluated rounds do not increase from 0 to {rounds_done}')
   reported = {name: config[name] for name in _REPORTED}
-  reported['choice'] = bool(config.get('choice'))
+  if config.get('choice'):
+    reported['choice'] = True
   reported['test_outside_guarantee'] = bool(config.get('test_outside_guarantee'))
   if privacy := config['privacy']:
     reported['privacy'] = {'noise_multiplier': privacy['noise_multiplier']}
