@@ -230,6 +230,21 @@ class TestCommand:
     (out / 'tuning.json').unlink()
     assert 'has rounds that tasks.tune did not begin' in commands.refused(capsys, tune, *flags)
 
+  def test_a_lost_ledger_of_an_interrupted_choice_is_noticed(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
+    out = tmp_path / 'run'
+    flags = (*_FLAGS, _RATES, '--p=0.3', *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
+    with monkeypatch.context() as patch:  # After two trials.
+      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(3))
+      assert commands.of_module(capsys, tune, *flags)[0] == 143
+    choice = json.loads((out / 'tuning.json').read_text())
+    assert choice['chosen'] is None and [*choice['ledgers'].values()] == [1]
+    (out / [*choice['ledgers']][0]).unlink()
+    for module, arguments in ((tune, flags), (account, [str(out)])):
+      status, _, err = commands.of_module(capsys, module, *arguments)
+      assert status == 1 and 'lacks ledgers of its choice' in err
+
   def test_a_choice_on_other_data_and_a_sigma_that_is_too_small_are_refused(
       self, data_dir, tmp_path, capsys, monkeypatch
   ):
@@ -251,6 +266,7 @@ class TestCommand:
     small_data.write_idx(labels, np.zeros(20, np.uint8))
     assert 'began with other data' in commands.refused(capsys, tune, *flags)
     labels.write_bytes(before)
+    assert _spent(out, 1)[1] == 1  # Refused before any round.
     # What an interrupted choice has spent is said before more is, with the target that it exceeds.
     status, printed, _ = commands.of_module(capsys, tune, *flags)
     assert status == 0 and printed.count('so that epsilon ends above --epsilon=5') == 2
