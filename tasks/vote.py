@@ -34,9 +34,10 @@ class Ballot(fedsmp_tff.LocalTraining):
   """Local training whose update is a client's loss with each candidate, less the losses' mean.
 
   A loss counts as at most the least one plus `MAX_NORM`. The weights are one number per candidate;
-  the candidates' own weights are the non-trainable ones, stacked. The update is zero without examples. Its norm may exceed C: the round clips it, as any
-  update. A ballot for the best candidate alone would elect the extremes of a rate: near the initial
-  weights a client's loss is almost linear in the rate, so that it prefers the largest or the least.
+  the candidates' own weights are the non-trainable ones, stacked. The update is zero without
+  examples. Its norm may exceed C: the round clips it, as any update. A ballot for the best candidate
+  alone would elect the extremes of a rate: near the initial weights a client's loss is almost linear
+  in the rate, so that it prefers the largest or the least.
 
   Attributes:
     model: The candidates' model.

@@ -332,7 +332,8 @@ def group(runs: Sequence[Run]) -> list[Group]:
   for run in runs:
     flags = {name: value for name, value in run.config['flags'].items() if name != 'seed'}
     rounds = run.rounds_done, float(run.columns['round'][-1])
-    groups.setdefault(json.dumps([flags, rounds, bool(run.config.get('choice'))], sort_keys=True), []).append(run)
+    key = [flags, rounds, bool(run.config.get('choice'))]
+    groups.setdefault(json.dumps(key, sort_keys=True), []).append(run)
   tasks = [*datasets.NAMES, *(run.config['task'] for run in runs)]
   return sorted(
       (

@@ -141,10 +141,11 @@ def text(
       f'  accuracy {accuracy_text(found, settings)}',
   ]
   if 'epsilon' in found:
-    lines.append(
-        f'  epsilon = {float(found["epsilon"]):.4g} for {found["rounds_charged"]} charged rounds'
-        f'{f" and {num} of the choice" if (num := found.get("choice_rounds")) else ""} ({found["guarantee_status"]})'
-    )
+    rounds = f'{found["rounds_charged"]} charged rounds'
+    if num := found.get('choice_rounds'):
+      rounds += f' and {num} of the choice'
+    epsilon = f'{float(found["epsilon"]):.4g}'
+    lines.append(f'  epsilon = {epsilon} for {rounds} ({found["guarantee_status"]})')
   return '\n'.join([*lines, f'  all results are in {path / run_directory.SUMMARY}'])
 
 

@@ -74,7 +74,7 @@ def lost_text(experiment: experiment_lib.Experiment, lost: int) -> str:
 
 
 def choice_text(experiment: experiment_lib.Experiment, num: int, lost: int) -> str:
-  """Returns epsilon of a run after a choice of `num` rounds, and of `lost` ones of an earlier try."""
+  """Returns epsilon of a run with a choice of `num` rounds, and `lost` ones of an earlier try."""
   rounds = experiment.settings.rounds
   experiment = dataclasses.replace(experiment, choice_rounds=num + lost)
   lines = [f'{spent_text(experiment, rounds)}, with sigma = {experiment.spec.noise_multiplier:.4g}']

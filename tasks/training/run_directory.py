@@ -284,7 +284,7 @@ def parse(path: pathlib.Path) -> Any:
 
 
 def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Record]]:
-  """Reads the privacy ledgers of a run's directory: of overwritten runs and of choices, then its own.
+  """Reads the ledgers of a run's directory: of overwritten runs and of choices, then its own.
 
   Raises:
     LedgerError: If one is damaged, or its own lacks rounds of metrics.csv or summary.json, or one

@@ -71,6 +71,20 @@ def _interrupting_in_round(number):
   return begin
 
 
+def _interrupt(monkeypatch, capsys, number, *flags):
+  """Runs `tasks.tune` until a signal comes before one of its rounds."""
+  with monkeypatch.context() as patch:
+    patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(number))
+    assert commands.of_module(capsys, tune, *flags)[0] == 143
+
+
+def _refused_by_account(capsys, path):
+  """The sentence with which `tasks.account` refuses a directory."""
+  status, _, err = commands.of_module(capsys, account, str(path))
+  assert status == 1
+  return err
+
+
 class TestVote:
 
   def test_scores_are_the_clipped_mean_of_numpy(self, data_dir, tmp_path):
@@ -151,7 +165,8 @@ class TestCommand:
         *map(float, re.findall(r'epsilon = (\S+?),? (?:for|delta)', printed)),
     ):
       assert epsilon == pytest.approx(expected, rel=2e-3)
-    assert printed.count('5 rounds (2 of the choice): VALID') == 3 and 'excludes   other tuning,' in printed
+    assert printed.count('5 rounds (2 of the choice): VALID') == 3
+    assert 'excludes   other tuning,' in printed
     assert choice['chosen'] == np.argmin(choice['scores'])
     own = choice['candidates'][choice['chosen']]
     assert config['flags'] == own and config['seeds'] == choice['seeds']
@@ -180,8 +195,8 @@ class TestCommand:
       assert "tuning.json can't be read" in commands.refused(capsys, tune, *flags)
     for content in ('[]', '{}', '{"ledgers": null}', '{"ledgers": [[1]]}', '{"ledgers": {"a": "b"}}'):
       (out / 'tuning.json').write_text(content)
-      status, _, err = commands.of_module(capsys, account, str(out))
-      assert status == 1 and ('tuning.json is damaged' in err or 'lacks ledgers' in err)
+      err = _refused_by_account(capsys, out)
+      assert 'tuning.json is damaged' in err or 'lacks ledgers' in err
     # A choice whose ledgers are cut or lost is not for free, here and among other runs.
     (out / 'tuning.json').write_text(json.dumps(choice))
     assert [*choice['ledgers'].values()] == [1, 1]
@@ -190,15 +205,12 @@ class TestCommand:
     for change in (lambda: None, path.unlink, lambda: (out / [*choice['ledgers']][1]).unlink()):
       change()
       for named in (out, tmp_path):
-        status, _, err = commands.of_module(capsys, account, str(named))
-        assert status == 1 and 'or rounds of them' in err
+        assert 'or rounds of them' in _refused_by_account(capsys, named)
 
   def test_the_choice_counts_if_its_file_is_lost(self, data_dir, tmp_path, capsys, monkeypatch):
     out = tmp_path / 'run'
     flags = (*_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
-    with monkeypatch.context() as patch:
-      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(5))
-      assert commands.of_module(capsys, tune, *flags)[0] == 143
+    _interrupt(monkeypatch, capsys, 5, *flags)
     choice = json.loads((out / 'tuning.json').read_text())
     (out / 'tuning.json').unlink()
     own = choice['candidates'][choice['chosen']]['server_learning_rate']
@@ -210,19 +222,14 @@ class TestCommand:
     assert summary['choice_rounds'] == 2 and summary['epsilon'] == pytest.approx(expected, rel=2e-3)
     assert 'and 2 of the choice' in commands.of_module(capsys, run, *single)[1]
     (out / [*choice['ledgers']][0]).unlink()
-    status, _, err = commands.of_module(capsys, account, str(out))
-    assert status == 1 and 'lacks ledgers of its choice' in err
+    assert 'lacks ledgers of its choice' in _refused_by_account(capsys, out)
 
   def test_other_rounds_in_the_directory_are_refused(self, data_dir, tmp_path, capsys, monkeypatch):
     out = tmp_path / 'run'
     flags = (*_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
-    with monkeypatch.context() as patch:
-      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(2))
-      assert commands.of_module(capsys, tune, *flags)[0] == 143
+    _interrupt(monkeypatch, capsys, 2, *flags)
     other = [f.replace(str(out), str(tmp_path / 'other')) for f in flags]
-    with monkeypatch.context() as patch:
-      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(2))
-      assert commands.of_module(capsys, tune, *other, '--noise_multiplier=0.3')[0] == 143
+    _interrupt(monkeypatch, capsys, 2, *other, '--noise_multiplier=0.3')
     [ledger] = (tmp_path / 'other').glob('privacy_ledger*')
     ledger.rename(out / ledger.name)
     assert 'with other clients, sampling or noise' in commands.refused(capsys, tune, *flags)
@@ -235,9 +242,7 @@ class TestCommand:
   ):
     out = tmp_path / 'run'
     flags = (*_FLAGS, _RATES, '--p=0.3', *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
-    with monkeypatch.context() as patch:  # After two trials.
-      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(3))
-      assert commands.of_module(capsys, tune, *flags)[0] == 143
+    _interrupt(monkeypatch, capsys, 3, *flags)  # After two trials.
     choice = json.loads((out / 'tuning.json').read_text())
     assert choice['chosen'] is None and [*choice['ledgers'].values()] == [1]
     (out / [*choice['ledgers']][0]).unlink()
@@ -250,9 +255,7 @@ class TestCommand:
   ):
     out = tmp_path / 'run'
     flags = (*_FLAGS, _RATES, *_ALL, '--epsilon=5', f'--data_dir={data_dir}', f'--output_dir={out}')
-    with monkeypatch.context() as patch:
-      patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(2))
-      assert commands.of_module(capsys, tune, *flags)[0] == 143
+    _interrupt(monkeypatch, capsys, 2, *flags)
     path = out / 'tuning.json'
     content = path.read_text()
     record = json.loads(content)
