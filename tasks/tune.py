@@ -10,7 +10,7 @@ The run follows in the same directory, and its epsilon includes these rounds. Ea
 there. A choice that is interrupted is made anew, and what it has spent counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import itertools
@@ -27,6 +27,7 @@ if __name__ == '__main__':
 
 # pylint: disable=g-import-not-at-top
 from fedsmp_tff.mechanism import mechanism as mechanism_lib
+from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.privacy import sampling as sampling_lib
 from tasks import errors
 from tasks import run as run_lib
@@ -164,29 +165,53 @@ def _choose(
       out.write_json(run_directory.DATA_DIGEST, resuming.data_digest(experiment.data))
     privacy = {'noise_multiplier': experiment.spec.noise_multiplier}
     record = {'candidates': flags, 'seeds': seeds.public(), 'privacy': privacy}
-
-    def write(chosen, scores):
-      # What has been spent, before more is.
-      ledgers = {path.name: own.rounds_charged for path, own in run_directory.ledgers(out.path)}
-      own = {'chosen': chosen, 'scores': scores, 'ledgers': ledgers}
-      out.write_json(run_directory.TUNING, record | own)
-
-    def open_ledger(trial):
-      write(None, None)
-      return resuming.open_ledger(out.new_ledger_path(), trial, run_id)
-
-    write(None, None)
+    own = _Record(out, record)
+    own.write()
     stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
-    run_id, number = secrets.token_hex(8), itertools.count(lost)
-    ballot = vote.Vote(pretraining.initialize(experiment, None, False), open_ledger, number, stop)
+    numbers = itertools.count(len(run_directory.ledgers(out.path)))
+    experiment = pretraining.initialize(experiment, None, False)
+    ballot = vote.Vote(experiment, own.open_ledger, numbers, stop)
     scores = ballot.scores(ballot.weights(candidates))
     chosen = int(scores.argmin())
     # Before anybody sees the scores: the number of votes must not depend on them.
-    write(chosen, scores.tolist())
+    own.write(chosen, scores.tolist())
     print(_scores_text(flags, scores, ballot.noise_stddev), flush=True)
     stop.begin_round()  # Raises if a signal came in the vote.
     stop.in_round = False
   return candidates[chosen]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+  """The file of a choice, which tells what its ledgers must have.
+
+  Attributes:
+    out: The directory.
+    fixed: The fields that are known before the first round.
+    run_id: Name of the choice in its ledgers.
+  """
+
+  out: run_directory.RunDirectory
+  fixed: dict[str, Any]
+  run_id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
+
+  def write(self, chosen: Optional[int] = None, scores: Optional[list[float]] = None) -> None:
+    """Writes the file, with the rounds of all ledgers in the directory."""
+    ledgers = {path.name: own.rounds_charged for path, own in run_directory.ledgers(self.out.path)}
+    own = {'chosen': chosen, 'scores': scores, 'ledgers': ledgers}
+    self.out.write_json(run_directory.TUNING, self.fixed | own)
+
+  @contextlib.contextmanager
+  def open_ledger(self, trial: Any) -> Iterator[ledger_lib.Ledger]:
+    """Yields the open ledger of a trial or vote, which can't be lost unnoticed from now on."""
+    from tasks.training import resuming
+
+    with resuming.open_ledger(self.out.new_ledger_path(), trial, self.run_id) as ledger:
+      self.write()
+      try:
+        yield ledger
+      finally:
+        self.write()
 
 
 def _order(
@@ -198,11 +223,15 @@ def _order(
   Raises:
     InputError: If it has a run without a choice, or a choice among other flags.
   """
+  if out.config is not None and (record is None or record['chosen'] is None):
+    own = out.config.get('choice')
+    raise errors.InputError(
+        f'{out.path / run_directory.TUNING} lacks the choice of the run in --output_dir. Restore it,'
+        ' resume the run by tasks.run with the flags in its config.json, or name another directory.'
+        if own else
+        f'--output_dir={out.path} has a run that {_NAME} did not begin. Name another directory.'
+    )
   if record is None:
-    if out.config is not None or run_directory.ledgers(out.path):
-      raise errors.InputError(
-          f'--output_dir={out.path} has rounds that {_NAME} did not begin. Name another directory.'
-      )
     return []
   order = [
       i for candidate in record['candidates'] for i, own in enumerate(flags)

@@ -22,7 +22,6 @@ _Settings = settings_lib.RunSettings
 # The norm to which a client's losses, less their mean, are clipped. Of Fashion-MNIST's clients 90 %
 # have 0.05 to 0.4, and means of vectors clipped to 0.2 elect rates that are too large.
 MAX_NORM = 0.5
-_LARGE_LOSS = 1e6  # Of a model whose loss is not finite.
 _STREAM = 84  # Separates the seeds of trials and vote from those of the run.
 # A client's examples in the vote, at most: they are evaluated together, and an LSTM takes megabytes
 # for each.
@@ -33,7 +32,8 @@ _MAX_EXAMPLES = 64
 class Ballot(fedsmp_tff.LocalTraining):
   """Local training whose update is a client's loss with each candidate, less the losses' mean.
 
-  A loss counts as at most the least one plus `MAX_NORM`. The weights are one number per candidate;
+  A loss counts as at most the least one plus `MAX_NORM`, and as that if it is not finite: the clip
+  would shrink all differences if one candidate diverged. The weights are one number per candidate;
   the candidates' own weights are the non-trainable ones, stacked. The update is zero without
   examples. Its norm may exceed C: the round clips it, as any update. A ballot for the best candidate
   alone would elect the extremes of a rate: near the initial weights a client's loss is almost linear
@@ -60,10 +60,10 @@ class Ballot(fedsmp_tff.LocalTraining):
         output = self.model.predict_on_batch((own, non_trainable), x, training=False)
         losses.append(self.model.loss(output, y))
       losses = tf.cast(tf.stack(losses), tf.float32)
-      losses = tf.where(tf.math.is_finite(losses), losses, _LARGE_LOSS)
-      # The clip would shrink all differences if one candidate diverged.
-      losses = tf.minimum(losses, tf.reduce_min(losses) + MAX_NORM)
-      return self.scale * (losses - tf.reduce_mean(losses))
+      finite = tf.math.is_finite(losses)
+      least = tf.reduce_min(tf.where(finite, losses, losses.dtype.max))
+      excess = tf.where(finite, tf.minimum(losses - least, MAX_NORM), MAX_NORM)
+      return self.scale * (excess - tf.reduce_mean(excess))
 
     # A convolution fails without examples.
     return (tf.cond(tf.size(y) > 0, ballot, lambda: tf.zeros([num_candidates])),)

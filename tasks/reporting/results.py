@@ -119,10 +119,11 @@ class Group:
 
   @property
   def method(self) -> str:
-    """The method, and whether it trains the last layer alone, in a few words."""
+    """The method, whether it trains the last layer alone, and who chose it, in a few words."""
     is_head = self.config['flags'].get('trainable') == settings.HEAD
     title = plugins.title(self.config['algorithm'], methods.METHODS) + UNSCALED * self.unscaled
-    return title + (', last layer' if is_head else '')
+    chosen = ', chosen by tasks.tune' if self.config.get('choice') else ''
+    return title + (', last layer' if is_head else '') + chosen
 
   @property
   def unscaled(self) -> bool:

@@ -171,6 +171,7 @@ def load_model(
   Raises:
     InputError: If there is no finished run in the directory, or it is not of the task.
   """
+  from tasks.models import weights as weights_lib  # pylint: disable=g-import-not-at-top
   from tasks.training import experiment  # pylint: disable=g-import-not-at-top
 
   path = pathlib.Path(run_dir)
@@ -198,7 +199,7 @@ def load_model(
     )
   model = task.build_model(own, initializers.INITIALIZERS[initializer](0))
   remedy = 'Restore it from a backup, or pass the `task` that it was trained with.'
-  weights = run_directory.read_weights(path / run_directory.WEIGHTS, model.initial_weights, remedy)
+  weights = weights_lib.read(path / run_directory.WEIGHTS, model.initial_weights, remedy)
   return experiment.with_weights(model, weights)
 
 

@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 from tasks import errors
 from tasks.datasets import task as task_lib
 from tasks.models import split
+from tasks.models import weights as weights_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import features
 from tasks.training import run_directory
@@ -159,5 +160,5 @@ def _read_body(model: split.SplitModel, path: pathlib.Path) -> split.FrozenBody:
   """Returns the frozen body of a run that resumes."""
   like = model.initial_weights[0][:-2], (None, None)  # The matrix and the mean.
   remedy = 'Restore it from a backup, or start over with --overwrite.'
-  weights = run_directory.read_weights(path, like, remedy)
+  weights = weights_lib.read(path, like, remedy)
   return split.FrozenBody(model.body, weights.trainable, *weights.non_trainable)

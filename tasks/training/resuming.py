@@ -54,9 +54,7 @@ def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSetti
 def build(
     out: run_directory.RunDirectory, settings: settings_lib.RunSettings, data_dir: Optional[str]
 ) -> experiment_lib.Experiment:
-  """Returns the run of the settings, with the seeds and the sigma that it began with, if it did.
-
-  A run that `tasks.tune` chose has those of the choice.
+  """Returns the run of the settings, with the seeds and sigma that it or its choice began with.
 
   Raises:
     InputError: If a setting does not fit the data, or the run began with other data, or with a
@@ -64,13 +62,12 @@ def build(
   """
   choice = read_choice(out)
   if choice is not None:
-    made = choice['chosen'] is not None
-    if not made or finished.differing(
-        choice['candidates'][choice['chosen']], settings_lib.identity(settings)
-    ):
+    chosen, own = choice['chosen'], settings_lib.identity(settings)
+    if chosen is None or finished.differing(choice['candidates'][chosen], own):
+      what = 'none yet' if chosen is None else 'other flags'
       raise errors.InputError(
-          f'--output_dir={out.path} is of tasks.tune, which chose {"other flags" if made else "none yet"}.'
-          ' Use the same tasks.tune command, or name another directory.'
+          f'--output_dir={out.path} is of tasks.tune, which chose {what}. Use the same tasks.tune'
+          ' command, or name another directory.'
       )
   began = out.config or choice
   seeds = experiment_lib.make_seeds(settings.seed, began)
@@ -120,15 +117,15 @@ def choice_rounds(out: run_directory.RunDirectory, experiment: experiment_lib.Ex
     LedgerError: If a ledger is damaged, or lacks rounds.
   """
   own = experiment.spec.round, _clients_name(experiment), experiment.settings.seed is not None
-  found = run_directory.ledgers(out.path)
-  others = {path: record for path, record in found if path.name != run_directory.LEDGER}
-  for path, record in others.items():
+  ledgers = run_directory.ledgers(out.path)
+  others = [(path, record) for path, record in ledgers if path.name != run_directory.LEDGER]
+  for path, record in others:
     if (record.spec.round, record.data, record.seeded) != own:
       raise errors.InputError(
           f'{path} has rounds with other clients, sampling or noise than this run, which can\'t'
           ' count with it. Name another directory.'
       )
-  return sum(record.rounds_charged for record in others.values())
+  return sum(record.rounds_charged for _, record in others)
 
 
 def read_choice(out: run_directory.RunDirectory) -> Optional[dict[str, Any]]:
@@ -157,7 +154,9 @@ def read_choice(out: run_directory.RunDirectory) -> Optional[dict[str, Any]]:
     if content['privacy']['noise_multiplier'] <= 0:
       raise ValueError('`noise_multiplier` must be above 0')
   except (OSError, ValueError) as error:
-    raise errors.InputError(f"{path} can't be read ({error}). {_REMEDY}.") from None
+    raise errors.InputError(
+        f"{path} can't be read ({error}). Restore it from a backup, or name another directory."
+    ) from None
   return content
 
 

@@ -10,10 +10,6 @@ import shutil
 import socket
 import time
 from typing import Any, BinaryIO, Optional
-import zipfile
-import zlib
-
-import numpy as np
 
 from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
@@ -24,6 +20,7 @@ from tasks.training import tables
 CONFIG, SUMMARY, WEIGHTS = 'config.json', 'summary.json', 'weights.npz'
 TUNING = 'tuning.json'  # Of tasks.tune.
 LEDGER, CHECKPOINTS = 'privacy_ledger.jsonl', 'checkpoints'
+OTHER_LEDGERS = 'privacy_ledger.*.jsonl'  # Of overwritten runs and of choices.
 # Checkpoints lack the frozen body of --trainable=head.
 BODY, DATA_DIGEST = f'{CHECKPOINTS}/body.npz', f'{CHECKPOINTS}/data_digest.json'
 _OPTIONAL_INT = (int, type(None))
@@ -149,14 +146,16 @@ class RunDirectory(contextlib.AbstractContextManager):
     self._replace(name, lambda file: file.write((json.dumps(content, indent=2) + '\n').encode()))
 
   def write_weights(self, weights: Any, name: str = WEIGHTS) -> None:
-    """Writes a `ModelWeights`, trainable and then the others, as arrays of an .npz file."""
-    import tensorflow as tf  # pylint: disable=g-import-not-at-top
+    """Writes a `ModelWeights` for `weights.read`."""
+    from tasks.models import weights as weights_lib  # pylint: disable=g-import-not-at-top
 
-    arrays = [np.asarray(array) for array in tf.nest.flatten(weights)]
-    self._replace(name, lambda file: np.savez(file, *arrays))
+    self._replace(name, lambda file: weights_lib.write(file, weights))
 
   def _read_config(self) -> Optional[dict[str, Any]]:
-    if not any((self.path / name).exists() for name in (CONFIG, tables.METRICS, tables.TIMINGS, LEDGER)):
+    names = [CONFIG, tables.METRICS, tables.TIMINGS, LEDGER]
+    if not os.path.lexists(self.path / TUNING):  # Without it a choice would count for nothing.
+      names.append(OTHER_LEDGERS)
+    if not any(True for name in names for _ in self.path.glob(name)):
       return None
     try:
       config = read_config(self.path)
@@ -168,8 +167,8 @@ class RunDirectory(contextlib.AbstractContextManager):
       reason = library_errors.reason(error)
       raise errors.InputError(
           f'--output_dir={self.path} has a run whose {CONFIG} is missing or can\'t be read'
-          f' ({reason}), so that it can\'t be resumed. Restore it from a backup, name another'
-          ' directory, or start over with --overwrite.'
+          f' ({reason}), so that it can\'t be resumed. Restore it (or {TUNING}, if tasks.tune was'
+          ' choosing) from a backup, name another directory, or start over with --overwrite.'
       ) from None
     return config
 
@@ -201,43 +200,6 @@ def check_seeds(seeds: dict[str, Any]) -> None:
   library_errors.check_fields(seeds, dict.fromkeys(_SEEDS, (int,)))
   if seeds.keys() != {*_SEEDS} or min(seeds.values()) < 0:
     raise ValueError(f'`seeds` must be {", ".join(_SEEDS)}, and not negative')
-
-
-def read_weights(path: pathlib.Path, like: tuple[Any, Any], remedy: str) -> Any:
-  """Returns the `ModelWeights` that `write_weights` wrote.
-
-  Args:
-    path: The file.
-    like: The two structures of the weights: arrays of their shapes and types, None for any.
-    remedy: What to do if they are damaged, as a sentence.
-
-  Raises:
-    InputError: If the file can't be read, or has other arrays.
-  """
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
-  import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
-
-  expected = [
-      None if array is None else library_errors.describe_array(np.asarray(array))
-      for array in tf.nest.flatten(like)
-  ]
-  try:
-    # Without pickles, which are programs.
-    with np.load(path, allow_pickle=False) as file:
-      arrays = [file[name] for name in file]
-    forms = [*map(library_errors.describe_array, arrays)]
-    if len(forms) != len(expected) or any(e not in (None, f) for f, e in zip(forms, expected)):
-      wanted = ', '.join(form or 'any' for form in expected)
-      raise ValueError(f'its arrays are {", ".join(forms)}, those of the model {wanted}')
-  # NumPy raises these on files that are no archives of arrays, or cut ones.
-  except (
-      ArithmeticError, AttributeError, EOFError, KeyError, MemoryError, OSError, RuntimeError,
-      TypeError, ValueError, zipfile.BadZipFile, zlib.error,
-  ) as error:
-    raise errors.InputError(
-        f'{path} can\'t be read ({type(error).__name__}: {error}). {remedy}'
-    ) from None
-  return tff.learning.models.ModelWeights(*tf.nest.pack_sequence_as(like, arrays))
 
 
 def read_config(run_dir: pathlib.Path) -> dict[str, Any]:
@@ -296,11 +258,12 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   for name, read in ((tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, _results)):
     with _counting(own.with_name(name)) as path:
       rows[path] = read(path)
-  paths = [*sorted(own.parent.glob('privacy_ledger.*.jsonl')), *([own] if own.exists() else [])]
+  paths = [*sorted(own.parent.glob(OTHER_LEDGERS)), *([own] if own.exists() else [])]
+  promised = []
   with _counting(own.with_name(TUNING)) as path:
-    promised = [parse(path)['ledgers'] if os.path.lexists(path) else {}]
-    promised.append(read_json(own.with_name(CONFIG)).get('choice', {}))  # If that file is lost.
-    promised = [(str(name), int(num)) for each in promised for name, num in each.items()]
+    promised += _promised(parse(path)['ledgers'] if os.path.lexists(path) else {})
+  with _counting(own.with_name(CONFIG)) as path:  # If that file is lost.
+    promised += _promised(read_json(path).get('choice', {}))
   found = [(path, ledger_lib.read(path)) for path in paths]
   charged = {path.name: record.rounds_charged for path, record in found}
   if missing := {name for name, num in promised if charged.get(name, -1) < num}:
@@ -318,6 +281,12 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
           f'{own} is truncated or missing: {path} has {num_rounds} rounds. {ledger_lib.REMEDY}.'
       )
   return found
+
+
+def _promised(ledgers: dict[str, int]) -> list[tuple[str, int]]:
+  """Returns the names and rounds of ledgers; raises ValueError if no choice writes that."""
+  library_errors.check_fields(ledgers, dict.fromkeys(ledgers, (int,)))
+  return [*ledgers.items()]
 
 
 def _results(path: pathlib.Path) -> list[dict[str, str]]:
@@ -341,7 +310,7 @@ def _counting(path: pathlib.Path) -> Iterator[pathlib.Path]:
   except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
     message = f'{path} is damaged ({error}), and cannot show whether {LEDGER} is complete.'
     message += f' Restore {path.name} from a backup.'
-    if path.name != TUNING:  # Without it the ledgers of a choice would count for nothing.
+    if path.name not in (TUNING, CONFIG):  # Without them the ledgers of a choice would count for nothing.
       consequence = '; tasks.run then needs --overwrite' if path.name == tables.METRICS else ''
       message += (
           ' If you know that the ledger is complete, or that the run had none, remove'

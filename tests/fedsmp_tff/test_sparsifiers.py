@@ -29,6 +29,10 @@ class TestComputation:
     with pytest.raises(ValueError, match=match):
       sparsifiers.RandK(**options)
 
+  @pytest.mark.parametrize('unbiased, scale', [(True, 4.0), (False, 1.0)])
+  def test_randk_multiplies_by_d_over_k_only_where_unbiased(self, unbiased, scale):
+    assert sparsifiers.RandK(num=3, unbiased=unbiased).scale(dim=12) == scale
+
   def test_more_coordinates_than_dim_are_refused(self):
     assert sparsifiers.RandK(num=7).num_kept(7) == 7
     with pytest.raises(ValueError, match='at most the number of coordinates, 7'):

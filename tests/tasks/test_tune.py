@@ -19,6 +19,7 @@ from tasks import tune
 from tasks import vote
 from tasks.cli import signals
 from tasks.training import experiment as experiment_lib
+from tasks.training import features
 from tasks.training import resuming
 from tests.support import commands
 from tests.support import gaussian_mechanism
@@ -92,9 +93,10 @@ class TestVote:
     _, experiment = _experiment(data_dir, _RATES, *_ALL, '--noise_multiplier=0.001', '--clip=0.3', '--seed=3')
     start = [np.asarray(w) for w in tf.nest.flatten(experiment.model.initial_weights[0])]
     rng = np.random.default_rng(5)
-    # The last two have no loss, and one above 10^6: they don't drown the differences of the others.
+    # The last two have no loss, and a very large one: they don't drown the differences of the others.
     weights = [[w + scale * rng.standard_normal(w.shape) for w in start] for scale in (0, 0.03, 0.06)]
-    weights = [[w.astype(np.float32) for w in own] for own in (*weights, [np.full_like(w, np.inf) for w in start], [1e4 * w for w in start])]
+    weights += [np.full_like(w, np.inf) for w in start], [1e4 * w for w in start]
+    weights = [[w.astype(np.float32) for w in own] for own in weights]
     with runtime.local_context(workers=1):
       scores = _vote(experiment, tmp_path).scores(weights)
     total, largest = np.zeros(len(weights)), 0.0
@@ -107,8 +109,8 @@ class TestVote:
         log_sums = np.log(np.exp(logits).sum(-1))
         losses.append(np.mean(log_sums - logits[np.arange(len(y)), y]))
       largest = max(largest, losses[4])
-      losses = np.where(np.isfinite(losses), losses, 1e6)
-      losses = np.minimum(losses, losses.min() + 0.5)
+      least = min(loss for loss in losses if np.isfinite(loss))
+      losses = np.array([min(loss, least + 0.5) if np.isfinite(loss) else least + 0.5 for loss in losses])
       ballot = losses - losses.mean()
       total += ballot * min(1, 0.5 / np.linalg.norm(ballot))
     np.testing.assert_allclose(scores, total / _N, atol=4e-4)
@@ -174,7 +176,11 @@ class TestCommand:
     quoted = float(re.search(r'Quote epsilon = (\S+),', printed)[1])
     assert status == 0 and quoted == pytest.approx(expected, rel=2e-3)
 
-    # The same command, in any order of values, repeats nothing; another one is refused.
+    # The same command, in any order of values, repeats nothing; another one is refused. An earlier
+    # version did not have all flags.
+    for own in choice['candidates']:
+      assert own.pop('unbiased')
+    (out / 'tuning.json').write_text(json.dumps(choice))
     reordered = [f.replace('0.5,1,4', '4,1,0.5') for f in flags]
     status, printed, _ = commands.of_module(capsys, tune, *reordered)
     assert status == 0 and 'trial' not in printed and _spent(out, 1 / 1.4)[1] == num
@@ -193,7 +199,10 @@ class TestCommand:
     ):
       (out / 'tuning.json').write_text(content)
       assert "tuning.json can't be read" in commands.refused(capsys, tune, *flags)
-    for content in ('[]', '{}', '{"ledgers": null}', '{"ledgers": [[1]]}', '{"ledgers": {"a": "b"}}'):
+    for content in (
+        '[]', '{}', '{"ledgers": null}', '{"ledgers": [[1]]}', '{"ledgers": {"a": "b"}}',
+        '{"ledgers": {"a": Infinity}}',
+    ):
       (out / 'tuning.json').write_text(content)
       err = _refused_by_account(capsys, out)
       assert 'tuning.json is damaged' in err or 'lacks ledgers' in err
@@ -204,17 +213,31 @@ class TestCommand:
     path.write_bytes(path.read_bytes().splitlines(True)[0])
     for change in (lambda: None, path.unlink, lambda: (out / [*choice['ledgers']][1]).unlink()):
       change()
-      for named in (out, tmp_path):
-        assert 'or rounds of them' in _refused_by_account(capsys, named)
+      assert 'or rounds of them' in _refused_by_account(capsys, out)
+
+  def test_a_lost_choice_is_not_left_out_of_a_sweep(self, data_dir, tmp_path, capsys, monkeypatch):
+    flags = (*_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}')
+    _interrupt(monkeypatch, capsys, 2, *flags, f'--output_dir={tmp_path / "choice"}')
+    assert commands.of_module(capsys, account, str(tmp_path))[0] == 0
+    for ledger in (tmp_path / 'choice').glob('privacy_ledger*'):
+      ledger.unlink()
+    single = [f for f in flags if f != _RATES]
+    assert commands.of_module(capsys, run, *single, f'--output_dir={tmp_path / "run"}')[0] == 0
+    assert 'lacks ledgers of its choice' in _refused_by_account(capsys, tmp_path)
 
   def test_the_choice_counts_if_its_file_is_lost(self, data_dir, tmp_path, capsys, monkeypatch):
     out = tmp_path / 'run'
     flags = (*_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
     _interrupt(monkeypatch, capsys, 5, *flags)
     choice = json.loads((out / 'tuning.json').read_text())
-    (out / 'tuning.json').unlink()
+    # An older state of the file, or none, is no reason to choose again beside a run.
+    older = json.dumps({**choice, 'chosen': None, 'scores': None})
     own = choice['candidates'][choice['chosen']]['server_learning_rate']
     single = [f for f in flags if f != _RATES] + [f'--server_learning_rate={own}']
+    for change in (lambda: (out / 'tuning.json').write_text(older), (out / 'tuning.json').unlink):
+      change()
+      refusal = commands.refused(capsys, tune, *flags)
+      assert 'lacks the choice of the run' in refusal and 'resume the run by tasks.run' in refusal
     status, printed, err = commands.of_module(capsys, run, *single)
     assert status == 0 and '(2 of the choice)' in printed, err
     expected, _ = _spent(out, 1 / 1.4)
@@ -235,7 +258,10 @@ class TestCommand:
     assert 'with other clients, sampling or noise' in commands.refused(capsys, tune, *flags)
     # Without the file of the choice the rounds would count for nothing.
     (out / 'tuning.json').unlink()
-    assert 'has rounds that tasks.tune did not begin' in commands.refused(capsys, tune, *flags)
+    single = [f for f in flags if f != _RATES]
+    for module, arguments in ((tune, flags), (run, single), (run, [*single, '--dry_run'])):
+      refusal = commands.refused(capsys, module, *arguments)
+      assert 'config.json is missing' in refusal and 'Restore it (or tuning.json, if' in refusal
 
   def test_a_lost_ledger_of_an_interrupted_choice_is_noticed(
       self, data_dir, tmp_path, capsys, monkeypatch
@@ -244,11 +270,28 @@ class TestCommand:
     flags = (*_FLAGS, _RATES, '--p=0.3', *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
     _interrupt(monkeypatch, capsys, 3, *flags)  # After two trials.
     choice = json.loads((out / 'tuning.json').read_text())
-    assert choice['chosen'] is None and [*choice['ledgers'].values()] == [1]
-    (out / [*choice['ledgers']][0]).unlink()
+    assert choice['chosen'] is None and [*choice['ledgers'].values()] == [1, 1]
+    (out / [*choice['ledgers']][1]).unlink()
     for module, arguments in ((tune, flags), (account, [str(out)])):
       status, _, err = commands.of_module(capsys, module, *arguments)
       assert status == 1 and 'lacks ledgers of its choice' in err
+
+  def test_a_ledger_is_promised_before_its_round_and_its_round_after_a_failure(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
+    out = tmp_path / 'run'
+    path, promised = out / 'tuning.json', []
+
+    def fail(*unused, **unused_too):
+      promised.append([*json.loads(path.read_text())['ledgers'].values()])
+      raise errors.Interrupted(15)
+
+    monkeypatch.setattr(features.ClientData, '__call__', fail)  # The round has begun.
+    status, _, _ = commands.of_module(
+        capsys, tune, *_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}'
+    )
+    assert status == 143 and promised == [[0]]
+    assert [*json.loads(path.read_text())['ledgers'].values()] == [1]
 
   def test_a_choice_on_other_data_and_a_sigma_that_is_too_small_are_refused(
       self, data_dir, tmp_path, capsys, monkeypatch
@@ -298,7 +341,7 @@ class TestCommand:
       status, _, _ = commands.of_module(capsys, tune, *flags)
     before = json.loads((out / 'tuning.json').read_text())
     assert status == 143 and before['chosen'] is None
-    assert [*before['ledgers'].values()] == []  # Written before each round.
+    assert [*before['ledgers'].values()] == [1]
     status, printed, err = commands.of_module(capsys, account, str(out))
     assert status == 0 and '1 rounds' in printed, err
     single = [f for f in flags if f != _RATES]
@@ -320,6 +363,30 @@ class TestCommand:
     )
     assert status == 143 and not (out / 'config.json').exists()
     assert json.loads((out / 'tuning.json').read_text())['chosen'] is not None
+
+  def test_the_choice_is_kept_before_anybody_sees_it(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
+    out = tmp_path / 'run'
+
+    def interrupt(*unused):
+      raise errors.Interrupted(15)
+
+    monkeypatch.setattr(tune, '_scores_text', interrupt)
+    status, _, _ = commands.of_module(
+        capsys, tune, *_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}'
+    )
+    record = json.loads((out / 'tuning.json').read_text())
+    assert status == 143 and record['chosen'] == np.argmin(record['scores'])
+
+  def test_a_simulated_choice_that_is_made_anew_has_other_seeds(
+      self, data_dir, tmp_path, capsys, monkeypatch
+  ):
+    flags = (*_FLAGS, _RATES, '--seed=1', f'--data_dir={data_dir}', f'--output_dir={tmp_path}')
+    for _ in range(2):
+      _interrupt(monkeypatch, capsys, 2, *flags)
+    records = [ledger_lib.read(path) for path in tmp_path.glob('privacy_ledger.*')]
+    assert len({record.seed_digest for record in records}) == len(records) == 2
 
   def test_rounds_of_a_simulated_choice_share_no_seed(self, data_dir, tmp_path):
     _, experiment = _experiment(data_dir, _RATES, '--seed=1')
@@ -354,7 +421,7 @@ class TestCommand:
     assert re.search(said, commands.refused(capsys, tune, *_FLAGS, *flags))
 
 
-def test_ballot_is_zero_without_examples(data_dir):
+def test_ballot_is_zero_without_examples_and_a_loss_that_is_not_finite_is_the_worst(data_dir):
   candidates, experiment = _experiment(data_dir, _RATES)
   del candidates
   ballot = vote.Ballot(
@@ -367,9 +434,14 @@ def test_ballot_is_zero_without_examples(data_dir):
     trainable: tuple
     non_trainable: tuple
 
-  weights = Weights((tf.zeros([2]),), tuple(np.stack([w, 2 * w + 1]) for w in trainable))
+  def update_of(*factors, num=None):
+    stacks = tuple(np.stack([np.float32(f) * (w + 0.1) for f in factors]) for w in trainable)
+    [update] = ballot.train(None, Weights((tf.zeros([len(factors)]),), stacks), (x[:num], y[:num]), None, None)
+    assert abs(np.sum(update)) <= 1e-5
+    return list(update)
+
   x, y = experiment.data.clients[0]
-  for num in (0, len(y)):
-    [update] = ballot.train(None, weights, (x[:num], y[:num]), None, None)
-    assert bool(np.any(update)) == (num > 0)
-    assert abs(np.sum(update)) <= 1e-5 * np.abs(update).max()
+  assert update_of(1, 2, num=0) == [0, 0] == update_of(np.inf, np.nan)
+  assert update_of(1, 2) != [0, 0]
+  # 1e6 stands for no loss nowhere: these losses are larger.
+  assert update_of(np.nan, 1e6) == [0.5, -0.5] == update_of(np.inf, 1e6)

@@ -77,6 +77,14 @@ class TestExecution:
     assert rounds.tolist() == [0, 1] and accuracy == pytest.approx([10, 55])
     assert spread == pytest.approx([0, std])
 
+  def test_a_choice_by_tune_is_said_and_has_a_group_of_its_own(self, tmp_path):
+    paths = [runs_on_disk.write(tmp_path / name, [0.1, 0.6]) for name in ('plain', 'chosen')]
+    config = json.loads((paths[1] / 'config.json').read_text())
+    content = json.dumps(config | {'choice': {'privacy_ledger.1.jsonl': 1}})
+    (paths[1] / 'config.json').write_text(content)
+    plain, chosen = results.group([*map(results.read, paths)])
+    assert chosen.method == f'{plain.method}, chosen by tasks.tune'
+
   def test_p_is_the_flag_if_k_matches(self, tmp_path):
     path = runs_on_disk.write(tmp_path / 'a', accuracies=[0.1, 0.6], p=0.05)
     config = json.loads((path / 'config.json').read_text())
