@@ -259,8 +259,8 @@ FAULTS = (
     # The choice of settings.
     Fault(_TUNE, 'first, rounds=first.rounds + num)', 'first, rounds=first.rounds)',
           'tests/tasks/test_tune.py -k epsilon_flag'),
-    Fault(_TUNE, 'resuming.open_ledger(out.new_ledger_path(),',
-          "resuming.open_ledger(out.path / 'ledger.jsonl',",
+    Fault(_TUNE, 'resuming.open_ledger(self.out.new_ledger_path(),',
+          "resuming.open_ledger(self.out.path / 'ledger.jsonl',",
           'tests/tasks/test_tune.py -k closed_form'),
     Fault(_VOTE, '_replace(sampling=sampling, process=process)', '_replace(sampling=sampling)',
           'tests/tasks/test_tune.py -k simulated_choice'),

@@ -6,7 +6,6 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from fedsmp_tff.privacy import ledger as ledger_lib
