@@ -204,7 +204,7 @@ class Ledger(contextlib.AbstractContextManager):
     entry, before = len(self._draws), self.rounds_charged()
     draw, per_block = round_num if self.seeded else before, self.spec.round.rounds_per_block
     if not self.seeded and draw // per_block != self._block:
-      draw = -(-draw // per_block) * per_block
+      draw = self.spec.round.next_block(draw)
     try:
       self._draws.append(draw)
       if self._budget is not None:

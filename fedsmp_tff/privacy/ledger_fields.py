@@ -95,7 +95,7 @@ def parse_entries(
       many blocks have begun, are not those that `ledger.Ledger` would write.
   """
   rounds, draws = [], []
-  is_allocation, per_block = spec.sampling == sampling_lib.ALLOCATION, spec.round.rounds_per_block
+  is_allocation = spec.sampling == sampling_lib.ALLOCATION
   for number, entry in enumerate(entries):
     fields = (ROUND, _DRAW) if is_allocation else (ROUND,)
     errors.check_fields(entry, dict.fromkeys(fields, (int,)))
@@ -105,7 +105,7 @@ def parse_entries(
     if is_allocation and not seeded:
       # The next draw, or the first one of the next block.
       following = draws[-1] + 1 if draws else 0
-      allowed = {following, -(-following // per_block) * per_block}
+      allowed = {following, spec.round.next_block(following)}
     draw = entry[_DRAW] if is_allocation else allowed.pop()
     if is_allocation and draw not in allowed:
       raise ValueError(f'`{_DRAW}` must be one of {sorted(allowed)}. Found {draw}')

@@ -42,6 +42,10 @@ class Round(NamedTuple):
       return 1
     return sampling_lib.rounds_per_block(self.population, self.clients_per_round)
 
+  def next_block(self, num: int) -> int:
+    """Returns the first number from `num` on that begins a block of an allocation."""
+    return -(-num // self.rounds_per_block) * self.rounds_per_block
+
   @property
   def unsampled_noise_multiplier(self) -> float:
     """Noise stddev over the sensitivity if all clients take part, in a round or in a block."""

@@ -216,11 +216,11 @@ def lost_rounds(out: run_directory.RunDirectory, experiment: experiment_lib.Expe
   if out.config is None or not is_fresh or not path.exists():
     return 0
   rounds_done = _checkpoints(out).rounds_done() or 0
-  charged = ledger_lib.read(path).rounds_charged - rounds_done
+  charged = ledger_lib.read(path).rounds_charged
   if rounds_done < experiment.settings.rounds:
     # A run that resumes begins a new block of an allocation: the rest of the old one is lost.
-    charged += -(rounds_done + charged) % experiment.spec.round.rounds_per_block
-  return max(0, charged)
+    charged = experiment.spec.round.next_block(charged)
+  return max(0, charged - rounds_done)
 
 
 def begin(
