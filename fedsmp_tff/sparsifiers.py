@@ -123,10 +123,9 @@ class SizedSparsifier(Sparsifier):
           'Exactly one of `compression_ratio` and `num` must be set. Found'
           f' compression_ratio={ratio}, num={num}.'
       )
-    # `not (a < x)` rather than `x <= a`: NaN compares false.
-    if ratio is not None and not 0 < ratio <= 1:
-      raise ValueError(f'`compression_ratio` must be in (0, 1]. Found {ratio}.')
-    if num is not None:
+    if ratio is not None:
+      errors.check_value(0 < ratio <= 1, 'compression_ratio', 'in (0, 1]', ratio)
+    else:
       errors.check_positive('num', num)
     errors.check_positive('mask_rounds', self.mask_rounds)
 

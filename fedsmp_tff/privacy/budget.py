@@ -37,8 +37,7 @@ class EpsilonBudget:
       ValueError: If `epsilon` is not positive, or the `sampling` of an earlier run has another
         adjacency, so that the guarantees do not compose.
     """
-    if not epsilon > 0:
-      raise ValueError(f'`epsilon` must be positive. Found {epsilon}.')
+    errors.check_value(epsilon > 0, 'epsilon', 'positive', epsilon)
     self.epsilon = epsilon
     self.spec = spec
     self._before = list(before)

@@ -109,8 +109,7 @@ def _create(
   if workers is None:
     on_cpu = any('CPU' in name for name in names)
     workers = len(os.sched_getaffinity(0)) if on_cpu else len(names)
-  if workers < 1:
-    raise ValueError(f'`workers` must be at least 1. Found {workers}.')
+  errors.check_positive('workers', workers)
   return map_reduce.MapReduceContext(LocalWorkers(names, workers))
 
 

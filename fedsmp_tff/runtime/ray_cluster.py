@@ -310,10 +310,10 @@ def ray_context(
     ConnectionError: If there is no cluster at `address`.
     ValueError: If a number is out of range.
   """
-  if workers is not None and workers < 1:
-    raise ValueError(f'`workers` must be at least 1. Found {workers}.')
-  if not 0 < client_timeout < math.inf:
-    raise ValueError(f'`client_timeout` must be positive and finite. Found {client_timeout}.')
+  if workers is not None:
+    errors.check_positive('workers', workers)
+  in_range = 0 < client_timeout < math.inf
+  errors.check_value(in_range, 'client_timeout', 'positive and finite', client_timeout)
   # Ray's future default; Ray warns of the change if it is not set.
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
   # Ray's C++ complains about a missing dashboard or head node on this process's stderr.

@@ -19,7 +19,7 @@ class TestComputation:
   @pytest.mark.parametrize('devices, workers, sentence', [
       (['GPU:7'], None, "'GPU:7', which TensorFlow does not see. Use one or more of CPU:0"),
       ([], None, 'empty'),
-      (None, 0, 'at least 1. Found 0'),
+      (None, 0, 'positive integer. Found 0'),
   ])
   def test_bad_devices_and_workers_are_refused(self, devices, workers, sentence):
     with pytest.raises(ValueError, match=sentence), runtime.local_context(devices, workers):
