@@ -204,12 +204,18 @@ def _account_for_runs(options: Options) -> None:
   paths = [*itertools.chain.from_iterable(map(_expand, options.ledger))]
   for run_dir in run_search.run_dirs(paths):
     found = run_directory.ledgers(run_dir)
-    if not os.path.exists(os.path.join(run_dir, run_directory.LEDGER)):
-      if not run_search.is_without_rounds(run_dir):
-        raise errors.InputError(
-            f'{run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated'
-            ' run, or a directory of such runs; separate several by spaces.'
-        )
+    has_own, has_config = (
+        os.path.exists(os.path.join(run_dir, name))
+        for name in (run_directory.LEDGER, run_directory.CONFIG)
+    )
+    if not has_own and not run_search.is_without_rounds(run_dir):
+      raise errors.InputError(
+          f'{run_dir} has ledgers, but its {run_directory.CONFIG} (or {run_directory.TUNING}, if'
+          ' tasks.tune was choosing) is lost. Restore it, or use tasks.run --overwrite there.'
+          if found and not has_config else
+          f'{run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated run,'
+          ' or a directory of such runs; separate several by spaces.'
+      )
     begun = [(path, record) for path, record in found if record.rounds]
     if not begun:
       print(library_errors.printable(f'{run_dir}: no federated round has begun'))

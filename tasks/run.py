@@ -64,7 +64,8 @@ def run(
     print(plan.text(experiment, lost, runtime_flags.verbose), flush=True)
     if runtime_flags.dry_run:
       return 0
-    stop.next_step = f'; the same command with --output_dir={out.path} resumes it.'
+    how = f'with --output_dir={out.path}{" and without --overwrite" * out.overwrites}'
+    stop.next_step = f'; the same command {how} resumes it.'
     print(f'\noutput: {out.path}\n', flush=True)
     checkpoints = resuming.begin(out, experiment)
     has_begun = checkpoints.rounds_done() is not None

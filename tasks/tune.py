@@ -105,10 +105,15 @@ def _check(
         f'--noise={first.noise} has another epsilon for a vote than for a round. Set'
         f' --noise={mechanism_lib.Gaussian.name}.'
     )
-  if first.epsilon_budget is not None or runtime_flags.overwrite:
-    name = 'overwrite' if runtime_flags.overwrite else 'epsilon_budget'
+  if runtime_flags.overwrite:
     raise errors.InputError(
-        f'--{name} is not a flag of {_NAME}. Remove it, and name a new directory with --output_dir.'
+        f'--overwrite is not a flag of {_NAME}. Remove it, and name a new directory with'
+        ' --output_dir.'
+    )
+  if first.epsilon_budget is not None:
+    raise errors.InputError(
+        f'--epsilon_budget is not a flag of {_NAME}. Remove it, or once the choice is made pass it'
+        ' to tasks.run, with the flags in config.json.'
     )
 
 
@@ -224,11 +229,10 @@ def _order(
     InputError: If it has a run without a choice, or a choice among other flags.
   """
   if out.config is not None and (record is None or record['chosen'] is None):
-    own = out.config.get('choice')
     raise errors.InputError(
         f'{out.path / run_directory.TUNING} lacks the choice of the run in --output_dir. Restore it,'
         ' resume the run by tasks.run with the flags in its config.json, or name another directory.'
-        if own else
+        if out.config.get('choice') else
         f'--output_dir={out.path} has a run that {_NAME} did not begin. Name another directory.'
     )
   if record is None:

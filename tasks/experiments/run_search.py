@@ -62,10 +62,16 @@ def _run_dirs_below(path: str, signs: Sequence[str]) -> Iterator[str]:
 
 
 def gone(path: str) -> list[str]:
-  """Returns the directories of a sweep's runs that had begun, by their logs, and are not there."""
-  logs = sorted(glob.glob(f'{glob.escape(path)}/{LOGS}/*.log'))
-  run_dirs = (f'{path}/{os.path.basename(log).removesuffix(".log")}' for log in logs)
-  return [run_dir for run_dir in run_dirs if not os.path.exists(run_dir)]
+  """Returns the directories of sweeps' runs, in and below a directory, of which only logs are left."""
+  run_dirs = [
+      os.path.join(directory, os.path.basename(log).removesuffix('.log'))
+      for directory, subdirectories, _ in os.walk(path) if LOGS in subdirectories
+      for log in sorted(glob.glob(f'{glob.escape(directory)}/{LOGS}/*.log'))
+  ]
+  return [
+      run_dir for run_dir in run_dirs
+      if not any(any(pathlib.Path(run_dir).glob(sign)) for sign in _SIGNS)
+  ]
 
 
 def is_without_rounds(run_dir: str) -> bool:

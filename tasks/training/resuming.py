@@ -60,7 +60,8 @@ def build(
     InputError: If a setting does not fit the data, or the run began with other data, or with a
       sigma that does not reach --epsilon.
   """
-  choice = read_choice(out)
+  has_chosen = bool((out.config or {}).get('choice'))
+  choice = None if has_chosen else read_choice(out)  # `check_flags` has compared the run's flags.
   if choice is not None:
     chosen, own = choice['chosen'], settings_lib.identity(settings)
     if chosen is None or finished.differing(choice['candidates'][chosen], own):
@@ -78,7 +79,7 @@ def build(
   if began is None:
     return experiment
   check(out, experiment)
-  if choice is not None or (out.config or {}).get('choice'):
+  if choice is not None or has_chosen:
     experiment = dataclasses.replace(experiment, choice_rounds=choice_rounds(out, experiment))
   return experiment
 
@@ -154,9 +155,9 @@ def read_choice(out: run_directory.RunDirectory) -> Optional[dict[str, Any]]:
     if content['privacy']['noise_multiplier'] <= 0:
       raise ValueError('`noise_multiplier` must be above 0')
   except (OSError, ValueError) as error:
-    raise errors.InputError(
-        f"{path} can't be read ({error}). Restore it from a backup, or name another directory."
-    ) from None
+    step = 'resume its run by tasks.run with the flags in its config.json' * bool(out.config)
+    remedy = f'Restore it from a backup, or {step or "name another directory"}'
+    raise errors.InputError(f"{path} can't be read ({error}). {remedy}.") from None
   return content
 
 

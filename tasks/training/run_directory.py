@@ -115,7 +115,9 @@ class RunDirectory(contextlib.AbstractContextManager):
         for name in (CONFIG, TUNING, SUMMARY, WEIGHTS):
           (self.path / name).unlink(missing_ok=True)
         self.remove_rows()
-        if (self.path / CHECKPOINTS).exists():
+        if (self.path / CHECKPOINTS).is_symlink():  # To another disk, say.
+          (self.path / CHECKPOINTS).unlink()
+        elif (self.path / CHECKPOINTS).exists():
           shutil.rmtree(self.path / CHECKPOINTS)
         # Releases can't be taken back.
         if (self.path / LEDGER).exists():
@@ -258,15 +260,16 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   for name, read in ((tables.METRICS, lambda path: tables.Table(path).rows()), (SUMMARY, _results)):
     with _counting(own.with_name(name)) as path:
       rows[path] = read(path)
-  paths = [*sorted(own.parent.glob(OTHER_LEDGERS)), *([own] if own.exists() else [])]
-  promised = []
+  # The file of a choice too comes before the ledgers. Once the run begins, config.json has them.
+  with _counting(own.with_name(CONFIG)) as path:
+    promised = _promised(read_json(path).get('choice', {}))
   with _counting(own.with_name(TUNING)) as path:
-    promised += _promised(parse(path)['ledgers'] if os.path.lexists(path) else {})
-  with _counting(own.with_name(CONFIG)) as path:  # If that file is lost.
-    promised += _promised(read_json(path).get('choice', {}))
+    if not promised and os.path.lexists(path):
+      promised = _promised(parse(path)['ledgers'])
+  paths = [*sorted(own.parent.glob(OTHER_LEDGERS)), *([own] if own.exists() else [])]
   found = [(path, ledger_lib.read(path)) for path in paths]
   charged = {path.name: record.rounds_charged for path, record in found}
-  if missing := {name for name, num in promised if charged.get(name, -1) < num}:
+  if missing := {name for name, num in promised.items() if charged.get(name, -1) < num}:
     raise ledger_lib.LedgerError(
         f'{own.parent} lacks ledgers of its choice of settings, or rounds of them'
         f' ({library_errors.printable(", ".join(missing), 200)}). {ledger_lib.REMEDY}.'
@@ -283,10 +286,10 @@ def ledgers(run_dir: os.PathLike[str]) -> list[tuple[pathlib.Path, ledger_lib.Re
   return found
 
 
-def _promised(ledgers: dict[str, int]) -> list[tuple[str, int]]:
-  """Returns the names and rounds of ledgers; raises ValueError if no choice writes that."""
+def _promised(ledgers: dict[str, int]) -> dict[str, int]:
+  """Returns the rounds of ledgers by name; raises ValueError if no choice writes that."""
   library_errors.check_fields(ledgers, dict.fromkeys(ledgers, (int,)))
-  return [*ledgers.items()]
+  return ledgers
 
 
 def _results(path: pathlib.Path) -> list[dict[str, str]]:
@@ -308,7 +311,8 @@ def _counting(path: pathlib.Path) -> Iterator[pathlib.Path]:
   try:
     yield path
   except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-    message = f'{path} is damaged ({error}), and cannot show whether {LEDGER} is complete.'
+    ledger = OTHER_LEDGERS if path.name == TUNING else LEDGER
+    message = f'{path} is damaged ({error}), and cannot show whether {ledger} is complete.'
     message += f' Restore {path.name} from a backup.'
     if path.name not in (TUNING, CONFIG):  # Without them the ledgers of a choice would count for nothing.
       consequence = '; tasks.run then needs --overwrite' if path.name == tables.METRICS else ''

@@ -110,5 +110,6 @@ def writing(path: pathlib.Path) -> Iterator[None]:
   except OSError as error:
     raise errors.RunError(
         f'{path} can\'t be written ({library_errors.reason(error)}). Make room or give access'
-        ' there, and run the same command again, which resumes after the last checkpoint.'
+        ' there, and run the same command again, without --overwrite, which resumes after the last'
+        ' checkpoint.'
     ) from None

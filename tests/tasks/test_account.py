@@ -282,13 +282,18 @@ class TestLedger:
         os.seteuid(user)
 
   def test_a_missing_run_of_a_sweep_is_named(self, tmp_path, capsys):
-    self._runs(tmp_path, (5, {}))
-    (tmp_path / 'logs').mkdir()
-    for name in ('0', 'removed'):
-      (tmp_path / 'logs' / f'{name}.log').touch()
-    status, out, _ = self._account(capsys, tmp_path)
-    assert status == 0 and out.count('begun, and gone; epsilon does NOT count its rounds') == 1
-    assert f'{tmp_path}/removed: begun, and gone' in out
+    sweep = tmp_path / 'sweep'
+    sweep.mkdir()
+    self._runs(sweep, (5, {}))
+    (sweep / 'logs').mkdir()
+    (sweep / 'emptied').mkdir()
+    for name in ('0', 'removed', 'emptied'):
+      (sweep / 'logs' / f'{name}.log').touch()
+    for named in (sweep, tmp_path):
+      status, out, _ = self._account(capsys, named)
+      assert status == 0 and out.count('gone; epsilon does NOT count its rounds') == 2
+      for name in ('removed', 'emptied'):
+        assert f'{sweep}/{name}: begun, and gone' in out
 
   def test_an_unbegun_run_of_a_sweep_is_named(self, tmp_path, capsys):
     self._runs(tmp_path, (5, {}))

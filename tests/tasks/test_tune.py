@@ -72,11 +72,11 @@ def _interrupting_in_round(number):
   return begin
 
 
-def _interrupt(monkeypatch, capsys, number, *flags):
-  """Runs `tasks.tune` until a signal comes before one of its rounds."""
+def _interrupt(monkeypatch, capsys, number, *flags, module=tune):
+  """Runs a command until a signal comes before one of its rounds."""
   with monkeypatch.context() as patch:
     patch.setattr(signals.Signals, 'begin_round', _interrupting_in_round(number))
-    assert commands.of_module(capsys, tune, *flags)[0] == 143
+    assert commands.of_module(capsys, module, *flags)[0] == 143
 
 
 def _refused_by_account(capsys, path):
@@ -201,11 +201,10 @@ class TestCommand:
       assert "tuning.json can't be read" in commands.refused(capsys, tune, *flags)
     for content in (
         '[]', '{}', '{"ledgers": null}', '{"ledgers": [[1]]}', '{"ledgers": {"a": "b"}}',
-        '{"ledgers": {"a": Infinity}}',
+        '{"ledgers": {"a": Infinity}}', '{"ledgers": {"a": true}}',
     ):
       (out / 'tuning.json').write_text(content)
-      err = _refused_by_account(capsys, out)
-      assert 'tuning.json is damaged' in err or 'lacks ledgers' in err
+      assert 'tuning.json is damaged' in _refused_by_account(capsys, out)
     # A choice whose ledgers are cut or lost is not for free, here and among other runs.
     (out / 'tuning.json').write_text(json.dumps(choice))
     assert [*choice['ledgers'].values()] == [1, 1]
@@ -230,14 +229,19 @@ class TestCommand:
     flags = (*_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
     _interrupt(monkeypatch, capsys, 5, *flags)
     choice = json.loads((out / 'tuning.json').read_text())
-    # An older state of the file, or none, is no reason to choose again beside a run.
+    # An older state of the file, or none, is no reason to choose again beside a run, which resumes.
     older = json.dumps({**choice, 'chosen': None, 'scores': None})
     own = choice['candidates'][choice['chosen']]['server_learning_rate']
     single = [f for f in flags if f != _RATES] + [f'--server_learning_rate={own}']
-    for change in (lambda: (out / 'tuning.json').write_text(older), (out / 'tuning.json').unlink):
+    for change, said in (
+        (lambda: (out / 'tuning.json').write_text(older), 'lacks the choice of the run'),
+        (lambda: (out / 'tuning.json').write_text('{'), "can't be read"),
+        ((out / 'tuning.json').unlink, 'lacks the choice of the run'),
+    ):
       change()
       refusal = commands.refused(capsys, tune, *flags)
-      assert 'lacks the choice of the run' in refusal and 'resume the run by tasks.run' in refusal
+      assert said in refusal and re.search('resume (the|its) run by tasks.run', refusal)
+      _interrupt(monkeypatch, capsys, 1, *single, module=run)
     status, printed, err = commands.of_module(capsys, run, *single)
     assert status == 0 and '(2 of the choice)' in printed, err
     expected, _ = _spent(out, 1 / 1.4)
@@ -251,23 +255,36 @@ class TestCommand:
     out = tmp_path / 'run'
     flags = (*_FLAGS, _RATES, *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
     _interrupt(monkeypatch, capsys, 2, *flags)
-    other = [f.replace(str(out), str(tmp_path / 'other')) for f in flags]
-    _interrupt(monkeypatch, capsys, 2, *other, '--noise_multiplier=0.3')
-    [ledger] = (tmp_path / 'other').glob('privacy_ledger*')
-    ledger.rename(out / ledger.name)
-    assert 'with other clients, sampling or noise' in commands.refused(capsys, tune, *flags)
+    [own] = out.glob('privacy_ledger*')
+    record, other = ledger_lib.read(own), out / 'privacy_ledger.1.jsonl'
+    for change in (
+        dict(spec=dataclasses.replace(record.spec, noise_multiplier=0.3)), dict(seed=1),
+        dict(data='others'),
+    ):
+      with ledger_lib.Ledger(other, **dict(spec=record.spec, data=record.data) | change) as ledger:
+        ledger.begin(0)
+      assert 'with other clients, sampling or noise' in commands.refused(capsys, tune, *flags)
+      other.unlink()
     # Without the file of the choice the rounds would count for nothing.
     (out / 'tuning.json').unlink()
     single = [f for f in flags if f != _RATES]
     for module, arguments in ((tune, flags), (run, single), (run, [*single, '--dry_run'])):
       refusal = commands.refused(capsys, module, *arguments)
       assert 'config.json is missing' in refusal and 'Restore it (or tuning.json, if' in refusal
+    assert '(or tuning.json, if tasks.tune was choosing) is lost' in commands.refused(capsys, account, str(out))
+    status, _, err = commands.of_module(capsys, run, *single, f'--output_dir={tmp_path / "run2"}')
+    assert status == 0, err
+    for name in ('config.json', 'privacy_ledger.jsonl', 'metrics.csv', 'timings.csv', 'summary.json'):
+      (tmp_path / 'run2' / name).rename(out / name)
+    assert 'has a run that tasks.tune did not begin' in commands.refused(capsys, tune, *flags)
 
   def test_a_lost_ledger_of_an_interrupted_choice_is_noticed(
       self, data_dir, tmp_path, capsys, monkeypatch
   ):
     out = tmp_path / 'run'
     flags = (*_FLAGS, _RATES, '--p=0.3', *_ALL, f'--data_dir={data_dir}', f'--output_dir={out}')
+    _interrupt(monkeypatch, capsys, 1, *flags)
+    assert json.loads((out / 'tuning.json').read_text())['ledgers'] == {}
     _interrupt(monkeypatch, capsys, 3, *flags)  # After two trials.
     choice = json.loads((out / 'tuning.json').read_text())
     assert choice['chosen'] is None and [*choice['ledgers'].values()] == [1, 1]

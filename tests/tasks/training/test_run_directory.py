@@ -93,6 +93,17 @@ def test_a_link_in_place_of_an_unfinished_file_is_not_followed(tmp_path):
   assert (tmp_path / 'a' / 'tuning.json').read_text() == '{}\n'
 
 
+def test_an_overwrite_removes_a_link_to_checkpoints_alone(tmp_path):
+  link, scratch = tmp_path / 'a' / 'checkpoints', tmp_path / 'scratch'
+  with run_directory.RunDirectory(tmp_path / 'a') as out:
+    out.begin({'run_id': '0'}, {})
+  link.rename(scratch)
+  link.symlink_to(scratch)
+  with run_directory.RunDirectory(tmp_path / 'a', overwrite=True) as out:
+    out.begin({'run_id': '1'}, {})
+  assert scratch.is_dir() and not link.is_symlink()
+
+
 def test_a_lock_lasts_until_the_run_of_a_sweep_ends(tmp_path):
   with locks.open_locked(tmp_path) as lock:
     run = subprocess.Popen(
