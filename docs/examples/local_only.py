@@ -6,7 +6,7 @@
   python -m docs.examples.local_only 1 --task=fashion_mnist --fashion_mnist_dirichlet=0.1
 
 The last command has clients of another task, with flags of tasks.run: each trains alone on its images but
-the last fifth.
+a fifth, drawn at random.
 
 A role trains on all of its sequences but the last fifth. The last fifths of all roles are the test
 set (none of a role with fewer than five sequences). A role alone trains the last layer from the
@@ -104,6 +104,9 @@ def accuracies(seed: int, flags: tuple[str, ...] = ()) -> list[float]:
     return tf.stack(numbers)
 
   def numbers_of(client, examples):
+    if settings.task != shakespeare.TASK.name:  # Images of a label may follow each other.
+      order = np.random.default_rng([seed, client]).permutation(len(examples[0]))
+      examples = [array[order] for array in examples]
     return count(*_cut(examples), [seeds.process, client]).numpy()
 
   clients = experiment.data.clients

@@ -40,7 +40,8 @@ def split(
     rng: Source of randomness.
 
   Returns:
-    The indices of the examples of each part, ascending; each index is in one part.
+    The indices of the examples of each part, ascending; each index is in one part. Examples of a
+    label tend to follow each other: shuffle a part before you cut it.
   """
   _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
   by_label = np.split(np.argsort(codes, kind='stable'), np.cumsum(counts)[:-1])
