@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
-import glob
 import itertools
 import math
 import os
@@ -184,38 +183,29 @@ def _account_for_numbers(options: Options) -> None:
   )
 
 
-def _expand(pattern: str) -> list[str]:
-  """Returns the paths that match a pattern, which a shell does not expand in --ledger=PATTERN."""
-  if os.path.exists(pattern) or pattern == glob.escape(pattern):
-    return [pattern]
-  # A sweep's directory has its logs next to its runs.
-  paths = [path for path in sorted(glob.glob(pattern)) if os.path.basename(path) != 'logs']
-  if not paths:
+def _check_has_ledger(run_dir: str, has_others: bool) -> None:
+  """Refuses a run whose rounds have begun, but which has no ledger; `has_others`: of other runs."""
+  has_own, has_config = (
+      os.path.exists(os.path.join(run_dir, name))
+      for name in (run_directory.LEDGER, run_directory.CONFIG)
+  )
+  if not has_own and not run_search.is_without_rounds(run_dir):
     raise errors.InputError(
-        f'--ledger={pattern} matches no directory. Correct the pattern, or name the --output_dir of'
-        ' each run.'
+        f'{run_dir} has ledgers, but its {run_directory.CONFIG} (or {run_directory.TUNING}, if'
+        ' tasks.tune was choosing) is lost. Restore it, or use tasks.run --overwrite there.'
+        if has_others and not has_config else
+        f'{run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated run,'
+        ' or a directory of such runs; separate several by spaces.'
     )
-  return paths
 
 
 def _account_for_runs(options: Options) -> None:
   """Prints what the runs in these directories have spent together; refuses a missing ledger."""
   runs = []
-  paths = [*itertools.chain.from_iterable(map(_expand, options.ledger))]
+  paths = [*itertools.chain.from_iterable(map(run_search.expand, options.ledger))]
   for run_dir in run_search.run_dirs(paths):
     found = run_directory.ledgers(run_dir)
-    has_own, has_config = (
-        os.path.exists(os.path.join(run_dir, name))
-        for name in (run_directory.LEDGER, run_directory.CONFIG)
-    )
-    if not has_own and not run_search.is_without_rounds(run_dir):
-      raise errors.InputError(
-          f'{run_dir} has ledgers, but its {run_directory.CONFIG} (or {run_directory.TUNING}, if'
-          ' tasks.tune was choosing) is lost. Restore it, or use tasks.run --overwrite there.'
-          if found and not has_config else
-          f'{run_dir} has no {run_directory.LEDGER}. Name the --output_dir of a federated run,'
-          ' or a directory of such runs; separate several by spaces.'
-      )
+    _check_has_ledger(run_dir, bool(found))
     begun = [(path, record) for path, record in found if record.rounds]
     if not begun:
       print(library_errors.printable(f'{run_dir}: no federated round has begun'))

@@ -428,7 +428,7 @@ FAULTS = (
     Fault(_RUN_DIRECTORY, '.items()}] if path.exists() else []', '.items()}] if False else []',
           'tests/tasks/test_account.py -k cut'),
     # A pattern of --ledger is all the runs that it matches.
-    Fault('tasks/account.py', 'return paths', 'return paths[:1]',
+    Fault(_RUN_SEARCH, '  return paths\n', '  return paths[:1]\n',
           'tests/tasks/test_account.py -k composed'),
     # A directory is all the runs in it, each once, and one that lost its ledger is not left out.
     Fault(_RUN_SEARCH, 'in below or [path]', 'in below[:1] or [path]',
@@ -451,7 +451,7 @@ FAULTS = (
           'tests/tasks/test_account.py -k lost_its_ledger'),
     Fault(_RUN_SEARCH, 'run_directory.SUMMARY, run_directory.WEIGHTS, tables', 'tables',
           'tests/tasks/test_account.py -k lost_its_ledger'),
-    Fault('tasks/account.py', 'if not has_own and not', 'if not found and not',
+    Fault('tasks/account.py', 'if not has_own and not', 'if not has_others and not',
           'tests/tasks/test_account.py -k lost_its_ledger'),
     # A private sweep has no seed, by no way.
     Fault('tasks/sweep.py', 'if options.private and seed is not None:', 'if False:',

@@ -20,6 +20,20 @@ _ROUND_CHECKPOINTS = f'{run_directory.CHECKPOINTS}/round_[1-9]*'
 _SIGNS = (run_directory.CONFIG, run_directory.TUNING, *_LEFT_BY_ROUNDS, 'privacy_ledger*.jsonl')
 
 
+def expand(pattern: str) -> list[str]:
+  """Returns the paths that match a pattern, which a shell does not expand in --ledger=PATTERN."""
+  if os.path.exists(pattern) or pattern == glob.escape(pattern):
+    return [pattern]
+  # A sweep's directory has its logs next to its runs.
+  paths = [path for path in sorted(glob.glob(pattern)) if os.path.basename(path) != LOGS]
+  if not paths:
+    raise errors.InputError(
+        f'--ledger={pattern} matches no directory. Correct the pattern, or name the --output_dir of'
+        ' each run.'
+    )
+  return paths
+
+
 def run_dirs(paths: Iterable[str], signs: Sequence[str] = _SIGNS) -> list[str]:
   """Returns the directories of all runs in and below directories, each once.
 
