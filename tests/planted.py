@@ -410,7 +410,7 @@ FAULTS = (
     Fault(_LOOP, '(self._repeats_count() or self.checkpoints.due())', 'self.checkpoints.due()',
           f'{_LIB}/program/test_loop.py -k each_round_is_saved'),
     Fault('fedsmp_tff/program/checkpoints.py', 'allow_pickle=False', 'allow_pickle=True'),
-    Fault('fedsmp_tff/program/checkpoints.py', '0o600', '0o644'),
+    Fault('fedsmp_tff/program/files.py', '0o600', '0o644', f'{_LIB}/program/test_checkpoints.py'),
     Fault('tasks/training/resuming.py', 'charged = ledger_lib.read(path).rounds_charged',
           'charged = len({*ledger_lib.read(path).rounds})',
           'tests/tasks/training/test_resuming.py -k run_again'),
@@ -488,7 +488,8 @@ FAULTS = (
     Fault('tasks/reporting/results.py', 'reported = {name: config[name] for name in _REPORTED}',
           'reported = dict(config)', 'tests/tasks/reporting/test_kept.py -k nothing_of_the_place'),
     Fault(_RUN_DIRECTORY, '.jsonl\').exists():', '.jsonl\').exists() and False:'),
-    Fault(_RUN_DIRECTORY, 'unfinished.unlink(missing_ok=True)  # Of', 'pass  # Of'),
+    Fault('fedsmp_tff/program/files.py', 'unfinished.unlink(missing_ok=True)  # Of', 'pass  # Of'),
+    Fault('fedsmp_tff/program/files.py', "'xb'", "'wb'"),
     # Who may read a run's secrets.
     Fault('tasks/cli/command.py', 'os.umask(0o077)', 'os.umask(0o022)',
           'tests/tasks/training/test_run_directory.py -k mode'),

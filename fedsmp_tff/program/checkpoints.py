@@ -12,10 +12,9 @@ import numpy as np
 import tree
 
 from fedsmp_tff import errors
+from fedsmp_tff.program import files
 
-# Earlier versions wrote directories `round_7`.
-_NAME = re.compile(r'round_([0-9]+)(\.npz)?')
-_UNFINISHED = '.unfinished.npz'
+_NAME = re.compile(r'round_([0-9]+)\.npz')
 _RUN_ID = 'run_id'
 _KEEP = 3
 _MAX_FRACTION_OF_TIME = 0.05  # For checkpoints.
@@ -134,14 +133,12 @@ class Checkpoints:
         remedy = f'Remove it to resume from round {earlier[-1]}'
       return CheckpointError(f'The checkpoint {path} {reason}. {remedy}.')
 
-    arrays = {}
-    if not path.is_dir():
-      try:
-        with np.load(path, allow_pickle=False) as file:
-          arrays = {name: file[name] for name in file.files}
-      # A damaged file raises many kinds of errors.
-      except Exception as error:  # pylint: disable=broad-exception-caught
-        raise unusable(f'can\'t be read ({errors.reason(error)})') from None
+    try:
+      with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    # A damaged file raises many kinds of errors.
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      raise unusable(f'can\'t be read ({errors.reason(error)})') from None
     run_id = arrays.pop(_RUN_ID, None)
     if arrays.keys() != expected.keys():
       raise CheckpointError(
@@ -172,22 +169,8 @@ class Checkpoints:
     # Not straight into the file: a `ZipFile` complains on stderr when it can't end what it began.
     content = io.BytesIO()
     np.savez(content, **arrays)
-    unfinished = self._directory / _UNFINISHED
-    try:
-      with open(unfinished, 'wb', opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(content.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-      os.replace(unfinished, path)
-    finally:
-      unfinished.unlink(missing_ok=True)
-    descriptor = os.open(self._directory, os.O_RDONLY)
-    try:
-      os.fsync(descriptor)
-    finally:
-      os.close(descriptor)
-    # Directories are of an earlier version, and are left alone.
-    saved = {num: path for num, path in self._saved().items() if not path.is_dir()}
+    files.replace(path, lambda file: file.write(content.getbuffer()))
+    saved = self._saved()
     for rounds_done in sorted(saved)[:-_KEEP]:
       saved[rounds_done].unlink(missing_ok=True)
 

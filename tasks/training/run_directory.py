@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Optional
 
 from fedsmp_tff import errors as library_errors
 from fedsmp_tff.privacy import ledger as ledger_lib
+from fedsmp_tff.program import files
 from tasks import errors
 from tasks.cli import locks
 from tasks.training import tables
@@ -175,20 +176,10 @@ class RunDirectory(contextlib.AbstractContextManager):
     return config
 
   def _replace(self, name: str, write: Callable[[BinaryIO], Any]) -> None:
-    """Writes a file that appears, or replaces the old one, only when it is complete."""
     path = self.path / name
-    unfinished = path.with_name(f'.{path.name}.unfinished')
     with tables.writing(path):
       path.parent.mkdir(exist_ok=True)
-      try:
-        unfinished.unlink(missing_ok=True)  # Of an ended process, or a link of somebody else's.
-        with open(unfinished, 'xb') as file:
-          write(file)
-          file.flush()
-          os.fsync(file.fileno())
-        os.replace(unfinished, path)
-      finally:
-        unfinished.unlink(missing_ok=True)
+      files.replace(path, write)
 
 
 def default_path(name: str) -> str:

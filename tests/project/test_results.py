@@ -103,30 +103,28 @@ def test_each_documented_number_is_of_a_cell(header, rows, cells):
 def test_table_1_has_paper_and_measured_accuracies():
   ((header, rows, cells),) = (table.values for table in _tables(_is_table_1))
   assert [title.split(':')[0] for title in header[1:]] == [
-      'paper', 'scaled', 'difference', 'seeds', 'unscaled', 'difference'
+      'paper', 'scaled', 'difference', 'seeds', 'standardized', 'difference'
   ]
   cells = [cell for cell in cells if cell['table'].startswith('Table 1:') and cell['best (%)']]
   assert {(cell['algorithm'], cell['p']) for cell in cells} == {_method_and_p(row) for row in rows}
   for row in rows:
-    paper, *texts = row[1:]
+    paper, best, difference, seeds, standardized, its_difference = row[1:]
     of_row = [cell for cell in cells if (cell['algorithm'], cell['p']) == _method_and_p(row)]
     assert {cell['paper (best, %)'] for cell in of_row} == {paper}, row
-    scaled, unscaled = (
+    scaled_cells, standardized_cells = (
         {
             (cell['best (%)'], cell['seeds']) for cell in of_row
-            if cell.get('reading', '').startswith('unscaled') == is_unscaled
+            if ('fashion_mnist_standardize = True' in cell['differs from the paper in']) == is_one
         }
-        for is_unscaled in (False, True)
+        for is_one in (False, True)
     )
-    best, difference, seeds, unscaled_best, unscaled_difference = texts
-    assert (best, seeds) in scaled, row
+    assert (best, seeds) in scaled_cells, row
     assert difference == _difference(best, paper), row
-    if unscaled:
-      assert {text for text, _ in unscaled} == {unscaled_best}, row
-      assert unscaled_difference == _difference(unscaled_best, paper), row
+    if standardized == 'not run':
+      assert not standardized_cells and not its_difference, row
     else:
-      is_randk = row[0].startswith('`fedsmp_randk`')
-      assert [unscaled_best, unscaled_difference] == ['not run' if is_randk else '', ''], row
+      assert standardized_cells == {(standardized, '1')}, row
+      assert its_difference == _difference(standardized, paper), row
 
 
 def _method_and_p(row):

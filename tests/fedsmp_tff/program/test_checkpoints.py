@@ -105,7 +105,7 @@ class TestCheckpoints:
     assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700, 0o600]
 
   def test_an_unfinished_file_is_ignored_and_replaced(self, saved):
-    (saved / '.unfinished.npz').write_bytes((saved / 'round_4.npz').read_bytes()[:-9])
+    (saved / '.unfinished').write_bytes((saved / 'round_4.npz').read_bytes()[:-9])
     assert _latest(saved).rounds_done == 4
     checkpoints_lib.Checkpoints(saved, b'run').save(_state(5))
     assert sorted(os.listdir(saved)) == ['round_3.npz', 'round_4.npz', 'round_5.npz']
@@ -291,15 +291,6 @@ class TestDamage:
     )
     with pytest.raises(checkpoints_lib.CheckpointError, match=r'/0 is \|V2\[2\], not float16'):
       _latest(saved, half)
-
-  def test_a_checkpoint_of_an_earlier_version_is_refused(self, saved):
-    (saved / 'round_7').mkdir()
-    assert checkpoints_lib.Checkpoints(saved, b'run').rounds_done() == 7
-    with pytest.raises(
-        checkpoints_lib.CheckpointError,
-        match='round_7 has other parts .* an earlier version .* Resume it with that version',
-    ):
-      _latest(saved)
 
   def test_a_checkpoint_of_another_run_or_round_is_refused(self, saved):
     for run_id in (b'other', b''):

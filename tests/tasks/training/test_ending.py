@@ -162,7 +162,7 @@ def test_random_kills_leave_an_equal_run(data_dir, tmp_path, num_kills):
 def _unfinished(out):
   """The time of the last write to an unfinished checkpoint; None if there is none."""
   with contextlib.suppress(FileNotFoundError):
-    return (out / 'checkpoints' / '.unfinished.npz').stat().st_mtime_ns
+    return (out / 'checkpoints' / '.unfinished').stat().st_mtime_ns
   return None
 
 

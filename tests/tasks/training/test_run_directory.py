@@ -82,17 +82,6 @@ def test_an_overwrite_never_replaces_a_ledger(tmp_path, monkeypatch):
   }
 
 
-def test_a_link_in_place_of_an_unfinished_file_is_not_followed(tmp_path):
-  (tmp_path / 'a').mkdir()
-  (tmp_path / 'theirs').write_text('kept')
-  (tmp_path / 'a' / '.tuning.json.unfinished').symlink_to(tmp_path / 'theirs')
-  with run_directory.RunDirectory(tmp_path / 'a') as out:
-    out.write_json('tuning.json', {})
-  assert (tmp_path / 'theirs').read_text() == 'kept'
-  assert not (tmp_path / 'a' / 'tuning.json').is_symlink()
-  assert (tmp_path / 'a' / 'tuning.json').read_text() == '{}\n'
-
-
 def test_an_overwrite_removes_a_link_to_checkpoints_alone(tmp_path):
   link, scratch = tmp_path / 'a' / 'checkpoints', tmp_path / 'scratch'
   with run_directory.RunDirectory(tmp_path / 'a') as out:
