@@ -36,6 +36,13 @@ class Round(NamedTuple):
     return self.clients_per_round / self.population
 
   @property
+  def mean_clients(self) -> float:
+    """Mean number of clients in a round."""
+    if self.sampling == sampling_lib.ALLOCATION:
+      return self.population / self.rounds_per_block
+    return self.clients_per_round
+
+  @property
   def rounds_per_block(self) -> int:
     """B of random allocation; 1 otherwise."""
     if self.sampling != sampling_lib.ALLOCATION:

@@ -219,7 +219,7 @@ class Experiment:
 
   def uplink_megabytes(self, rounds: int) -> float:
     """Returns the mean MB that a client sends in `rounds` rounds."""
-    rounds_per_client = rounds * self.settings.clients_per_round / self.spec.population
+    rounds_per_client = rounds * self.spec.round.mean_clients / self.spec.population
     return self.uplink_bytes * rounds_per_client / 10**6
 
   @property

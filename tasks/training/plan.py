@@ -94,13 +94,9 @@ def _rounds_text(experiment: experiment_lib.Experiment) -> str:
   if not s.rounds:
     return '0 rounds: evaluates the initial weights'
   rounds = f'{s.rounds} round{"s" * (s.rounds != 1)}'
-  spec = experiment.spec
-  if spec.sampling == sampling.FIXED:
+  if experiment.spec.sampling == sampling.FIXED:
     return f'{rounds} of exactly {s.clients_per_round:,} clients'
-  mean = s.clients_per_round
-  if spec.sampling == sampling.ALLOCATION:
-    mean = spec.population / spec.round.rounds_per_block
-  return f'{rounds} of {mean:,.4g} clients on average'
+  return f'{rounds} of {experiment.spec.round.mean_clients:,.4g} clients on average'
 
 
 def _model_text(experiment: experiment_lib.Experiment) -> str:

@@ -250,6 +250,15 @@ class TestExecution:
     quoted = f"Not for quoting: the paper's RDP accountant, 1,000,000,000 clients: {of_paper:.4g}"
     assert quoted in printed
 
+  def test_an_allocation_sends_what_its_blocks_have(self, data_dir, tmp_path):
+    # 12 clients with 5 per round have blocks of two rounds: each client sends once in a block.
+    flags = ('--sampling=allocation', '--clients_per_round=5', '--rounds=2', '--eval_examples=1')
+    assert commands.main(commands.tiny(data_dir, tmp_path, *flags)) == 0
+    config, summary = (
+        json.loads((tmp_path / name).read_text()) for name in ('config.json', 'summary.json')
+    )
+    assert summary['uplink_megabytes'] == pytest.approx(4 * config['num_kept'] / 1e6)
+
   def test_integer_noise_halves_the_uplink(self, data_dir, tmp_path, capsys):
     arguments = ['--seed=1', '--verbose', f'--p={50 / commands.DIM}', '--noise=discrete_gaussian']
     for name, workers in (('a', 1), ('b', 2)):

@@ -277,11 +277,6 @@ def _remove_checkpoints_after(out, rounds):
       (out / 'checkpoints' / f'round_{rounds_done}.npz').unlink()
 
 
-def _make_checkpoints_of_an_earlier_version(out):
-  _remove_checkpoints_after(out, -1)
-  (out / 'checkpoints' / 'round_3').mkdir()
-
-
 def _end_in_overwrite(out):
   """A kill within --overwrite leaves the ledger, which is the last to move."""
   for name in ('config.json', 'metrics.csv', 'timings.csv'):
@@ -296,9 +291,6 @@ def _set_run_id(out):
 @pytest.mark.parametrize('damage, status, sentence', [
     (_cut('checkpoints/round_3.npz', 100), 1,
      "The checkpoint {out}/checkpoints/round_3.npz can't be read"),
-    (_make_checkpoints_of_an_earlier_version, 1,
-     'The checkpoint {out}/checkpoints/round_3 has other parts than a state of this run: an earlier'
-     ' version of fedsmp_tff'),
     (lambda out: _remove_checkpoints_after(out, -1), 2,
      '{out}/metrics.csv has rows of 3 rounds, but'),
     (_cut('metrics.csv', 20), 2, '{out}/metrics.csv was cut or changed'),
@@ -325,8 +317,7 @@ def test_damage_is_named_with_the_remedy_and_nothing_is_changed(
   said = capsys.readouterr().err
   assert said.startswith('tasks.run: ') and said.count('\n') == 1
   assert sentence.format(out=out) in said
-  remedies = 'Restore', 'Remove it to resume from round 2', 'Resume it with that version'
-  assert any(remedy in said for remedy in remedies)
+  assert 'Restore' in said or 'Remove it to resume from round 2' in said
   assert [path.read_bytes() for path in kept] == before
 
 
