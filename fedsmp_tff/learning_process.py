@@ -209,12 +209,9 @@ class _Algorithm1:
           collections.OrderedDict,
       )
     self._train = local_training.TracedTraining(training, model)
-    self._public = public = aggregator.sparsifier.public_training(training)
+    self._public = public = aggregator.sparsifier.public_training()
     if public is not None:
-      train = self._train
-      if public.training != training:
-        train = local_training.TracedTraining(public.training, model)
-      self._public_update = local_training.PublicUpdate(train, public, self._flattener)
+      self._public_update = local_training.PublicUpdate(self._train, public, self._flattener)
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     weights = self._initial_weights()
@@ -302,10 +299,6 @@ class _Algorithm1:
       self, state: state_lib.FedSmpState, weights, hparams, anew: bool = False
   ) -> state_lib.FedSmpState:
     def public_update(seed):
-      own, training = hparams, self._public.training
-      if training != self._training:
-        initial = training.initial_hparams(weights.trainable)
-        own = training.hparams_of_round(initial, state.round_num)
-      return self._public_update(weights, own, state.clipping_norm, seed)
+      return self._public_update(weights, hparams, state.clipping_norm, seed)
 
     return self.round.choose(state, public_update if self._public else None, anew)

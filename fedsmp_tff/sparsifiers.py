@@ -40,17 +40,15 @@ class PublicContext(NamedTuple):
 
 
 class PublicTraining(NamedTuple):
-  """Training on public data from the round's weights, by one or several pseudo-clients.
+  """Training on public data from the round's weights, as clients train, by pseudo-clients.
 
   Attributes:
     examples: A pair (x, y) of arrays whose first dimension counts the examples, or a mapping with
       these keys.
-    training: A `LocalTraining`.
     clients: See `TopK.public_clients`.
   """
 
   examples: Any
-  training: Any
   clients: Optional[int] = None
 
 
@@ -92,13 +90,8 @@ class Sparsifier(abc.ABC):
     del release
     return memory
 
-  def public_training(self, client_training: Any) -> Optional[PublicTraining]:
-    """Returns the training of `PublicContext.public_update`, or None without public data.
-
-    Args:
-      client_training: The clients' `LocalTraining`.
-    """
-    del client_training
+  def public_training(self) -> Optional[PublicTraining]:
+    """Returns the training of `PublicContext.public_update`, or None without public data."""
     return None
 
 
@@ -191,15 +184,12 @@ class TopK(SizedSparsifier):
     public_examples: A pair (x, y) of arrays whose first dimension counts the examples, or a mapping
       with these keys, such as `fedsmp_tff.examples_of(dataset)`. The guarantee does not cover these
       examples.
-    training: A `LocalTraining` on the public data, with its own learning rate; None: the clients'
-      training, at their learning rate of the round.
     public_clients: Number of pseudo-clients, each with an equal part of the examples, redrawn each
       time; the public update is the mean of their updates, each clipped to C. None: one training on
       all public examples, as in the paper.
   """
 
   public_examples: Any = None
-  training: Any = None
   public_clients: Optional[int] = None
 
   def __post_init__(self):
@@ -222,9 +212,8 @@ class TopK(SizedSparsifier):
             f' Found {min(lengths)} examples.'
         )
 
-  def public_training(self, client_training: Any) -> PublicTraining:
-    training = client_training if self.training is None else self.training
-    return PublicTraining(self.public_examples, training, self.public_clients)
+  def public_training(self) -> PublicTraining:
+    return PublicTraining(self.public_examples, self.public_clients)
 
   def choose(self, context: PublicContext) -> tf.Tensor:
     return self.select(context.public_update())

@@ -27,9 +27,12 @@ from tasks.training import runtime_flags as runtime_flags_lib
 from tasks.training import settings as settings_lib
 from tasks.training import tables
 
+_NAME = 'tasks.run'
+
 
 def run(
-    settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.RuntimeSettings
+    settings: settings_lib.RunSettings, runtime_flags: runtime_flags_lib.RuntimeSettings,
+    program: str = _NAME,
 ) -> int:
   """Runs Algorithm 1, or resumes the run in --output_dir; returns the exit status.
 
@@ -41,7 +44,7 @@ def run(
   if (result := finished.text(settings, runtime_flags)) is not None:
     print(result)
     return 0
-  prepare_tensorflow(seeded=settings.seed is not None)
+  prepare_tensorflow(program, seeded=settings.seed is not None)
   from fedsmp_tff.program import loop
   from tasks.training import evaluation
   from tasks.training import plan
@@ -49,7 +52,7 @@ def run(
   from tasks.training import reporters
   from tasks.training import resuming
 
-  s, stop, manager = settings, signals.Signals(), _release_manager(runtime_flags)
+  s, stop, manager = settings, signals.Signals(program), _release_manager(runtime_flags)
   path = runtime_flags.output_dir or run_directory.default_path(f'{s.task}-{s.algorithm}')
   with contextlib.ExitStack() as stack:
     stack.enter_context(command.owner_only())
@@ -95,10 +98,10 @@ def run(
   return 0
 
 
-def prepare_tensorflow(seeded: bool) -> None:
+def prepare_tensorflow(program: str, seeded: bool) -> None:
   """Says that TensorFlow starts, and has it repeat seeded runs exactly."""
   if 'tensorflow' not in sys.modules:  # The import takes 10 s if its files are not in memory.
-    print('tasks.run: starting TensorFlow', file=sys.stderr, flush=True)
+    print(f'{program}: starting TensorFlow', file=sys.stderr, flush=True)
   if seeded:
     # Makes two runs of a seed equal, on GPUs too. TensorFlow reads it once: after a run without a
     # seed in this process, a seeded run has another graph, and other last bits, than in a new one.
@@ -115,7 +118,7 @@ def _release_manager(runtime_flags: runtime_flags_lib.RuntimeSettings) -> Any:
 
 
 main = command.Command(
-    'tasks.run',
+    _NAME,
     (
         'usage: python -m tasks.run --task=TASK [flags]',
         '',

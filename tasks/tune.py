@@ -122,16 +122,16 @@ def tune(candidates: list[_Settings], runtime_flags: runtime_flags_lib.RuntimeSe
   path = runtime_flags.output_dir or run_directory.default_path(f'{candidates[0].task}-tuned')
   runtime_flags = dataclasses.replace(runtime_flags, output_dir=path)
   chosen = _choose(candidates, runtime_flags)
-  return 0 if chosen is None else run_lib.run(chosen, runtime_flags)
+  return 0 if chosen is None else run_lib.run(chosen, runtime_flags, _NAME)
 
 
 def _choose(
     candidates: list[_Settings], runtime_flags: runtime_flags_lib.RuntimeSettings
 ) -> Optional[_Settings]:
   """Returns the choice, from the directory or by trials and a vote; None for --dry_run."""
-  first, stop = candidates[0], signals.Signals()
+  first, stop = candidates[0], signals.Signals(_NAME)
   flags = [*map(settings_lib.identity, candidates)]
-  run_lib.prepare_tensorflow(seeded=first.seed is not None)
+  run_lib.prepare_tensorflow(_NAME, seeded=first.seed is not None)
   from tasks import vote
   from tasks.training import experiment as experiment_lib
   from tasks.training import plan

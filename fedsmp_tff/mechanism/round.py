@@ -206,8 +206,6 @@ class FedSmpRound:
     measured = self._measure(total['participants'], release, state)
     update = release.values
     if self._extrapolate:
-      r = self.mechanism.clients_per_round
-      measured['server_step'] = extrapolation.step(release, state.clipping_norm, r)
       update *= measured['server_step']
     if not self._sparsifier.keeps_all:
       update = tf.scatter_nd(state.coordinates[:, tf.newaxis], update, [self.dim])
@@ -236,11 +234,17 @@ class FedSmpRound:
 
   def _release(self, total, state) -> tuple[state_lib.Release, Optional[tf.Tensor]]:
     """Decodes a sum to the mean over r clients; also returns the mean vote on C."""
-    participants = total['participants']
-    valid, check = self._enough(participants)
-    # In TensorFlow functions the check runs by itself and `check` is None.
-    with tf.control_dependencies([] if check is None else [check]):
-      values = self.channel.decode_sum(total['values'], participants, _public_seed(state))
+    participants, num_slots = total['participants'], self.mechanism.num_slots
+    valid, fits = participants >= self.mechanism.min_reports, participants <= num_slots
+    is_exact = self.mechanism.min_reports == num_slots
+    encoded = errors.after_check(
+        valid & fits if is_exact else fits,
+        f'The round must have {"exactly" if is_exact else "at most"} {num_slots} participants, one'
+        ' for each of `num_slots`, which `PrivacySpec.sampler` fills: the noise shares and the'
+        ' encoding are sized for that number. Pass that number, or set `min_reports` below it.',
+        total['values'],
+    )
+    values = self.channel.decode_sum(encoded, participants, _public_seed(state))
     values = tf.where(valid, values, tf.zeros_like(values))
     values, mean_vote = self._without_vote(values)
     if self.mechanism.private:
@@ -250,18 +254,6 @@ class FedSmpRound:
     coordinates = tf.range(self.dim) if self._sparsifier.keeps_all else state.coordinates
     stddevs = tf.fill([self.num_kept], stddev)
     return state_lib.Release(coordinates, mean, stddevs, valid), mean_vote
-
-  def _enough(self, participants) -> tuple[tf.Tensor, Optional[tf.Operation]]:
-    """Returns whether enough reported for a release, and a check that not too many did."""
-    num_slots, min_reports = self.mechanism.num_slots, self.mechanism.min_reports
-    is_exact = min_reports == num_slots
-    check = tf.debugging.assert_equal if is_exact else tf.debugging.assert_less_equal
-    message = (
-        f'The round must have {"exactly" if is_exact else "at most"} {num_slots} participants, one'
-        ' for each of `num_slots`, which `PrivacySpec.sampler` fills: the noise shares and the'
-        ' encoding are sized for that number. Pass that number, or set `min_reports` below it.'
-    )
-    return participants >= min_reports, check(participants, num_slots, message)
 
   def _noise_stddev(self, participants, clipping_norm) -> tf.Tensor:
     """Returns the standard deviation of the noise in each value of the mean."""
@@ -282,6 +274,9 @@ class FedSmpRound:
       # Energy of the released mean / energy of its noise - 1: a function of public numbers.
       energy = self.num_kept * release.stddev[0] ** 2
       measured['signal_to_noise'] = tf.maximum(tf.reduce_sum(release.values**2) / energy - 1, 0.0)
+    if self._extrapolate:
+      r = self.mechanism.clients_per_round
+      measured['server_step'] = extrapolation.step(release, state.clipping_norm, r)
     return measured
 
   def _with_vote(self, kept, clipped, empty) -> tf.Tensor:

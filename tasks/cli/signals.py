@@ -21,12 +21,13 @@ class Signals:
   """Handles the signals of a command.
 
   Attributes:
+    program: The command, such as 'tasks.run'.
     next_step: How to resume, as the end of the sentence that a signal ended the command.
     in_round: Whether a round is in flight, which the first signal lets finish.
   """
 
-  def __init__(self):
-    self.next_step, self.in_round = '', False
+  def __init__(self, program: str):
+    self.program, self.next_step, self.in_round = program, '', False
     self._number, self._first = None, 0.0
 
   def begin_round(self) -> None:
@@ -67,9 +68,9 @@ class Signals:
       if self.in_round and self._number is None:
         self._number, name = number, signal.Signals(number).name
         self._first = time.monotonic()
-        _say(f'{name}: the run ends after the round in flight; a second signal ends it at once.')
+        self._say(f'{name}: the run ends after the round in flight; a second signal ends it at once.')
       else:
-        _say(errors.Interrupted(number, self.next_step))
+        self._say(errors.Interrupted(number, self.next_step))
         try:
           command.remove_generated_files()
           # Some of Ray's processes would notice only in a minute. Last, since Ray ends this
@@ -80,7 +81,6 @@ class Signals:
         finally:
           os._exit(128 + number)  # Files are complete at any time.
 
-
-def _say(text: object) -> None:
-  with contextlib.suppress(OSError):  # A full disk must not end the thread.
-    print(f'\ntasks.run: {text}', file=sys.stderr, flush=True)
+  def _say(self, text: object) -> None:
+    with contextlib.suppress(OSError):  # A full disk must not end the thread.
+      print(f'\n{self.program}: {text}', file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ _CHOICE_KINDS = {
     'candidates': (list,), 'chosen': (int, type(None)), 'scores': (list, type(None)),
     'ledgers': (dict,), 'seeds': (dict,), 'privacy': (dict,),
 }
-_REMEDY = 'Restore it from a backup, or start over with --overwrite'
+_REMEDY = 'Restore it from a backup, or name another directory'
 
 
 def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSettings) -> None:
@@ -98,7 +98,7 @@ def check(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment
     source = (out.config or {}).get('data_source', 'in its choice')
     raise errors.InputError(
         f'--output_dir={out.path} has a run that began with other data ({source}). Restore that'
-        ' data, name another directory, or start over with --overwrite.'
+        ' data, or name another directory.'
     )
   # With other versions a search may end at another last digit, which is no reason to refuse.
   target, spec = experiment.settings.epsilon, experiment.spec
@@ -106,7 +106,7 @@ def check(out: run_directory.RunDirectory, experiment: experiment_lib.Experiment
     raise errors.InputError(
         f'--epsilon={target:g}: with its sigma, {spec.noise_multiplier:g}, the run in the directory'
         f' has epsilon = {epsilon:.4g} by the installed versions. Install the versions in its'
-        ' config.json, or start over with --overwrite.'
+        ' config.json, or name another directory.'
     )
 
 

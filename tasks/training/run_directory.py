@@ -171,7 +171,7 @@ class RunDirectory(contextlib.AbstractContextManager):
       raise errors.InputError(
           f'--output_dir={self.path} has a run whose {CONFIG} is missing or can\'t be read'
           f' ({reason}), so that it can\'t be resumed. Restore it (or {TUNING}, if tasks.tune was'
-          ' choosing) from a backup, name another directory, or start over with --overwrite.'
+          ' choosing) from a backup, name another directory, or start over with tasks.run --overwrite.'
       ) from None
     return config
 

@@ -15,9 +15,9 @@ _GROUP = 'Runtime'
 # shell itself: Ray's C++ can kill the direct children of the process that it ends.
 _WATCH = '(read -r _ || echo "$0" >&2); exit'
 _ENDED = (
-    'tasks.run: this process was ended at once, by a kill or by Ray, which does so if a process of'
-    ' its cluster on this machine fails. Start the cluster again if it is gone; the same command'
-    ' with the same --output_dir resumes the run.'
+    'This process was ended at once, by a kill or by Ray, which does so if a process of its cluster'
+    ' on this machine fails. Start the cluster again if it is gone; the same command with the same'
+    ' --output_dir resumes a run.'
 )
 
 

@@ -136,26 +136,6 @@ class TestExecution:
     )
     linear_runs.check_two_rounds(process, 1.0, 0.5, topk=True, form=form)
 
-  def test_training_of_topk_has_a_separate_learning_rate(self):
-    own = linear_runs.training(
-        learning_rate_fn=lambda t: 8 * linear_runs.RATE / (1 + tf.cast(t, tf.float32))
-    )
-    process = _build(_topk(training=own), training=linear_runs.training(learning_rate_fn=_decayed))
-    state = process.initialize()
-    other = 0
-    for round_num in range(4):
-      weights = process.get_model_weights(state)
-      public, by_clients = (
-          numpy_reference.top_coordinates(
-              linear_runs.numpy_update(weights, linear_runs.PUBLIC, rate), 4
-          )
-          for rate in (8 * linear_runs.RATE / (1 + round_num), linear_runs.RATE * 0.5**round_num)
-      )
-      np.testing.assert_array_equal(state.aggregator.coordinates, public)
-      other += not np.array_equal(public, by_clients)
-      state = process.next(state, linear_runs.datasets()).state
-    assert other  # The test would see nothing if both had the same coordinates.
-
   def test_a_mask_is_held_until_weights_are_set(self):
     held = 2
     process = _build(

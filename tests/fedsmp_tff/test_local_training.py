@@ -208,7 +208,7 @@ def _public_update(**options):
   )
   update = local_training.PublicUpdate(
       local_training.TracedTraining(training, model),
-      sparsifiers.PublicTraining(linear_runs.PUBLIC, training, **options),
+      sparsifiers.PublicTraining(linear_runs.PUBLIC, **options),
       flattening.Flattener(weights_type.trainable),
   )
   hparams = training.initial_hparams(weights.trainable)
@@ -265,13 +265,11 @@ class TestPublicUpdate:
         tff.learning.optimizers.build_sgdm(rate), 8, steps=1
     )
     factory = fedsmp_tff.FedSmpFactory(
-        fedsmp_tff.TopK(
-            num=4, public_examples=(x, y), training=training, public_clients=clients
-        ),
+        fedsmp_tff.TopK(num=4, public_examples=(x, y), public_clients=clients),
         fedsmp_tff.Mechanism(2, clipping_norm=1.0, noise_multiplier=1.0),
     )
     process = fedsmp_tff.build_fed_smp(
-        tiny_models.linear_regression(), linear_runs.training(), factory
+        tiny_models.linear_regression(), training, factory
     )
     with pytest.raises(
         runtime.CheckFailedError, match='^The update on public data is not finite, and would'

@@ -159,8 +159,8 @@ def test_a_custom_mask_trains_in_a_tff_process(folder):
 class _SmallestK(fedsmp_tff.SizedSparsifier):
   """Selects the k coordinates that an update on public data moves least."""
 
-  def public_training(self, client_training):
-    return fedsmp_tff.PublicTraining(linear_runs.PUBLIC, client_training)
+  def public_training(self):
+    return fedsmp_tff.PublicTraining(linear_runs.PUBLIC)
 
   def choose(self, context):
     return tf.argsort(tf.abs(context.public_update()))[: self.num_kept(context.dim)]

@@ -111,7 +111,7 @@ def test_a_killed_node_changes_nothing(data_dir, tmp_path):
 @pytest.mark.parametrize('killed, sentence, has_summary', [
     ('gcs/gcs_server', 'tasks.run: The head node is lost: no Ray cluster answers at ', True),
     # Ray's C++ ends the process of the run with the node that it is on.
-    ('raylet/raylet', 'tasks.run: this process was ended at once', False),
+    ('raylet/raylet', 'This process was ended at once', False),
 ])
 def test_a_killed_head_node_ends_the_run_with_a_sentence(
     data_dir, tmp_path, killed, sentence, has_summary

@@ -194,11 +194,11 @@ class TestServer:
         noise_multiplier=0.5, **options,
     )
     round_ = round_lib.FedSmpRound(sparsifier, fedsmp_tff.Mechanism(3), [(4, 2), (2,)])
-    public = sparsifier.public_training(training)
+    public = sparsifier.public_training()
 
     def public_update(seed):
       trainable = (tf.constant(weights[:8].reshape(4, 2)), tf.constant(weights[8:]))
-      trained = public.training.train(
+      trained = training.train(
           model, tff.learning.models.ModelWeights(trainable, ()),
           tuple(map(tf.constant, public.examples)), state.client_work, seed,
       )

@@ -50,7 +50,7 @@ def _vote(experiment, directory):
   def open_ledger(own):
     return resuming.open_ledger(pathlib.Path(directory) / f'{next(numbers)}.jsonl', own, '')
 
-  return vote.Vote(experiment, open_ledger, itertools.count(), signals.Signals())
+  return vote.Vote(experiment, open_ledger, itertools.count(), signals.Signals('tasks.tune'))
 
 
 def _spent(path, mu_per_round):

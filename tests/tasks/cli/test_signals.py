@@ -48,7 +48,7 @@ def _started(body):
           sys.executable, '-c',
           'import hashlib, os, signal, threading, time\n'
           'from tasks.cli import signals\n'
-          'stop = signals.Signals()\n'
+          'stop = signals.Signals("tasks.run")\n'
           'stop.next_step = "; the same command resumes it."\n'
           # Measured by its own clock, which shows that the main thread is in the long call.
           'clock = time.pthread_getcpuclockid(threading.main_thread().ident)\n'
