@@ -214,7 +214,7 @@ def _account_for_runs(options: Options) -> None:
     raise errors.InputError(
         f'{options.ledger[0]} has no federated run that has begun. Name the --output_dir of one.'
     )
-  for path in itertools.chain.from_iterable(map(run_search.gone, paths)):
+  for path in itertools.chain.from_iterable(map(run_search.find_runs_with_logs_alone, paths)):
     print(library_errors.printable(f'{path}: begun, and gone; epsilon does NOT count its rounds'))
   for path, record in runs:
     spec, noise = record.spec, _SEEDED if record.seeded else 'fresh noise'

@@ -239,7 +239,7 @@ def _order(
     return []
   order = [
       i for candidate in record['candidates'] for i, own in enumerate(flags)
-      if not finished.differing(candidate, own)
+      if not finished.find_differences(candidate, own)
   ]
   if sorted(order) != [*range(len(flags))] or len(order) != len(record['candidates']):
     raise errors.InputError(

@@ -138,15 +138,15 @@ class FedSmpRound:
         public_update=functools.partial(public_update or self._no_public_update, seed),
     )
 
-    def chosen():
+    def choose():
       coordinates = tf.ensure_shape(tf.sort(self._sparsifier.choose(context)), [self.num_kept])
       return self._check_coordinates(coordinates)
 
     mask_rounds = self._sparsifier.mask_rounds
     if anew or mask_rounds == 1:
-      return state._replace(coordinates=chosen())
+      return state._replace(coordinates=choose())
     is_due = tf.equal(state.round_num % mask_rounds, 0)
-    coordinates = tf.cond(is_due, chosen, lambda: state.coordinates)
+    coordinates = tf.cond(is_due, choose, lambda: state.coordinates)
     return state._replace(coordinates=tf.ensure_shape(coordinates, [self.num_kept]))
 
   def report(

@@ -45,7 +45,7 @@ class EpsilonBudget:
         [*self._before, (spec.round, spec.rounds)]
     )
     # The most rounds known to fit, and the fewest known not to fit.
-    self._most_allowed, self._fewest_refused = -1, math.inf
+    self._max_allowed, self._min_refused = -1, math.inf
 
   def spent(self, rounds: int) -> float:
     """Returns epsilon of the earlier runs and of a number of rounds of this one."""
@@ -54,16 +54,16 @@ class EpsilonBudget:
 
   def allows(self, rounds: int) -> bool:
     """Returns whether a number of rounds of the run stays within the budget."""
-    while self._most_allowed < rounds < self._fewest_refused:
+    while self._max_allowed < rounds < self._min_refused:
       # First the whole run, then bisection: this computes fewer epsilons than one per round.
       candidate = max(rounds, self.spec.rounds)
-      if self._fewest_refused < math.inf:
-        candidate = (rounds + self._fewest_refused) // 2
+      if self._min_refused < math.inf:
+        candidate = (rounds + self._min_refused) // 2
       if self.spent(candidate) <= self.epsilon:
-        self._most_allowed = candidate
+        self._max_allowed = candidate
       else:
-        self._fewest_refused = candidate
-    return rounds <= self._most_allowed
+        self._min_refused = candidate
+    return rounds <= self._max_allowed
 
   def check(self, round_num: int, before: int, charged: int) -> None:
     """Raises `BudgetSpentError` if a round would exceed the budget.

@@ -75,7 +75,7 @@ def _run_dirs_below(path: str, signs: Sequence[str]) -> Iterator[str]:
       yield directory
 
 
-def gone(path: str) -> list[str]:
+def find_runs_with_logs_alone(path: str) -> list[str]:
   """Returns the directories of sweeps' runs, in and below a directory, of which only logs are left."""
   run_dirs = [
       os.path.join(directory, os.path.basename(log).removesuffix('.log'))

@@ -44,7 +44,7 @@ _PRIVATE_KINDS = {
 }
 
 
-def differing(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
+def find_differences(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
   """Returns the names of flags in which a recorded identity and another differ.
 
   Args:
@@ -98,7 +98,7 @@ def summary(path: pathlib.Path, settings: settings_lib.RunSettings) -> dict[str,
     return {}
   if (
       not found['finished']
-      or differing(config['flags'], settings_lib.identity(settings))
+      or find_differences(config['flags'], settings_lib.identity(settings))
       or not all((path / name).exists() for name in files)
   ):
     return {}

@@ -37,7 +37,7 @@ def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSetti
   if out.config is None:
     return
   began, flags = out.config['flags'], settings_lib.identity(settings)
-  if names := finished.differing(began, flags):
+  if names := finished.find_differences(began, flags):
     before, now = (
         ' '.join(
             f'no --{name}' if values.get(name) is None else options.flag_of(name, values[name])
@@ -64,7 +64,7 @@ def build(
   choice = None if has_chosen else read_choice(out)  # `check_flags` has compared the run's flags.
   if choice is not None:
     chosen, own = choice['chosen'], settings_lib.identity(settings)
-    if chosen is None or finished.differing(choice['candidates'][chosen], own):
+    if chosen is None or finished.find_differences(choice['candidates'][chosen], own):
       what = 'none yet' if chosen is None else 'other flags'
       raise errors.InputError(
           f'--output_dir={out.path} is of tasks.tune, which chose {what}. Use the same tasks.tune'

@@ -72,10 +72,10 @@ def test_unfinished_runs_have_no_model(run, tmp_path):
 def test_missing_flags_of_earlier_versions_are_defaults():
   recorded = {'p': 0.1, 'rounds': 9}
   flags = {**recorded, 'server_optimizer': 'sgd', 'unbiased': True}
-  assert not finished.differing(recorded, flags | {'fashion_mnist_standardize': False})
-  assert not finished.differing(recorded, flags)
+  assert not finished.find_differences(recorded, flags | {'fashion_mnist_standardize': False})
+  assert not finished.find_differences(recorded, flags)
   other = flags | {'server_optimizer': 'fedexp', 'unbiased': False}
-  assert finished.differing(recorded, other) == ['server_optimizer', 'unbiased']
-  assert finished.differing(flags, recorded) == ['server_optimizer', 'unbiased']
+  assert finished.find_differences(recorded, other) == ['server_optimizer', 'unbiased']
+  assert finished.find_differences(flags, recorded) == ['server_optimizer', 'unbiased']
   # Without rounds, a flag of rounds defines nothing.
-  assert finished.differing(recorded | {'rounds': 0}, other | {'rounds': 0}) == ['unbiased']
+  assert finished.find_differences(recorded | {'rounds': 0}, other | {'rounds': 0}) == ['unbiased']
