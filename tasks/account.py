@@ -240,7 +240,10 @@ def _account_for_runs(options: Options) -> None:
   if not options.allow_large_delta:
     spec_lib.check_delta(delta, max(record.spec.population for _, record in runs))
   if len({record.data for _, record in runs}) > 1:
-    print('\nThe runs divide the data differently: epsilon covers only clients of every run.')
+    print(
+        '\nThe runs have other clients or data: their epsilons add up only for a client of every run.'
+        ' Name\nthe runs on the same people together.'
+    )
   # The guarantee of integer noise depends on the number of values.
   p = ' p,' if any(record.spec.noise.num_values for _, record in runs) else ''
   print(
@@ -258,7 +261,8 @@ def _account_for_runs(options: Options) -> None:
 
 def _rounds_text(record: ledger_lib.Record) -> str:
   """Returns how many rounds of a run count, and of an allocation how many blocks."""
-  text, num = f'{record.rounds_charged} rounds', record.rounds_charged
+  num = record.rounds_charged
+  text = f'{num} round{"s" * (num != 1)}'
   if record.spec.sampling == sampling_lib.ALLOCATION:
     text += f', {record.spec.round.in_blocks(num)[1]} blocks begun'
   return text

@@ -72,9 +72,11 @@ def run(
     print(f'\noutput: {out.path}\n', flush=True)
     checkpoints = resuming.begin(out, experiment)
     has_begun = checkpoints.rounds_done() is not None
+    if has_begun:
+      print(plan.resumed_text(experiment, checkpoints.rounds_done(), lost), flush=True)
     experiment = pretraining.initialize(experiment, out, has_begun)   # theta^0.
     ledger = stack.enter_context(resuming.ledger(out, experiment, budget, has_begun))
-    metrics = reporters.Metrics(experiment, out, ledger, lost)
+    metrics = reporters.Metrics(experiment, out, ledger)
     weights, stopped_by = loop.run(                           # For t = 0 ... T - 1:
         experiment.process(),                                 #   ClientUpdate, DP-spar, the mean,
         experiment.client_data(),

@@ -258,7 +258,10 @@ def _scores_text(flags: Sequence[dict[str, Any]], scores: Any, stddev: float) ->
       f'{"  (chosen)" if score == best else ""}'
       for own, score in zip(flags, scores)
   ]
-  text = f'loss on clients after one round, less its mean over candidates; noise {stddev:.2g}:'
+  text = (
+      'loss on clients after one round, less its mean over candidates; the noise in each has a'
+      f' standard deviation of {stddev:.2g}:'
+  )
   if second - best < 2 * math.sqrt(2) * stddev:
     lines.append('The best two are tied within the noise: more clients per round would part them.')
   return '\n'.join([text, *lines, ''])
@@ -273,9 +276,9 @@ main = command.Command(
         'clients, and trains with it. One epsilon covers the choice and the run. For example:',
         '  python -m tasks.tune --task=shakespeare --p=0.05 --server_learning_rate={8,15,30}',
         '',
-        'The choice costs what one round costs for each combination of values other than',
-        '--server_learning_rate, and one more. It is weak if few clients take part in a round: the',
-        'vote prints its noise. Flags that may have several values:',
+        'The choice costs as much as two rounds, a trial and a vote. Each further combination of',
+        'values other than --server_learning_rate costs one more trial. The vote is weak if few',
+        'clients take part in a round: it prints its noise. Flags that may have several values:',
         f'  --{", --".join(_FREE[:6])},',
         f'  --{", --".join(_FREE[6:])}',
         'The same command with the same --output_dir resumes a run.',

@@ -236,7 +236,8 @@ def _flag_text(flag: flags.Flag) -> str:
     form = f'--[no]{flag.name}'
   elif len(form) > _MAX_FORM:
     *others, last = values.split('|')
-    form, text = f'--{flag.name}={flag.noun}', f'One of {", ".join(others)} and {last}. {text}'
+    form, (meaning, _, rest) = f'--{flag.name}={flag.noun}', text.partition('. ')
+    text = f'{meaning.rstrip(".")}: one of {", ".join(others)} and {last}. {rest}'.rstrip()
   if flag.flag_type().startswith('multi'):  # After the semicolon is a sentence of absl's.
     text = f'{text.rsplit(";", 1)[0].rstrip(".")}. May be repeated.'
   if default not in (None, [], '', False) or default == 0 and not flag.boolean:

@@ -28,10 +28,11 @@ def find(flag: str, name: str, known: dict[str, _T], attribute: str, kind: type[
       if not isinstance(plugin, kind):
         raise TypeError(f'its {attribute} is not a {kind.__module__}.{kind.__name__}')
     except _IMPORT_ERRORS as error:
+      is_name = all(part.isidentifier() for part in name.split('.'))
       raise errors.InputError(
           f'--{flag}={name} is neither one of {", ".join(known)} nor an importable module with'
-          f' {attribute} ({error}). Correct it; docs/extending.md has an example.'
-          f'{errors.did_you_mean(name, known)}'
+          f' {attribute}{f" ({error})" if is_name else ""}.{errors.did_you_mean(name, known)}'
+          ' Correct it; docs/extending.md has an example.'
       ) from None
     known[name] = plugin
   return known[name]

@@ -47,14 +47,21 @@ def spent_text(experiment: experiment_lib.Experiment, rounds: int) -> str:
   """Returns epsilon after `rounds` rounds and the status of the guarantee, as one line."""
   spec = experiment.spec
   epsilon, choice = experiment.epsilon(rounds), experiment.choice_rounds
+  num = rounds + choice
   line = (
       f'epsilon = {epsilon:.4g}, delta = {spec.delta:.3g} for {spec.population:,} clients,'
-      f' {rounds + choice} rounds{f" ({choice} of the choice)" if choice else ""}:'
+      f' {num} round{"s" * (num != 1)}{f" ({choice} of the choice)" if choice else ""}:'
       f' {experiment.guarantee_status.upper()}'
   )
   if _MEANINGFUL_EPSILON < epsilon < math.inf:
     line += f'; above {_MEANINGFUL_EPSILON} it promises little'
   return line
+
+
+def resumed_text(experiment: experiment_lib.Experiment, rounds_done: int, lost: int) -> str:
+  """Returns that a run resumes, and how many lost rounds count."""
+  text = f'resuming after round {rounds_done} of {experiment.settings.rounds}'
+  return f'{text}\n  {lost_text(experiment, lost)}' if lost else text
 
 
 def lost_text(experiment: experiment_lib.Experiment, lost: int) -> str:

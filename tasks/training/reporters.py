@@ -34,13 +34,12 @@ class Metrics(loop.Reporter):
 
   def __init__(
       self, experiment: experiment_lib.Experiment, out: run_directory.RunDirectory,
-      ledger: ledger_lib.Ledger, lost: int,
+      ledger: ledger_lib.Ledger,
   ):
-    """Initializes; `lost` is as in `plan.text`."""
+    """Initializes."""
     self._experiment = experiment
     self._metrics, self._timings = out.metrics, out.timings
     self._ledger = ledger if experiment.private else None
-    self._lost = lost
     # An interrupt can leave a row of a round that is not complete.
     self._last_row, self._complete = 0, (0, {})
 
@@ -103,9 +102,6 @@ class Metrics(loop.Reporter):
     """
     self._last_row, self._complete = rounds_done, (rounds_done, state)
     self._keep_complete()
-    print(f'resuming after round {rounds_done} of {self._experiment.settings.rounds}', flush=True)
-    if self._lost:
-      print(f'  {plan_lib.lost_text(self._experiment, self._lost)}', flush=True)
 
   def _keep_complete(self, with_timings: bool = True) -> None:
     """Removes the rows of later rounds; raises InputError if the other rows were changed."""
@@ -210,7 +206,9 @@ def _measured_text(
   """Returns loss and accuracy on the set that all lines have, and on all test examples."""
   of_lines = sample or test
   text = f'loss {of_lines.loss:.4f}, accuracy {100 * of_lines.accuracy:.2f} %'
-  return f'{text} ({100 * test.accuracy:.2f} % on all test examples)' if test and sample else text
+  if not (test and sample):
+    return text
+  return f'{text} on a sample ({100 * test.accuracy:.2f} % on all test examples)'
 
 
 def all_of(

@@ -17,7 +17,6 @@ from fedsmp_tff.privacy import budget as budget_lib
 from fedsmp_tff.privacy import ledger as ledger_lib
 from fedsmp_tff.program import checkpoints as checkpoints_lib
 from tasks import errors
-from tasks.cli import options
 from tasks.datasets import task as task_lib
 from tasks.training import experiment as experiment_lib
 from tasks.training import finished
@@ -38,16 +37,16 @@ def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSetti
     return
   began, flags = out.config['flags'], settings_lib.identity(settings)
   if names := finished.find_differences(began, flags):
-    before, now = (
-        ' '.join(
-            f'no --{name}' if values.get(name) is None else options.flag_of(name, values[name])
-            for name in names
-        )
-        for values in (began, flags)
+    def text(value):
+      return 'not set' if value is None else value
+
+    differences = ', '.join(
+        f'--{name} was {text(finished.recorded_flag(began, name))} and is {text(flags.get(name))}'
+        for name in names
     )
     raise errors.InputError(
-        f'--output_dir={out.path} has a run with {before}, not {now}. Use the same flags to resume'
-        ' it, name another directory, or start over with --overwrite.'
+        f'--output_dir={out.path} has a run with other flags or defaults: {differences}. Use the'
+        ' same flags to resume it, name another directory, or start over with --overwrite.'
     )
 
 

@@ -62,16 +62,16 @@ class RuntimeSettings:
   output_dir: Optional[str] = options.option(
       None,
       "Directory of the run's files, from which the same command resumes it (default:"
-      ' runs/TASK-ALGORITHM-TIME-PROCESS).',
+      ' runs/TASK-ALGORITHM-TIME-PROCESS, or with tasks.tune runs/TASK-tuned-TIME-PROCESS).',
       group='Output', common=True, is_path=True,
   )
   overwrite: bool = options.option(
       False, 'Remove the run in --output_dir and start over. Its privacy ledger is kept.',
-      group='Output',
+      group='Output', common=True,
   )
   dry_run: bool = options.option(
       False, 'Print the whole plan with its epsilon, and end without writing files.',
-      group='Output',
+      group='Output', common=True,
   )
   verbose: bool = options.option(
       False, 'Print the whole plan before the run, not only its first lines.', group='Output',

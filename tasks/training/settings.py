@@ -199,7 +199,7 @@ class RunSettings:
   )
   server_learning_rate: Optional[float] = _task_option(
       'server_learning_rate', 'Learning rate of the server, by which the mean update is multiplied',
-      **_TRAINING, requires=options.when('server_optimizer', SGD), above=0,
+      **_TRAINING, common=True, requires=options.when('server_optimizer', SGD), above=0,
   )
   server_learning_rate_schedule: str = _task_option(
       'server_learning_rate_schedule',

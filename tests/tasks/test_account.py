@@ -321,7 +321,7 @@ class TestLedger:
     one, same, other = self._runs(tmp_path, *[(3, {})] * 3, data=('a', 'a', 'b'))
     for second, is_told in ((same, False), (other, True)):
       status, out, _ = self._account(capsys, f'--ledger={one}', second)
-      told = 'The runs divide the data differently: epsilon covers only clients of every run.'
+      told = 'The runs have other clients or data: their epsilons add up only for a client of every run.'
       assert status == 0 and (told in out) == is_told
 
   def test_seeded_runs_are_not_valid_nor_composed(self, tmp_path, capsys):

@@ -39,7 +39,7 @@ class TestFind:
       ('shakespear', "No module named 'shakespear'"),
       ('json', "module 'json' has no attribute 'METHOD'"),
       ('tests.support.wrong_plugin', 'its METHOD is not a tasks.methods.method.Method'),
-      ('..', 'invalid format'),
+      ('..', 'with METHOD. Correct it'),
   ])
   def test_a_name_without_plug_in_is_refused(self, known, name, reason, monkeypatch):
     module = types.ModuleType('tests.support.wrong_plugin')
@@ -53,7 +53,7 @@ class TestFind:
     assert '\n' not in str(error.value)
 
   def test_a_close_name_is_suggested(self, known):
-    with pytest.raises(errors.InputError, match=r'\. Did you mean fedsmp_randk\?$'):
+    with pytest.raises(errors.InputError, match=r'\. Did you mean fedsmp_randk\? Correct it'):
       self._find('fedsmp_rand', known)
 
 

@@ -131,7 +131,10 @@ def test_sampled_and_full_accuracy_are_kept_apart(data_dir, tmp_path, capsys):
   assert summary['final_test_loss'] == float(rows[-1]['test_loss'])
   # The first line and the last have the sample too, as all lines have.
   for number, accuracy in ((0, initial), (3, final)):
-    both = f'accuracy {100 * samples[number]:.2f} % ({100 * accuracy:.2f} % on all test examples)'
+    both = (
+        f'accuracy {100 * samples[number]:.2f} % on a sample'
+        f' ({100 * accuracy:.2f} % on all test examples)'
+    )
     assert re.search(rf'^round {number}/3: loss [\d.]+, {re.escape(both)}', err, re.MULTILINE), err
   config = json.loads((tmp_path / 'a' / 'config.json').read_text())
   assert config['flags']['eval_examples'] == _SAMPLE

@@ -196,7 +196,7 @@ class TestResuming:
     out, arguments = finished
     before = interrupted.files(out)
     said = commands.say(capsys, *arguments[1:], '--rounds=5', '--seed=2')
-    assert 'with --rounds=3 --seed=1, not --rounds=5 --seed=2.' in said
+    assert 'other flags or defaults: --rounds was 3 and is 5, --seed was 1 and is 2. Use' in said
     assert interrupted.files(out) == before
 
   def test_other_data_are_refused(self, finished, data_dir, capsys):

@@ -35,4 +35,4 @@ def test_an_end_without_python_is_said_and_another_is_not(body, is_said):
       [sys.executable, '-c', _PROGRAM.format(body=body)], capture_output=True, text=True
   )
   assert done.stdout == 'begun'
-  assert done.stderr.count('\n') == is_said == done.stderr.count('--output_dir resumes the run.')
+  assert done.stderr.count('\n') == is_said == done.stderr.count('--output_dir resumes a run.')
