@@ -246,11 +246,12 @@ def _account_for_runs(options: Options) -> None:
     )
   # The guarantee of integer noise depends on the number of values.
   p = ' p,' if any(record.spec.noise.num_values for _, record in runs) else ''
-  print(
-      '\nall runs together, if they are on the same people, each a single client in each run, and'
-      f' if\ntheir number,{p} sigma, r, n and T were fixed without results of these runs, at'
-      f' delta = {delta:.4g}:'
-  )
+  whose = 'all runs together, if they are on the same people, each a single client in each run, and if'
+  which = f'their number,{p} sigma, r, n and T were fixed without results of these runs'
+  if len(runs) == 1:
+    whose = 'this run, if each person is a single client, and if'
+    which = f'{p} sigma, r, n and T were fixed without results of this run'.lstrip()
+  print(f'\n{whose}\n{which}, at delta = {delta:.4g}:')
   shown = [a for a in accountants.ACCOUNTANTS if all(a.is_sound(params) for params, _ in rounds)]
   shown = shown or [accountants.tightest_sound_accountant(rounds)]  # Of two samplings.
   shown += map(_find_accountant, options.accountant)

@@ -63,7 +63,9 @@ def parse(
   for argument in arguments:
     name, separator, _ = argument.partition('=')
     if not name.startswith('--') or not separator and name.removeprefix('--') in _FREE:
-      raise errors.InputError(f'{argument} is not of the form --FLAG=VALUE. Write it so.')
+      raise errors.InputError(
+          f'{argument} is not of the form --FLAG=VALUE. Write it so, without spaces in braces.'
+      )
     for choice in grids.choices(argument):
       values.setdefault(name, {})[choice] = None  # Without repetitions.
   for name, choices in values.items():

@@ -130,7 +130,7 @@ def _show(model, unused_test: task_lib.Examples) -> str:
     logits = logits[0, len(window) - 1].numpy()[1 : 1 + len(_CHARACTERS)] / 0.7
     weights = np.exp(logits - logits.max())
     written += _CHARACTERS[rng.choice(len(weights), p=weights / weights.sum())]
-  return f'text sample:\n{written}'
+  return f'The model writes, one character after the other:\n{written}'
 
 
 def to_sequences(snippets: list[bytes]) -> task_lib.Examples:
