@@ -103,7 +103,7 @@ def test_each_documented_number_is_of_a_cell(header, rows, cells):
 def test_table_1_has_paper_and_measured_accuracies():
   ((header, rows, cells),) = (table.values for table in _tables(_is_table_1))
   assert [title.split(':')[0] for title in header[1:]] == [
-      'paper', 'scaled', 'difference', 'seeds', 'standardized', 'difference'
+      'paper', 'plain', 'difference', 'seeds', 'standardized', 'difference'
   ]
   cells = [cell for cell in cells if cell['table'].startswith('Table 1:') and cell['best (%)']]
   assert {(cell['algorithm'], cell['p']) for cell in cells} == {_method_and_p(row) for row in rows}
@@ -111,14 +111,14 @@ def test_table_1_has_paper_and_measured_accuracies():
     paper, best, difference, seeds, standardized, its_difference = row[1:]
     of_row = [cell for cell in cells if (cell['algorithm'], cell['p']) == _method_and_p(row)]
     assert {cell['paper (best, %)'] for cell in of_row} == {paper}, row
-    scaled_cells, standardized_cells = (
+    plain_cells, standardized_cells = (
         {
             (cell['best (%)'], cell['seeds']) for cell in of_row
             if ('fashion_mnist_standardize = True' in cell['differs from the paper in']) == is_one
         }
         for is_one in (False, True)
     )
-    assert (best, seeds) in scaled_cells, row
+    assert (best, seeds) in plain_cells, row
     assert difference == _difference(best, paper), row
     if standardized == 'not run':
       assert not standardized_cells and not its_difference, row

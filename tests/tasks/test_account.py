@@ -188,7 +188,7 @@ class TestLedger:
     # The guarantee of integers depends on their number.
     status, out, _ = self._account(capsys, f'--ledger={third}')
     assert 'sigma = 1.4, discrete_gaussian noise, delta' in out
-    assert status == 0 and 'their number, p, sigma, r, n' in out
+    assert status == 0 and 'and if\np, sigma, r, n and T were fixed without results of this run' in out
 
   def test_allocations_compose_with_poisson_sampling(self, tmp_path, capsys):
     few = dict(sampling='allocation')  # Blocks of 60 rounds.

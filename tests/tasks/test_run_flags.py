@@ -82,12 +82,12 @@ class TestComputation:
     )
     assert not (tmp_path / 'run').exists()
 
-  def test_help_shows_ten_flags(self, capsys):
+  def test_help_shows_the_common_flags(self, capsys):
     assert commands.main(['run', '--help']) == 0
     text = capsys.readouterr().out
     assert sorted(_FLAG.findall(text)) == sorted([
         'task', 'algorithm', 'trainable', 'p', 'rounds', 'clients_per_round', 'seed', 'epsilon',
-        'clip', 'output_dir',
+        'clip', 'server_learning_rate', 'output_dir', 'overwrite', 'dry_run',
     ])
     assert text.endswith('All flags: --helpfull\n')
 

@@ -360,7 +360,7 @@ class TestCommand:
     assert status == 143 and before['chosen'] is None
     assert [*before['ledgers'].values()] == [1]
     status, printed, err = commands.of_module(capsys, account, str(out))
-    assert status == 0 and '1 rounds' in printed, err
+    assert status == 0 and '1 round,' in printed, err
     single = [f for f in flags if f != _RATES]
     assert 'which chose none yet' in commands.refused(capsys, run, *single)
     assert commands.of_module(capsys, tune, *flags)[0] == 0
