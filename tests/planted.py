@@ -4,6 +4,9 @@ The table is the licence to delete tests: a test may go if every fault that it f
 another. A fault is caught if one of its tests fails, not if a test cannot be collected.
 """
 
+import functools
+import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -14,6 +17,27 @@ from typing import NamedTuple
 _ROOT = pathlib.Path(__file__).parents[1]
 _TREE = ('fedsmp_tff', 'tasks', 'tests', 'conftest.py', 'pyproject.toml')
 _TESTS_FAILED = 1  # pytest's status.
+# A process that imports what no fault is planted in, once, and forks for each fault: the imports
+# take longer than most tests. It ends with its standard input.
+_SERVER = """
+import json, os, sys
+path = sys.path[1:]
+import dp_accounting, pytest, scipy.stats, tensorflow, tensorflow_federated
+for line in sys.stdin:
+  tree, output, arguments = json.loads(line)
+  pid = os.fork()
+  if not pid:
+    os.chdir(tree)
+    sys.path[:] = [tree, *path]  # Imports have added a directory with plug-ins of pytest.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    written = os.open(output, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+      os.dup2(written, stream)
+    status = pytest.main(arguments)
+    sys.stdout.flush()
+    os._exit(status)
+  print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
 
 
 class Fault(NamedTuple):
@@ -562,12 +586,25 @@ def caught(fault: Fault) -> str:
       return ''
     file.write_text(text.replace(fault.right, fault.wrong), encoding='utf-8')
     own = pathlib.Path('tests', fault.file).with_name(f'test_{file.name}')
-    result = subprocess.run(
-        [sys.executable, '-m', 'pytest', '-x', '-q', '--durations=0', '-p', 'no:cacheprovider',
-         *(fault.tests or str(own)).split()],
-        cwd=tree, check=False, capture_output=True, text=True,
-    )
-  failed = [line for line in result.stdout.splitlines() if line.startswith('FAILED ')]
-  if result.returncode != _TESTS_FAILED or not failed:
+    arguments = ['-x', '-q', '-p', 'no:cacheprovider', *(fault.tests or str(own)).split()]
+    status, output = _run_pytest(tree, arguments)
+  failed = [line for line in output.splitlines() if line.startswith('FAILED ')]
+  if status != _TESTS_FAILED or not failed:
     return ''
   return failed[0].split(' ')[1]
+
+
+def _run_pytest(tree: pathlib.Path, arguments: list[str]) -> tuple[int, str]:
+  """Returns the exit status and the output of pytest in a tree."""
+  server, output = _server(), tree / 'output.txt'
+  server.stdin.write(json.dumps([str(tree), str(output), arguments]) + '\n')
+  server.stdin.flush()
+  return int(server.stdout.readline()), output.read_text(encoding='utf-8')
+
+
+@functools.cache
+def _server() -> subprocess.Popen:
+  return subprocess.Popen(
+      [sys.executable, '-c', _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL, text=True, env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
+  )
