@@ -62,7 +62,7 @@ class TestComputation:
   ])
   def test_head_takes_a_feature_vector_per_label(self, model, x_shape):
     x, y = model.head().input_spec
-    assert x == tf.TensorSpec(x_shape, tf.float16) and y == model.input_spec[1]
+    assert x == tf.TensorSpec(x_shape, tf.int8) and y == model.input_spec[1]
     for array, other in zip(model.head().initial_weights[0], model.initial_weights[0][-2:]):
       np.testing.assert_array_equal(array, other)
 
@@ -95,9 +95,16 @@ class TestExecution:
         matrix @ (covariance + ridge * np.eye(_FEATURES)) @ matrix.T, np.eye(_FEATURES), atol=1e-3
     )
     np.testing.assert_allclose(matrix, matrix.T, atol=1e-5)
+    # Rounded to the nearest 1/16; the last bits of float32 may decide between two.
     np.testing.assert_allclose(
-        body(tf.constant(x)), (features - mean) @ matrix, atol=2e-3, rtol=2e-3
+        body(tf.constant(x)) / 16, (features - mean) @ matrix, rtol=0, atol=1 / 32 + 1e-5
     )
+
+  def test_large_features_end_at_eight(self):
+    identity = split.FrozenBody(lambda weights, x: x, (), np.eye(4, dtype=np.float32), np.zeros(4))
+    features = identity(tf.constant([[7.93, 8.1, -300.0, 1e30]]))
+    # 127 and not 128, which int8 would make -128.
+    np.testing.assert_array_equal(features, [[127, 127, -127, 127]])
 
   def test_head_on_features_equals_the_whole_model(self):
     model, body, head = _split()
@@ -111,9 +118,14 @@ class TestExecution:
     # Before round 0, and after steps.
     for step in (0, 0.1):
       moved = tff.learning.models.ModelWeights(tuple(w + step for w in head.trainable), ())
+      kernel, bias = moved.trainable
+      white = (_features(x) - body.mean) @ body.matrix
       np.testing.assert_allclose(
-          _logits(model.head(), moved, body(tf.constant(x))),
-          _logits(model, body.weights_of(moved), x), atol=5e-3,  # Features are float16.
+          white @ kernel + bias, _logits(model, body.weights_of(moved), x), atol=1e-4
+      )
+      steps = body(tf.constant(x))
+      np.testing.assert_allclose(
+          _logits(model.head(), moved, steps), steps.numpy() / 16 @ kernel + bias, atol=1e-5
       )
 
   def test_equal_examples_are_refused(self):
