@@ -78,6 +78,7 @@ class Option:
     excludes: The names of options that cannot be set with it.
     default_fn: Returns the default from the values of options before it, by name, where `requires`
       and `excludes` allow a value; None leaves `default`.
+    off: The flag's value that switches it off where its default does not; the instance has None.
     in_comparisons: Whether two runs that differ in it count as different in reports.
     common: Whether the short page of help lists it.
   """
@@ -95,6 +96,7 @@ class Option:
   requires: Optional[Condition] = None
   excludes: Sequence[str] = ()
   default_fn: Optional[Callable[[Mapping[str, Any]], Any]] = None
+  off: Any = None
   in_comparisons: bool = True
   common: bool = False
 
@@ -291,7 +293,10 @@ def make(table: type[_Table], parsed: flags.FlagValues, prefix: str = '') -> _Ta
         )
     if kind in (int, float) and value is not None and not opt.allows(value):
       raise errors.InputError(f'--{prefix}{name} must be {opt.range_text(kind)}; got {value}.')
-  return table(**values)
+  return table(**{
+      name: None if opt.off is not None and values[name] == opt.off else values[name]
+      for name, opt in opts.items()
+  })
 
 
 def no_effect(name: str, condition: str) -> errors.InputError:

@@ -224,7 +224,11 @@ TASK = task_lib.Task(
     name='shakespeare',
     title='Next character in Shakespeare\'s plays, LSTM',
     defaults=task_lib.Defaults(
-        algorithm='fedsmp_randk', by_method={'fedsmp_randk': {'server_learning_rate': 30.0}},
+        algorithm='fedsmp_randk',
+        # A round changes few coordinates, so that many cheap rounds do best.
+        by_method={
+            'fedsmp_randk': {'rounds': 80, 'max_client_examples': 16, 'server_learning_rate': 30.0},
+        },
         epsilon=8.0, rounds=40, clients_per_round=300, clip=0.1, p=0.2, paper_population=10**9,
         learning_rate=1.0, learning_rate_decay=0.99, learning_rate_decay_rounds=50,
         momentum=0.9, batch_size=64,

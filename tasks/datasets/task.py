@@ -161,10 +161,10 @@ class Defaults:
     return dataclasses.replace(self, **self.by_method.get(algorithm, {}))
 
   def state(self, flag: str) -> str:
-    """Returns a flag's default with those of methods, as '8.0 (fedsmp_randk 30.0)'; '' for None."""
+    """Returns a flag's default and those of methods, as '8.0 (fedsmp_randk 30.0)'; '' for None."""
     others = ', '.join(f'{name} {own[flag]}' for name, own in self.by_method.items() if flag in own)
     value = getattr(self, flag)
-    return '' if value is None else f'{value}' + f' ({others})' * bool(others)
+    return ' '.join([f'{value}'] * (value is not None) + [f'({others})'] * bool(others))
 
 
 class Split(NamedTuple):

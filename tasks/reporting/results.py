@@ -323,7 +323,7 @@ def number(text: Optional[str]) -> float:
 def _text(value: Any) -> str:
   """Returns a flag's value as typed."""
   if value is None:
-    return 'default'
+    return 'none'
   return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 

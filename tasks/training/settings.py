@@ -189,8 +189,8 @@ class RunSettings:
   )
   max_client_examples: Optional[int] = _task_option(
       'max_client_examples',
-      'Maximum number of examples of a client in a round, drawn anew each time (default: all)',
-      **_TRAINING, at_least=1, at_most=_INT32_MAX,
+      'Maximum number of examples of a client in a round, drawn anew each time; 0: all',
+      **_TRAINING, off=0, at_least=0, at_most=_INT32_MAX,
   )
   server_optimizer: str = _option(
       SGD,

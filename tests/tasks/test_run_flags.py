@@ -30,7 +30,7 @@ class TestComputation:
           r'--server_learning_rate has no effect unless --server_optimizer=sgd\. Set that, or',
       ),
       ('--algorithm=fedavg --server_optimizer=fedexp', '--server_optimizer has no effect unless --al'),
-      ('--max_client_examples=0', '--max_client_examples must be an integer >= 1 and .*; got 0'),
+      ('--max_client_examples=-1', '--max_client_examples must be an integer >= 0 .*; got -1'),
       ('--mask_rounds=2147483648', r'--mask_rounds must be .* <= 2147483647; got 2147483648'),
       ('--seed=-1', '--seed must be an integer >= 0 .*; got -1'),
       ('--shakespeare_lstm=keras', '--shakespeare_lstm has no effect unless --task=shakespea'),

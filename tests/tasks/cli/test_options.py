@@ -27,6 +27,9 @@ class _Oven:
       default_fn=lambda chosen: 4,
   )
   weight: Optional[float] = options.option(None, 'Kilograms.', above=0)
+  timer: Optional[int] = options.option(
+      None, 'Minutes until it rings; 0: never.', at_least=0, off=0, default_fn=lambda chosen: 25
+  )
   crisp: bool = options.option(True, 'Crisp.', requires=options.when('fuel', 'gas', 'coal'))
   spices: list[str] = options.option(
       ['salt'], 'Spices', values=['salt', 'cumin'], repeated=True
@@ -63,6 +66,8 @@ Dish:
 Flags:
   --weight=NUMBER
       Kilograms.
+  --timer=INTEGER
+      Minutes until it rings; 0: never.
   --[no]crisp
       Crisp (default: true).
   --spices=salt|cumin
@@ -85,8 +90,8 @@ class TestMake:
         '--spices=salt', '--guests=ada,carl', '--notes=a,b', '--notes=c',
     )
     assert oven == _Oven(
-        fuel='wood', degrees=250.0, minutes=7, golden=None, logs=4, weight=1.5, crisp=True,
-        spices=['cumin', 'salt'], guests=['ada', 'carl'], notes=['a,b', 'c'],
+        fuel='wood', degrees=250.0, minutes=7, golden=None, logs=4, weight=1.5, timer=25,
+        crisp=True, spices=['cumin', 'salt'], guests=['ada', 'carl'], notes=['a,b', 'c'],
         book=os.path.expanduser('~/book'), pages=[],
     )
     assert _oven('--golden=0.5', '--nocrisp').crisp is False
@@ -103,6 +108,12 @@ class TestMake:
     # Not what is excluded, nor what has no effect.
     assert _oven('--golden=0.5').minutes is None
     assert (_oven().logs, _oven('--fuel=wood').logs) == (None, 4)
+
+  def test_a_computed_default_can_be_switched_off(self, tmp_path):
+    (tmp_path / 'silent').write_text('--timer=0\n')
+    file = f'--flagfile={tmp_path}/silent'
+    given = [(), ('--timer=0',), (file,), (file, '--timer=3'), ('--timer=3',)]
+    assert [_oven(*flags).timer for flags in given] == [25, None, None, 3, 3]
 
   @pytest.mark.parametrize('arguments, sentence', [
       (['--degrees=20'], '--degrees must be a number > 20 and <= 300; got 20.0.'),

@@ -124,6 +124,14 @@ class TestDefaultsOfMethods:
     fedexp = settings.parse(['--task=shakespeare', '--server_optimizer=fedexp'])[0]
     assert fedexp.server_learning_rate is None
 
+  def test_the_cap_of_a_method_can_be_taken_off(self):
+    caps = {(): 16, ('--max_client_examples=0',): None, ('--algorithm=dp_fedavg',): None}
+    # The paper's clients train on all of their lines.
+    caps[('--flagfile=tasks/experiments/paper/shakespeare.flags', '--algorithm=fedsmp_randk')] = None
+    for flags, cap in caps.items():
+      found = settings.parse(['--task=shakespeare', *flags])[0]
+      assert found.max_client_examples == cap, flags
+
   def test_a_task_of_ones_own_has_them_too(self, monkeypatch):
     module, own = types.ModuleType('my_task'), {'dp_fedavg': {'rounds': 3, 'clip': 0.5}}
     defaults = dataclasses.replace(
