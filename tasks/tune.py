@@ -255,10 +255,10 @@ def _scores_text(flags: Sequence[dict[str, Any]], scores: Any, stddev: float) ->
   """Returns the result of the vote, with what its noise alone leaves uncertain."""
   names = [name for name in _FREE if any(f.get(name) != flags[0].get(name) for f in flags)]
   best, second, *_ = sorted(scores)
+  texts = [[f'--{name}={finished.flag_text(name, own.get(name))}' for name in names] for own in flags]
   lines = [
-      f'  {score:+.4f}  {" ".join(f"--{name}={own.get(name)}" for name in names)}'
-      f'{"  (chosen)" if score == best else ""}'
-      for own, score in zip(flags, scores)
+      f'  {score:+.4f}  {" ".join(text)}{"  (chosen)" if score == best else ""}'
+      for text, score in zip(texts, scores)
   ]
   text = (
       'loss on clients after one round, less its mean over candidates; the noise in each has a'

@@ -131,7 +131,7 @@ class Vote:
     """
     experiment = self._with_own_seeds()
     model, spec = experiment.model, experiment.spec
-    scale, limit = float(spec.clipping_norm) / MAX_NORM, experiment.settings.max_client_examples
+    scale = float(spec.clipping_norm) / MAX_NORM
     ballots = tff.learning.models.FunctionalModel(
         initial_weights=(
             (np.zeros(len(weights), np.float32),), tuple(map(np.stack, zip(*weights)))
@@ -142,7 +142,7 @@ class Vote:
     )
     training = Ballot(
         tff.learning.optimizers.build_sgdm(1.0), 1, epochs=1, model=model, scale=scale,
-        max_examples=min(limit or _MAX_EXAMPLES, _MAX_EXAMPLES),
+        max_examples=_MAX_EXAMPLES,
     )
     process = fedsmp_tff.build_fed_smp(
         ballots, training, fedsmp_tff.FedSmpFactory(fedsmp_tff.Dense(), spec.mechanism()),

@@ -23,7 +23,7 @@ import tensorflow_federated as tff
 # lambda / mean variance of a feature. 0.01, 0.03 and 0.1 do equally well on 5,000 images.
 _RIDGE = 0.03
 # Features are kept as int8, in steps of 1/16 up to +-8: a quarter of the memory of float32. Whitened
-# features have variance 1 at most, and rounding adds (1/16)^2 / 12 = 0.0003 to it.
+# public features have variance 1 at most, and rounding adds (1/16)^2 / 12 = 0.0003 to it.
 _FEATURE_TYPE, _STEPS = tf.int8, 16
 
 Body = Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor]

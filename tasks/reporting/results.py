@@ -183,8 +183,8 @@ class Group:
     if not self.config['rounds']:
       ignored = (*ignored, *finished.OF_ROUNDS)
     return [
-        f'{name} = {_text(flags.get(name))}' for name, value in identity.items()
-        if name not in ignored and finished.recorded_flag(flags, name) != value
+        f'{name} = {finished.flag_text(name, own)}' for name, value in identity.items()
+        if name not in ignored and (own := finished.recorded_flag(flags, name)) != value
     ]
 
   def mean_and_std(self, name: str) -> tuple[float, Optional[float]]:
@@ -318,13 +318,6 @@ def make_run(
 def number(text: Optional[str]) -> float:
   """Returns a number in a table; NaN for an empty or a missing one."""
   return float(text or math.nan)
-
-
-def _text(value: Any) -> str:
-  """Returns a flag's value as typed."""
-  if value is None:
-    return 'none'
-  return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def group(runs: Sequence[Run]) -> list[Group]:

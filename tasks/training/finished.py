@@ -60,16 +60,27 @@ def recorded_flag(recorded: Mapping[str, Any], name: str) -> Any:
 
   A new flag's default is what earlier versions did.
   """
-  return recorded[name] if name in recorded else _defaults().get(name)
+  if name in recorded or name not in _options():
+    return recorded.get(name)
+  return _options()[name].default
+
+
+def flag_text(name: str, value: Any) -> str:
+  """Returns a flag's value in `settings.identity`, as typed; 'not set' if it has no such value."""
+  if value is None and (option := _options().get(name)):
+    value = option.off
+  if value is None:
+    return 'not set'
+  return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @functools.cache
-def _defaults() -> dict[str, Any]:
+def _options() -> dict[str, options.Option]:
   tables = [('', settings_lib.RunSettings)]
   tables += [('', method.options) for method in methods.METHODS.values()]
   tables += [(settings_lib.task_prefix(task), task.options) for task in datasets.TASKS.values()]
   return {
-      prefix + name: option.default
+      prefix + name: option
       for prefix, table in tables if table is not None
       for name, option in options.options_of(table).items()
   }

@@ -37,11 +37,9 @@ def check_flags(out: run_directory.RunDirectory, settings: settings_lib.RunSetti
     return
   began, flags = out.config['flags'], settings_lib.identity(settings)
   if names := finished.find_differences(began, flags):
-    def text(value):
-      return 'not set' if value is None else value
-
     differences = ', '.join(
-        f'--{name} was {text(finished.recorded_flag(began, name))} and is {text(flags.get(name))}'
+        f'--{name} was {finished.flag_text(name, finished.recorded_flag(began, name))}'
+        f' and is {finished.flag_text(name, flags.get(name))}'
         for name in names
     )
     raise errors.InputError(

@@ -189,7 +189,7 @@ class RunSettings:
   )
   max_client_examples: Optional[int] = _task_option(
       'max_client_examples',
-      'Maximum number of examples of a client in a round, drawn anew each time; 0: all',
+      'Limit of a client\'s examples in a round, drawn anew each time; 0, the default of most: all',
       **_TRAINING, off=0, at_least=0, at_most=_INT32_MAX,
   )
   server_optimizer: str = _option(

@@ -86,7 +86,7 @@ def test_documented_defaults_are_those_of_the_tasks():
   documented = {
       flag.removeprefix('--'): dict(zip(datasets.NAMES, values)) for flag, *values in rows
   }
-  # Not in the table: what no built-in task sets, and constants that are not flags.
+  # Not in the table: what no task, or one method alone, sets, and constants that are not flags.
   assert fields - {*documented} == {
       'noise_multiplier', 'max_client_examples', 'learning_rate_decay',
       'learning_rate_decay_rounds', 'paper_population', 'by_method',
@@ -103,6 +103,8 @@ def test_documented_defaults_are_those_of_the_tasks():
              datasets.TASKS[task].defaults.learning_rate_decay_rounds) for task in datasets.NAMES
   }
   assert decays == {task: (0.99, 50 if task == 'shakespeare' else 1) for task in datasets.NAMES}
+  cap = datasets.TASKS['shakespeare'].defaults.by_method['fedsmp_randk']['max_client_examples']
+  assert f'at most {cap} of its examples in a round' in page
 
 
 def test_the_citation_has_the_version():

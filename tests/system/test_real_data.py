@@ -37,7 +37,7 @@ def test_fashion_mnist_is_learnt(tmp_path):
   losses = [float(row['test_loss']) for row in rows if row['test_loss']]
   # A prediction that ignores the image has ln 10 = 2.303 or more. Seeds 1 to 3 end at 2.10 to 2.23,
   # and with ten times the noise, as if it were unmasked or unscaled, at 2.40 or more.
-  assert losses[0] == pytest.approx(2.303, abs=0.05) and losses[-1] < 2.27
+  assert losses[0] > 2.29 and losses[-1] < 2.27
   assert all(row['released'] == '1' for row in rows[1:])
 
 

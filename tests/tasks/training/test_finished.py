@@ -31,6 +31,16 @@ def _command(path, out):
   )
 
 
+@pytest.mark.parametrize('name, value, text', [
+    ('rounds', 40, '40'), ('seed', None, 'not set'), ('server_optimizer', 'fedexp', 'fedexp'),
+    # None is "all", which is typed as 0: without the flag a method may have its own limit.
+    ('max_client_examples', None, '0'), ('max_client_examples', 16, '16'),
+    ('a_flag_of_a_module', None, 'not set'), ('a_flag_of_a_module', [1, 2], '1,2'),
+])
+def test_a_flag_is_written_as_it_is_typed(name, value, text):
+  assert finished.flag_text(name, value) == text
+
+
 def test_a_cleaned_run_is_smaller_and_finished(run, tmp_path, capsys):
   done, unfinished = tmp_path / 'done', tmp_path / 'unfinished'
   shutil.copytree(run, done)

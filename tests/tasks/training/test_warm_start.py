@@ -126,7 +126,7 @@ def test_rounds_train_the_last_layer_of_the_public_model(
   assert all(np.array_equal(before[n], after[n]) for n in body)
   assert not np.allclose(before[kernel], after[kernel], atol=1e-3)
   assert not np.allclose(before[bias], after[bias], atol=1e-6)
-  # The task's model with these weights is the function that the run measured.
+  # The task's model with these weights is the function that the run measured, on rounded features.
   model = finished.load_model(out)
   images, y = small_data.write_fashion_mnist(tmp_path / 'again')['t10k']
   logits = model.predict_on_batch(
